@@ -40,14 +40,18 @@ class DecodeArguments:
     output: Path | None = None
     """Output file, one translation per line. Default: standard output."""
     source_language: str | None = None
-    """Code of the source language, such as deu_Latn, for a model of many languages. Default: the one of the
-    run."""
+    """Code of the source language, such as deu_Latn, for a model of many languages, where a line does not
+    name another. Default: the one of the run."""
     target_language: str | None = None
     """Code of the target language."""
     tsv: bool = False
-    """Read lines of up to three columns, with tabs between them: a sentence, the beginning of its
-    translation, and terms that must occur in its translation, with | between them. The last two may be empty
-    or left out. The last word of a beginning may be incomplete; a space after it completes it."""
+    """Read lines of up to five columns, with tabs between them: a sentence, the beginning of its translation,
+    terms that must occur in its translation, with | between them, and the codes of source and target
+    language. All but the sentence may be empty or left out. The last word of a beginning may be incomplete; a
+    space after it completes it."""
+    jsonl: bool = False
+    """Read lines that are JSON objects, with the fields source, prefix, terms (a list), source_language and
+    target_language, of which only source is needed."""
     glossary: Path | None = None
     """Glossary file: a term, a tab and its translation on each line. Where a sentence has the term, its
     translation has that translation."""

@@ -58,7 +58,9 @@ def input_lines(arguments: DecodeArguments) -> Iterator[str]:
 
 
 def lines_of(arguments: DecodeArguments) -> Iterator[str]:
-    """The lines of the input file; of a recording, its name. Raises UserError if one has too many columns."""
+    """The lines of the input file; of a recording, its name. Raises UserError if one is not as --tsv or
+    --jsonl read it."""
+    from transformer.cli.request_lines import request_of
     from transformer.data.sources.corpora import read_lines
 
     assert arguments.input
@@ -71,30 +73,14 @@ def lines_of(arguments: DecodeArguments) -> Iterator[str]:
                 f"--input {arguments.input}: the name of a recording must end in {' or '.join(AUDIO)}"
             )
     for number, line in enumerate(read_lines(arguments.input), 1):
-        if arguments.tsv:
-            columns_of(number, line)
+        if arguments.tsv or arguments.jsonl:
+            request_of(number, line, arguments)
         yield line
 
 
 def is_recording(path: Path) -> bool:
     """Whether the name of a file is that of a recording."""
     return path.suffix.lower() in AUDIO
-
-
-def columns_of(number: int, line: str) -> tuple[str, str, str]:
-    """Sentence, prefix and terms of a line of --tsv.
-
-    Raises:
-      UserError: it has too many columns.
-    """
-    columns = line.split("\t")
-    if len(columns) > 3:
-        raise UserError(
-            f"line {number}: {len(columns)} columns; --tsv reads a sentence, a prefix and terms, "
-            "with tabs between them"
-        )
-    source, prefix, terms = columns + [""] * (3 - len(columns))
-    return source, prefix, terms
 
 
 def standard_input(patient: bool = False) -> Iterator[str | None]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.input import columns_of, input_lines
+from transformer.cli.input import input_lines
+from transformer.cli.request_lines import request_of
 from transformer.cli.texts import Texts
 from transformer.cli.writer import OF_TRANSLATIONS, Numbered, Written
 from transformer.config import BeamConfig
@@ -24,6 +25,7 @@ from transformer.runtime.text import has_text, without_formatting, without_invis
 from transformer.tasks.glossary import Glossary
 from transformer.tasks.requests import TranslationRequest
 from transformer.tasks.translation import Hypothesis
+from transformer.tasks.vocabularies import SIDES
 from transformer.translator.ensemble import shares_of
 from transformer.translator.rescoring import TOGETHER, rescored
 from transformer.translator.search_inputs import room_of
@@ -60,33 +62,41 @@ class RequestParser:
             raise UserError(f"--{option}: only --method beam, without --groups, can find terms")
         path = arguments.glossary
         self.glossary = Glossary.read(path, arguments.keep) if path else Glossary({}, arguments.keep)
-        self.tsv = arguments.tsv
-        self.identity = (arguments.tsv, self.glossary.entries, arguments.keep)
+        self.arguments = arguments
+        self.identity = (arguments.tsv, arguments.jsonl, self.glossary.entries, arguments.keep)
 
     def __call__(self, number: int, line: str) -> TranslationRequest:
-        """What a line asks for. Raises UserError if it has too many columns."""
-        if "\t" in line and not self.tsv and not self._warned:
+        """What a line asks for. Raises UserError as `request_of`, and for an unknown language."""
+        if "\t" in line and not (self.arguments.tsv or self.arguments.jsonl or self._warned):
             self._warned = True
             log.warning("line %d: a tab is read as a space; --tsv reads a prefix and terms after it", number)
-        source, prefix, terms = columns_of(number, line) if self.tsv else (line, "", "")
-        line_terms = tuple(filter(has_text, map(str.strip, without_formatting(terms).split("|"))))
-        if not has_text(source) and (has_text(prefix) or line_terms):
+        request = request_of(number, line, self.arguments)
+        try:
+            for side in range(len(SIDES)):
+                self.translator.task.start(request, side)
+        except UserError as error:
+            raise UserError(f"line {number}: {error}" if any(request[4:]) else str(error)) from error
+        source = request.source
+        line_terms = tuple(filter(has_text, map(without_formatting, request.terms)))
+        if not has_text(source) and (has_text(request.prefix) or line_terms):
             log.warning("line %d: an empty sentence stays empty; its prefix and terms do not count", number)
-        glossary_terms = tuple(self._glossary_terms(number, source, line_terms))
-        return TranslationRequest(source, "", prefix, line_terms + glossary_terms)
+        glossary_terms = tuple(self._glossary_terms(number, request, line_terms))
+        return request._replace(terms=line_terms + glossary_terms)
 
-    def _glossary_terms(self, number: int, source: str, line_terms: tuple[str, ...]) -> Iterator[str]:
+    def _glossary_terms(
+        self, number: int, request: TranslationRequest, line_terms: tuple[str, ...]
+    ) -> Iterator[str]:
         """The terms of the glossary that a line does not have itself. Those that no search can hold are
         dropped, with a warning."""
         try:
-            glossary_terms = [text for text in self.glossary.terms(source) if text not in line_terms]
+            glossary_terms = [text for text in self.glossary.terms(request.source) if text not in line_terms]
         except UserError as error:
             raise UserError(f"line {number}: {error}") from error
         if not glossary_terms:
             return
         size_of = functools.cache(lambda text: len(self.translator.task.term(text)))
         settings = self.translator.settings(None, self.options)
-        room = room_of(self.translator.task, TranslationRequest(source), settings)
+        room = room_of(self.translator.task, request._replace(prefix="", terms=()), settings)
         room -= sum(map(size_of, line_terms))
         required = set(line_terms)
         dropped = Counter[str]()
@@ -164,6 +174,8 @@ class Translations(Texts):
         requests = list(
             itertools.islice((request for request in parsed if has_text(request.source)), SENTENCES)
         )
+        if any(any(request[4:]) for request in requests):
+            raise UserError("--explore shows one direction: give --target-language, and none on the lines")
         if not requests:
             raise UserError("nothing to explore: the input has no sentence")
         page = explore(
@@ -204,6 +216,11 @@ class Translations(Texts):
                         raise
                     log.error("%s", error)
                     continue
+                if self.rerankers and any(request[4:]):
+                    raise UserError(
+                        f"line {number}: --rescore ranks one direction: give --target-language, and none on "
+                        "the lines"
+                    )
                 waiting.append((number, request))
                 yield number, request
 
@@ -228,17 +245,20 @@ class Translations(Texts):
         return self.lines(hypotheses)
 
     def _json(self, number: int, request: TranslationRequest, hypotheses: list[Hypothesis]) -> str:
-        tokens = self._source_tokens(request.source)
+        tokens = self._source_tokens(request)
         about: Json = {"line": number, "source": request.source, "source_tokens": tokens}
-        about |= {name: value for name in ("prefix", "terms") if (value := getattr(request, name))}
+        names = ("prefix", "terms", "source_language", "target_language")
+        about |= {name: value for name in names if (value := getattr(request, name))}
         about["hypotheses"] = [self.output_fields(hypothesis) for hypothesis in hypotheses]
         return json.dumps(about, ensure_ascii=False)
 
-    def _source_tokens(self, source: str) -> list[str]:
+    def _source_tokens(self, request: TranslationRequest) -> list[str]:
         """The subwords of a truncated source: the columns of an alignment, except <eos>."""
+        source = request.source
         if not has_text(source):
             return []
-        ids = self.translator.source_row(source, **self.options)[0]
+        translator = self.translator.between(request.source_language, request.target_language)
+        ids = translator.source_row(source, **self.options)[0]
         special = self.translator.task.special
         tokens = [index for index in ids if index not in (special.pad, special.eos)]
         return self.translator.tokenizers[0].for_source(source).pieces(tokens)

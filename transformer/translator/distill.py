@@ -57,8 +57,9 @@ def distill(
       data: location of the teacher's training text. None: as in its run directory, which you must trust.
 
     Raises:
-      UserError: the run or the checkpoint is missing; the folder is not empty, or holds another
-        distillation; the corpus cannot be written; the training text is not the teacher's.
+      UserError: the run or the checkpoint is missing, or the run has several directions; the folder is not
+        empty, or holds another distillation; the corpus cannot be written; the training text is not the
+        teacher's.
     """
     from transformer.data.sources.corpora import open_corpus
     from transformer.runs.run import Run
@@ -73,6 +74,11 @@ def distill(
         "checkpoint": step,
         **dataclasses.asdict(decoding),
     }
+    if text_data(run.config).directions:
+        raise UserError(
+            f"{run_dir} translates in several directions, and a distillation is of one: train its teacher "
+            "without --data.directions"
+        )
     translator = Translator.load(run.name, checkpoint)
     translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})
     corpus = open_corpus(data or text_data(run.config))

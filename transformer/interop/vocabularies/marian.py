@@ -130,11 +130,16 @@ def _numbered(tokenizer: Tokenizer, rows: list[int]) -> dict[str, int]:
 
 
 def _sentencepiece(tokenizer: Tokenizer) -> bytes | None:
-    """The SentencePiece model, if it has one."""
+    """The SentencePiece model, if it has one. Raises UserError if its texts begin with codes."""
     match tokenizer:
         case MarianTokenizer():
             return tokenizer.model
         case SentencePieceTokenizer():
+            if tokenizer.has_codes:
+                raise UserError(
+                    "texts of this run begin with the codes of their languages (--data.directions), which "
+                    "Marian models do not have: it cannot be exported"
+                )
             return tokenizer.content()
         case _:
             return None

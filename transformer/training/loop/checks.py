@@ -74,6 +74,17 @@ def check_packing(resolved: Resolved) -> None:
         )
 
 
+def check_directions(resolved: Resolved) -> None:
+    """Raises UserError if there are directions, and the system cannot begin outputs with a code."""
+    config = resolved.config
+    is_directed = isinstance(config.data, DataConfig) and config.data.directions
+    if is_directed and not isinstance(resolved.system.search, AutoregressiveSearch):
+        raise UserError(
+            f"--data.directions: an output begins with the code of its language, and {config.system} "
+            "predicts all tokens at once; leave it out"
+        )
+
+
 def check_slices(resolved: Resolved) -> None:
     """Raises UserError if a batch is divided whose statistics the model needs as a whole."""
     config = resolved.config
@@ -284,6 +295,7 @@ OF_CONFIG: tuple[Callable[[Resolved], None], ...] = (
     check_types,  # first: the others read the options that the system declares
     check_tokenizer,
     check_packing,
+    check_directions,
     check_slices,
     check_idle_options,
     check_replacing,
