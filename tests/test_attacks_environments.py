@@ -24,7 +24,7 @@ from transformer.cli.guard import run_command
 from transformer.cli.main import main
 from transformer.cli.output_file import LongOutput
 from transformer.config import DataConfig
-from transformer.data.sources import corpora
+from transformer.data.sources import text_files
 from transformer.interop.pretrained import import_model
 from transformer.runs import bounds
 from transformer.runs.checkpoints import Checkpoints
@@ -281,7 +281,7 @@ def test_files_that_are_too_large(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="larger than 256 MiB"):
         read_bytes(tmp_path / "large")
     with pytest.raises(UserError, match="line 1: longer than 64 MiB"):
-        list(corpora.read_lines(tmp_path / "large"))
+        list(text_files.read_lines(tmp_path / "large"))
 
 
 def test_control_characters_do_not_reach_the_terminal(decoder: Path, tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 from transformer.config import DataConfig
 from transformer.data import store
-from transformer.data.sources.corpora import open_corpus, read_lines
+from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.recordings import RecordingSource
+from transformer.data.sources.text_files import read_lines
 from transformer.data.store import PairSource
 from transformer.runtime.errors import UserError
 

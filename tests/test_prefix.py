@@ -147,6 +147,6 @@ def test_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) 
     assert [each["source"] for each in found] == ["red green", "cat", "dog"]
     assert found[0]["hypotheses"][0]["text"].startswith("cat dog ")
     assert found[2]["hypotheses"][0]["text"].startswith("bird")
-    lines.write_text("a\tb\tc\td\n")
+    lines.write_text("a\tb\tc\td\te\tf\n")
     status, _, errors = decoded(run, "--input", lines, "--tsv")
-    assert (status, "line 1: 4 columns; --tsv reads a sentence, a prefix and terms" in errors) == (2, True)
+    assert (status, "line 1: 6 columns; --tsv reads a sentence, a prefix and terms" in errors) == (2, True)

@@ -32,7 +32,7 @@ from transformer.decoding.hooks import Hooks
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.terms import Terms
 from transformer.runtime.text import without_formatting
-from transformer.tasks.requests import make_requests
+from transformer.tasks.requests import TranslationRequest, make_requests
 
 SPECIAL = MODEL.config.special
 LETTERS = (9, 10)  # of the small vocabulary: they go on a word
@@ -333,9 +333,9 @@ def test_on_the_command_line(
         text = each["hypotheses"][0]["text"]
         assert all(f" {term} " in f" {text} " for term in each["terms"])
         assert text.startswith(each.get("prefix", ""))
-    lines.write_text("a\tb\tc\td\n")
+    lines.write_text("a\tb\tc\td\te\tf\n")
     status, _, errors = decoded(run, "--input", lines, "--tsv")
-    assert (status, "line 1: 4 columns; --tsv reads a sentence, a prefix and terms" in errors) == (2, True)
+    assert (status, "line 1: 6 columns; --tsv reads a sentence, a prefix and terms" in errors) == (2, True)
     lines.write_text("\tred\nred\tcat\n")
     status, said, errors = decoded(run, "--input", lines, "--tsv")
     assert (status, said.splitlines()[0]) == (0, "")
@@ -388,7 +388,8 @@ def test_what_is_no_glossary_is_refused(entries: Any, keep: Any, message: str) -
 
 def test_equal_terms_that_are_left_out_get_one_warning(caplog: pytest.LogCaptureFixture) -> None:
     given = parse_decode(["run", "--keep", "x+"])
-    list(RequestParser(given, small_translator())._glossary_terms(7, "x xx xxx xxxx xxxxx " * 500, ()))
+    request = TranslationRequest("x xx xxx xxxx xxxxx " * 500)
+    list(RequestParser(given, small_translator())._glossary_terms(7, request, ()))
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 4
     assert "line 7: the term 'x' has words that are not in the vocabulary; it is dropped" in said[0]

@@ -19,7 +19,7 @@ from benchmarks.command import needs, new_file, positive, run
 from benchmarks.measure import Contestant, Measurement, machine, save, side_by_side
 from benchmarks.speed.rows import exported
 from transformer import Translator, UserError
-from transformer.data.sources.corpora import read_lines
+from transformer.data.sources.text_files import read_lines
 from transformer.tasks.metrics.scores import bleu_metric
 
 TOGETHER = 32  # sentences of a batch of CTranslate2

@@ -19,7 +19,7 @@ LONGEST_NAME = 240  # bytes; systems allow 255, and what is being written has a 
 
 def check_files(arguments: DecodeArguments) -> int | None:
     """The number of lines to translate, or None if it is unknown. Raises UserError for bad files."""
-    from transformer.data.sources.corpora import read_lines
+    from transformer.data.sources.text_files import read_lines
 
     option, output = ("--explore", arguments.explore) if arguments.explore else ("--output", arguments.output)
     if output and address(output):
@@ -61,7 +61,7 @@ def lines_of(arguments: DecodeArguments) -> Iterator[str]:
     """The lines of the input file; of a recording, its name. Raises UserError if one is not as --tsv or
     --jsonl read it."""
     from transformer.cli.request_lines import request_of
-    from transformer.data.sources.corpora import read_lines
+    from transformer.data.sources.text_files import read_lines
 
     assert arguments.input
     if is_recording(arguments.input):
@@ -89,7 +89,7 @@ def standard_input(patient: bool = False) -> Iterator[str | None]:
     Raises:
       UserError: standard input is closed, or a line is not UTF-8.
     """
-    from transformer.data.sources.corpora import text_of
+    from transformer.data.sources.text_files import text_of
 
     number = 0
     for line in _arriving(patient):

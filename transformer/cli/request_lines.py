@@ -1,7 +1,7 @@
 """What a line of decode.py's input has beside a sentence: columns of --tsv, or fields of --jsonl."""
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.data.sources.corpora import one_line
+from transformer.data.sources.text_files import one_line
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief, parse_object
 from transformer.tasks.requests import TranslationRequest

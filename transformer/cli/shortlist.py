@@ -43,7 +43,7 @@ def _shortlist(command_line: list[str]) -> None:
     arguments = parse(ShortlistArguments, command_line, "shortlist")
     check_local(arguments.run_dir, "the run directory")
     from transformer.data.features.shortlist import FILE, counted
-    from transformer.data.sources.corpora import read_pairs
+    from transformer.data.sources.text_files import read_pairs
     from transformer.runs.run import Run
     from transformer.translator.translator import translation_of
 

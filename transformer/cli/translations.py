@@ -17,7 +17,7 @@ from transformer.cli.request_lines import request_of
 from transformer.cli.texts import Texts
 from transformer.cli.writer import OF_TRANSLATIONS, Numbered, Written
 from transformer.config import BeamConfig
-from transformer.data.sources.corpora import read_lines
+from transformer.data.sources.text_files import read_lines
 from transformer.decoding.terms import SIZES
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, brief

@@ -9,7 +9,7 @@ from typing import Any
 
 import regex
 
-from transformer.data.sources.corpora import read_lines
+from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief, display_path
 from transformer.runtime.text import has_text, without_formatting

@@ -10,7 +10,7 @@ from dataclasses import astuple
 from transformer.config import SpecialIds
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.vocabulary import SPACE
-from transformer.data.sources.corpora import one_line
+from transformer.data.sources.text_files import one_line
 from transformer.decoding import prefix
 from transformer.decoding.prefix import LETTERS, Prefix
 from transformer.decoding.rules import segmentations

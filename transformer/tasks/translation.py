@@ -1,8 +1,6 @@
 """Translation: sentences in, sentences out."""
 
 import functools
-import itertools
-import logging
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -23,7 +21,8 @@ from transformer.data.plans import Plan, eligible_examples
 from transformer.data.sampled_examples import drawn_by, with_method
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
-from transformer.data.sources.corpora import check_text, one_line, open_corpus
+from transformer.data.sources.corpora import check_text, open_corpus
+from transformer.data.sources.text_files import one_line
 from transformer.data.store import DirectedPair, Pair
 from transformer.data.temperature import TemperatureOrder, by_first_ids
 from transformer.decoding import opening
@@ -33,6 +32,7 @@ from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
+from transformer.tasks.changed_lines import warn_of_changed
 from transformer.tasks.directions import by_direction
 from transformer.tasks.hypotheses import Hypothesis, hypotheses
 from transformer.tasks.lines import Lines
@@ -54,8 +54,6 @@ from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Steering, TextTask
 from transformer.tasks.vocabularies import SIDES, in_languages, stored_tokenizer, with_vocabulary
 
-log = logging.getLogger("transformer")
-NAMED = 3  # lines that get a warning each, if they were changed
 Sentence = Pair | DirectedPair | TranslationRequest
 """A sentence and its translation, which is empty if it is to be found."""
 
@@ -245,9 +243,11 @@ class Translation(TextTask, Lines):
     def _encoded(self, records: Sequence[Sentence], side: int) -> list[list[int]]:
         """The ids of a side of records, without <eos>."""
         tokenizer = self.tokenizers[side]
-        own = len(tokenizer.start)
+        begin = len(tokenizer.start)
         encoded = tokenizer.encode_all([record[:2][side] for record in records])
-        return [[*self.start(record, side), *ids[own:]] for record, ids in zip(records, encoded, strict=True)]
+        return [
+            [*self.start(record, side), *ids[begin:]] for record, ids in zip(records, encoded, strict=True)
+        ]
 
     @property
     def stored_fields(self) -> Fields:
@@ -289,10 +289,8 @@ class Translation(TextTask, Lines):
         self, records: Sequence[Sentence], longest: int, lines: Sequence[int] = ()
     ) -> list[Example]:
         """The ids of the sources, closed by <eos>, truncated to `longest`. Warns of changed lines."""
-        for record in records:
-            self.start(record, 1)  # refused before anything is searched
         sources = [record[0] for record in records]
-        starts = [self.start(record, 0) for record in records]
+        starts, _ = ([self.start(record, side) for record in records] for side in range(len(SIDES)))
         return [
             {"source": ids} for ids in self.ids(sources, self.tokenizers[0], longest, lines, starts=starts)
         ]
@@ -364,24 +362,11 @@ class Translation(TextTask, Lines):
                     side_tokenizer.check_language(f"--{side}-language")
             starts = [tokenizer.start] * len(texts)
         whole = [one_line(text) for text in texts]
-        own = len(tokenizer.start)
-        encoded = [[*start, *tokenizer.encode(text)[own:]] for start, text in zip(starts, whole, strict=True)]
-        inside = {
-            line: "its line breaks are read as spaces"
-            for line, text, read in zip(lines, texts, whole, strict=False)
-            if text.strip("\r\n") != read
-        }
-        truncated = {
-            line: f"truncated from {len(ids)} to {counted(longest - 1, 'subword')}"
-            for line, ids in zip(lines, encoded, strict=False)
-            if len(ids) >= longest
-        }
-        for changed, what in (inside, "have line breaks inside"), (truncated, "were truncated"):
-            for line in itertools.islice(changed, NAMED):
-                log.warning("%sline %d: %s", part, line, changed[line])
-            if len(changed) > NAMED:
-                more, last = len(changed) - NAMED, max(changed)
-                log.warning("%d more lines, up to %sline %d, %s", more, part, last, what)
+        begin = len(tokenizer.start)
+        encoded = [
+            [*start, *tokenizer.encode(text)[begin:]] for start, text in zip(starts, whole, strict=True)
+        ]
+        warn_of_changed(lines, texts, whole, list(map(len, encoded)), longest, part)
         return [[*ids[: longest - 1], tokenizer.special.eos] for ids in encoded]
 
     def truncated(self, records: Sequence[Sentence], longest: int) -> str:

@@ -91,7 +91,7 @@ def _write(
     folder: Path, run: "Run", translator: "Translator", decoding: DecodingConfig, corpus: "Corpus"
 ) -> None:
     """Writes what is missing of the corpus."""
-    from transformer.data.sources.corpora import one_line
+    from transformer.data.sources.text_files import one_line
     from transformer.runtime.console import ProgressReporter
 
     watch = ProgressReporter()
@@ -174,7 +174,7 @@ def _claimed(folder: Path, about: Json) -> Iterator[None]:
 
 
 def _write_side(path: Path, lines: Iterator[str]) -> None:
-    from transformer.data.sources.corpora import one_line
+    from transformer.data.sources.text_files import one_line
 
     if not path.exists():
         with atomic_open(path) as file:

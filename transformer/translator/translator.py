@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from transformer.config import LONGEST, Config, Option
 from transformer.config.ranges import any_number, true_or_false, whole_number
 from transformer.data.features.trained import Tokenizers
-from transformer.data.sources.corpora import one_line
+from transformer.data.sources.text_files import one_line
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.arrays import shard_rows

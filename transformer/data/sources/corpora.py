@@ -4,9 +4,8 @@ import functools
 import hashlib
 import itertools
 import math
-import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,6 @@ from transformer.config import DataConfig
 from transformer.config.texts import TextsConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, Records, silent
-from transformer.data.remote import fetched
 from transformer.data.sources import built_in, dialogue, pointing, pronunciation, spelling, spoken
 from transformer.data.sources.built_in import inflection, lexicon
 from transformer.data.sources.directed import (
@@ -27,16 +25,16 @@ from transformer.data.sources.directed import (
     in_turns,
     of_direction,
 )
+from transformer.data.sources.text_files import read_directed, read_lines, read_pairs, read_tsv, visible
 from transformer.data.sources.tfds_sets import tfds_splits
 from transformer.data.store import Pair
-from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import MiB, brief, cache_root, open_regular, read_text, write_whole
-from transformer.runtime.text import is_invisible, without_invisible
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import cache_root, read_text, write_whole
+from transformer.runtime.text import is_invisible
 
 Parts = dict[str, Callable[[], Iterator[Any]]]
 """What reads each split."""
 SPLITS = ("train", "validation", "test")
-LONGEST_LINE = 64 * MiB
 HELD_OUT = 1000  # sentences in built-in validation and test sets; most that is held out of a training text
 HELD_OUT_NOTE = "no validation text was given: a part of the training text, always the same, is held out"
 SHARE = 0.05  # of a training text that is held out
@@ -295,11 +293,11 @@ def _reader(data: DataConfig, split: str) -> Callable[[], Iterator[Any]] | None:
     if tsv and (source or target):
         raise UserError(f"give either --data.{split}-tsv or --data.{split}-source and -target, not both")
     if tsv:
-        return lambda: map(_visible, read_tsv(tsv))
+        return lambda: map(visible, read_tsv(tsv))
     if bool(source) != bool(target):
         missing = "target" if source else "source"
         raise UserError(f"--data.{split}-{missing} is missing: sentence pairs need both files")
-    return (lambda: map(_visible, read_pairs(source, target))) if source else None
+    return (lambda: map(visible, read_pairs(source, target))) if source else None
 
 
 def _directed_reader(data: DataConfig, split: str) -> Callable[[], Iterator[store.DirectedPair]] | None:
@@ -315,95 +313,3 @@ def _directed_reader(data: DataConfig, split: str) -> Callable[[], Iterator[stor
             yield from directed(reader(), direction)
 
     return read
-
-
-def _visible(pair: Pair) -> Pair:
-    """A pair as it is hashed and stored: lines of invisible characters are empty."""
-    return without_invisible(pair[0]), without_invisible(pair[1])
-
-
-def read_lines(path: Path) -> Iterator[str]:
-    """Yields the lines of a UTF-8 file without line ends (\\n or \\r\\n only) and byte order mark.
-
-    Raises:
-      UserError: there is no such file; it is a pipe or a device, which cannot be read twice; or a line is too
-        long or not UTF-8 (the message names it).
-    """
-    try:
-        with open_regular(fetched(Path(path))) as file:
-            lines = iter(lambda: file.readline(LONGEST_LINE + 1), b"")
-            for number, line in enumerate(lines, start=1):
-                if len(line) > LONGEST_LINE:
-                    raise UserError(f"{path}, line {number}: longer than {LONGEST_LINE // MiB} MiB")
-                try:
-                    yield text_of(line, number)
-                except UnicodeDecodeError as error:
-                    raise UserError(
-                        f"{path}, line {number}: not UTF-8 (byte {error.start + 1} of the line); "
-                        "convert the file, e.g. with iconv -t UTF-8"
-                    ) from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
-
-
-def text_of(line: bytes, number: int) -> str:
-    """The text of a line, without its end, nor a byte order mark in line 1. Raises UnicodeDecodeError."""
-    line = line.removesuffix(b"\n").removesuffix(b"\r")
-    return line.decode("utf-8-sig" if number == 1 else "utf-8")
-
-
-def one_line(text: str) -> str:
-    """A sentence with its line breaks replaced by spaces, and removed at both ends."""
-    return " ".join(re.split(r"[\r\n]+", text.strip("\r\n")))
-
-
-def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
-    """Yields line i of one file with line i of the other.
-
-    Raises:
-      UserError: as `read_lines`, or one file is longer than the other.
-    """
-    lines = itertools.zip_longest(read_lines(source), read_lines(target))
-    for number, (first, second) in enumerate(lines, start=1):
-        if first is None or second is None:
-            counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
-            raise UserError(
-                f"{source} has {counted(counts[0], 'line')} and {target} has {counts[1]:,}: line i of one "
-                f"must translate line i of the other (line {number} has no partner)"
-            )
-        yield first, second
-
-
-def read_tsv(path: Path) -> Iterator[Pair]:
-    """Yields source and target of lines with one tab.
-
-    Raises:
-      UserError: as `read_lines`, or a line does not have exactly one tab (the message names it).
-    """
-    for _, (source, target) in _columns(path, 2, "source, tab, target"):
-        yield source, target
-
-
-def read_directed(path: Path, directions: Sequence[Direction]) -> Iterator[store.DirectedPair]:
-    """Yields the pairs of a file with four columns: source, target, and their languages.
-
-    Raises:
-      UserError: as `read_tsv`, or a line is of another direction than these.
-    """
-    for number, (source, target, *languages) in _columns(path, 4, "source, target and their languages"):
-        if tuple(languages) not in directions:
-            raise UserError(
-                f"{path}, line {number}: {brief(':'.join(languages))} is not one of --data.directions"
-            )
-        yield store.DirectedPair(*_visible((source, target)), *languages)
-
-
-def _columns(path: Path, count: int, what: str) -> Iterator[tuple[int, list[str]]]:
-    """Yields the number and the columns of each line. Raises UserError if there is another number of them."""
-    for number, line in enumerate(read_lines(path), start=1):
-        columns = line.split("\t")
-        if len(columns) != count:
-            raise UserError(
-                f"{path}, line {number}: {counted(len(columns), 'column')}; each line must be {what}"
-            )
-        yield number, columns

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from transformer.config import DataConfig
 from transformer.config.corpus import LANGUAGES
+from transformer.data.sources.text_files import Direction
 from transformer.data.store import DirectedPair, Pair
 from transformer.data.temperature import shares
 from transformer.runtime.errors import UserError
 
-Direction = tuple[str, str]
-"""The languages of source and target."""
-PLACES = ("{source}", "{target}")
+PLACEHOLDERS = ("{source}", "{target}")
 """What stands for them in the names of files."""
 NOTED = 8  # directions whose sizes are shown
 
@@ -37,21 +36,21 @@ def has_columns(data: DataConfig, split: str) -> bool:
       UserError: it has the same two files for all directions.
     """
     source, target, tsv = (getattr(data, f"{split}_{kind}") for kind in ("source", "target", "tsv"))
-    if tsv is None and source and target and not (_has_place(source) or _has_place(target)):
+    if tsv is None and source and target and not (_has_placeholder(source) or _has_placeholder(target)):
         raise UserError(
             f"--data.{split}-source {source}: write {{source}} and {{target}} where the names of the files "
             f"have the languages of --data.directions, such as {split}.{{source}}"
         )
-    return tsv is not None and not _has_place(tsv)
+    return tsv is not None and not _has_placeholder(tsv)
 
 
-def _has_place(path: Path) -> bool:
-    return any(place in str(path) for place in PLACES)
+def _has_placeholder(path: Path) -> bool:
+    return any(placeholder in str(path) for placeholder in PLACEHOLDERS)
 
 
 def _named(name: str, direction: Direction) -> str:
-    for place, language in zip(PLACES, direction, strict=True):
-        name = name.replace(place, language)
+    for placeholder, language in zip(PLACEHOLDERS, direction, strict=True):
+        name = name.replace(placeholder, language)
     return name
 
 

@@ -21,7 +21,8 @@ from transformer.data.features.whisper import features_before_silence
 from transformer.data.remote import fetched
 from transformer.data.sources import pronunciation, spoken
 from transformer.data.sources.built_in.inflection import number
-from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, corpus_folder, read_lines
+from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, corpus_folder
+from transformer.data.sources.text_files import read_lines
 from transformer.data.sources.tfds_sets import tfds_speech
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import open_regular, readable

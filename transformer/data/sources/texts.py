@@ -15,7 +15,8 @@ from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.remote import fetched
 from transformer.data.sources import built_in
-from transformer.data.sources.corpora import SPLITS, corpus_folder, one_line, tfds_folder
+from transformer.data.sources.corpora import SPLITS, corpus_folder, tfds_folder
+from transformer.data.sources.text_files import one_line
 from transformer.data.sources.tfds_sets import tfds_texts
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular

@@ -10,8 +10,8 @@ from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import is_recording, lines_of
 from transformer.cli.texts import Texts
 from transformer.cli.writer import OF_SPEECH, page_of_sounds
-from transformer.data.sources.corpora import read_lines
 from transformer.data.sources.recordings import Recording
+from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, readable

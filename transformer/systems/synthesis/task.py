@@ -15,8 +15,8 @@ from jaxtyping import Float
 from transformer.config import Config, DecodingConfig
 from transformer.data.features.audio import HOP, RATE, sound_of
 from transformer.data.sequences import Example
-from transformer.data.sources.corpora import one_line
 from transformer.data.sources.recordings import Recording
+from transformer.data.sources.text_files import one_line
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief

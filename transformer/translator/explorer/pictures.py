@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import OptimizerConfig
-from transformer.data.sources.corpora import read_lines
+from transformer.data.sources.text_files import read_lines
 from transformer.model.positions import sinusoids
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import library

@@ -1,0 +1,108 @@
+"""Reads lines of text, and pairs of them, from files."""
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from transformer.data.remote import fetched
+from transformer.data.store import DirectedPair, Pair
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import MiB, brief, open_regular
+from transformer.runtime.text import without_invisible
+
+LONGEST_LINE = 64 * MiB
+Direction = tuple[str, str]
+"""The languages of source and target."""
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yields the lines of a UTF-8 file without line ends (\\n or \\r\\n only) and byte order mark.
+
+    Raises:
+      UserError: there is no such file; it is a pipe or a device, which cannot be read twice; or a line is too
+        long or not UTF-8 (the message names it).
+    """
+    try:
+        with open_regular(fetched(Path(path))) as file:
+            lines = iter(lambda: file.readline(LONGEST_LINE + 1), b"")
+            for number, line in enumerate(lines, start=1):
+                if len(line) > LONGEST_LINE:
+                    raise UserError(f"{path}, line {number}: longer than {LONGEST_LINE // MiB} MiB")
+                try:
+                    yield text_of(line, number)
+                except UnicodeDecodeError as error:
+                    raise UserError(
+                        f"{path}, line {number}: not UTF-8 (byte {error.start + 1} of the line); "
+                        "convert the file, e.g. with iconv -t UTF-8"
+                    ) from error
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from error
+
+
+def text_of(line: bytes, number: int) -> str:
+    """The text of a line, without its end, nor a byte order mark in line 1. Raises UnicodeDecodeError."""
+    line = line.removesuffix(b"\n").removesuffix(b"\r")
+    return line.decode("utf-8-sig" if number == 1 else "utf-8")
+
+
+def one_line(text: str) -> str:
+    """A sentence with its line breaks replaced by spaces, and removed at both ends."""
+    return " ".join(re.split(r"[\r\n]+", text.strip("\r\n")))
+
+
+def read_pairs(source: Path, target: Path) -> Iterator[Pair]:
+    """Yields line i of one file with line i of the other.
+
+    Raises:
+      UserError: as `read_lines`, or one file is longer than the other.
+    """
+    lines = itertools.zip_longest(read_lines(source), read_lines(target))
+    for number, (first, second) in enumerate(lines, start=1):
+        if first is None or second is None:
+            counts = [sum(1 for _ in read_lines(path)) for path in (source, target)]
+            raise UserError(
+                f"{source} has {counted(counts[0], 'line')} and {target} has {counts[1]:,}: line i of one "
+                f"must translate line i of the other (line {number} has no partner)"
+            )
+        yield first, second
+
+
+def read_tsv(path: Path) -> Iterator[Pair]:
+    """Yields source and target of lines with one tab.
+
+    Raises:
+      UserError: as `read_lines`, or a line does not have exactly one tab (the message names it).
+    """
+    for _, (source, target) in _columns(path, 2, "source, tab, target"):
+        yield source, target
+
+
+def read_directed(path: Path, directions: Sequence[Direction]) -> Iterator[DirectedPair]:
+    """Yields the pairs of a file with four columns: source, target, and their languages.
+
+    Raises:
+      UserError: as `read_tsv`, or a line is of another direction than these.
+    """
+    for number, (source, target, *languages) in _columns(path, 4, "source, target and their languages"):
+        if tuple(languages) not in directions:
+            raise UserError(
+                f"{path}, line {number}: {brief(':'.join(languages))} is not one of --data.directions"
+            )
+        yield DirectedPair(*visible((source, target)), *languages)
+
+
+def _columns(path: Path, count: int, what: str) -> Iterator[tuple[int, list[str]]]:
+    """Yields the number and the columns of each line. Raises UserError if there is another number of them."""
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.split("\t")
+        if len(columns) != count:
+            raise UserError(
+                f"{path}, line {number}: {counted(len(columns), 'column')}; each line must be {what}"
+            )
+        yield number, columns
+
+
+def visible(pair: Pair) -> Pair:
+    """A pair as it is hashed and stored: lines of invisible characters are empty."""
+    return without_invisible(pair[0]), without_invisible(pair[1])
