@@ -65,7 +65,7 @@ def update(name: str, quick: bool, device: str) -> Callable[[], Result]:
     model.config.use_cache = False
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
     inputs = inputs_of(name, "update", quick, device, "float32")
-    tokens = inputs["labels"].numel()
+    work = about(model) | {"tokens": inputs["labels"].numel(), "steps": UPDATES}
 
     def run() -> Result:
         for _ in range(UPDATES):
@@ -76,7 +76,7 @@ def update(name: str, quick: bool, device: str) -> Callable[[], Result]:
             optimizer.step()
         if device == "cuda":
             torch.cuda.synchronize()
-        return about(model) | {"tokens": tokens, "steps": UPDATES, "loss": loss.item()}
+        return work | {"loss": loss.item()}
 
     return run
 
@@ -93,13 +93,13 @@ def search(name: str, quick: bool, device: str) -> Callable[[], Result]:
     inputs["decoder_input_ids"] = torch.full((rows, 1), START, device=device)
     options = {"num_beams": config_of(name, 1).decoding.num_hypotheses, "do_sample": False}
     options |= {"min_new_tokens": length, "max_new_tokens": length}
+    work = about(model) | {"tokens": rows * length, "steps": length}
 
     def run() -> Result:
         # not Whisper's own method, which cuts recordings into parts and calls this one
         outputs = GenerationMixin.generate(model, **inputs, **options).cpu()
-        generated = outputs.shape[1] - 1
-        if generated != length:
-            raise ValueError(f"outputs have {generated} tokens, and not {length}")
-        return about(model) | {"tokens": rows * generated, "steps": length}
+        if outputs.shape != (rows, 1 + length):
+            raise ValueError(f"outputs have {outputs.shape[1] - 1} tokens, and not {length}")
+        return work
 
     return run

@@ -92,7 +92,7 @@ def update(name: str, quick: bool) -> Callable[[], Result]:
     compiled = layout.compile_step(step, donate_state=True)
     state = layout.place(TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, None))
     batch = batch_of(name, rows_of(name, "update", quick), quick)
-    tokens, parameters = batch["target"].size, size_of(params)
+    work = {"parameters": size_of(params), "tokens": batch["target"].size, "steps": UPDATES}
     del params
     if config.data.batching == "packed":
         ones = {f"{side}_segments": np.ones(ids.shape, np.int32) for side, ids in batch.items()}
@@ -104,12 +104,7 @@ def update(name: str, quick: bool) -> Callable[[], Result]:
         for _ in range(UPDATES):
             state, metrics = compiled(state, placed)
         jax.block_until_ready(state)
-        return {
-            "parameters": parameters,
-            "tokens": tokens,
-            "steps": UPDATES,
-            "loss": float(metrics["nll"]),
-        }
+        return work | {"loss": float(metrics["nll"])}
 
     return run
 
@@ -145,6 +140,7 @@ def search(name: str, quick: bool, matrices: str = "bfloat16") -> Callable[[], R
     service = SearchService(steered, job.model, variables, settings, fields)
     rows = rows_of(name, "search", quick)
     sources = batch_of(name, rows, quick)["source"]
+    work = {"parameters": size_of(variables), "tokens": rows * length, "steps": length}
 
     def run() -> Result:
         requests = [
@@ -157,6 +153,6 @@ def search(name: str, quick: bool, matrices: str = "bfloat16") -> Callable[[], R
         lengths = {int((future.result().tokens[0] != SPECIAL.pad).sum()) for future in futures}
         if lengths != {length}:
             raise ValueError(f"outputs have {sorted(lengths)} tokens, and not {length}")
-        return {"parameters": size_of(variables), "tokens": rows * length, "steps": length}
+        return work
 
     return run
