@@ -190,6 +190,40 @@ def test_only_masked_words_are_learned():
     assert float(loss.total) == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.parametrize("name", ["length", "masked"])
+def test_another_token_masks(name):
+    """With the rows of <s> and of the other token exchanged, it is the same model; no output has either."""
+    mask = 11
+    config = dataclasses.replace(CONFIGS[name], mask_id=mask)
+    table = variables_of(name)["params"]["source_embedding"]["table"]
+    exchanged = table.at[jnp.asarray([BOS, mask])].set(table[jnp.asarray([mask, BOS])])
+    variables = {"params": variables_of(name)["params"] | {"source_embedding": {"table": exchanged}}}
+    batch, context = {"source": SOURCE, "target": TARGET}, Context(jax.random.key(3))
+    expected = objective_of(name)(MODELS[name], variables_of(name), batch, context)
+    model = NonAutoregressiveTransformer(config)
+    loss = objective_of(name, mask_id=mask)(model, variables, batch, context)
+    assert float(loss.total) == pytest.approx(float(expected.total), rel=1e-5)
+    iterations = 4 if name == "masked" else 1
+    settings = NonAutoregressiveDecodingConfig(extra_length=4, iterations=iterations)
+    for seed in range(4):
+        changed = jax.tree.map(jnp.asarray, random_variables(model, seed))
+        found = nonautoregressive_search(model, changed, {"source": SOURCE}, jnp.arange(1, 5), settings)
+        assert not np.isin(np.asarray(found.tokens), [BOS, mask]).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"decoder_input": "fertility", "mask_id": 5}, "fertility nothing is masked"),
+        ({"mask_id": 13}, "the target vocabulary has 13 ids"),
+        ({"mask_id": 2}, "is <pad> or </s>"),
+    ],
+)
+def test_what_cannot_mask_is_refused(options, message):
+    with pytest.raises(UserError, match=message):
+        NonAutoregressiveConfig(**SIZES, **options)
+
+
 def test_one_update_teaches_every_parameter():
     for name in ("length", "masked"):
         optimizer, step = optax.sgd(0.1), None
@@ -282,7 +316,7 @@ def test_the_first_fertilities_are_the_likeliest_and_the_others_drawn():
 def test_text_ends_at_the_first_eos_or_at_the_limit():
     words = [[5, 2, 6, 2], [5, 6, 7, 8], [2, 5, 5, 5]]
     logits = jax.nn.one_hot(jnp.asarray(words), 13) * 9.0
-    tokens, log_p = truncate_at_eos(logits, jnp.asarray([4, 3, 9]), CONFIGS["bos"].special)
+    tokens, log_p = truncate_at_eos(logits, jnp.asarray([4, 3, 9]), CONFIGS["bos"])
     np.testing.assert_array_equal(tokens, [[5, 2, 0, 0], [5, 6, 2, 0], [2, 0, 0, 0]])
     certain = float(jax.nn.log_softmax(logits[0, 0])[5])
     # in the second row <eos> replaces the 7, which makes its logit 9 less

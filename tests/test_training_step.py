@@ -57,10 +57,14 @@ def test_the_papers_learning_rate(step):
         ("cosine", 350, 0.75),  # a third of the way: (1 + cos 60°) / 2
         ("cosine", 850, 0.0),
         ("constant", 850, 1.0),
+        ("exponential", 300, 1.0),
+        ("exponential", 301, 0.9),
+        ("exponential", 850, 0.9**2),
+        ("plateau", 850, 1.0),
     ],
 )
 def test_the_other_learning_rates(schedule, step, factor):
-    config = OptimizerConfig(schedule=schedule, peak=3e-3, warmup_steps=100)
+    config = OptimizerConfig(schedule=schedule, peak=3e-3, warmup_steps=100, decay_steps=300)
     rate = learning_rate(config, 512, total_steps=850)
     assert rate(0) == pytest.approx(3e-3 / 100, rel=1e-6)
     assert rate(99) == pytest.approx(3e-3, rel=1e-6)

@@ -13,7 +13,11 @@ FIRST = "quickstart"
 FINE_TUNE = "fine-tune"
 """The presets of a command line that names none, without and with a run to initialise from."""
 TEXT = ("--data.train", "--data.dataset")  # options that select the training text
-_ALIASES = {"--help-all": "--help", "--init-from": "--training.init-from"}
+_ALIASES = {
+    "--help-all": "--help",
+    "--init-from": "--training.init-from",
+    "--init-encoder-from": "--training.init-encoder-from",
+}
 
 
 def options_in(words: Sequence[str]) -> dict[str, str]:
@@ -89,9 +93,15 @@ class TrainLine:
         return self.options.get("--training.init-from") or None
 
     @property
+    def encoder(self) -> str | None:
+        """The run whose encoder to initialise from."""
+        return self.options.get("--training.init-encoder-from") or None
+
+    @property
     def resumes(self) -> str | None:
         """The run directory whose options are the defaults, if it exists."""
-        return None if self.is_named or self.variants or self.parent else self.options.get("--run-dir")
+        is_new = self.is_named or self.variants or self.parent or self.encoder
+        return None if is_new else self.options.get("--run-dir")
 
     @property
     def has_text(self) -> bool:

@@ -50,7 +50,7 @@ def train_help(name: str = "quickstart", *variants: str) -> str:
     for option, what in options_of(config.system).common.items():
         if option != "run_dir" and not _has(config, option):  # a system from outside may have another corpus
             continue
-        shown = as_option(option).replace("training.init-from", "init-from")
+        shown = as_option(option).replace("training.init-", "init-")
         lines += _wrapped(f"{shown:26} {what}{_value(config, option)}", 29)
     lines += ["", "presets; options override their values (see --list-presets):", *_names(PRESET_GROUPS)]
     lines += ["", "variants, which change a preset (--variant NAME):", *_names(VARIANT_GROUPS)]

@@ -118,6 +118,8 @@ def _default(line: TrainLine) -> Config:
     if line.parent:
         config = _initialised_from(line.parent, config, network=line.preset == FINE_TUNE)
     config = variant(config, *line.variants)
+    if line.encoder and not line.parent:
+        config = _with_encoder(line.encoder, config)
     continuing = [f"variant {name}" for name in line.variants if VARIANTS[name].continues]
     if line.preset == FINE_TUNE:
         continuing.append(FINE_TUNE)
@@ -164,6 +166,19 @@ def _initialised_from(run_dir: str, default: Config, network: bool) -> Config:
     return dataclasses.replace(
         default, system=parent.system, model=model, data=data, decoding=parent.decoding
     )
+
+
+def _with_encoder(run_dir: str, default: Config) -> Config:
+    """The config with the encoder of a run, and a vocabulary and embeddings of the decoder's own."""
+    from transformer.runs.run import Run
+    from transformer.training.loop.starts import with_encoder
+
+    if not isinstance(default.data, DataConfig):
+        return default  # refused later
+    model = dataclasses.replace(default.model, share_embeddings="target")
+    data = dataclasses.replace(default.data, joint_vocabulary=False)
+    config = dataclasses.replace(default, model=model, data=data)
+    return with_encoder(config, Run(run_dir))
 
 
 def _check_vocabulary(data: CorpusConfig, default: CorpusConfig) -> None:

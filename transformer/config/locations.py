@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", Config, DataConfig)
 NOT_OPENED = ("cache_dir", "source_tokenizer", "target_tokenizer")  # after a run has started
+STARTS = ("training.init_from", "training.init_encoder_from")
+"""Runs that a run starts from."""
 
 
 def locations(config: "DataclassInstance", prefix: str = "") -> dict[str, Path]:
@@ -56,7 +58,7 @@ def completed(config: Config, stored: Config, run_dir: Path, has_checkpoint: boo
       config: the command line's, parsed with `without_locations(stored)` as the default.
       stored: the run's.
       run_dir: for the message.
-      has_checkpoint: whether it has a checkpoint; then `training.init_from` is not opened either.
+      has_checkpoint: whether it has a checkpoint; then no run is opened that it started from.
 
     Raises:
       UserError: a path that would be opened was not given again.
@@ -65,8 +67,8 @@ def completed(config: Config, stored: Config, run_dir: Path, has_checkpoint: boo
     stored_paths = locations(stored)
     stored_paths.pop("data.cache_dir", None)
     unopened = {name: path for name, path in stored_paths.items() if name.split(".")[-1] in NOT_OPENED}
-    if has_checkpoint and "training.init_from" in stored_paths:
-        unopened["training.init_from"] = stored_paths.pop("training.init_from")
+    for start in (name for name in STARTS if has_checkpoint and name in stored_paths):
+        unopened[start] = stored_paths.pop(start)
     check_given(option_paths, stored_paths, run_dir)
     return _replaced(config, {name: path for name, path in unopened.items() if name not in option_paths})
 

@@ -123,6 +123,7 @@ def differences(old: Config, new: Config, besides: Container[str] = ()) -> list[
 DECIDED = {
     "model": ("dtype",),
     "data": ("source_language", "target_language", "batching", "sampling_by"),
+    "optimizer": ("decay_steps",),
     "training": ("bleu_tokenize", "error_rate"),
 }
 """Options that are decided when a run begins, if they are None or auto."""

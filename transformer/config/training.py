@@ -19,16 +19,25 @@ class OptimizerConfig:
     """Optimizer. adam: as in the paper; adafactor: keeps a number for each row and column of a matrix in
     place of two for each element (Shazeer and Stern 2018), for big models on small memories. No betas, no
     epsilon."""
-    schedule: Literal["paper", "inverse_sqrt", "cosine", "constant"] = "paper"
+    schedule: Literal["paper", "inverse_sqrt", "cosine", "constant", "exponential", "plateau"] = "paper"
     """Learning-rate schedule. paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), times scale.
-    The others warm up linearly to peak over warmup_steps, then decay as step^-0.5 or a cosine, or stay
-    constant."""
+    The others warm up linearly to peak over warmup_steps, then decay as step^-0.5 or a cosine, stay
+    constant, or are multiplied by --optimizer.decay: each epoch (exponential), or after evaluations without a
+    better score (plateau)."""
     scale: Annotated[float, NOT_NEGATIVE] = 1.0
     """Factor on the learning rate of schedule paper."""
     peak: Annotated[float, NOT_NEGATIVE] = 1e-3
     """Peak learning rate of every schedule but paper."""
     warmup_steps: Annotated[int, Range(1, COUNTS)] = 4000
     """Number of updates of learning-rate warmup."""
+    decay: Annotated[float, Range(0, 1, above=True)] = 0.9
+    """Factor on the learning rate of the schedules exponential and plateau each time that it falls."""
+    decay_steps: Annotated[int, Range(1, COUNTS)] | None = None
+    """Number of updates after which the schedule exponential falls. None: those of an epoch, which the run
+    stores."""
+    decay_patience: Annotated[int, Range(1, COUNTS)] = 2
+    """Number of evaluations without a better score, or an equal one with a lower validation loss, after which
+    the schedule plateau falls."""
     beta1: Annotated[float, RATE] = 0.9
     """Adam's decay rate of the first moment (section 5.3)."""
     beta2: Annotated[float, RATE] = 0.98
@@ -42,6 +51,12 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         check_ranges("optimizer", self)
+
+    def in_steps(self, steps_per_epoch: int) -> "OptimizerConfig":
+        """The options with the number of updates after which the rate falls, if that is an epoch."""
+        if self.schedule != "exponential" or self.decay_steps is not None:
+            return self
+        return replace(self, decay_steps=steps_per_epoch)
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,10 @@ class TrainingConfig:
     """A run (or an imported model) to initialise from, with its best checkpoint and its vocabulary. A model
     that extends the other one, such as a non-autoregressive decoder, initialises only its additional
     parameters randomly. Short: `--init-from RUN`."""
+    init_encoder_from: Path | None = None
+    """A run whose encoder the model starts from, with its vocabulary as that of the source (Rothe et al.
+    2020): a masked language model, BERT or another model with an encoder of this kind. The decoder is
+    initialised randomly. Short: `--init-encoder-from RUN`."""
     accumulate: Annotated[int, Range(1, COUNTS)] = 1
     """Gradient accumulation: slices per update. Same result, less memory."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
@@ -92,6 +111,10 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         check_ranges("training", self)
+        if self.init_from and self.init_encoder_from:
+            raise UserError(
+                "--init-from and --init-encoder-from both say what the encoder starts from: leave one out"
+            )
         if self.epochs is not None and not 0 < self.epochs <= COUNTS:
             raise UserError(f"--training.epochs {self.epochs:g}: must be positive, and at most {COUNTS:,}")
 

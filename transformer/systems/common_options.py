@@ -3,6 +3,7 @@
 COMMON = {
     "run_dir": "run directory; an existing run is resumed",
     "training.init_from": "a trained or imported run to initialise from",
+    "training.init_encoder_from": "a run to take only the encoder of",
     "data.train_source": "text, a sentence a line; also --data.train-target",
     "data.dataset": "or the name of a TFDS set",
     "data.tokenizer": "bpe, unigram, char, word, whitespace",

@@ -5,14 +5,26 @@ import jax.numpy as jnp
 import optax
 
 from transformer.config import Config, OptimizerConfig
+from transformer.runtime.errors import UserError
+from transformer.training.plateau import scale_by_plateau
 
 
 def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> optax.Schedule:
     """The learning rate of every update. Optax counts updates from 0, the paper from 1.
 
-    paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Eq. 3), times scale.
+    paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Eq. 3), times scale. That of plateau is
+    the rate before it falls (`transformer.training.plateau`).
+
+    Raises:
+      UserError: it falls each epoch, and how many updates these have is not known yet.
     """
     warmup = config.warmup_steps
+    falls = config.decay_steps or 1
+    if config.schedule == "exponential" and config.decay_steps is None:
+        raise UserError(
+            "--optimizer.schedule exponential: how many updates an epoch has follows from the batches of the "
+            "corpus, which is not read here: give --optimizer.decay-steps"
+        )
 
     def paper(step: jax.Array) -> jax.Array:
         return config.scale * d_model**-0.5 * jnp.minimum(step**-0.5, step * warmup**-1.5)
@@ -27,8 +39,17 @@ def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> op
         done = jnp.clip((step - warmup) / max(total_steps - warmup, 1), 0.0, 1.0)
         return constant(step) * (1 + jnp.cos(jnp.pi * done)) / 2
 
-    shapes = {"paper": paper, "inverse_sqrt": inverse_sqrt, "cosine": cosine, "constant": constant}
-    shape = shapes[config.schedule]
+    def exponential(step: jax.Array) -> jax.Array:
+        return constant(step) * config.decay ** jnp.floor((step - 1) / falls)
+
+    shape = {
+        "paper": paper,
+        "inverse_sqrt": inverse_sqrt,
+        "cosine": cosine,
+        "constant": constant,
+        "exponential": exponential,
+        "plateau": constant,
+    }[config.schedule]
     return lambda count: shape(jnp.asarray(count + 1, jnp.float32))
 
 
@@ -53,6 +74,7 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
         optax.scale_by_adam(c.beta1, c.beta2, c.epsilon) if c.algorithm == "adam" else _adafactor(),
         optax.add_decayed_weights(c.weight_decay, matrices) if c.weight_decay else optax.identity(),
         optax.scale_by_learning_rate(rate),
+        *([scale_by_plateau()] if c.schedule == "plateau" else []),
     )
 
 

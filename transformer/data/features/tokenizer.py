@@ -84,6 +84,12 @@ class Tokenizer(ABC):
         tokenizer.start = () if language is None else (codes[language],)
         return tokenizer
 
+    def as_target(self) -> Self:
+        """This tokenizer for outputs, which begin with no id that is not predicted."""
+        tokenizer = copy.copy(self)
+        tokenizer.start = ()
+        return tokenizer
+
     def check_language(self, option: str) -> None:
         """Raises UserError, with the name of an option, if texts begin with a code and none is chosen."""
         if self.has_codes and not self.start:

@@ -26,7 +26,7 @@ def corpus_tokenizers(
     if data.joint_vocabulary:
         path = data.source_tokenizer or data.target_tokenizer
         both = load_tokenizer(path, special) if path else _trained(corpus, data, special, (0, 1), progress)
-        return both, both
+        return both, both.as_target() if both.one_language else both
     source, target = (
         load_tokenizer(path, special) if path else _trained(corpus, data, special, (side,), progress)
         for side, path in enumerate((data.source_tokenizer, data.target_tokenizer))

@@ -25,13 +25,13 @@ def initial_draft(
     c = model.config
     is_token = target != c.special.pad
     if c.decoder_input == "bos":
-        return jnp.full((target.shape[0], c.bos_length), c.special.bos)
+        return jnp.full((target.shape[0], c.bos_length), c.mask)
     if c.decoder_input == "fertility":
         memory = model.apply(variables, source, method="encode")
         fertility = jnp.asarray(model.apply(variables, memory, method="plan")).argmax(axis=-1)
         fertility = jnp.where(source != c.special.pad, fertility, 0)
         return copied_source(source, fertility, is_token, c.special.pad)
-    return jnp.where(is_token, c.special.bos, c.special.pad)
+    return jnp.where(is_token, c.mask, c.special.pad)
 
 
 def nonautoregressive_scores(

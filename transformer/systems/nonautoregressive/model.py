@@ -15,8 +15,8 @@ class NonAutoregressiveTransformer(Transformer):
     """Encoder and layers are those of the Transformer. The decoder's input is a draft of the target instead
     of the previous tokens.
 
-    In `__call__` and `hidden`, `target` is that draft: <bos> at masked positions, <pad> after the end; with
-    fertilities, copied source tokens.
+    In `__call__` and `hidden`, `target` is that draft: `config.mask` at masked positions, <pad> after the
+    end; with fertilities, copied source tokens.
     """
 
     config: NonAutoregressiveConfig

@@ -46,9 +46,9 @@ def nonautoregressive_objective(config: Config, load_teacher: Callable[[Path], A
         fertility, predicted = None, is_token
         match c.decoder_input:
             case "length":
-                draft = jnp.where(is_token, c.special.bos, c.special.pad)
+                draft = jnp.where(is_token, c.mask, c.special.pad)
             case "bos":
-                first = jnp.where(is_token.any(axis=1, keepdims=True), c.special.bos, c.special.pad)
+                first = jnp.where(is_token.any(axis=1, keepdims=True), c.mask, c.special.pad)
                 draft = jnp.repeat(first, c.bos_length, axis=1)
             case "fertility":
                 assert fertility_of
@@ -57,7 +57,7 @@ def nonautoregressive_objective(config: Config, load_teacher: Callable[[Path], A
             case "masked":
                 if rngs := context.rngs("mask"):
                     predicted = sample_mask(rngs["mask"], is_token)
-                draft = jnp.where(predicted, c.special.bos, target)
+                draft = jnp.where(predicted, c.mask, target)
 
         def run(model: NonAutoregressiveTransformer) -> tuple[tuple[Array, Array], Array | None]:
             memory = model.encode(source, deterministic=context.deterministic)

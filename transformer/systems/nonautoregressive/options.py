@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from transformer.config import LONGEST, Config, DecodingConfig, Option, TransformerConfig
 from transformer.config.decoding import names_of
-from transformer.config.ranges import NOT_NEGATIVE, Range
+from transformer.config.ranges import LARGEST, NOT_NEGATIVE, Range
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options
 from transformer.systems.variants import Variant, of_system
@@ -14,13 +14,17 @@ from transformer.systems.variants import Variant, of_system
 
 @dataclass(frozen=True)
 class NonAutoregressiveConfig(TransformerConfig):
-    """A Transformer whose decoder predicts all target tokens at once. Masked positions hold <bos>."""
+    """A Transformer whose decoder predicts all target tokens at once. Masked positions hold <bos>, or another
+    token."""
 
     decoder_input: Literal["length", "bos", "fertility", "masked"] = "masked"
     """The decoder's input. length: <bos> at as many positions as a classifier predicts; bos: <bos> at
     --model.bos-length positions, and the translation ends at the first <eos>; fertility: each source token,
     repeated as often as predicted (Gu et al. 2018); masked: a draft with masked tokens, refined in
     iterations (mask-predict, Ghazvininejad et al. 2019)."""
+    mask_id: Annotated[int, Range(0, LARGEST)] | None = None
+    """Id of the token at masked positions of the decoder's input, such as that of [MASK] in a vocabulary of
+    BERT, whose embedding is pretrained. None: that of <bos>."""
     bos_length: Annotated[int, Range(1, LONGEST)] = 300
     """Number of positions of the decoder's input with --model.decoder-input bos."""
     length_span: Annotated[int, Range(1, LONGEST)] = 32
@@ -39,6 +43,11 @@ class NonAutoregressiveConfig(TransformerConfig):
     NOT_USED = ("zero_start",)
 
     @property
+    def mask(self) -> int:
+        """Id of the token at masked positions, resolved."""
+        return self.special.bos if self.mask_id is None else self.mask_id
+
+    @property
     def untaught(self) -> str:
         """What is missing in training, if it is."""
         if self.teacher or self.decoder_input != "fertility":
@@ -50,11 +59,26 @@ class NonAutoregressiveConfig(TransformerConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.mask_id is not None:
+            self._check_mask(self.mask_id)
         if self.longest is not None and self.decoder_input == "bos" and self.longest < self.bos_length:
             raise UserError("--model.bos-length must not be more than --model.max-positions")
         if self.decoder_input == "fertility" and self.of_encoder.d_model != self.d_model:
             raise UserError(
                 "--model.encoder-stack.d-model: the decoder reads the embedded source; leave it out"
+            )
+
+    def _check_mask(self, mask: int) -> None:
+        """Raises UserError for an id that cannot mask, or a decoder input that masks nothing."""
+        if self.decoder_input == "fertility":
+            raise UserError(
+                "--model.mask-id: with --model.decoder-input fertility nothing is masked; leave it out"
+            )
+        if self.output_size and mask >= self.output_size:
+            raise UserError(f"--model.mask-id {mask}: the target vocabulary has {self.output_size} ids")
+        if mask in (self.special.pad, self.special.eos):
+            raise UserError(
+                f"--model.mask-id {mask} is <pad> or </s>, which the decoder's input has elsewhere"
             )
 
 

@@ -9,7 +9,6 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import SpecialIds
 from transformer.decoding.calls import Inputs, as_variables
 from transformer.decoding.hooks import never_predicted
 from transformer.decoding.limits import source_limits
@@ -20,7 +19,10 @@ from transformer.model.encoder import Memory
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
-from transformer.systems.nonautoregressive.options import NonAutoregressiveDecodingConfig
+from transformer.systems.nonautoregressive.options import (
+    NonAutoregressiveConfig,
+    NonAutoregressiveDecodingConfig,
+)
 
 Apply = Callable[..., Any]
 """Calls a method of the model, given its name, with the model's variables."""
@@ -80,8 +82,8 @@ def _search(
         return in_order(tokens, chosen / penalty(lengths_of(tokens, c.special.pad)), log_p)
 
     if c.decoder_input == "bos":
-        draft = jnp.full((source.shape[0], c.bos_length), c.special.bos)
-        tokens, log_p = truncate_at_eos(apply(memory, draft, method="logits")[:, :longest], limits, c.special)
+        draft = jnp.full((source.shape[0], c.bos_length), c.mask)
+        tokens, log_p = truncate_at_eos(apply(memory, draft, method="logits")[:, :longest], limits, c)
         return ranked(tokens[:, None], log_p[:, None], log_p[:, None])
     plan = apply(memory, method="plan")
     n = 1 if options.method == "greedy" else options.beam_size
@@ -105,7 +107,7 @@ def _search(
         """All candidates, with a decoder input of `size` positions."""
         positions = jnp.arange(size) < lengths[:, None]
         if fertilities is None:
-            draft = likeliest = jnp.where(positions, c.special.bos, c.special.pad)
+            draft = likeliest = jnp.where(positions, c.mask, c.special.pad)
         else:
             of_first = jnp.repeat(fertilities[:, :1], n, axis=1)
             draft, likeliest = (
@@ -114,10 +116,10 @@ def _search(
                 )
                 for fertility in (fertilities, of_first)
             )
-        tokens, log_p = predict_tokens(apply, c.special, rows, draft, lengths)
+        tokens, log_p = predict_tokens(apply, c, rows, draft, lengths)
         chosen = log_p
         if c.decoder_input == "masked":
-            tokens, chosen = refine(apply, c.special, rows, tokens, log_p, lengths, options.iterations)
+            tokens, chosen = refine(apply, c, rows, tokens, log_p, lengths, options.iterations)
         if (n > 1 and fertilities is not None) or options.iterations > 1:  # another draft, or other tokens
             logits = apply(rows, likeliest, method="logits")
             log_p = score_tokens(logits, tokens, c.special.pad).log_p
@@ -138,16 +140,17 @@ def draft_sizes(longest: int) -> tuple[int, ...]:
 
 def predict_tokens(
     apply: Apply,
-    special: SpecialIds,
+    config: NonAutoregressiveConfig,
     memory: Memory,
     draft: Int[Array, "b t"],
     lengths: Int[Array, " b"],
 ) -> tuple[Int[Array, "b t"], Float[Array, "b t"]]:
     """The most likely token at every position of the draft, and its log-probability: <eos> at the last
     position, another token before it, <pad> after it."""
+    special = config.special
     logits = apply(memory, draft, method="logits")
     vocabulary, position = jnp.arange(logits.shape[-1]), jnp.arange(draft.shape[1])
-    never = never_predicted(special, logits.shape[-1])
+    never = _never_predicted(config, logits.shape[-1])
     last = (position == lengths[:, None] - 1)[..., None]
     allowed = jnp.where(last, vocabulary == special.eos, ~never & (vocabulary != special.eos))
     tokens = jnp.where(allowed, logits, NEVER).argmax(axis=-1)
@@ -157,7 +160,7 @@ def predict_tokens(
 
 def refine(
     apply: Apply,
-    special: SpecialIds,
+    config: NonAutoregressiveConfig,
     memory: Memory,
     tokens: Int[Array, "b t"],
     log_p: Float[Array, "b t"],
@@ -173,8 +176,8 @@ def refine(
         number = lengths * (iterations - t) // iterations
         rank = jnp.argsort(jnp.argsort(jnp.where(positions, log_p, jnp.inf), axis=1), axis=1)
         masked: Bool[Array, "b t"] = positions & (rank < number[:, None])
-        draft = jnp.where(masked, special.bos, tokens)
-        predicted, predicted_log_p = predict_tokens(apply, special, memory, draft, lengths)
+        draft = jnp.where(masked, config.mask, tokens)
+        predicted, predicted_log_p = predict_tokens(apply, config, memory, draft, lengths)
         return jnp.where(masked, predicted, tokens), jnp.where(masked, predicted_log_p, log_p)
 
     return jax.lax.fori_loop(1, iterations, iteration, (tokens, log_p))
@@ -199,13 +202,20 @@ def sample_fertilities(
 
 
 def truncate_at_eos(
-    logits: Float[Array, "b t v"], limits: Int[Array, " b"], special: SpecialIds
+    logits: Float[Array, "b t v"], limits: Int[Array, " b"], config: NonAutoregressiveConfig
 ) -> tuple[Int[Array, "b t"], Float[Array, " b"]]:
     """The most likely token at every position up to the first <eos>, and their total log-probability."""
+    special = config.special
     position = jnp.arange(logits.shape[1])
-    tokens = jnp.where(never_predicted(special, logits.shape[-1]), NEVER, logits).argmax(axis=-1)
+    tokens = jnp.where(_never_predicted(config, logits.shape[-1]), NEVER, logits).argmax(axis=-1)
     tokens = jnp.where(position >= jnp.minimum(limits, position.size)[:, None] - 1, special.eos, tokens)
     lengths = (tokens == special.eos).argmax(axis=1) + 1
     inside = position < lengths[:, None]
     log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), tokens[..., None], axis=-1)[..., 0]
     return jnp.where(inside, tokens, special.pad), (log_p * inside).sum(axis=1)
+
+
+def _never_predicted(config: NonAutoregressiveConfig, size: int) -> Bool[Array, " v"]:
+    """True at the ids that no output has: special ones, and that of the mask."""
+    never = never_predicted(config.special, size)
+    return never if config.mask_id is None else never | (jnp.arange(size) == config.mask_id)

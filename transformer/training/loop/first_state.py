@@ -1,4 +1,4 @@
-"""The state that a training starts from: of a checkpoint, of a parent's model, or new."""
+"""The state that a training starts from: of a checkpoint, of a parent's model or its encoder, or new."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -10,6 +10,7 @@ import optax
 from transformer.config import Config
 from transformer.runs.run import Run
 from transformer.systems.system import System
+from transformer.training.loop.starts import encoder_variables
 from transformer.training.step import TrainState, init_state
 
 
@@ -49,6 +50,8 @@ def first_state(
         state = run.checkpoints.resume(jax.eval_shape(lambda: initial({})), say)
         assert state  # there are checkpoints
         return state
+    if t.init_encoder_from:
+        return initial(encoder_variables(Run(t.init_encoder_from)))
     if parent is None and t.init_from:  # stopped before its first checkpoint
         parent = Run(t.init_from)
     return initial(parent.variables("best") if parent else {})

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import jax
 
@@ -33,6 +34,7 @@ from transformer.training.loop.profile import Profile, memory_profiled
 from transformer.training.loop.resuming import resume_command
 from transformer.training.loop.signals import StopRequest, asked, stop_requests
 from transformer.training.objective import Batch, Objective
+from transformer.training.plateau import after_evaluation, scale_of
 from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.step import Means, configured_step
 
@@ -68,6 +70,7 @@ class Loop:
         self.evaluator = Evaluator(config, system, objective, data, self.layout)
         self.rate = learning_rate(config.optimizer, config.model.d_model, config.training.steps)
         first = first_state(config, system, model, optimizer, run, parent, watch.message)
+        self.reduction = scale_of(first.optimizer)
         self.state = self.layout.place(first)
         self.step = int(self.state.step)
         self.num_parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
@@ -183,7 +186,8 @@ class Loop:
         counted = self.config.data.counted
         shown = {name: values[name] for name in ("loss", "reward") if name in values}
         self.watch.step(step, self.config.training.steps, shown, rate, counted, seconds_left)
-        record = {"kind": "training", "step": step, **values, "learning_rate": float(self.rate(step - 1))}
+        learning_rate = float(self.rate(step - 1)) * self.reduction
+        record = {"kind": "training", "step": step, **values, "learning_rate": learning_rate}
         self.journal.write(record | {f"{counted}_per_second": rate, "input_wait": waited})
 
     # Evaluation
@@ -238,6 +242,7 @@ class Loop:
         is_best = all(standing(evaluation) > standing(earlier) for earlier in self.journal.evaluations)
         record = {"kind": "evaluation", "step": self.step, **evaluation, "best": is_best}
         self.journal.write(record)
+        self._reduce_rate(standing(evaluation))
         scores = {name: evaluation[name] for name in (measure.name, "merit", *LOSSES) if name in evaluation}
         self.run.checkpoints.save(self.state, scores)
         self.watch.evaluation(record, samples)
@@ -245,6 +250,20 @@ class Loop:
             self._exhibit(self.state.best_variables, self.step, self.stop_request)
         if is_main_process():
             write_report(self.run.path)
+
+    def _reduce_rate(self, now: tuple[float, float]) -> None:
+        """Lets the learning rate fall if its schedule asks for that after an evaluation."""
+        options = self.config.optimizer
+        if options.schedule != "plateau":
+            return
+        self.state = replace(self.state, optimizer=after_evaluation(self.state.optimizer, now, options))
+        before, self.reduction = self.reduction, scale_of(self.state.optimizer)
+        if self.reduction < before:
+            self.watch.message(
+                f"No better {self.data.task.criterion.title} in "
+                f"{counted(options.decay_patience, 'evaluation')}: the learning rate falls to "
+                f"{self.reduction:.3g} of the schedule's"
+            )
 
     def _exhibit(self, variables: Variables, step: int, request: StopRequest) -> None:
         """Writes the exhibits of a checkpoint, if its task has any."""

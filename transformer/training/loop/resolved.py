@@ -13,6 +13,7 @@ from transformer.systems.decided import decided_for
 from transformer.systems.registry import find_system
 from transformer.systems.system import System
 from transformer.training.loop.resuming import check_unchanged, sized_like
+from transformer.training.loop.starts import as_begun, with_encoder
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,8 @@ def resolve(config: Config, run_dir: Path | str | None) -> Resolved:
     run = _existing(run_dir, config)
     if run:
         config = dataclasses.replace(as_decided(config, run.config), model=run.config.model)
+    elif config.training.init_encoder_from:
+        config = with_encoder(config, Run(config.training.init_encoder_from))
     config = decided_for(system, config, platform())
     parent = Run(config.training.init_from) if config.training.init_from and not run else None
     if parent:
@@ -56,7 +59,7 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
         return None
     run = Run(run_dir, writes=True)
     run.check_resumable()
-    check_unchanged(run, config)
+    check_unchanged(run, as_begun(config, run) if config.training.init_encoder_from else config)
     return run
 
 
@@ -69,7 +72,7 @@ def _sized_like_parent(config: Config, system: System, parent: Run) -> Config:
     if not issubclass(system.model, parent.system.model):
         raise UserError(
             f"--init-from {parent.name} holds a {parent.config.system} model, not a {config.system} one: "
-            "leave out the preset"
+            "leave out the preset, or take only its encoder by --init-encoder-from"
         )
     model = sized_like(config, parent.config)
     kind = type(parent.config.model)

@@ -79,8 +79,10 @@ def train(
         watch.message(f"  {note}")
     config = task.config
     data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
+    steps_per_epoch = data.batcher.plan.steps_per_epoch
+    config = dataclasses.replace(config, optimizer=config.optimizer.in_steps(steps_per_epoch))
     if (epochs := config.training.epochs) is not None:
-        training = config.training.in_steps(data.batcher.plan.steps_per_epoch)
+        training = config.training.in_steps(steps_per_epoch)
         config = dataclasses.replace(config, training=training)
         watch.message(f"  --training.epochs {epochs:g}: {counted(training.steps, 'update')}")
         if run:
