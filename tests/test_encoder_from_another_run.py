@@ -175,16 +175,7 @@ def test_the_command(bert, config, tmp_path, capfd):
     """The decoder is the preset's, with a vocabulary of its own; a run that exists is resumed."""
     text = ["--data.train-source", config.data.train_source, "--data.train-target", config.data.train_target]
     text += ["--data.tokenizer", "word", "--data.cache-dir", tmp_path / "cache"]
-    small = [
-        "--model.d-model",
-        "24",
-        "--model.d-ff",
-        "32",
-        "--model.num-heads",
-        "2",
-        "--data.max-length",
-        "24",
-    ]
+    small = ["--model.d-model", "24", "--model.d-ff", "32", "--model.num-heads", "2"]
     small += ["--model.decoder-layers", "1", "--training.steps", "2", "--data.batch-tokens", "512"]
     words = ["quickstart", "--init-encoder-from", bert.path, *text, *small]
     assert command(*words, "--run-dir", tmp_path / "run") == 0
@@ -211,11 +202,9 @@ def test_what_has_no_such_encoder_is_refused(encoder, config, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             train(replace(PRESETS[name], training=start), tmp_path / "run", watch=quiet())
-    recurrent = replace(
-        PRESETS["tiny-recurrent"], data=config.data, training=changed(config, steps=1).training
-    )
-    model = replace(recurrent.model, d_model=8, share_embeddings="target")
-    other = train(replace(recurrent, model=model, decoding=config.decoding), tmp_path / "rnn", watch=quiet())
+    recurrent = replace(PRESETS["tiny-recurrent"].model, d_model=8, share_embeddings="target")
+    recurrent = replace(changed(config, steps=1), system="recurrent", model=recurrent)
+    other = train(recurrent, tmp_path / "rnn", watch=quiet())
     with pytest.raises(UserError, match="holds a recurrent model, which has no encoder of a Transformer"):
         begun(config, Run(other), tmp_path)
     named = replace(config, data=replace(config.data, source_tokenizer=other / "source.model"))

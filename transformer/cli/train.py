@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 
 from transformer.cli.command_line import FINE_TUNE, TrainLine
 from transformer.cli.guard import printable, run_command
-from transformer.config import Config, CorpusConfig, DataConfig, changed, flatten, position_limits
+from transformer.config import (
+    Config,
+    CorpusConfig,
+    DataConfig,
+    TrainingConfig,
+    changed,
+    flatten,
+    position_limits,
+)
 from transformer.config.locations import completed, without_locations
 from transformer.runtime.commands import program
 from transformer.runtime.errors import UserError
@@ -115,10 +123,12 @@ def _default(line: TrainLine) -> Config:
     if line.preset not in PRESETS and _is_run(line.preset):
         raise UserError(f"{line.preset} is a run, not a preset: to resume it, give --run-dir {line.preset}")
     config = preset(line.preset)
+    if line.parent and line.encoder:
+        TrainingConfig(init_from=Path(line.parent), init_encoder_from=Path(line.encoder))  # refuses both
     if line.parent:
         config = _initialised_from(line.parent, config, network=line.preset == FINE_TUNE)
     config = variant(config, *line.variants)
-    if line.encoder and not line.parent:
+    if line.encoder:
         config = _with_encoder(line.encoder, config)
     continuing = [f"variant {name}" for name in line.variants if VARIANTS[name].continues]
     if line.preset == FINE_TUNE:
@@ -175,10 +185,11 @@ def _with_encoder(run_dir: str, default: Config) -> Config:
 
     if not isinstance(default.data, DataConfig):
         return default  # refused later
+    run = Run(run_dir)
+    longest = min(default.data.max_length, run.config.model.longest_source or default.data.max_length)
     model = dataclasses.replace(default.model, share_embeddings="target")
-    data = dataclasses.replace(default.data, joint_vocabulary=False)
-    config = dataclasses.replace(default, model=model, data=data)
-    return with_encoder(config, Run(run_dir))
+    data = dataclasses.replace(default.data, joint_vocabulary=False, max_length=longest)
+    return with_encoder(dataclasses.replace(default, model=model, data=data), run)
 
 
 def _check_vocabulary(data: CorpusConfig, default: CorpusConfig) -> None:

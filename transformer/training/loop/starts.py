@@ -65,7 +65,8 @@ def as_begun(config: Config, run: Run) -> Config:
     if not (isinstance(data, DataConfig) and isinstance(begun, DataConfig)):
         return config
     data = dataclasses.replace(data, source_tokenizer=begun.source_tokenizer)
-    model = dataclasses.replace(encoded(model, other), vocab_size=model.vocab_size)
+    size = model.target_vocab_size or other.target_vocab_size
+    model = dataclasses.replace(encoded(model, other), target_vocab_size=size)
     return dataclasses.replace(config, model=model, data=data)
 
 
