@@ -21,9 +21,11 @@ from transformer.config import (
 )
 from transformer.config.recordings import RecordingsConfig
 from transformer.config.streams import StreamConfig
+from transformer.config.texts import SentencesConfig
 from transformer.systems.convolutional.options import ConvolutionalConfig
 from transformer.systems.copying.options import CopyingConfig
 from transformer.systems.language_model.options import LanguageModelConfig
+from transformer.systems.masked_language_model.options import MaskedLanguageModelConfig
 from transformer.systems.nonautoregressive.options import (
     NonAutoregressiveConfig,
     NonAutoregressiveDecodingConfig,
@@ -52,6 +54,8 @@ CONFIGS = [
         CopyingConfig,
         LanguageModelConfig,
         StreamConfig,
+        SentencesConfig,
+        MaskedLanguageModelConfig,
         SpeechConfig,
         RecordingsConfig,
         SynthesisConfig,

@@ -26,6 +26,7 @@ class MaskedLanguageModelConfig(StackConfig):
     has otherwise."""
 
     PARAMETER_FREE = (*StackConfig.PARAMETER_FREE, "mask_share", "mask_id")
+    FROM_DATA = ("vocab_size",)
     NOT_USED = ("zero_start", "share_embeddings", "target_vocab_size")
 
     def __post_init__(self) -> None:
