@@ -4,6 +4,9 @@ the source, and another one is the source reversed."""
 import dataclasses
 import json
 import logging
+import re
+import shlex
+import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -14,6 +17,7 @@ from small_run import WORDS, changed, interrupted, quiet, same, small_config
 
 from transformer import DataConfig, Run, Translator
 from transformer.cli.decode import decode_main
+from transformer.cli.train import train_main
 from transformer.config import Config, SpecialIds
 from transformer.data.corpus import silent
 from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
@@ -274,6 +278,8 @@ def test_a_run_with_a_temperature_resumes_bit_for_bit(tmp_path):
 
 
 def test_one_model_learns_two_directions(learned, translator):
+    report = (learned / "report.html").read_text()
+    assert report.count("x to back") > 3  # in the table of scores, and a line of a chart
     results = json.loads((learned / "results.json").read_text())
     assert set(results["bleu"]["parts"]) == {"x to same", "x to back"}
     assert min(results["bleu"]["parts"].values()) > 90
@@ -362,6 +368,38 @@ def test_bad_lines_are_named(learned, tmp_path, capfd, line, options, message):
     assert status == 2
     assert message in " ".join(errors.split())
     assert "Traceback" not in errors
+
+
+SIZES = [f"--model.{name}" for name in ("num-layers=1", "d-model=16", "d-ff=16", "num-heads=2")]
+SHORT = ["--training.steps=4", "--training.evaluate-every=4", "--data.cache-dir=cache"]
+SMALL = ["--data.vocab-size=285", "--data.batch-tokens=600", "--data.max-length=60", "--data.buckets=60"]
+
+
+def test_the_commands_of_the_page(tmp_path, monkeypatch, capfd):
+    """As printed, with small models."""
+    page = (Path(__file__).parent.parent / "docs" / "data.md").read_text(encoding="utf-8")
+    section = re.search(r"## Several directions\n(.*?)\n## ", page, re.DOTALL)[1]
+    blocks = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
+    commands = "".join(blocks).replace("\\\n", " ").splitlines()
+    monkeypatch.chdir(tmp_path)
+    for language in ("de", "fr"):
+        write(tmp_path, f"train.{language}", 60, 0, ["en", language])
+    write(tmp_path, "val", 6, 1, ["en", "de", "fr"])
+    for command in commands:
+        text, _, last = command.rpartition(" | ")
+        _, program, *options = shlex.split(last)
+        if program == "train.py":
+            small = (
+                ["--data.vocab-size=360", "--data.built-in-size=300"] if "quickstart" in options else SMALL
+            )
+            main, words = train_main, [program, *options, *SIZES, *SHORT, *small]
+        else:
+            Path("lines").write_bytes(subprocess.run(["sh", "-c", text], capture_output=True).stdout)
+            main, words = decode_main, [program, *options, "--input", "lines"]
+        monkeypatch.setattr("sys.argv", words)
+        assert main() == 0, (command, capfd.readouterr().err)
+        assert capfd.readouterr().out.strip()
+    assert len(commands) == 6
 
 
 # Imported models

@@ -109,6 +109,8 @@ TRAINING = (
         ("pretrained finetune-from-model model-name-or-path", Here("init_from")),
         ("src train-src train-file train-data", Here("data.train_source", note="or --data.train-tsv")),
         ("tgt train-tgt", Here("data.train_target")),
+        ("lang-pairs", Here("data.directions", note="source:target each")),
+        ("sampling-temperature", Here("data.temperature")),
         (
             "gpus num-gpus devices num-devices",
             Here("", note="every device is used; CUDA_VISIBLE_DEVICES=0,1 leaves others out"),

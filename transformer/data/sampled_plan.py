@@ -2,6 +2,7 @@
 temperature over directions)."""
 
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
@@ -78,7 +79,7 @@ class SampledPlan(Plan):
     ) -> None:
         self._lengths, self._batching, self._draw, self.packed = lengths, batching, draw, batching.packed
         self._eligible = eligible_examples(lengths, batching.buckets[-1])
-        self._order = order or self._shuffled
+        self._order = functools.lru_cache(maxsize=2)(order or self._shuffled)
         self.dropped = len(lengths) - len(self._eligible)
         self.steps_per_epoch = 0
         if not len(self._eligible):

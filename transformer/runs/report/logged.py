@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from transformer.config import Config, DataConfig, Option, as_decided, changed
 from transformer.runs.log import spent_of, standing
@@ -15,6 +16,8 @@ from transformer.runtime.files import Json, MiB, parse_object, read_text
 from transformer.tasks.metrics.scores import LONGEST_NAME, Metric
 
 SPEEDS = 4  # charts of them, at most
+CURVES = 6  # of parts of a score, at most
+MOST_PARTS = 10_000  # scores of which one is the mean
 
 
 class Logged:
@@ -61,13 +64,21 @@ class Logged:
             },
             f"validation {measure.title}{self._part()}": {
                 measure.title: _points(self.evaluations, measure.name)
-            },
+            }
+            | {part: _points(self.evaluations, f"{measure.name} {part}") for part in self._parts()},
             "learning rate": {"learning rate": _points(self.training, "learning_rate")},
             **{
                 name.replace("_", " "): {name.replace("_per_second", "/s"): _points(self.training, name)}
                 for name in speeds
             },
         }
+
+    def _parts(self) -> list[str]:
+        """The names of some scores of which that of a validation is the mean, such as `en to de`."""
+        before = f"{self.measure.name} "
+        names = self.evaluations[-1] if self.evaluations else ()
+        parts = [name.removeprefix(before) for name in names if name.startswith(before)]
+        return [part for part in parts if len(part) <= LONGEST_NAME][:CURVES]
 
     def _part(self) -> str:
         """What a validation scored, such as `, first 500 of 1,000 pairs`; empty if it is not known."""
@@ -175,4 +186,17 @@ def _valid(name: str, score: Json) -> Json:
     title = {"bleu": "BLEU", "chrf": "chrF", "exact": "exact match"}.get(name, name)  # not in version 0.1
     measure = Metric(name, score.get("title", title), digits=score.get("digits", 2))
     value = measure.value({name: score.get("value")})
-    return score | {"title": measure.title, "digits": measure.digits, "value": value}
+    return score | {
+        "title": measure.title,
+        "digits": measure.digits,
+        "value": value,
+        "parts": _numbers(score.get("parts")),
+    }
+
+
+def _numbers(parts: Any) -> dict[str, float]:
+    """The numbers by name of which a score is the mean; none if there are others among them, or too many."""
+    if not isinstance(parts, dict) or len(parts) > MOST_PARTS:
+        return {}
+    is_number = (type(value) in (int, float) and math.isfinite(value) for value in parts.values())
+    return parts if all(is_number) and all(len(name) <= LONGEST_NAME for name in parts) else {}

@@ -56,14 +56,14 @@ def _curves(run: Logged) -> str:
 def _scores(run: Logged) -> str:
     if not run.scores:
         return ""
-    rows = (
-        (
-            score["title"],
-            f"{score['value']:.{score['digits']}f}",
-            score.get("signature") or score.get("detail", ""),
-        )
+    rows = [
+        (title, f"{value:.{score['digits']}f}", about)
         for score in run.scores.values()
-    )
+        for title, value, about in (
+            (score["title"], score["value"], score.get("signature") or score.get("detail", "")),
+            *((f"{score['title']}, {part}", value, "") for part, value in score["parts"].items()),
+        )
+    ]
     return f"<h2>Scores</h2><p>{html.escape(run.tested)}</p>" + table(rows)
 
 

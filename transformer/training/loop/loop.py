@@ -309,8 +309,12 @@ class Loop:
                 ("time", time_spent(spent)),
                 ("tested on", f"{split}, all {len(records):,} {unit}"),
                 *(
-                    (f"{split} {measure.title}", score.line(measure.digits))
+                    (f"{split} {name}", line)
                     for measure, score in scores.items()
+                    for name, line in (
+                        (measure.title, score.line(measure.digits)),
+                        *((f"{measure.title}, {part}", measure.shown(x)) for part, x in score.parts.items()),
+                    )
                 ),
                 ("written to", self.run.name),
                 ("report", f"{self.run.name}/{REPORT}"),
