@@ -5,6 +5,7 @@ Tolerances: the reference's logits are rounded to five decimals; its scores are 
 log-probabilities of such logits.
 """
 
+import asyncio
 import json
 import re
 import shutil
@@ -14,6 +15,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from safetensors.numpy import load_file, save_file
 
@@ -206,6 +208,8 @@ MISTAKES = {
     "model.safetensors cannot be read": lambda f: (f / "model.safetensors").write_bytes(b"nothing"),
     "there is no tensor shared.weight": lambda f: without(f / "model.safetensors", SHARED),
     "shared.weight has shape": lambda f: reshaped(f / "model.safetensors", SHARED),
+    "--model.d-model must be a number, not 'x'": lambda f: edit(f / "config.json", d_model="x"),
+    "--model.d-model 16.5: must be a whole number": lambda f: edit(f / "config.json", d_model=16.5),
 }
 
 
@@ -217,6 +221,52 @@ def test_mistakes_in_a_folder_are_named(tmp_path, message):
         import_model(folder, tmp_path / "run")
     assert str(folder) in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_tensors_that_are_not_finite_are_refused(tmp_path, value):
+    folder = Path(shutil.copytree(DATA / "t5", tmp_path / "folder"))
+    arrays = load_file(folder / "model.safetensors")
+    arrays[SHARED][3, 1] = value
+    save_file(arrays, folder / "model.safetensors")
+    with pytest.raises(UserError, match=f"tensor {SHARED} has a value that is not a finite number"):
+        import_model(folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_file_that_is_wrong_is_named_alone(tmp_path):
+    damages = (("tokenizer.json", "{}"), ("tokenizer.json", "["), ("tokenizer_config.json", "["))
+    for damaged, content in damages:
+        folder = Path(shutil.copytree(DATA / "t5", tmp_path / "folder", dirs_exist_ok=True))
+        (folder / damaged).write_text(content)
+        with pytest.raises(UserError) as caught:
+            import_model(folder, tmp_path / "run")
+        assert str(caught.value).startswith(f"{folder / damaged}")
+        assert "config.json:" not in str(caught.value).replace("tokenizer_config.json", "")
+
+
+def test_what_is_no_folder_of_a_model_is_named_with_what_to_do(tmp_path):
+    with pytest.raises(UserError, match=rf"is a file: name the folder of the model, {DATA / 't5'}$"):
+        import_model(DATA / "t5" / "config.json", tmp_path / "run")
+    with pytest.raises(UserError, match=rf"config.json: no such file.*Did you mean {DATA / 'bart'} or"):
+        import_model(DATA, tmp_path / "run")
+    with pytest.raises(UserError, match="is a pretrained model, not a run directory: import it first with "):
+        Run(DATA / "t5")
+
+
+def test_ctrl_c_while_a_checkpoint_is_read_is_no_damage(tmp_path, monkeypatch):
+    """Orbax reads in a loop of asyncio, whose tasks Ctrl-C cancels."""
+    run = import_model(DATA / "t5", tmp_path / "run")
+
+    def cancelled(*_):
+        try:
+            raise asyncio.CancelledError
+        except asyncio.CancelledError as error:
+            raise ValueError("Encountered error while reading array") from error
+
+    monkeypatch.setattr(ocp.StandardCheckpointer, "restore", cancelled)
+    with pytest.raises(KeyboardInterrupt):
+        run.variables("last")
 
 
 @pytest.mark.parametrize(

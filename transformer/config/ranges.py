@@ -90,7 +90,14 @@ def check_ranges(section: str, config: Any) -> None:
     for name, limits in ranges_of(kind).items():
         value = getattr(config, name)
         for number in value if isinstance(value, tuple) else (value,):
-            if number is not None and number not in limits:
+            if number is None:
+                continue
+            is_number = isinstance(number, numbers.Real)
+            if not is_number:
+                raise UserError(
+                    f"--{section}.{name.replace('_', '-')} must be a number, not {reprlib.repr(number)}"
+                )
+            if number not in limits:
                 whole = math.isfinite(number) or math.isfinite(limits.most)
                 text = limits if whole else f"must be a finite number, not {number}"
                 raise UserError(f"--{section}.{name.replace('_', '-')} {text}")

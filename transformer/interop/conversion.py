@@ -91,6 +91,8 @@ def imported_params(
         def load() -> np.ndarray:
             x = np.full(expected, tensor.if_missing, np.float32) if stored is None else source(name)
             assert x is not None
+            if not (np.isfinite(x.min()) and np.isfinite(x.max())):  # makes no array as large as x
+                raise UserError(f"tensor {name} has a value that is not a finite number: the file is damaged")
             x = np.split(x[tensor.rows_before :], tensor.part[1])[tensor.part[0]]
             x = (x.T if tensor.layout in ("out-in", "convolution") else x).reshape(-1, *shape[1:])
             if tensor.order is not None:

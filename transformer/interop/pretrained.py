@@ -85,8 +85,7 @@ def import_model(
     """
     Run.check_free(run_dir)
     folder, origin = located(str(folder), revision)
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder")
+    _check_is_model(folder)
     if is_marian_folder(folder):
         if source_language or target_language:
             raise UserError("--source-language, --target-language: the texts of Marian models need none")
@@ -128,6 +127,24 @@ def import_model(
         decoding = replace(decoding, renormalise=True)
     config = Config(model=model, data=data, decoding=decoding)
     return Run.create(run_dir, config, Translation(config, tokenizers), variables={"params": params})
+
+
+def _check_is_model(folder: Path) -> None:
+    if folder.is_file():
+        raise UserError(f"{folder} is a file: name the folder of the model, {folder.parent}")
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder")
+    if not _has_model(folder):
+        inside = [str(path) for path in sorted(folder.iterdir()) if path.is_dir() and _has_model(path)]
+        hint = f". Did you mean {' or '.join(inside[:5])}?" if inside else ""
+        raise UserError(
+            f"{folder / CONFIG}: no such file; the folder of a model has one, or CTranslate2's {MODEL}, or "
+            f"Marian's .npz or .bin{hint}"
+        )
+
+
+def _has_model(folder: Path) -> bool:
+    return (folder / CONFIG).exists() or is_ctranslate2_folder(folder) or is_marian_folder(folder)
 
 
 def _is_whisper(folder: Path) -> bool:

@@ -24,12 +24,19 @@ _NO_LIMIT = re.compile(r"(?<=[:\s])\d{20,}(?=\s*[,}])")
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Adds the name of a file to errors."""
+    """Adds the name of a file to errors, except to those that name another one of its folder."""
+    folder = path if path.is_dir() else path.parent
     try:
         yield
     except UserError as error:
+        if str(error).startswith(f"{folder}/"):
+            raise
         raise UserError(f"{path}: {error}") from error
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except KeyError as error:
+        raise UserError(
+            f"{path}: not the config of a model that is known here: {error} is missing or unknown"
+        ) from error
+    except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"{path}: not the config of a model that is known here ({error})") from error
 
 

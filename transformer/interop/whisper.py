@@ -9,7 +9,7 @@ from transformer.config import Config, SpecialIds
 from transformer.config.recordings import RecordingsConfig
 from transformer.data.features.hub import HubTokenizer
 from transformer.interop import ctranslate2
-from transformer.interop.architectures.architecture import undescribed
+from transformer.interop.architectures.architecture import checked, undescribed
 from transformer.interop.architectures.whisper import HALVED, WHISPER
 from transformer.interop.conversion import Source, exported_tensors, imported_params
 from transformer.interop.reading import (
@@ -73,7 +73,7 @@ def import_whisper(
             raise UserError(f"tokenizer.json has no {missing[0]}")
         special: Any = SpecialIds(**ids, unk=ids["eos"])  # type: ignore[arg-type]
         options = WHISPER.options(described, source.names)
-        model = SpeechConfig(vocab_size=size, special=special, **options)
+        model = checked(SpeechConfig(vocab_size=size, special=special, **options))
         plain = pieces.tokenizer(size, special, ())
         if not isinstance(plain, HubTokenizer):
             raise UserError(f"{folder}: Whisper needs tokenizer.json")

@@ -27,6 +27,7 @@ from transformer.runs.checkpoints import Checkpoints, not_written
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import Log
 from transformer.runs.stores import RunStore, store_type
+from transformer.runtime.commands import command
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB, check_name, forbid_links, read_text, write_whole
 from transformer.systems.parameters import model_shapes
@@ -67,9 +68,12 @@ class Run:
         try:
             self.config = from_json(text)
         except UserError as error:
-            foreign = '"model_type"' in text
-            hint = "; to use a Marian model, first: transformer import" if foreign else ""
-            raise UserError(f"{self.name}/config.json: {error}{hint}") from error
+            if '"model_type"' in text:
+                how = command("import", self.name, "RUN")
+                raise UserError(
+                    f"{self.name} is a pretrained model, not a run directory: import it first with {how}"
+                ) from error
+            raise UserError(f"{self.name}/config.json: {error}") from error
         if self.config.model.vocab_size < 1:
             raise UserError(f"{self.name}/config.json: model.vocab_size is missing")
 

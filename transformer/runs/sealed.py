@@ -1,5 +1,6 @@
 """Seals checkpoints with the hashes of their files, and detects damage when reading them."""
 
+import asyncio
 import gc
 import hashlib
 import json
@@ -59,6 +60,15 @@ def _damaged(path: Path, reason: str) -> UserError:
     )
 
 
+def _is_interrupted(error: BaseException | None) -> bool:
+    """Whether Ctrl-C caused an error: it cancels Orbax's reads, which report that as an error of theirs."""
+    while error is not None:
+        if isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _compare(stored: Variables, like: Variables) -> None:
     """Raises ValueError if the stored variables have other names or shapes."""
     shapes, expected = (
@@ -104,6 +114,8 @@ def read(checkpoint: Path, like: Variables, item: str = "") -> Variables:
                 _compare(checkpointer.metadata(folder.absolute()).item_metadata.tree, like)
             return checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
     except Exception as error:
+        if _is_interrupted(error):
+            raise KeyboardInterrupt from None
         reason = first_line(error)
     # Orbax's unfinished reads end when they are garbage-collected, and would print a traceback per array
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None

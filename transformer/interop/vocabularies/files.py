@@ -15,7 +15,7 @@ from transformer.config import SpecialIds
 from transformer.data.features.codes import CODE
 from transformer.data.features.hub import HubTokenizer
 from transformer.data.features.pieces import PiecesTokenizer
-from transformer.interop.reading import CONFIG, TOKENIZER, read_json, tokenizer_options
+from transformer.interop.reading import CONFIG, TOKENIZER, naming, read_json, tokenizer_options
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import library
 from transformer.runtime.files import Json, parse_object, read_bytes, read_text
@@ -63,12 +63,16 @@ class HubPieces:
     """The content of a tokenizer.json."""
 
     content: str
+    path: Path
+    """The file that it comes from, for messages."""
 
     def id_of(self, piece: str) -> int | None:
-        return HubTokenizer.id_in(self.content, piece)
+        with naming(self.path):
+            return HubTokenizer.id_in(self.content, piece)
 
     def tokenizer(self, size: int, special: SpecialIds, start: Sequence[int] = ()) -> HubTokenizer:
-        return HubTokenizer(self.content, size, special, start)
+        with naming(self.path):
+            return HubTokenizer(self.content, size, special, start)
 
 
 @dataclass(frozen=True)
@@ -102,14 +106,14 @@ def read_pieces(folder: Path) -> Pieces:
       UserError: there is none, or it is damaged.
     """
     if (folder / PIECES).exists():
-        return HubPieces(_hub(folder))
+        return HubPieces(_hub(folder), folder / PIECES)
     model_type = str(read_json(folder / CONFIG).get("model_type"))
     models = [folder / name for name in MODELS if (folder / name).exists()]
     if models and model_type in LAYOUTS:
         return _pieces(folder, models[0], model_type)
     name, made = FILES.get(model_type, ("", None))
     if made and (folder / name).exists():
-        return HubPieces(_made(folder / name, made))
+        return HubPieces(_made(folder / name, made), folder / name)
     raise UserError(
         f"{folder / PIECES}: no such file. Load the tokenizer with AutoTokenizer.from_pretrained of "
         "transformers, and save it with save_pretrained: that writes one"
