@@ -244,8 +244,11 @@ def test_another_pair_can_be_trained(runs, translator):
     """What --init-from does with the options --data.source-language and --data.target-language."""
     config = translator.config
     task = find_system("transformer").task
-    with pytest.raises(UserError, match="give --data.source-language, such as"):
+    with pytest.raises(UserError, match="give --data.source-language and --data.target-language, such as"):
         task.load(config, runs / "any").decide(None)
+    one = dataclasses.replace(config.data, source_language="eng_Latn")
+    with pytest.raises(UserError, match="give --data.target-language, such as"):
+        task.load(dataclasses.replace(config, data=one), runs / "any").decide(None)
     data = dataclasses.replace(config.data, **named(PAIRS[1]))
     loaded = task.load(dataclasses.replace(config, data=data), runs / "any")
     assert isinstance(loaded, Translation)

@@ -47,6 +47,20 @@ def outputs(folder: Path, sentences: list[list[int]]) -> list[list[int]]:
     return [list(map(int, line.split())) for line in ended.stdout.splitlines()]
 
 
+@pytest.mark.parametrize("lines", [["1 2 3", "4"], ["1 2 3 4 5 6 7 8"]])
+def test_the_program_refuses_what_does_not_fit(tmp_path, lines):
+    """More sentences than rows, or one that is longer, with its end."""
+    (tmp_path / "programs.json").write_text(json.dumps({"rows": 1, "length": 8, "eos": 0, "pad": 0}))
+    text = example()
+    program = (
+        text[: text.index("params =")] + text[text.index("sentences =") : text.index("source = np.full")]
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path), *lines], capture_output=True, text=True, check=False
+    )
+    assert ended.stderr.startswith("at most 1 sentences of 8 ids, with the end"), ended.stderr
+
+
 def equal(run_dir: Path, folder: Path) -> None:
     translator = Translator.load(run_dir)
     tokenizer, eos = translator.tokenizers[0], translator.task.special.eos

@@ -174,8 +174,10 @@ class Translation(TextTask, Lines):
     def decide(self, corpus: Corpus) -> list[str]:
         """How BLEU is computed and subwords are sampled. Reports the languages that the file names give."""
         if not self.data.directions:
-            for side, tokenizer in zip(SIDES, self.tokenizers, strict=True):
-                tokenizer.check_language(f"--data.{side}-language")
+            both = zip(SIDES, self.tokenizers, strict=True)
+            options = [f"--data.{side}-language" for side, x in both if x.has_codes and not x.start]
+            for tokenizer in self.tokenizers:
+                tokenizer.check_language(" and ".join(options))
         data = with_method(self.data, self.tokenizers)
         training = self.config.training
         notes = []
