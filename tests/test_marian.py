@@ -368,7 +368,7 @@ def test_what_marian_cannot_have_is_not_exported(tmp_path, tiny):
 
 def test_a_folder_not_imported_yet_says_how(folder):
     for use in (lambda: Translator.load(folder), lambda: export_model(folder, folder.parent / "out")):
-        with pytest.raises(UserError, match="first: transformer import"):
+        with pytest.raises(UserError, match="import it first with .* import .* RUN"):
             use()
 
 
