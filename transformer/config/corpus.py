@@ -136,9 +136,10 @@ class DataConfig(CorpusConfig):
     such as 5: small directions more often, large ones less often."""
     built_in_size: Annotated[int, Range(1, COUNTS)] = 200_000
     """Number of training pairs to generate for a built-in corpus."""
-    tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "open-word"] = "unigram"
+    tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "jieba", "open-word"] = "unigram"
     """Tokenizer. whitespace: for text that is already split into subwords; `@@ ` markers are removed from the
-    output. word: whole words, and single characters of Chinese and Japanese. open-word: the same, and
+    output. word: whole words, and single characters of Chinese and Japanese. jieba: the same, but Chinese is
+    split into words (`pip install '.[chinese]'`). open-word: the same, and
     out-of-vocabulary words can be copied (pointer models only)."""
     vocab_size: Annotated[int, Range(1, LARGEST)] = 16_000
     """Size of the vocabulary to train; for char and word an upper bound. At least 261, with 256 bytes that

@@ -10,6 +10,7 @@ EXTRAS = {
     **dict.fromkeys(("soundfile", "soxr", "jiwer"), "'.[speech]'"),
     **dict.fromkeys(("gcsfs", "s3fs"), "'.[remote]'"),
     "tokenizers": "'.[pretrained]'",
+    "jieba": "'.[chinese]'",
     "matplotlib": "'.[notebooks]'",
     "tensorflow": "'.[tfds-prepare]'",
 }

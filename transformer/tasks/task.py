@@ -57,7 +57,7 @@ class Task(Batches):
     def libraries(cls, config: Config) -> Sequence[str]:
         """The libraries that preparing, training or evaluating needs and that are not always installed
         (`transformer.runtime.extras`)."""
-        return ()
+        return ("jieba",) if getattr(config.data, "tokenizer", "") == "jieba" else ()
 
     @classmethod
     @abstractmethod

@@ -5,6 +5,7 @@ from dataclasses import asdict, astuple
 from pathlib import Path
 
 from transformer.config import SpecialIds
+from transformer.data.features import chinese  # noqa: F401  # registers itself
 from transformer.data.features.characters import KINDS
 from transformer.data.features.hub import HubTokenizer
 from transformer.data.features.marian import MarianTokenizer

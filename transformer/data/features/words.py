@@ -22,9 +22,9 @@ from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
-_CHARACTER = "\u2e80-\u2fdf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_PIECE = re.compile(rf"[{_CHARACTER}]|[^\W{_CHARACTER}]+(?:['’-][^\W{_CHARACTER}]+)*|.", re.DOTALL)
-_SPELLED = re.compile(rf"[^\W{_CHARACTER}]|<unk>")
+CHARACTER = "\u2e80-\u2fdf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_PIECE = re.compile(rf"[{CHARACTER}]|[^\W{CHARACTER}]+(?:['’-][^\W{CHARACTER}]+)*|.", re.DOTALL)
+_SPELLED = re.compile(rf"[^\W{CHARACTER}]|<unk>")
 _SIGNS = frozenset(",.;:!?")
 _GLUE = "<glue>"  # marks a missing space where one is expected; differs from all pieces of text
 _NAMES = 2**24
@@ -147,8 +147,13 @@ class WordTokenizer(VocabularyTokenizer):
     kind = "word"
 
     @classmethod
+    def pieces_of(cls, text: str) -> list[str]:
+        """The words and other parts of a text, whose concatenation is the text."""
+        return _PIECE.findall(text)
+
+    @classmethod
     def cut(cls, text: str) -> list[str]:
-        pieces = _PIECE.findall(text)
+        pieces = cls.pieces_of(text)
         tokens: list[str] = []
         for before, piece, after in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
             if piece == " " and _spaced(before, after):
