@@ -12,6 +12,7 @@ from transformer.config import SpecialIds
 from transformer.data.features.pieces import PiecesTokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.interop.vocabularies.files import read_pieces
+from transformer.interop.vocabularies.pieces import written_pieces
 from transformer.runtime.errors import UserError
 
 DATA = Path(__file__).parent / "data" / "tokenizers"
@@ -157,3 +158,31 @@ def test_mistakes_are_named(message, tmp_path):
     MISTAKES[message](folder)
     with pytest.raises(UserError, match=re.escape(message)):
         read_pieces(folder)
+
+
+def without_tokenizer_json(name, path):
+    folder = copied(name, path)
+    (folder / "tokenizer.json").unlink(missing_ok=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["m2m", "mbart", "nllb", "pegasus", "t5"])
+def test_a_vocabulary_of_sentencepiece_is_written_as_its_family_had_it(tmp_path, name):
+    """Also with rows that have no word, of which models have some."""
+    folder = without_tokenizer_json(name, tmp_path)
+    ours = read(name, folder, size=700)
+    files, about = written_pieces(ours)
+    (tmp_path / "again").mkdir()
+    described = {"config.json": (folder / "config.json").read_bytes(), **files}
+    for file, content in {**described, "tokenizer_config.json": json.dumps(about).encode()}.items():
+        (tmp_path / "again" / file).write_bytes(content)
+    again = read(name, tmp_path / "again", size=700)
+    assert (again.words, again.apart, again.model) == (ours.words, ours.apart, ours.model)
+    kinds = json.loads((folder / "tokenizer_config.json").read_text())
+    assert about["tokenizer_class"] == kinds["tokenizer_class"].removesuffix("Fast")
+
+
+def test_words_in_the_order_of_no_family_are_not_written():
+    ours = read("m2m")
+    ours.words[5], ours.words[9] = ours.words[9], None
+    assert written_pieces(ours) is None

@@ -21,7 +21,10 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks.speed import importing
 from transformer.cli.models import import_command
+from transformer.interop.architectures import ARCHITECTURES
+from transformer.interop.architectures.architecture import described_model
 from transformer.interop.architectures.t5 import T5
+from transformer.interop.conversion import stored_shapes
 from transformer.interop.pretrained import export_model, import_model
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
@@ -108,6 +111,41 @@ def test_what_was_imported_is_exported_as_it_was(imported, tmp_path):
     runs = Run(imported.run_dir), Run(tmp_path / "again")
     assert runs[0].config == runs[1].config
     jax.tree.map(np.testing.assert_array_equal, *(run.variables("last") for run in runs))
+
+
+def test_a_model_with_a_vocabulary_of_sentencepiece_is_exported_as_it_was(tmp_path):
+    """M2M-100, which has no tokenizer.json."""
+    folder = Path(shutil.copytree(DATA.parent / "tokenizers" / "m2m", tmp_path / "folder"))
+    words = json.loads((folder / "vocab.json").read_text())
+    sizes = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in ("layers", "attention_heads")}
+    described = {
+        **{
+            "model_type": "m2m_100",
+            "vocab_size": len(words) + 108,
+            "d_model": 8,
+            "max_position_embeddings": 32,
+        },
+        **{"pad_token_id": 1, "decoder_start_token_id": 2, "eos_token_id": 2},
+        **sizes,
+        **{"encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "activation_function": "relu"},
+    }
+    (folder / "config.json").write_text(json.dumps(described))
+    family = ARCHITECTURES["m2m_100"]
+    shapes = stored_shapes(family.storage, described, described_model(family, described, (), 3))
+    rng = np.random.default_rng(0)
+    arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    save_file(arrays, folder / "model.safetensors")
+    import_model(folder, tmp_path / "run", "en", "fr")
+    _, architecture = export_model(tmp_path / "run", tmp_path / "out")
+    assert architecture is family
+    after = load_file(tmp_path / "out" / "model.safetensors")
+    for name, x in arrays.items():
+        np.testing.assert_array_equal(after[name], x)
+    assert json.loads((tmp_path / "out" / "vocab.json").read_text()) == words
+    model = "sentencepiece.bpe.model"
+    assert (tmp_path / "out" / model).read_bytes() == (folder / model).read_bytes()
+    again = import_model(tmp_path / "out", tmp_path / "again", "en", "fr")
+    assert again.config.model == Run(tmp_path / "run").config.model
 
 
 @pytest.mark.parametrize("name", ["t5-1.1", "nllb"])

@@ -315,7 +315,9 @@ def _family(run: Run, tokenizers: Tokenizers) -> tuple[Architecture, VocabularyF
             return architecture, words
         others[architecture.model_type] = lacks
     if not others:
-        raise UserError(f"{run.name}: its vocabulary is neither SentencePiece's nor a tokenizer.json")
+        raise UserError(
+            f"{run.name}: its vocabulary is neither SentencePiece's nor a tokenizer.json, in a family's order"
+        )
     name, lacks = min(others.items(), key=lambda item: len(item[1]))
     raise UserError(
         f"{run.name} cannot be exported: the nearest family, {name}, has no {' and no '.join(lacks)}"

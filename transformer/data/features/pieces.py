@@ -111,6 +111,10 @@ class PiecesTokenizer(Tokenizer):
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._special.get(index, self.words[index] or "<unk>") for index in self._checked(ids)]
 
+    def stored_pieces(self, ids: Iterable[int]) -> list[str]:
+        """The pieces as the vocabulary has them."""
+        return [self.words[index] or "" for index in ids]
+
     @property
     def codes(self) -> dict[str, int]:
         """The id of the code of each language, such as eng_Latn; of __en__ it is en."""

@@ -25,7 +25,9 @@ SPECIAL = "special_tokens_map.json"
 VOCABULARY = "vocab.json"
 MERGES = "merges.txt"
 WORDS = "vocab.txt"
-MODELS = ("spiece.model", "sentencepiece.bpe.model", "source.spm")
+SPIECE = "spiece.model"
+BPE = "sentencepiece.bpe.model"
+MODELS = (SPIECE, BPE, "source.spm")
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")
 M2M_100 = (
     "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he "

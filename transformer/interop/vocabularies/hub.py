@@ -16,6 +16,7 @@ from transformer.interop.architectures.architecture import (
 )
 from transformer.interop.reading import TOKENIZER, tokenizer_options
 from transformer.interop.vocabularies.files import PIECES, read_pieces
+from transformer.interop.vocabularies.pieces import Written, written_pieces
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
@@ -65,8 +66,12 @@ class HubVocabulary:
     def exported(tokenizers: Tokenizers, config: Config) -> VocabularyFiles | None:
         """As `Vocabulary.exported`."""
         source, target = tokenizers
-        if not isinstance(source, HubTokenizer) or not isinstance(target, HubTokenizer):
+        if not isinstance(source, HubTokenizer | PiecesTokenizer) or type(source) is not type(target):
             return None
+        written = _written(source)
+        if written is None:
+            return None
+        files, about = written
         special = config.model.special
         same = range(config.model.vocab_size)
         ids = {
@@ -77,12 +82,9 @@ class HubVocabulary:
         names = ("unk_token", "pad_token", "eos_token", "bos_token")
         begins = source.start[:1] if source.start == target.start else ()
         indices = [special.unk, special.pad, special.eos, *(begins or [special.bos])]
-        about = dict(zip(names, source.stored_pieces(indices), strict=True))
+        about |= dict(zip(names, source.stored_pieces(indices), strict=True))
         return VocabularyFiles(
-            files={
-                PIECES: source.model.encode(),
-                TOKENIZER: _json({"tokenizer_class": "PreTrainedTokenizerFast", **about}),
-            },
+            files={**files, TOKENIZER: _json(about)},
             described={
                 "vocab_size": config.model.vocab_size,
                 **ids,
@@ -91,6 +93,12 @@ class HubVocabulary:
             generation=ids | ({"forced_bos_token_id": target.start[0]} if target.start else {}),
             rows=(same, same),
         )
+
+
+def _written(tokenizer: HubTokenizer | PiecesTokenizer) -> Written | None:
+    if isinstance(tokenizer, PiecesTokenizer):
+        return written_pieces(tokenizer)
+    return {PIECES: tokenizer.model.encode()}, {"tokenizer_class": "PreTrainedTokenizerFast"}
 
 
 def _json(content: Any) -> bytes:
