@@ -20,7 +20,7 @@ from transformer.config import BeamConfig, Config, GreedyConfig, TransformerConf
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.interop.marian.export import export_marian_files
 from transformer.interop.marian.items import marian_file, parse_yaml
-from transformer.interop.pretrained import import_model
+from transformer.interop.pretrained import export_model, import_model
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
@@ -143,6 +143,14 @@ def test_what_is_exported_is_what_was_imported(tmp_path, name):
     expected = logits_of(tmp_path / "run")[:, :PIECES]  # of a larger matrix, so sums may be in another order
     np.testing.assert_allclose(logits_of(tmp_path / "again")[:, :PIECES], expected, atol=1e-5, rtol=0)
     assert (tmp_path / "exported" / "vocab.spm").read_bytes() == SPM.read_bytes()
+
+
+def test_an_export_that_only_marian_has_says_so(tmp_path):
+    folder, *_ = made(tmp_path / "model")
+    import_model(folder, tmp_path / "run")
+    with pytest.raises(UserError, match=r"ssru. Marian's own files have: give --to marian-npz$"):
+        export_model(tmp_path / "run", tmp_path / "exported")
+    assert not (tmp_path / "exported").exists()
 
 
 def as_text(value):

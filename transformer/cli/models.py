@@ -171,9 +171,10 @@ def import_command(command_line: list[str]) -> None:
         print("Try:", command("train", "--init-encoder-from", run.name, "--data.train-tsv", "FILE"))
     else:
         chosen = []
-        for side, tokenizer in zip(("source", "target"), getattr(run.task, "tokenizers", ()), strict=False):
+        tokenizers = zip(("source", "target"), getattr(run.task, "tokenizers", ()), strict=False)
+        for number, (side, tokenizer) in enumerate(tokenizers):
             if tokenizer.has_codes and not tokenizer.start:
-                chosen += [f"--{side}-language", next(iter(tokenizer.codes), "CODE")]
+                chosen += [f"--{side}-language", [*tokenizer.codes, "CODE", "CODE"][number]]
         print(f'Try: echo "..." | {command("decode", run.name, *chosen)}')
 
 

@@ -163,7 +163,7 @@ def stored_names(storage: Storage[TransformerConfig], described: Json, model: Tr
     """The names of the tensors of a model, as far as the family has them."""
     names: set[str] = set()
     for path in _declared(model):
-        with contextlib.suppress(KeyError):
+        with contextlib.suppress(LookupError):
             names.update(storage.tensor(path, described, model).names[:1])
     return names
 

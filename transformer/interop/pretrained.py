@@ -28,6 +28,7 @@ from transformer.interop.conversion import (
 )
 from transformer.interop.ctranslate2 import MODEL, Variables, is_ctranslate2_folder
 from transformer.interop.hub import located
+from transformer.interop.marian.export import has_network
 from transformer.interop.marian.folder import import_marian_files, is_marian_folder
 from transformer.interop.reading import (
     CONFIG,
@@ -319,8 +320,9 @@ def _family(run: Run, tokenizers: Tokenizers) -> tuple[Architecture, VocabularyF
             f"{run.name}: its vocabulary is neither SentencePiece's nor a tokenizer.json, in a family's order"
         )
     name, lacks = min(others.items(), key=lambda item: len(item[1]))
+    hint = ". Marian's own files have: give --to marian-npz" if has_network(model) else ""
     raise UserError(
-        f"{run.name} cannot be exported: the nearest family, {name}, has no {' and no '.join(lacks)}"
+        f"{run.name} cannot be exported: the nearest family, {name}, has no {' and no '.join(lacks)}{hint}"
     )
 
 

@@ -11,7 +11,7 @@ from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.interop.architectures.architecture import NEVER_GENERATED, undescribed
 from transformer.interop.conversion import exported_tensors, stored_names
-from transformer.interop.marian.items import write_npz
+from transformer.interop.marian.items import Yaml, write_npz
 from transformer.interop.marian.network import (
     OUTPUT_BIAS,
     STORAGE,
@@ -51,7 +51,7 @@ def export_marian_files(run_dir: Path | str, folder: Path | str, checkpoint: str
     sizes = (vocabularies[0][1], vocabularies[1][1])
     description = network_description(config, sizes)
     names = stored_names(STORAGE, description, config)
-    if lacks := undescribed(network_options(description, names), config):
+    if lacks := _lacks(description, config):
         raise UserError(f"{run.name} cannot be exported: Marian's files have no {' and no '.join(lacks)}")
     stored = described_network(description, names, config.special.eos, config.special.unk)
     params = run.variables(checkpoint)["params"]
@@ -72,6 +72,20 @@ def export_marian_files(run_dir: Path | str, folder: Path | str, checkpoint: str
     except OSError as error:
         raise UserError(f"cannot write {folder}: {error.strerror}") from error
     return folder
+
+
+def has_network(config: TransformerConfig) -> bool:
+    """Whether Marian's files can describe a network."""
+    try:
+        return not _lacks(network_description(config, (config.vocab_size, config.output_size)), config)
+    except (KeyError, UserError):
+        return False
+
+
+def _lacks(description: Yaml, config: TransformerConfig) -> list[str]:
+    """The options of a network that its description lacks."""
+    names = stored_names(STORAGE, description, config)
+    return undescribed(network_options(description, names), config)
 
 
 def _vocabulary(tokenizer: Tokenizer, run: str) -> tuple[bytes, int]:

@@ -66,8 +66,9 @@ class HubVocabulary:
     def exported(tokenizers: Tokenizers, config: Config) -> VocabularyFiles | None:
         """As `Vocabulary.exported`."""
         source, target = tokenizers
-        if not isinstance(source, HubTokenizer | PiecesTokenizer) or type(source) is not type(target):
-            return None
+        is_own = type(source) in (HubTokenizer, PiecesTokenizer) and type(target) is type(source)
+        if not is_own or not isinstance(source, HubTokenizer | PiecesTokenizer):
+            return None  # subclasses are tokenizers of other families
         written = _written(source)
         if written is None:
             return None
