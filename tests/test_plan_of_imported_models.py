@@ -1,0 +1,44 @@
+"""`train.py --init-from RUN --plan MACHINE` for imported models of every family: the network that is planned
+has the parameters that were imported."""
+
+import json
+from pathlib import Path
+
+import jax
+import pytest
+from tiers import mostly_slow
+
+from transformer.cli.train import train_main
+from transformer.interop.pretrained import import_model
+from transformer.runs.run import Run
+
+DATA = Path(__file__).parent / "data"
+FAMILIES = sorted(path.name for path in (DATA / "pretrained").iterdir())
+TOKENS, FRAMES, BANDS = 256, 6000, 80
+
+
+@pytest.mark.parametrize("family", mostly_slow([*FAMILIES, "marian", "whisper"], ["t5"]))
+def test_the_imported_network_is_planned(family, tmp_path, monkeypatch, capsys):
+    """A step holds the parameters and the two moments of Adam, in float32, and a batch."""
+    folder = DATA / "pretrained" / family if family in FAMILIES else DATA / family
+    languages = ("en",)
+    if family != "whisper":
+        languages = json.loads((folder / "golden.json").read_text()).get("languages", ())
+    import_model(folder, tmp_path / "run", *languages)
+    stored = Run(tmp_path / "run").variables("best")
+    state = 3 * 4 * sum(x.size for x in jax.tree.leaves(stored["params"]))
+
+    heard = family == "whisper"
+    text = ["--data.train"] if heard else ["--data.train-source", "--data.train-target"]
+    options = [word for option in text for word in (option, tmp_path / "text")]
+    options += ["--data.batch-tokens", FRAMES if heard else TOKENS]
+    (tmp_path / "text").write_text("a.wav\ta word\n" if heard else "a word\n")
+    report = tmp_path / "plan.json"
+    words = ["--init-from", tmp_path / "run", *options, "--plan", "cpu:1", "--plan-json", report]
+    monkeypatch.setattr("sys.argv", ["train.py", *map(str, words)])
+    assert train_main() == 0, capsys.readouterr().err
+    found = json.loads(report.read_text())
+    batch = found["step"]["memory"]["state and batch"] - state
+    frames = 4 * FRAMES * BANDS if heard else 0
+    assert frames < batch <= frames + 4 * 8 * TOKENS  # at most eight integers for each token
+    assert found["search"]["memory"]["total"] > state / 3
