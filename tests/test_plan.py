@@ -20,6 +20,7 @@ from transformer.config import MeshConfig
 from transformer.runtime.errors import UserError
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, find_system
+from transformer.training.plan.compiler import too_much
 from transformer.training.plan.costs import estimate, flops_of
 from transformer.training.plan.feed import input_rate
 from transformer.training.plan.jobs import products, training_flops
@@ -344,3 +345,23 @@ def test_the_reason_of_a_failure_is_its_message_and_not_the_note_of_jax():
     assert lines[-1].startswith("For simplicity, JAX has removed")  # otherwise nothing is tested here
     assert reason(lines) == "ZeroDivisionError: division by zero"
     assert reason([]) == "it printed nothing"
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            "RESOURCE_EXHAUSTED: Ran out of memory in memory space hbm. Used 20.5G of 15.75G hbm.",
+            (20.5, 15.75),
+        ),
+        (
+            "RESOURCE_EXHAUSTED: E1000: CompileTimeHbmOom: Ran out of memory on HBM, the total memory "
+            "required for HLO temporaries (16.68G) exceeds available HBM (15.75G). HLO module: jit_advance.",
+            (16.68, 15.75),
+        ),
+        ("INVALID_ARGUMENT: a message (16.68G) of another kind", None),
+    ],
+)
+def test_a_compiler_says_that_a_program_does_not_fit(message, expected):
+    """The second message is that of libtpu 0.0.50.1."""
+    assert too_much(message) == (expected and tuple(size * 2**30 for size in expected))

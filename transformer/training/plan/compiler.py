@@ -26,7 +26,10 @@ ENVIRONMENT = {
     "TRANSFORMER_COMPILED": "off",
     "JAX_ENABLE_COMPILATION_CACHE": "false",
 }
-OVER = re.compile(r"Used ([\d.]+)([KMGT]?) of ([\d.]+)([KMGT]?) hbm")
+OVER = re.compile(
+    r"(?:Used |\()([\d.]+)([KMGT]?)(?: of |\) exceeds available HBM \()([\d.]+)([KMGT]?)(?: hbm|\))"
+)
+"""What compilers of TPUs say of a program that does not fit: how much it needs, and how much there is."""
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -74,9 +77,8 @@ def described(request: dict[str, Any]) -> dict[str, Any]:
     try:
         compiled = lowered.compile(request.get("options") or None)
     except Exception as error:
-        if over := OVER.search(str(error)):
-            used, limit = (float(over[n]) * UNITS[over[n + 1]] for n in (1, 3))
-            return report | {"fits": False, "memory": {"total": used}, "limit": limit}
+        if found := too_much(str(error)):
+            return report | {"fits": False, "memory": {"total": found[0]}, "limit": found[1]}
         raise
     report["compiling_seconds"] = time.monotonic() - start
     text = compiled.as_text()
@@ -86,6 +88,15 @@ def described(request: dict[str, Any]) -> dict[str, Any]:
     return (
         report | _memory(compiled, target.chip.memory) | _time(text, target.chip, request["what"] == "search")
     )
+
+
+def too_much(message: str) -> tuple[float, float] | None:
+    """The bytes that a program needs and those that there are, by a compiler's message. None: the message is
+    about something else."""
+    over = OVER.search(message)
+    if not over:
+        return None
+    return float(over[1]) * UNITS[over[2]], float(over[3]) * UNITS[over[4]]
 
 
 def _memory(compiled: Any, limit: int) -> dict[str, Any]:
