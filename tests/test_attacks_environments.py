@@ -89,7 +89,7 @@ def test_an_average_that_cannot_be_written_leaves_the_old_one(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Run(run_dir)
-    variables = run.checkpoints.averaged(None, run.shapes)
+    variables = run.averaged()
     run.checkpoints.store_average(variables)
     before = contents(run_dir)
 

@@ -28,7 +28,6 @@ def test_a_new_average_is_another_model(
 ) -> None:
     """An interrupted output is not continued after the average has been recomputed."""
     run = Run(shutil.copytree(finished, tmp_path / "run"))
-    shapes = run.shapes
     (tmp_path / "in").write_text("".join(f"{word} {other}\n" for word in WORDS for other in WORDS))
     arguments = [
         run.path,
@@ -43,7 +42,7 @@ def test_a_new_average_is_another_model(
     def decode(*more: object) -> None:
         decode_lines(parse_decode([*map(str, [*arguments, *more])]))
 
-    run.checkpoints.store_average(run.checkpoints.averaged(run.checkpoints.steps()[:1], shapes))
+    run.checkpoints.store_average(run.averaged(run.checkpoints.steps()[:1]))
     ordinary = Translations.of
 
     def of(self: Translations, lines: Any) -> Any:
@@ -54,7 +53,7 @@ def test_a_new_average_is_another_model(
         patch.setattr(Translations, "of", of)
         with pytest.raises(KeyboardInterrupt):
             decode("--resume")
-    run.checkpoints.store_average(run.checkpoints.averaged(run.checkpoints.steps(), shapes))
+    run.checkpoints.store_average(run.averaged(run.checkpoints.steps()))
     decode("--resume")
     expected = Translator.load(run.path, "average").translate((tmp_path / "in").read_text().splitlines())
     assert (tmp_path / "out").read_text().splitlines() == expected

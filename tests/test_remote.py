@@ -256,7 +256,7 @@ def test_average_and_report(sent, machine, store) -> None:
 
     sent(8)
     run = Run(RUN)
-    average = run.checkpoints.averaged(None, run.shapes)
+    average = run.averaged()
     run.checkpoints.store_average(average)
     store.rm("/bucket/run/report.html")
     assert display_path(write_report(RUN)) == f"{RUN}/report.html"

@@ -275,7 +275,7 @@ def test_average_is_the_mean(finished):
     like = run.shapes
     steps = run.checkpoints.steps()[-2:]
     each = [jax.tree.leaves(run.checkpoints.variables(step, like)) for step in steps]
-    mean = jax.tree.leaves(run.checkpoints.averaged(steps, like))
+    mean = jax.tree.leaves(run.averaged(steps))
     for average, *parts in zip(mean, *each, strict=True):
         expected = np.mean([np.asarray(part, np.float64) for part in parts], axis=0)
         assert (np.asarray(average) == expected.astype(np.float32)).all()

@@ -50,7 +50,7 @@ def _average(command_line: list[str]) -> None:
         raise UserError(f"--last {arguments.last}: {run.name} has {available}")
     last = arguments.last or run.config.training.keep_last
     steps = list(arguments.steps) or run.checkpoints.steps()[-last:]
-    checkpoint = run.checkpoints.store_average(run.checkpoints.averaged(steps, run.shapes))
+    checkpoint = run.checkpoints.store_average(run.averaged(steps))
     print(f"Averaged steps {', '.join(map(str, steps))} into {run.name}/{checkpoint.name}")
     print("Try:", command("decode", run.name, "--checkpoint", "average"))
 

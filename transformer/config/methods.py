@@ -113,7 +113,28 @@ class RewardConfig:
             raise UserError("--reward.candidates beam: REINFORCE needs samples; use --reward.loss risk")
 
 
+@dataclass(frozen=True)
+class AdapterConfig:
+    """Low-rank changes of a model that stays as it is (LoRA, Hu et al. 2022). Needs --init-from."""
+
+    rank: Annotated[int, Range(0, LARGEST)] = 0
+    """r: rank of the change of each matrix, such as 8. Everything else is fixed. 0: none."""
+    scale: Annotated[float, POSITIVE] = 2.0
+    """Factor of the changes: alpha / r of the paper."""
+    pattern: tuple[str, ...] = ()
+    """Names of matrices to change, such as `*attention.query`, where * stands for anything. None given: every
+    matrix of the layers, which leaves out the embeddings."""
+    base_step: Annotated[int, Range(0, COUNTS)] | None = None
+    """Checkpoint of the run of --init-from that is changed. A run sets it when it begins, to the best one."""
+    base_hash: str | None = None
+    """Hash of the parameters of that checkpoint. A run sets it when it begins, and refuses any others."""
+
+    def __post_init__(self) -> None:
+        check_ranges("adapter", self)
+
+
 ONLY_WITH = {
+    ("adapter", "rank"): ("scale", "pattern"),
     ("guidance", "weight"): ("layers", "heads", "width"),
     ("scheduled", "share"): ("decay", "predictions", "tokens", "passes"),
     ("scheduled", "tokens", "mixture"): ("top_k", "gradient"),

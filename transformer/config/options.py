@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 
 from transformer.config.corpus import CorpusConfig, DataConfig
 from transformer.config.decoding import BeamConfig, DecodingConfig
-from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig, ScheduledConfig
+from transformer.config.methods import (
+    AdapterConfig,
+    GuidanceConfig,
+    RDropConfig,
+    RewardConfig,
+    ScheduledConfig,
+)
 from transformer.config.model import ModelConfig
 from transformer.config.ranges import Option
 from transformer.config.training import MeshConfig, OptimizerConfig, TrainingConfig
@@ -41,6 +47,8 @@ class Config:
     method."""
     mesh: MeshConfig = field(default_factory=MeshConfig)
     """Sharding."""
+    adapter: AdapterConfig = field(default_factory=AdapterConfig)
+    """Low-rank adapters."""
     guidance: GuidanceConfig = field(default_factory=GuidanceConfig)
     """Guided attention."""
     rdrop: RDropConfig = field(default_factory=RDropConfig)
@@ -125,6 +133,7 @@ DECIDED = {
     "data": ("source_language", "target_language", "batching", "sampling_by"),
     "optimizer": ("decay_steps",),
     "training": ("bleu_tokenize", "error_rate"),
+    "adapter": ("base_step", "base_hash"),
 }
 """Options that are decided when a run begins, if they are None or auto."""
 OPEN = (None, "auto")

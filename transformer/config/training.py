@@ -1,5 +1,6 @@
 """Options of training: optimizer, length, evaluations, checkpoints, devices and processes."""
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
@@ -48,9 +49,29 @@ class OptimizerConfig:
     """Decoupled weight decay, of matrices only (Loshchilov and Hutter 2019)."""
     clip_norm: Annotated[float, Range(0, above=True, note="leave it out for no clipping")] | None = None
     """Clip gradients to this global norm. None: no clipping."""
+    groups: tuple[str, ...] = ()
+    """Factors of the learning rate for parts of the model, such as `encoder=0.1 decoder=1`, by names of
+    parameters as in --training.freeze. The last one that fits a parameter counts; others have 1."""
 
     def __post_init__(self) -> None:
         check_ranges("optimizer", self)
+        for group in self.groups:
+            name, _, factor = group.rpartition("=")
+            try:
+                is_valid = bool(name) and 0 < float(factor) < math.inf
+            except ValueError:
+                is_valid = False
+            if not is_valid:
+                raise UserError(
+                    f"--optimizer.groups {group}: give NAME=FACTOR, such as encoder=0.1; the factor is "
+                    "positive (to fix parameters, name them in --training.freeze)"
+                )
+
+    @property
+    def factors(self) -> list[tuple[str, float]]:
+        """The names of the groups, and their factors."""
+        pairs = (group.rpartition("=") for group in self.groups)
+        return [(name, float(factor)) for name, _, factor in pairs]
 
     def in_steps(self, steps_per_epoch: int) -> "OptimizerConfig":
         """The options with the number of updates after which the rate falls, if that is an epoch."""
@@ -76,6 +97,9 @@ class TrainingConfig:
     """A run whose encoder the model starts from, with its vocabulary as that of the source (Rothe et al.
     2020): a masked language model, BERT or another model with an encoder of this kind. The decoder is
     initialised randomly. Short: `--init-encoder-from RUN`."""
+    freeze: tuple[str, ...] = ()
+    """Names of parameters that stay as they are, such as `encoder` or `*embedding`, where * stands for
+    anything: what begins with one of these names is not trained."""
     accumulate: Annotated[int, Range(1, COUNTS)] = 1
     """Gradient accumulation: slices per update. Same result, less memory."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"

@@ -100,6 +100,11 @@ def declarations(model: nn.Module, example: Arguments) -> Declarations:
     return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Declared)}
 
 
+def count(params: Any) -> int:
+    """The number of numbers in a tree of arrays or shapes."""
+    return sum(x.size for x in jax.tree.leaves(params))
+
+
 def dense(width: int, use_bias: bool = True) -> nn.Dense:
     """Flax's x W + b, declared."""
     return nn.Dense(

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: saved in the background and sealed, found, restored, averaged."""
+"""The checkpoints of a run: saved in the background and sealed, found, restored."""
 
 import errno
 import functools
@@ -6,13 +6,11 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import absl.logging
 import jax
-import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer.model.parameters import Variables
@@ -203,27 +201,26 @@ class Checkpoints:
         shapes = items_of(like)
         with self.store.named():
             model, training = (read(self._folder(step), shapes[name], name) for name in shapes)
-        return state_of(model, training, averages=like.average is not None)
+        return state_of(model, training, like)
 
     def variables(self, checkpoint: str | int, like: Variables) -> Variables:
         """A checkpoint's model variables.
 
         Args:
-          checkpoint: "best" (by the first score), "last", "average", or a step.
+          checkpoint: "best" (by the first score), "last", or a step.
           like: a pytree of arrays or shapes.
 
         Raises:
           UserError: there is no such checkpoint, or it is damaged or belongs to another model.
         """
-        if checkpoint == "average":
-            self._pull("average/", like)
-            stored = self.path / "average"
-            with self.store.named():
-                return read(stored, like) if stored.exists() else self.averaged(None, like)
         step = self.find(checkpoint)
         self._pull(f"checkpoints/{step}/model/", like)
         with self.store.named():
             return read(self._folder(step), like, "model")
+
+    def newest(self) -> list[int]:
+        """The newest `keep_last`."""
+        return self.steps()[-self.keep_last :]
 
     def find(self, checkpoint: str | int) -> int:
         """The step that "best", "last" or a number means.
@@ -245,16 +242,16 @@ class Checkpoints:
             f"{', '.join(map(str, steps))}"
         )
 
-    def averaged(self, steps: Sequence[int] | None, like: Variables) -> Variables:
-        """The mean of several checkpoints' variables (section 6.1), by default of the newest `keep_last`;
-        computed in float64, then rounded."""
-        chosen = [self.find(step) for step in steps or self.steps()[-self.keep_last :]]
-        if not chosen:
-            raise UserError(f"{self.name} holds no checkpoint yet")
-        total = jax.tree.map(lambda x: np.zeros(x.shape, np.float64), like)
-        for step in chosen:
-            total = jax.tree.map(lambda a, b: a + np.asarray(b), total, self.variables(step, like))
-        return jax.tree.map(lambda a, x: jnp.asarray(a / len(chosen), x.dtype), total, like)
+    def average(self, like: Variables) -> Variables | None:
+        """The variables that `store_average` saved, if it did.
+
+        Raises:
+          UserError: they are damaged or belong to another model.
+        """
+        self._pull("average/", like)
+        stored = self.path / "average"
+        with self.store.named():
+            return read(stored, like) if stored.exists() else None
 
     def store_average(self, variables: Variables) -> Path:
         """Saves averaged variables as the checkpoint "average", and returns its path.

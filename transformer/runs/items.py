@@ -1,5 +1,7 @@
 """The items of a checkpoint: `model`, which decoding reads, and `training`, which only resuming needs."""
 
+from dataclasses import replace
+
 import jax
 
 from transformer.model.parameters import Variables
@@ -11,25 +13,38 @@ def items_of(state: TrainState) -> dict[str, Variables]:
     """What a checkpoint stores of a training state, by item."""
     training: Json = {"step": state.step, "optimizer": state.optimizer}
     if state.average is not None:  # otherwise the model has them
-        training["params"] = state.params
+        training["params"] = state.trained
     if jax.tree.leaves(state.carry):
         training["carry"] = state.carry
-    return {"model": state.best_variables, "training": training}
+    return {"model": model_of(state), "training": training}
 
 
-def state_of(model: Variables, training: Json, averages: bool) -> TrainState:
+def model_of(state: TrainState) -> Variables:
+    """The item "model": all variables, or those of an adapter without the parameters that it changes."""
+    if state.parametrisation.is_adapter:
+        return {"params": state.best_trained, **state.statistics}
+    return state.best_variables
+
+
+def state_of(model: Variables, training: Json, like: TrainState) -> TrainState:
     """The training state that these items were stored of: the inverse of `items_of`.
 
     Args:
       model: the item "model".
       training: the item "training".
-      averages: whether the state has an average of its parameters.
+      like: a state of the same run; the fixed parameters of an adapter are taken from it.
     """
-    return TrainState(
+    statistics = dict(model)
+    best, fixed = statistics.pop("params"), like.fixed
+    if not like.parametrisation.is_adapter:
+        best, fixed = like.parametrisation.split(best)
+    return replace(
+        like,
         step=training["step"],
-        params=training.get("params") or model["params"],
+        trained=training.get("params") or best,
         optimizer=training["optimizer"],
-        statistics={name: value for name, value in model.items() if name != "params"},
-        average=model["params"] if averages else None,
+        statistics=statistics,
+        average=None if like.average is None else best,
         carry=training.get("carry", ()),
+        fixed=fixed,
     )

@@ -3,8 +3,8 @@
     config.json          the resolved config
     corpus               the name of the prepared corpus, which changes with its content
     source.model ...     what the task stores: for translation the tokenizers of source and target
-    checkpoints/<step>/  Orbax: `model` (for decoding) and `training` (for resuming);
-                         manifest.json, written last, has the hashes of all files
+    checkpoints/<step>/  Orbax: `model` (for decoding; of an adapter only its changes) and `training` (for
+                         resuming); manifest.json, written last, has the hashes of all files
     average/             an averaged `model`, if requested
     metrics.jsonl        the log, one JSON object per line; tensorboard/ has the same for TensorBoard
     results.json         test scores with their signatures
@@ -18,22 +18,31 @@ It contains no pickles. It may be at a remote address such as gs://bucket/run (`
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from transformer.config import Config
-from transformer.model.parameters import Variables
+from transformer.config.methods import AdapterConfig
+from transformer.data.remote import has
+from transformer.model.parameters import Params, Variables
+from transformer.runs.base import check_base, hash_of, places
 from transformer.runs.checkpoints import Checkpoints, not_written
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import Log
 from transformer.runs.stores import RunStore, store_type
 from transformer.runtime.commands import command
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import MiB, check_name, forbid_links, read_text, write_whole
-from transformer.systems.parameters import model_shapes
+from transformer.runtime.files import MiB, check_name, display_path, forbid_links, read_text, write_whole
+from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import find_system
 from transformer.systems.system import System
 from transformer.tasks.task import Task
+from transformer.training.parametrisation import Parametrisation, parametrisation_of
 
 
 class Run:
@@ -185,17 +194,76 @@ class Run:
         """The shapes of its model's variables."""
         return model_shapes(self.system, self.config)
 
-    def variables(self, checkpoint: str | int) -> Variables:
-        """The variables of its model.
+    @functools.cached_property
+    def parametrisation(self) -> Parametrisation:
+        """How the parameters of its model follow from what is trained."""
+        declared = declared_parameters(self.system, self.config)
+        return parametrisation_of(self.config, self.shapes["params"], declared)
+
+    def variables(self, checkpoint: str | int, base: Params | None = None) -> Variables:
+        """The variables of its model. Those of an adapter are merged into the parameters that it changes.
 
         Args:
           checkpoint: "best" (by the first score of validation), "last", "average" (of the last ones), or a
             step.
+          base: of an adapter, the parameters that it changes. None: those of the run that it names.
 
         Raises:
-          UserError: the checkpoint is missing or damaged.
+          UserError: the checkpoint is missing or damaged; the base of an adapter is missing, or another one.
         """
-        return self.checkpoints.variables(checkpoint, self.shapes)
+        if checkpoint == "average":
+            average = self.checkpoints.average(self.shapes)
+            return self.averaged() if average is None else average
+        how = self.parametrisation
+        if not how.is_adapter:
+            return self.checkpoints.variables(checkpoint, self.shapes)
+        trained, _ = jax.eval_shape(how.split, self.shapes["params"])
+        variables = self.checkpoints.variables(checkpoint, {**self.shapes, "params": trained})
+        fixed = self.base() if base is None else check_base(self.name, self.config.adapter, base)
+        return {**variables, "params": how.merge(variables["params"], fixed)}
+
+    def averaged(self, steps: Sequence[int] = ()) -> Variables:
+        """The mean of several checkpoints' variables (section 6.1), computed in float64, then rounded.
+
+        Args:
+          steps: of the checkpoints. None given: the newest `keep_last`.
+        """
+        chosen = [self.checkpoints.find(step) for step in steps or self.checkpoints.newest()]
+        if not chosen:
+            raise UserError(f"{self.name} holds no checkpoint yet")
+        total = jax.tree.map(lambda x: np.zeros(x.shape, np.float64), self.shapes)
+        for step in chosen:
+            total = jax.tree.map(lambda a, b: a + np.asarray(b), total, self.variables(step))
+        return jax.tree.map(lambda a, x: jnp.asarray(a / len(chosen), x.dtype), total, self.shapes)
+
+    def changed_by(self, adapter: AdapterConfig) -> AdapterConfig:
+        """The options of an adapter, with what it changes: this run's best checkpoint.
+
+        Raises:
+          UserError: the options name another base.
+        """
+        step = self.checkpoints.best() if adapter.base_step is None else adapter.base_step
+        params = self.variables(step)["params"]
+        if adapter.base_hash is not None:
+            check_base(self.name, adapter, params)
+        return replace(adapter, base_step=step, base_hash=hash_of(params))
+
+    def base(self) -> Params:
+        """The parameters that an adapter changes.
+
+        Raises:
+          UserError: the run that it names is missing, or holds others.
+        """
+        adapter, named = self.config.adapter, self.config.training.init_from
+        if named is None or adapter.base_step is None:
+            raise UserError(f"{self.name}/config.json: an adapter without the run that it changes")
+        for place in places(named, self.path):
+            if has(place, "config.json"):
+                return check_base(self.name, adapter, Run(place).variables(adapter.base_step)["params"])
+        raise UserError(
+            f"{self.name} changes the model of another run, which is not at {display_path(named)}: give "
+            f"both, as in decode.py {display_path(named)} --adapter {self.name}"
+        )
 
     @functools.cached_property
     def checkpoints(self) -> Checkpoints:

@@ -1,12 +1,16 @@
 """Learning-rate schedules and the optimizer (section 5.3), in optax."""
 
+from collections.abc import Callable, Sequence
+
 import jax
 import jax.numpy as jnp
 import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.config import Config, OptimizerConfig
 from transformer.runtime.errors import UserError
 from transformer.training.plateau import scale_by_plateau
+from transformer.training.patterns import Path, matches
 
 
 def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> optax.Schedule:
@@ -73,9 +77,23 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
         optax.clip_by_global_norm(c.clip_norm) if c.clip_norm else optax.identity(),
         optax.scale_by_adam(c.beta1, c.beta2, c.epsilon) if c.algorithm == "adam" else _adafactor(),
         optax.add_decayed_weights(c.weight_decay, matrices) if c.weight_decay else optax.identity(),
+        *([optax.stateless(_by_groups(c.factors))] if c.groups else []),
         optax.scale_by_learning_rate(rate),
         *([scale_by_plateau()] if c.schedule == "plateau" else []),
     )
+
+
+def _by_groups(factors: Sequence[tuple[str, float]]) -> Callable[..., optax.Updates]:
+    """Updates times the factor of the last group that fits each parameter."""
+
+    def factor(path: Path) -> float:
+        return next((factor for name, factor in reversed(factors) if matches(name, path)), 1.0)
+
+    def scaled(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
+        leaves = {path: update * factor(path) for path, update in flatten_dict(updates).items()}
+        return unflatten_dict(leaves)
+
+    return scaled
 
 
 def _adafactor() -> optax.GradientTransformation:

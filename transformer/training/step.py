@@ -18,6 +18,7 @@ from transformer.model.parameters import Arguments, Params, Variables
 from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, Sums, replicas
 from transformer.runtime.errors import UserError
 from transformer.training.objective import Batch, Carry, Context, Loss, Metrics, Objective
+from transformer.training.parametrisation import WHOLE, Parametrisation
 
 Means = dict[str, Float[Array, ""]]
 
@@ -27,24 +28,34 @@ class TrainState:
     """All that training changes, as one pytree."""
 
     step: Int[Array, ""]
-    params: Params
+    trained: Params
+    """What is trained: all parameters, or a part, or changes of them."""
     optimizer: optax.OptState
     statistics: Variables
     """The model's other variables, such as running statistics (`transformer.model.statistics`)."""
     average: Params | None
-    """Moving average of the parameters, or None."""
+    """Moving average of what is trained, or None."""
     carry: Carry = ()
     """The memory of the rows."""
+    fixed: Params = struct.field(default_factory=dict)
+    """What is not trained."""
+    parametrisation: Parametrisation = struct.field(pytree_node=False, default=WHOLE)
+    """How the model's parameters follow from both."""
 
     @property
-    def variables(self) -> Variables:
-        """The model's variables in training."""
-        return {"params": self.params, **self.statistics}
+    def params(self) -> Params:
+        """The model's parameters in training."""
+        return self.parametrisation.merge(self.trained, self.fixed)
+
+    @property
+    def best_trained(self) -> Params:
+        """What is trained, as evaluations use it: the moving average, if there is one."""
+        return self.trained if self.average is None else self.average
 
     @property
     def best_variables(self) -> Variables:
-        """The model's variables in evaluation: with the moving average, if there is one."""
-        return self.variables if self.average is None else {**self.variables, "params": self.average}
+        """The model's variables in evaluation."""
+        return {"params": self.parametrisation.merge(self.best_trained, self.fixed), **self.statistics}
 
 
 @struct.dataclass
@@ -68,6 +79,7 @@ def init_state(
     average: bool = False,
     variables: Mapping[str, Any] = FrozenDict(),
     carry: Carry = (),
+    parametrisation: Parametrisation = WHOLE,
 ) -> TrainState:
     """The initial state: the given variables, others initialised from the seed, and the optimizer's initial
     state.
@@ -80,19 +92,22 @@ def init_state(
       average: whether to keep a moving average of the parameters.
       variables: those that are given.
       carry: the initial memory of the rows.
+      parametrisation: what is trained of the parameters.
     """
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example)
     fresh = nn.unbox(jax.jit(model.init)(jax.random.key(seed), *zeros))
     statistics = unflatten_dict(flatten_dict(fresh) | flatten_dict(variables))
-    params = statistics.pop("params")
+    trained, fixed = parametrisation.split(statistics.pop("params"), seed)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
-        params=params,
-        optimizer=optimizer.init(params),
+        trained=trained,
+        optimizer=optimizer.init(trained),
         statistics=statistics,
         # a copy: the first step donates the parameters' buffers
-        average=jax.tree.map(jnp.copy, params) if average else None,
+        average=jax.tree.map(jnp.copy, trained) if average else None,
         carry=carry,
+        fixed=fixed,
+        parametrisation=parametrisation,
     )
 
 
@@ -126,15 +141,16 @@ def make_train_step(
     """
 
     def summed(state: TrainState, batch: Batch, carry: Carry, key: Array) -> tuple[_Summed, Carry]:
-        def loss_of(params: Params, probes: Variables) -> tuple[Float[Array, ""], Any]:
-            variables = {"params": gather(params), **state.statistics}
+        def loss_of(trained: Params, probes: Variables) -> tuple[Float[Array, ""], Any]:
+            params = state.parametrisation.merge(gather(trained), gather(state.fixed))
+            variables = {"params": params, **state.statistics}
             if probes:
                 variables[PROBES] = probes
             loss = _checked(objective(model, variables, batch, Context(key, state.step, carry)), carry)
             return loss.total, loss
 
         probes = jax.tree.map(_probe, state.statistics.get(GRADIENTS, {}))
-        (gradients, probed), loss = jax.grad(loss_of, argnums=(0, 1), has_aux=True)(state.params, probes)
+        (gradients, probed), loss = jax.grad(loss_of, argnums=(0, 1), has_aux=True)(state.trained, probes)
         metrics = {"loss": (loss.total, loss.weight), **loss.metrics}
         statistics = _with_probes(_complete(loss.statistics, state.statistics), probed)
         return _Summed(gradients, loss.weight, metrics, statistics), loss.carry
@@ -166,17 +182,26 @@ def make_train_step(
             sent = jax.tree.map(lambda x: x.astype(reduce_dtype), sums.gradients)
             sums = jax.lax.psum(replace(sums, gradients=sent), axis_name)
         gradients = jax.tree.map(
-            lambda x, like: _mean(x.astype(like.dtype), sums.weight), sums.gradients, state.params
+            lambda x, like: _mean(x.astype(like.dtype), sums.weight), sums.gradients, state.trained
         )
-        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
+        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.trained)
+        trained = optax.apply_updates(state.trained, updates)
         average = state.average
         if average is not None:
-            average = optax.incremental_update(params, average, 1 - ema)
+            average = optax.incremental_update(trained, average, 1 - ema)
         metrics = {name: _mean(*metric) for name, metric in sums.metrics.items()}
         metrics |= {"weight": sums.weight, "gradient_norm": optax.tree.norm(gradients)}
         statistics = _updated(state.statistics, sums.statistics)
-        return TrainState(state.step + 1, params, optimizer_state, statistics, average, carry), metrics
+        after = replace(
+            state,
+            step=state.step + 1,
+            trained=trained,
+            optimizer=optimizer_state,
+            statistics=statistics,
+            average=average,
+            carry=carry,
+        )
+        return after, metrics
 
     return train_step
 

@@ -31,7 +31,7 @@ from transformer.decoding.service import SearchService
 from transformer.decoding.shortlist import shortlisted
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.int8 import in_int8
-from transformer.model.parameters import Variables
+from transformer.model.parameters import Variables, count
 from transformer.runs.run import Run
 from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.compilation import keep_programs
@@ -89,7 +89,7 @@ class Decoder(Generic[TaskT]):
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
-        size = sum(x.size for x in jax.tree.leaves(self.variables))
+        size = count(self.variables)
         parts = [self.origin, self.task.describe(), self.config.system, f"{size:,} parameters"]
         return f"<{type(self).__name__}: {', '.join(filter(None, parts))}>"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict
 from jaxtyping import Array
 
 from transformer.config import DataConfig
@@ -21,6 +22,7 @@ from transformer.model.sharding import check_rows, layout_of
 from transformer.model.statistics import INTERMEDIATES
 from transformer.runtime import extras
 from transformer.runtime.errors import UserError, counted
+from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import options_of
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
@@ -28,6 +30,8 @@ from transformer.tasks.task import Task
 from transformer.training.loop.resolved import Resolved
 from transformer.training.loop.teacher import check_teacher
 from transformer.training.methods.registry import as_replaceable, replacing
+from transformer.training.parametrisation import parametrisation_of
+from transformer.training.patterns import chosen
 
 FEW = 100  # records of each split that are checked
 
@@ -152,6 +156,23 @@ def check_guidance(resolved: Resolved) -> None:
     for what, which, count in (("layers", guidance.layers, layers), ("heads", guidance.heads, heads)):
         if max(which, default=0) > count:
             raise UserError(f"--guidance.{what} {max(which)}: there are {count}, numbered from 1")
+
+
+def check_trained(resolved: Resolved) -> None:
+    """Raises UserError if a pattern for parameters fits none, or nothing would be trained."""
+    config, system = resolved.config, resolved.system
+    if not (config.adapter.rank or config.training.freeze or config.optimizer.groups):
+        return
+    if config.adapter.rank and config.training.init_from is None:
+        raise UserError(
+            f"--adapter.rank {config.adapter.rank} needs --init-from RUN: the model that it changes"
+        )
+    if config.adapter.rank and config.training.freeze:
+        raise UserError("--training.freeze: with --adapter.rank everything else is fixed; leave it out")
+    params = model_shapes(system, config)["params"]
+    how = parametrisation_of(config, params, declared_parameters(system, config))
+    trained, _ = jax.eval_shape(how.split, params)
+    chosen("--optimizer.groups", [name for name, _ in config.optimizer.factors], flatten_dict(trained))
 
 
 # Of this machine
@@ -302,6 +323,7 @@ OF_CONFIG: tuple[Callable[[Resolved], None], ...] = (
     check_predictions,
     check_candidates,
     check_guidance,
+    check_trained,
 )
 """Whether its parts go together, wherever it trains: `--plan` asks for this too."""
 OF_MACHINE: tuple[Callable[[Resolved], None], ...] = (

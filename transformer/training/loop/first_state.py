@@ -1,6 +1,7 @@
 """The state that a training starts from: of a checkpoint, of a parent's model or its encoder, or new."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
@@ -8,6 +9,7 @@ import jax
 import optax
 
 from transformer.config import Config
+from transformer.runs.base import check_base
 from transformer.runs.run import Run
 from transformer.systems.system import System
 from transformer.training.loop.starts import encoder_variables
@@ -38,20 +40,38 @@ def first_state(
       UserError: all checkpoints are damaged; the parent has none that is intact.
     """
     t = config.training
+    how = run.parametrisation
     example = system.task.example(config)
     carry = system.carry(config, False)
 
     def initial(variables: Mapping[str, Any]) -> TrainState:
         return init_state(
-            model, optimizer, t.seed, example, average=t.ema > 0, variables=variables, carry=carry
+            model,
+            optimizer,
+            t.seed,
+            example,
+            average=t.ema > 0,
+            variables=variables,
+            carry=carry,
+            parametrisation=how,
         )
 
     if run.checkpoints.steps():
-        state = run.checkpoints.resume(jax.eval_shape(lambda: initial({})), say)
+        like = jax.eval_shape(lambda: initial({}))
+        if how.is_adapter:
+            _, fixed = how.split(run.base())
+            like = replace(like, fixed=fixed)
+        state = run.checkpoints.resume(like, say)
         assert state  # there are checkpoints
         return state
     if t.init_encoder_from:
         return initial(encoder_variables(Run(t.init_encoder_from)))
     if parent is None and t.init_from:  # stopped before its first checkpoint
         parent = Run(t.init_from)
+    if how.is_adapter and parent:
+        step = config.adapter.base_step
+        assert step is not None
+        variables = parent.variables(step)
+        check_base(run.name, config.adapter, variables["params"])
+        return initial(variables)
     return initial(parent.variables("best") if parent else {})

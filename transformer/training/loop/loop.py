@@ -9,9 +9,10 @@ from dataclasses import replace
 import jax
 
 from transformer.config import Config
-from transformer.model.parameters import Variables
+from transformer.model.parameters import Variables, count
 from transformer.model.sharding import layout_of
 from transformer.runs.exhibits import read_exhibits, write_exhibits
+from transformer.runs.items import model_of
 from transformer.runs.log import LOSSES, standing
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import time_spent
@@ -73,11 +74,20 @@ class Loop:
         self.reduction = scale_of(first.optimizer)
         self.state = self.layout.place(first)
         self.step = int(self.state.step)
-        self.num_parameters = sum(x.size for x in jax.tree.leaves(self.state.params))
+        self.num_parameters = count(run.shapes["params"])
         self.clock = clock
         self.journal = Journal(run, self.step, self.clock, track)
         self.has_warned_of_input = False
         self.profile = Profile(run.path / "profile", self.step, profile, watch)
+
+    def _trained(self) -> str:
+        """How many parameters there are, how many of them are trained, and what the optimizer needs."""
+        trained, state = count(self.state.trained), self.state.optimizer
+        memory = sum(x.size * x.dtype.itemsize for x in jax.tree.leaves(state))
+        number = f"{self.num_parameters:,} parameters"
+        if self.state.fixed:
+            number += f" of the model, {trained:,} trained ({trained / self.num_parameters:.2%})"
+        return f"{number}, optimizer state {memory / 1e6:,.1f} MB"
 
     def train(self) -> None:
         """Trains for the remaining steps."""
@@ -86,7 +96,7 @@ class Loop:
         unit = self.data.task.unit
         outgrown = f" and {plan.outgrown:.2%} of the sampled segmentations" if plan.outgrown else ""
         self.watch.message(
-            f"{self.num_parameters:,} parameters, vocabulary {self.config.model.vocab_size:,}, "
+            f"{self._trained()}, vocabulary {self.config.model.vocab_size:,}, "
             f"{counted(plan.steps_per_epoch, 'step')} an epoch, padding {plan.padding:.1%}, {plan.dropped:,} "
             f"{unit} dropped ({self.data.task.drops}){outgrown}; "
             + counted(jax.device_count(), f"{jax.default_backend()} device")
@@ -282,7 +292,9 @@ class Loop:
         """Tests the best checkpoint, writes the scores to results.json and shows them."""
         self.clock.enter(EVALUATION)
         step = self.run.checkpoints.best()
-        variables = self.run.checkpoints.variables(step, self.state.best_variables)
+        variables = self.run.checkpoints.variables(step, model_of(self.state))
+        if self.state.parametrisation.is_adapter:
+            variables["params"] = self.state.parametrisation.merge(variables["params"], self.state.fixed)
         split, records, scores = self.evaluator.test(variables)
         if gathered(read_exhibits(self.run.path)[0])[0] != step:
             self._exhibit(variables, step, StopRequest())

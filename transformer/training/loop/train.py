@@ -89,6 +89,8 @@ def train(
             check_unchanged(run, config)
     objective = objective_of(system, config, partial(load_teacher, task), spelling(task))
     if run is None:  # only now, after all checks: a run stores its options
+        if config.adapter.rank and parent:
+            config = dataclasses.replace(config, adapter=parent.changed_by(config.adapter))
         path = gathered(str(run_dir or _new_directory(config)))[0]
         if is_main_process():
             Run.create(path, config, task, corpus.folder.name)

@@ -27,6 +27,7 @@ from transformer.tasks.task import Task
 from transformer.tasks.text import spelling
 from transformer.training.methods.registry import objective_of
 from transformer.training.objective import Context, Objective
+from transformer.training.parametrisation import parametrisation_of
 from transformer.training.schedule import make_optimizer
 from transformer.training.step import configured_step, init_state
 
@@ -72,7 +73,9 @@ def lowered_step(job: Job, objective: Objective, devices: Sequence[Any], platfor
     config, system, model = job.config, job.system, job.model
     t = config.training
     optimizer = make_optimizer(config)
-    layout = layout_of(config.mesh, declared_parameters(system, config), devices)
+    declared = declared_parameters(system, config)
+    layout = layout_of(config.mesh, declared, devices)
+    how = parametrisation_of(config, model_shapes(system, config)["params"], declared)
     state = jax.eval_shape(
         lambda: init_state(
             model,
@@ -81,6 +84,7 @@ def lowered_step(job: Job, objective: Objective, devices: Sequence[Any], platfor
             system.task.example(config),
             average=t.ema > 0,
             carry=system.carry(config, False),
+            parametrisation=how,
         )
     )
     step = configured_step(t, model, objective, optimizer, layout.gather)

@@ -1,0 +1,145 @@
+"""What is trained of a model's parameters, and what is fixed.
+
+    split(params) -> (trained, fixed);  merge(trained, fixed) -> params
+
+A parameter is trained whole, or fixed, or fixed with a low-rank change (LoRA, Hu et al. 2022), or its first
+rows are fixed and those that were added are trained. Gradients, optimizer and averages know the trained part
+only.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Array
+
+from transformer.config import Config
+from transformer.model.parameters import Declarations, Params
+from transformer.runtime.errors import UserError
+from transformer.training.patterns import Path, chosen
+
+DOWN, UP = "down", "up"  # the two factors of a low-rank change: A and B of the paper
+
+
+@dataclass(frozen=True)
+class Parametrisation:
+    """How the parameters of a model follow from what is trained."""
+
+    fixed: frozenset[Path] = frozenset()
+    """Parameters that are not trained."""
+    low_rank: frozenset[tuple[Path, tuple[int, ...]]] = frozenset()
+    """Fixed matrices with a low-rank change, and the axes that their products sum over."""
+    grown: frozenset[tuple[Path, int]] = frozenset()
+    """Tables whose first rows are fixed, and the number of these."""
+    rank: int = 0
+    """r: the width between the two factors of a change."""
+    scale: float = 1.0
+    """Factor of the changes: alpha / r of the paper."""
+
+    @property
+    def is_adapter(self) -> bool:
+        """Whether it changes parameters that another run holds: then a checkpoint has the trained part
+        only."""
+        return bool(self.low_rank)
+
+    def split(self, params: Params, seed: int = 0) -> tuple[Params, Params]:
+        """What is trained of parameters, and what is fixed. Changes begin as zero: A is random, B is zero.
+
+        Args:
+          params: of the model.
+          seed: of the random numbers.
+        """
+        trained, fixed = flatten_dict(params), {}
+        for path in self.fixed:
+            fixed[path] = trained.pop(path)
+        for path, rows in self.grown:
+            trained[path], fixed[path] = trained[path][rows:], trained[path][:rows]
+        for number, (path, axes) in enumerate(sorted(self.low_rank)):
+            matrix = fixed[path] = trained.pop(path)
+            inputs = [matrix.shape[axis] for axis in axes]
+            outputs = [size for axis, size in enumerate(matrix.shape) if axis not in axes]
+            key = jax.random.fold_in(jax.random.key(seed), number)
+            width = jnp.prod(jnp.array(inputs))
+            trained[(*path, DOWN)] = jax.random.normal(key, (*inputs, self.rank), matrix.dtype) / width**0.5
+            trained[(*path, UP)] = jnp.zeros((self.rank, *outputs), matrix.dtype)
+        return unflatten_dict(trained), unflatten_dict(fixed)
+
+    def merge(self, trained: Params, fixed: Params) -> Params:
+        """The parameters of the model: W + scale A B for a matrix with a change (Hu et al. 2022, Eq. 3)."""
+        if self == WHOLE:
+            return trained
+        if not (self.low_rank or self.grown):
+            return unflatten_dict(flatten_dict(trained) | flatten_dict(fixed))
+        return _merged(self, trained, fixed)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _merged(how: Parametrisation, trained: Params, fixed: Params) -> Params:
+    changes, params = flatten_dict(trained), flatten_dict(fixed)
+    for path, axes in how.low_rank:
+        down, up = (changes.pop((*path, factor)) for factor in (DOWN, UP))
+        change = jnp.tensordot(down, up, 1, precision=jax.lax.Precision.HIGHEST)
+        params[path] = params[path] + how.scale * jnp.moveaxis(change, range(len(axes)), axes)
+    for path, _ in how.grown:
+        params[path] = jnp.concatenate([params[path], changes.pop(path)])
+    return unflatten_dict(params | changes)
+
+
+WHOLE = Parametrisation()
+"""All parameters are trained."""
+
+
+def parametrisation_of(
+    config: Config, shapes: Params, declared: Declarations, before: Mapping[Path, int] | None = None
+) -> Parametrisation:
+    """That of a run.
+
+    Args:
+      config: of the run.
+      shapes: the parameters of its model, or their shapes.
+      declared: their declarations.
+      before: the number of rows that tables had before words were added to them, by path.
+
+    Raises:
+      UserError: a pattern matches nothing; nothing would be trained; nothing can have a low-rank change.
+    """
+    leaves: dict[Path, Array] = flatten_dict(shapes)
+    tables = {path: rows for path, rows in (before or {}).items() if rows < leaves[path].shape[0]}
+    adapter, frozen = config.adapter, config.training.freeze
+    if not adapter.rank:
+        fixed = chosen("--training.freeze", frozen, leaves)
+        grown = frozenset((path, tables[path]) for path in fixed & tables.keys())
+        if fixed == leaves.keys() and not grown:
+            raise UserError("--training.freeze: nothing would be left to train; freeze less")
+        return Parametrisation(fixed - tables.keys(), grown=grown)
+    summed = {path: _summed(path, leaf, declared) for path, leaf in leaves.items()}
+    matrices = {path: axes for path, axes in summed.items() if axes}
+    if adapter.pattern:
+        paths = chosen("--adapter.pattern", adapter.pattern, matrices)
+    else:
+        paths = frozenset(path for path in matrices if not _has_vocabulary(path, declared))
+    if not paths:
+        raise UserError("--adapter.rank: this model has no matrix that can have a low-rank change")
+    return Parametrisation(
+        frozenset(leaves.keys() - paths - tables.keys()),
+        frozenset((path, matrices[path]) for path in paths),
+        frozenset((path, rows) for path, rows in tables.items() if path not in paths),
+        adapter.rank,
+        adapter.scale,
+    )
+
+
+def _summed(path: Path, leaf: Array, declared: Declarations) -> tuple[int, ...]:
+    """The axes that products with a parameter sum over. None for what is no matrix."""
+    if path[-1].endswith("bias") or leaf.ndim < 2:
+        return ()
+    if path in declared and declared[path].summed:
+        return declared[path].summed
+    return tuple(range(leaf.ndim - 1))
+
+
+def _has_vocabulary(path: Path, declared: Declarations) -> bool:
+    return path in declared and "vocabulary" in declared[path].names
