@@ -175,7 +175,9 @@ class Checkpoints:
         """
         damaged: list[tuple[int, UserError]] = []
         for step in reversed(self.steps()):
-            self._pull(f"checkpoints/{step}/", *items_of(like).values())  # what cannot be copied is no damage
+            self._pull(
+                f"checkpoints/{step}/", *jax.eval_shape(items_of, like).values()
+            )  # what cannot be copied is no damage
             try:
                 state = self._restored(step, like)
             except UserError as error:
@@ -198,7 +200,7 @@ class Checkpoints:
         return None
 
     def _restored(self, step: int, like: TrainState) -> TrainState:
-        shapes = items_of(like)
+        shapes = jax.eval_shape(items_of, like)
         with self.store.named():
             model, training = (read(self._folder(step), shapes[name], name) for name in shapes)
         return state_of(model, training, like)

@@ -36,6 +36,7 @@ from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import Log
 from transformer.runs.stores import RunStore, store_type
 from transformer.runtime.commands import command
+from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB, check_name, display_path, forbid_links, read_text, write_whole
 from transformer.systems.parameters import declared_parameters, model_shapes
@@ -213,27 +214,32 @@ class Run:
         """
         if checkpoint == "average":
             average = self.checkpoints.average(self.shapes)
-            return self.averaged() if average is None else average
+            return self.averaged(base=base) if average is None else average
         how = self.parametrisation
         if not how.is_adapter:
             return self.checkpoints.variables(checkpoint, self.shapes)
         trained, _ = jax.eval_shape(how.split, self.shapes["params"])
         variables = self.checkpoints.variables(checkpoint, {**self.shapes, "params": trained})
-        fixed = self.base() if base is None else check_base(self.name, self.config.adapter, base)
-        return {**variables, "params": how.merge(variables["params"], fixed)}
+        if base is None:
+            base = self.base()
+        else:
+            base = check_base(self.name, self.config.adapter, base)
+            variables = on_local_devices(variables)  # as the base may be
+        return {**variables, "params": how.merge(variables["params"], base)}
 
-    def averaged(self, steps: Sequence[int] = ()) -> Variables:
+    def averaged(self, steps: Sequence[int] = (), base: Params | None = None) -> Variables:
         """The mean of several checkpoints' variables (section 6.1), computed in float64, then rounded.
 
         Args:
           steps: of the checkpoints. None given: the newest `keep_last`.
+          base: as in `variables`.
         """
         chosen = [self.checkpoints.find(step) for step in steps or self.checkpoints.newest()]
         if not chosen:
             raise UserError(f"{self.name} holds no checkpoint yet")
         total = jax.tree.map(lambda x: np.zeros(x.shape, np.float64), self.shapes)
         for step in chosen:
-            total = jax.tree.map(lambda a, b: a + np.asarray(b), total, self.variables(step))
+            total = jax.tree.map(lambda a, b: a + np.asarray(b), total, self.variables(step, base))
         return jax.tree.map(lambda a, x: jnp.asarray(a / len(chosen), x.dtype), total, self.shapes)
 
     def changed_by(self, adapter: AdapterConfig) -> AdapterConfig:
@@ -261,8 +267,9 @@ class Run:
             if has(place, "config.json"):
                 return check_base(self.name, adapter, Run(place).variables(adapter.base_step)["params"])
         raise UserError(
-            f"{self.name} changes the model of another run, which is not at {display_path(named)}: give "
-            f"both, as in decode.py {display_path(named)} --adapter {self.name}"
+            f"{self.name} changes the model of another run, which is neither at {display_path(named)} nor "
+            f"beside {self.name}: put it there, or load both, as in "
+            f"Translator.load({display_path(named)!r}, adapter={self.name!r})"
         )
 
     @functools.cached_property
@@ -274,3 +281,11 @@ class Run:
     def log(self) -> Log:
         """Its log."""
         return Log(self.path / "metrics.jsonl")
+
+
+def adapter_run(path: Path | str) -> Run:
+    """The run at a path. Raises UserError if it is no adapter."""
+    run = Run(path)
+    if not run.config.adapter.rank:
+        raise UserError(f"{run.name} holds a whole model, not changes of one: load it alone")
+    return run

@@ -1,11 +1,26 @@
 """The variables of the model that a config describes."""
 
+from dataclasses import replace
+from typing import Any
+
 import jax
 
 from transformer.config import Config
 from transformer.model.parameters import Declarations, Variables, declarations
 from transformer.systems.mistakes import mistakes_named
 from transformer.systems.system import System
+
+
+def with_any_sizes(config: Config) -> Config:
+    """A config that has sizes where the corpus will decide them, for what does not depend on these: the names
+    of parameters, the number of layers."""
+    model = config.model
+    open_sizes: dict[str, Any] = {
+        name: 8
+        for name in model.FROM_DATA
+        if name != "target_vocab_size" and not getattr(model, name)  # which is 0 for one vocabulary
+    }
+    return replace(config, model=replace(model, **open_sizes))
 
 
 def model_shapes(system: System, config: Config) -> Variables:

@@ -10,6 +10,7 @@ only.
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -71,21 +72,24 @@ class Parametrisation:
         """The parameters of the model: W + scale A B for a matrix with a change (Hu et al. 2022, Eq. 3)."""
         if self == WHOLE:
             return trained
-        if not (self.low_rank or self.grown):
-            return unflatten_dict(flatten_dict(trained) | flatten_dict(fixed))
-        return _merged(self, trained, fixed)
+        parts, params = flatten_dict(trained), flatten_dict(fixed)
+        for path, axes in self.low_rank:
+            down, up = (parts.pop((*path, factor)) for factor in (DOWN, UP))
+            params[path] = _changed(params[path], down, up, self.scale, axes)
+        for path, _ in self.grown:
+            params[path] = _joined(params[path], parts.pop(path))
+        return unflatten_dict(params | parts)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def _merged(how: Parametrisation, trained: Params, fixed: Params) -> Params:
-    changes, params = flatten_dict(trained), flatten_dict(fixed)
-    for path, axes in how.low_rank:
-        down, up = (changes.pop((*path, factor)) for factor in (DOWN, UP))
-        change = jnp.tensordot(down, up, 1, precision=jax.lax.Precision.HIGHEST)
-        params[path] = params[path] + how.scale * jnp.moveaxis(change, range(len(axes)), axes)
-    for path, _ in how.grown:
-        params[path] = jnp.concatenate([params[path], changes.pop(path)])
-    return unflatten_dict(params | changes)
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _changed(matrix: Array, down: Array, up: Array, scale: float, axes: tuple[int, ...]) -> Array:
+    change = jnp.tensordot(down, up, 1, precision=jax.lax.Precision.HIGHEST)
+    return matrix + scale * jnp.moveaxis(change, range(len(axes)), axes)
+
+
+@jax.jit
+def _joined(old: Array, new: Array) -> Array:
+    return jnp.concatenate([old, new])
 
 
 WHOLE = Parametrisation()
@@ -106,7 +110,7 @@ def parametrisation_of(
     Raises:
       UserError: a pattern matches nothing; nothing would be trained; nothing can have a low-rank change.
     """
-    leaves: dict[Path, Array] = flatten_dict(shapes)
+    leaves: dict[Path, Any] = flatten_dict(shapes)
     tables = {path: rows for path, rows in (before or {}).items() if rows < leaves[path].shape[0]}
     adapter, frozen = config.adapter, config.training.freeze
     if not adapter.rank:
@@ -114,7 +118,7 @@ def parametrisation_of(
         grown = frozenset((path, tables[path]) for path in fixed & tables.keys())
         if fixed == leaves.keys() and not grown:
             raise UserError("--training.freeze: nothing would be left to train; freeze less")
-        return Parametrisation(fixed - tables.keys(), grown=grown)
+        return Parametrisation(fixed.difference(tables), grown=grown)
     summed = {path: _summed(path, leaf, declared) for path, leaf in leaves.items()}
     matrices = {path: axes for path, axes in summed.items() if axes}
     if adapter.pattern:
@@ -132,7 +136,7 @@ def parametrisation_of(
     )
 
 
-def _summed(path: Path, leaf: Array, declared: Declarations) -> tuple[int, ...]:
+def _summed(path: Path, leaf: Any, declared: Declarations) -> tuple[int, ...]:
     """The axes that products with a parameter sum over. None for what is no matrix."""
     if path[-1].endswith("bias") or leaf.ndim < 2:
         return ()

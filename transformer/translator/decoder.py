@@ -30,9 +30,9 @@ from transformer.decoding.queue import Answer, Request
 from transformer.decoding.service import SearchService
 from transformer.decoding.shortlist import shortlisted
 from transformer.model.encoder_decoder import EncoderDecoder
-from transformer.model.int8 import in_int8
+from transformer.model.int8 import INT8, in_int8
 from transformer.model.parameters import Variables, count
-from transformer.runs.run import Run
+from transformer.runs.run import Run, adapter_run
 from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.errors import UserError
@@ -100,7 +100,14 @@ class Decoder(Generic[TaskT]):
         )
 
     @classmethod
-    def load(cls: type[D], run_dir: Path | str, checkpoint: str | int = "best", *, int8: bool = False) -> D:
+    def load(
+        cls: type[D],
+        run_dir: Path | str,
+        checkpoint: str | int = "best",
+        *,
+        int8: bool = False,
+        adapter: Path | str | None = None,
+    ) -> D:
         """Loads a trained model from a run directory, which is self-contained.
 
         Args:
@@ -108,22 +115,48 @@ class Decoder(Generic[TaskT]):
           checkpoint: "best" (by the first score of validation), "last", "average" (of the last ones), or a
             step.
           int8: use int8 weights (see `transformer.model.int8`): faster on CPUs, at similar quality.
+          adapter: a run with changes of this model (--adapter.rank). Then the checkpoint is the adapter's. An
+            adapter is loaded without this too, if the model is where it was in training.
 
         Raises:
-          UserError: the directory or the checkpoint is missing or damaged.
+          UserError: the directory or the checkpoint is missing or damaged; the adapter changes another model.
         """
-        if not isinstance(run_dir, str | Path):
-            raise UserError(f"run_dir {run_dir!r}: must be the path of a run directory")
+        for name, path in (("run_dir", run_dir), *([("adapter", adapter)] if adapter is not None else [])):
+            if not isinstance(path, str | Path):
+                raise UserError(f"{name} {path!r}: must be the path of a run directory")
         int8 = true_or_false("int8", int8)
         refuse_forked()
         keep_programs()
         run = Run(run_dir)
-        variables = run.variables(checkpoint)
+        if adapter is None:
+            variables = run.variables(checkpoint)
+        else:
+            base, run = run, adapter_run(adapter)
+            step = run.config.adapter.base_step
+            variables = run.variables(checkpoint, base.variables("best" if step is None else step)["params"])
         if int8:
             declared = declared_parameters(run.system, run.config)
             variables = in_int8(variables, {path: leaf.summed for path, leaf in declared.items()})
         decoder = cls.of_run(run, variables)
         decoder.origin = f"{run.name}, checkpoint {checkpoint}" + (", int8" if int8 else "")
+        return decoder
+
+    def adapted(self: D, adapter: Path | str, checkpoint: str | int = "best") -> D:
+        """This model with the changes of an adapter, trained on its parameters. It shares those arrays with
+        this one that are not changed, and its compiled programs.
+
+        Args:
+          adapter: a run that was trained with --adapter.rank.
+          checkpoint: of the adapter, as in `load`.
+
+        Raises:
+          UserError: it is no adapter, or one of another model; this one has int8 weights, or is an ensemble.
+        """
+        run = adapter_run(adapter)
+        if INT8 in self.variables:
+            raise UserError("adapted: load the model without int8, or the adapter with it")
+        decoder = type(self).of_run(run, run.variables(checkpoint, self.variables["params"]))
+        decoder.origin = f"{run.name}, checkpoint {checkpoint}"
         return decoder
 
     @classmethod

@@ -69,6 +69,7 @@ class Translator(Decoder[Translation]):
         int8: bool = False,
         weights: Sequence[float] | None = None,
         mean: str = "probabilities",
+        adapter: Path | str | None = None,
     ) -> "Translator":
         """Loads a trained model from a run directory, or an ensemble from several.
 
@@ -78,6 +79,7 @@ class Translator(Decoder[Translation]):
           int8: as in `Decoder.load`.
           weights: of several, see `together`.
           mean: of several.
+          adapter: as in `Decoder.load`, for one run directory.
 
         Raises:
           UserError: as `Decoder.load` and `together`.
@@ -87,7 +89,9 @@ class Translator(Decoder[Translation]):
         several = [run_dir] if isinstance(run_dir, str | Path) else list(run_dir)
         if not several:
             raise UserError("an ensemble needs at least one run directory")
-        loaded = [super(Translator, cls).load(run, checkpoint, int8=int8) for run in several]
+        if adapter is not None and len(several) > 1:
+            raise UserError("adapter is for one run directory: an ensemble loads adapters like other runs")
+        loaded = [super(Translator, cls).load(run, checkpoint, int8=int8, adapter=adapter) for run in several]
         if len(loaded) > 1:
             return cls.together(loaded, weights, mean)
         if weights is not None or mean != "probabilities":

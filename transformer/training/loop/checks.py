@@ -22,7 +22,7 @@ from transformer.model.sharding import check_rows, layout_of
 from transformer.model.statistics import INTERMEDIATES
 from transformer.runtime import extras
 from transformer.runtime.errors import UserError, counted
-from transformer.systems.parameters import declared_parameters, model_shapes
+from transformer.systems.parameters import declared_parameters, model_shapes, with_any_sizes
 from transformer.systems.registry import options_of
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
@@ -145,6 +145,7 @@ def check_guidance(resolved: Resolved) -> None:
         raise UserError(f"--guidance.weight: {config.system} has no attention to a source; leave it out")
     if not guidance.layers and not guidance.heads:
         return
+    config = with_any_sizes(config)
     model = resolved.system.model(config.model)
 
     def attention(*example: Any) -> Array:
@@ -169,6 +170,7 @@ def check_trained(resolved: Resolved) -> None:
         )
     if config.adapter.rank and config.training.freeze:
         raise UserError("--training.freeze: with --adapter.rank everything else is fixed; leave it out")
+    config = with_any_sizes(config)
     params = model_shapes(system, config)["params"]
     how = parametrisation_of(config, params, declared_parameters(system, config))
     trained, _ = jax.eval_shape(how.split, params)

@@ -1,0 +1,295 @@
+"""Runs with adapters and frozen parts: their checkpoints, their base, and what reads them."""
+
+import dataclasses
+import json
+import logging
+import shutil
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict
+from small_run import WORDS, changed, interrupted, quiet, same, small_config
+
+from transformer import GreedyConfig, Run, Translator, UserError, train
+from transformer.cli.models import average_main
+from transformer.config.methods import AdapterConfig
+from transformer.interop.pretrained import export_model, import_model
+from transformer.model.parameters import count
+from transformer.runs.base import hash_of
+
+DATA = Path(__file__).parent / "data"
+SENTENCES = ["red cat runs", "blue bird sings sleeps", "dog"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("adapters")
+
+
+@pytest.fixture(scope="module")
+def config(folder):
+    return changed(small_config(folder), steps=8, evaluate_every=4)
+
+
+@pytest.fixture(scope="module")
+def base(folder, config):
+    train(config, folder / "base", watch=quiet())
+    return Run(folder / "base")
+
+
+def adapting(config, base, *, rank=2, **training):
+    config = dataclasses.replace(config, adapter=AdapterConfig(rank=rank, scale=4.0))
+    return changed(config, init_from=base.path, **training)
+
+
+@pytest.fixture(scope="module")
+def adapter(folder, config, base):
+    train(adapting(config, base, ema=0.5), folder / "adapter", watch=quiet())
+    return Run(folder / "adapter")
+
+
+@pytest.fixture(scope="module")
+def other(folder, config, base):
+    train(adapting(config, base, rank=3, seed=7), folder / "other", watch=quiet())
+    return Run(folder / "other")
+
+
+def leaves(variables):
+    return {".".join(path): np.asarray(x) for path, x in flatten_dict(variables).items()}
+
+
+# --- checkpoints ---
+
+
+def test_a_checkpoint_holds_what_is_trained(adapter, base):
+    stored = adapter.checkpoints.path / "checkpoints" / "8" / "model"
+    names = json.loads((stored / "_METADATA").read_text())["tree_metadata"]
+    assert names
+    assert all("'down'" in name or "'up'" in name for name in names)
+    settings = adapter.config.adapter
+    assert settings.base_step == base.checkpoints.best()
+    assert settings.base_hash == hash_of(base.variables("best")["params"])
+
+
+def test_one_reader_merges_and_the_base_is_as_it_was(adapter, base):
+    before, after = leaves(base.variables("best")), leaves(adapter.variables("last"))
+    assert before.keys() == after.keys()
+    differs = {name for name in before if (before[name] != after[name]).any()}
+    adapted = {".".join(("params", *path)) for path, _ in adapter.parametrisation.low_rank}
+    assert differs == adapted
+    for name in adapted:
+        change = after[name] - before[name]
+        axes = len(base.shapes["params"]) and change.ndim
+        assert axes >= 2
+
+
+def test_a_change_has_the_rank(adapter, base):
+    before, after = base.variables("best")["params"], adapter.variables("last")["params"]
+    for (name, *path), axes in adapter.parametrisation.low_rank:
+        change = after[name], before[name]
+        for part in path:
+            change = tuple(tree[part] for tree in change)
+        matrix = np.asarray(change[0], np.float64) - np.asarray(change[1], np.float64)
+        rows = int(np.prod([matrix.shape[axis] for axis in axes]))
+        singular = np.linalg.svd(matrix.reshape(rows, -1), compute_uv=False)
+        assert singular[2] < 1e-4 * singular[0]
+
+
+@pytest.mark.parametrize("what", ["adapter", "freeze"])
+def test_stop_and_resume_bit_for_bit(what, config, base, tmp_path):
+    config = changed(config, ema=0.9)
+    config = (
+        adapting(config, base)
+        if what == "adapter"
+        else changed(config, init_from=base.path, freeze=("encoder", "source_embedding"))
+    )
+    train(config, tmp_path / "whole", watch=quiet())
+    interrupted(tmp_path / "whole", tmp_path / "run")
+    train(config, tmp_path / "run", watch=quiet())
+    assert same(tmp_path / "whole", tmp_path / "run")
+    losses = [
+        [record["loss"] for record in Run(tmp_path / name).log.records("training")]
+        for name in ("whole", "run")
+    ]
+    assert losses[0] == losses[1]
+
+
+def test_frozen_parts_keep_their_bits_in_a_run(config, base, tmp_path, capsys):
+    frozen = changed(config, init_from=base.path, freeze=("encoder", "source_embedding"))
+    train(frozen, tmp_path / "run")
+    before, after = (
+        leaves(run.variables(step)) for run, step in ((base, "best"), (Run(tmp_path / "run"), 8))
+    )
+    for name, values in before.items():
+        is_frozen = name.startswith(("params.encoder", "params.source_embedding"))
+        assert (values == after[name]).all() == is_frozen, name
+    trained = sum(x.size for name, x in before.items() if "encoder" not in name and "embedding" not in name)
+    total = count(base.shapes["params"])
+    expected = (
+        f"{total:,} parameters of the model, {trained:,} trained ({trained / total:.2%}), optimizer state"
+    )
+    assert expected in " ".join(capsys.readouterr().out.split())
+
+
+# --- the base ---
+
+
+def test_both_may_move_together(adapter, base, tmp_path, monkeypatch):
+    for run in (adapter, base):
+        shutil.copytree(run.path, tmp_path / run.path.name)
+    (tmp_path / "adapter" / "config.json").write_text(
+        (adapter.path / "config.json").read_text().replace(str(base.path), "/nowhere/base")
+    )
+    monkeypatch.chdir(tmp_path)
+    expected = leaves(adapter.variables("last"))
+    jax.tree.map(np.testing.assert_array_equal, leaves(Run("adapter").variables("last")), expected)
+    shutil.move("base", "elsewhere")
+    with pytest.raises(
+        UserError, match=r"adapter changes the model of another run, .*/nowhere/base.*adapter="
+    ):
+        Run("adapter").variables("last")
+    assert Translator.load("elsewhere", adapter="adapter").translate("red") is not None
+
+
+def test_another_base_is_refused(adapter, base, tmp_path):
+    shutil.copytree(base.path, tmp_path / "base")
+    run, best = Run(tmp_path / "base"), base.checkpoints.best()
+    variables = jax.tree.map(lambda x: jnp.asarray(x) * 1.001, run.variables("best"))
+    shutil.rmtree(run.path / "checkpoints" / str(best))
+    run.checkpoints.store_model(best, variables)
+    with pytest.raises(UserError, match=r"adapter was trained on another model than this one \(hash"):
+        Translator.load(run.path, adapter=adapter.path)
+    with pytest.raises(UserError, match="was trained on another model"):
+        Translator.load(run.path).adapted(adapter.path)
+    with pytest.raises(UserError, match="holds a whole model, not changes of one"):
+        Translator.load(base.path, adapter=base.path)
+
+
+def test_an_adapter_without_a_base_is_refused(adapter, tmp_path):
+    shutil.copytree(adapter.path, tmp_path / "run")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    config["training"]["init_from"] = None
+    (tmp_path / "run" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="an adapter without the run that it changes"):
+        Run(tmp_path / "run").variables("last")
+
+
+# --- what reads them ---
+
+
+def test_several_adapters_share_a_base_and_its_programs(adapter, other, base, caplog):
+    alone = [Translator.load(run.path).translate(SENTENCES) for run in (base, adapter, other)]
+    translator = Translator.load(base.path)
+    expected = translator.translate(SENTENCES)
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        adapted = [translator.adapted(run.path) for run in (adapter, other)]
+        caplog.clear()  # merging is compiled for each rank
+        found = [decoder.translate(SENTENCES) for decoder in adapted]
+        compiled = [record.message for record in caplog.records if record.message.startswith("Compiling")]
+    assert [expected, *found] == alone
+    assert not compiled
+    shared = translator.variables["params"]["source_embedding"]["table"]
+    assert all(decoder.variables["params"]["source_embedding"]["table"] is shared for decoder in adapted)
+
+
+def test_int8_and_ensembles(adapter, other, base):
+    integer = Translator.load(adapter.path, int8=True)
+    assert integer.translate(SENTENCES) == Translator.load(
+        base.path, adapter=adapter.path, int8=True
+    ).translate(SENTENCES)
+    with pytest.raises(UserError, match="load the model without int8"):
+        integer.adapted(other.path)
+    ensemble = Translator.load([base.path, adapter.path, other.path])
+    assert len(ensemble.translate(SENTENCES)) == len(SENTENCES)
+    with pytest.raises(UserError, match="adapter is for one run directory"):
+        Translator.load([base.path, base.path], adapter=adapter.path)
+
+
+def test_an_average_is_of_the_merged_parameters(adapter, tmp_path, monkeypatch, capsys):
+    shutil.copytree(adapter.path, tmp_path / "run")
+    monkeypatch.setattr("sys.argv", ["average", str(tmp_path / "run"), "--steps", "4", "8"])
+    assert average_main() == 0
+    run = Run(tmp_path / "run")
+    each = [leaves(run.variables(step)) for step in (4, 8)]
+    average = leaves(run.variables("average"))
+    for name, values in average.items():
+        np.testing.assert_allclose(values, (each[0][name] + each[1][name]) / 2, rtol=1e-6, atol=1e-7)
+
+
+def test_training_goes_on_from_an_adapter(adapter, config, tmp_path):
+    """Its merged parameters are where a run begins, and what another adapter changes."""
+    still = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, peak=0.0))
+    expected = leaves(adapter.variables("best"))
+    for name, begun in (
+        ("whole", changed(still, init_from=adapter.path, steps=1, evaluate_every=1)),
+        ("second", adapting(still, adapter, steps=1, evaluate_every=1)),
+    ):
+        train(begun, tmp_path / name, watch=quiet())
+        found = leaves(Run(tmp_path / name).variables("last"))
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+def test_a_merged_model_is_exported(tmp_path):
+    """An export of an adapter of an imported model is imported again as the merged parameters."""
+    base = import_model(DATA / "pretrained" / "bart", tmp_path / "base")
+    small = small_config(tmp_path)
+    config = dataclasses.replace(
+        adapting(small, base, steps=2, evaluate_every=2),
+        model=base.config.model,
+        data=dataclasses.replace(small.data, max_length=16, buckets=(16,)),
+        decoding=GreedyConfig(buckets=(16,), rows=4, extra_length=4),
+    )
+    train(config, tmp_path / "adapter", watch=quiet())
+    export_model(tmp_path / "adapter", tmp_path / "exported")
+    again = import_model(tmp_path / "exported", tmp_path / "again")
+    expected = leaves(Run(tmp_path / "adapter").variables("best"))
+    jax.tree.map(np.testing.assert_array_equal, leaves(again.variables("best")), expected)
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"adapter": AdapterConfig(rank=2)}, r"--adapter\.rank 2 needs --init-from RUN"),
+        ({"freeze": ("encoderr",)}, r"--training\.freeze encoderr: no parameter has such a name"),
+        ({"freeze": ("*",)}, r"--training\.freeze: nothing would be left to train"),
+        ({"groups": ("foo=1",)}, r"--optimizer\.groups foo: no parameter has such a name"),
+        ({"groups": ("encoder=1",), "freeze": ("encoder",)}, r"--optimizer\.groups encoder: no parameter"),
+        ({"adapter": AdapterConfig(pattern=("*query",))}, r"--adapter\.pattern: it has no effect without"),
+        (
+            {"adapter": AdapterConfig(rank=2), "freeze": ("encoder",), "init_from": True},
+            r"--training\.freeze: with --adapter\.rank everything else is fixed",
+        ),
+        (
+            {"adapter": AdapterConfig(rank=2, pattern=("*norm",)), "init_from": True},
+            r"--adapter\.pattern \*norm: no parameter",
+        ),
+        (
+            {"adapter": AdapterConfig(rank=2, base_hash="0" * 32), "init_from": True},
+            "was trained on another model than this one",
+        ),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_written(changes, message, config, base, tmp_path):
+    if "adapter" in changes:
+        config = dataclasses.replace(config, adapter=changes["adapter"])
+    if "groups" in changes:
+        optimizer = dataclasses.replace(config.optimizer, groups=changes["groups"])
+        config = dataclasses.replace(config, optimizer=optimizer)
+    config = changed(
+        config,
+        freeze=changes.get("freeze", ()),
+        init_from=base.path if "init_from" in changes else None,
+    )
+    with pytest.raises(UserError, match=message):
+        train(config, tmp_path / "run", watch=quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def test_words_are_there():
+    assert set(" ".join(SENTENCES).split()) <= set(WORDS)
