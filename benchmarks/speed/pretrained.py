@@ -5,8 +5,8 @@ Nothing runs on these machines: all times are estimates (`transformer.training.p
 takes minutes; OUTPUT keeps what is done, and the same command continues.
 
 Shapes are those of the published config.json. Fine-tuning is in bfloat16 with layers that are computed again
-in the backward pass (--model.remat), on 4,096 target tokens a device (Whisper: 8 recordings of 30 s); a
-search has 4 beams for 32 sentences (Whisper: 4 recordings).
+in the backward pass (--model.remat), on 4,096 target tokens a device (Whisper: 8 recordings of 30 s), of
+all parameters or of adapters (--adapter.rank); a search has 4 beams for 32 sentences (Whisper: 4 recordings).
 """
 
 import argparse
@@ -18,14 +18,17 @@ from typing import Any
 
 from benchmarks.command import new_file, run
 from transformer.config import BeamConfig, Config, DataConfig, MeshConfig, SpecialIds, TransformerConfig
+from transformer.config.methods import AdapterConfig
 from transformer.config.recordings import RecordingsConfig
 from transformer.interop.architectures.architecture import Architecture
-from transformer.interop.architectures.bart import M2M_100
+from transformer.interop.architectures.bart import BART, M2M_100
 from transformer.interop.architectures.t5 import T5
 from transformer.interop.architectures.whisper import WHISPER
 from transformer.runtime.files import Json
 from transformer.systems.speech.options import SpeechConfig
 
+RANK = 16  # of adapters
+KINDS = {"step": "an update", "adapter": f"an update, rank {RANK}", "search": "a step of the search"}
 MACHINES = ("v5e:1x1", "v5p:1x1x1", "h100:1")
 SPECIAL = SpecialIds(pad=1, bos=0, eos=2, unk=3)
 
@@ -79,6 +82,10 @@ SHAPES = {
             **{"num_layers": 12, "d_model": 768, "d_ff": 3072, "d_kv": 64, "num_heads": 12},
             "vocab_size": 32_128,
         },
+    ),
+    "BART-large": (
+        BART,
+        _stacks(12, 1024, 4096, 16, vocab_size=50_265, activation_function="gelu"),
     ),
     "NLLB-600M": _nllb(12, 1024, 4096),
     "NLLB-1.3B": _nllb(24, 1024, 8192),
@@ -141,14 +148,20 @@ def config_of(name: str, devices: int, quick: bool = False) -> Config:
 
 
 def row(name: str, place: str, what: str, minutes: float) -> dict[str, Any]:
-    """What the compiler says of an update ("step") or of a step of the search."""
+    """What the compiler says of an update ("step"), of one that trains adapters, or of a step of the
+    search."""
     from transformer.runtime.errors import UserError
     from transformer.training.plan.machines import machine
     from transformer.training.plan.plan import Limits, compiled
 
     where = machine(place)
+    config = config_of(name, where.count)
+    if what == "adapter":
+        training = replace(config.training, init_from=Path("model"))
+        config = replace(config, adapter=AdapterConfig(rank=RANK), training=training)
     try:
-        found = compiled(what, config_of(name, where.count), where, Limits(minutes=minutes))
+        program = "search" if what == "search" else "step"
+        found = compiled(program, config, where, Limits(minutes=minutes))
     except UserError as error:
         found = {"failed": str(error)}
     return {"model": name, "machine": place, "what": what, "found": found}
@@ -157,7 +170,7 @@ def row(name: str, place: str, what: str, minutes: float) -> dict[str, Any]:
 def cells(found: dict[str, Any]) -> str:
     """A line of the table."""
     said = found["found"]
-    kind = {"step": "an update", "search": "a step of the search"}[found["what"]]
+    kind = KINDS[found["what"]]
     start = f"| {found['model']} | {found['machine']} | {kind} "
     if "failed" in said:
         return f"{start}| {said['failed']} | |"
@@ -178,7 +191,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--output", type=new_file, default=Path("pretrained.json"))
     parser.add_argument("--models", nargs="+", choices=SHAPES, default=tuple(SHAPES))
     parser.add_argument("--machines", nargs="+", default=MACHINES, help="as for train.py --plan")
-    parser.add_argument("--what", nargs="+", choices=("step", "search"), default=("step", "search"))
+    parser.add_argument("--what", nargs="+", choices=KINDS, default=tuple(KINDS))
     parser.add_argument("--minutes", type=float, default=60.0, help="the longest that a compilation may take")
     given = parser.parse_args(arguments)
 
