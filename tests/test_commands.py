@@ -189,11 +189,8 @@ def test_average_command(run_dir, command):
     assert "Averaged steps 1, 2" in out
     run = Run(run_dir)
 
-    like = run.shapes
     table = {
-        checkpoint: np.asarray(
-            run.checkpoints.variables(checkpoint, like)["params"]["source_embedding"]["table"]
-        )
+        checkpoint: np.asarray(run.variables(checkpoint)["params"]["source_embedding"]["table"])
         for checkpoint in (1, 2, "average")
     }
     assert np.allclose(table["average"], (table[1] + table[2]) / 2, rtol=0, atol=1e-8)

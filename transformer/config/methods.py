@@ -118,7 +118,7 @@ class AdapterConfig:
     """Low-rank changes of a model that stays as it is (LoRA, Hu et al. 2022). Needs --init-from."""
 
     rank: Annotated[int, Range(0, LARGEST)] = 0
-    """r: rank of the change of each matrix, such as 8. Everything else is fixed. 0: none."""
+    """Rank r of the change of each matrix, such as 8. Everything else is fixed. 0: none."""
     scale: Annotated[float, POSITIVE] = 2.0
     """Factor of the changes: alpha / r of the paper."""
     pattern: tuple[str, ...] = ()

@@ -263,9 +263,9 @@ class Run:
         adapter, named = self.config.adapter, self.config.training.init_from
         if named is None or adapter.base_step is None:
             raise UserError(f"{self.name}/config.json: an adapter without the run that it changes")
-        for place in places(named, self.path):
-            if has(place, "config.json"):
-                return check_base(self.name, adapter, Run(place).variables(adapter.base_step)["params"])
+        for path in places(named, self.path):
+            if has(path, "config.json"):
+                return check_base(self.name, adapter, Run(path).variables(adapter.base_step)["params"])
         raise UserError(
             f"{self.name} changes the model of another run, which is neither at {display_path(named)} nor "
             f"beside {self.name}: put it there, or load both, as in "

@@ -48,6 +48,11 @@ class TrainState:
         return self.parametrisation.merge(self.trained, self.fixed)
 
     @property
+    def variables(self) -> Variables:
+        """The model's variables in training."""
+        return {"params": self.params, **self.statistics}
+
+    @property
     def best_trained(self) -> Params:
         """What is trained, as evaluations use it: the moving average, if there is one."""
         return self.trained if self.average is None else self.average

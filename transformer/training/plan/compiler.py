@@ -77,8 +77,8 @@ def described(request: dict[str, Any]) -> dict[str, Any]:
     try:
         compiled = lowered.compile(request.get("options") or None)
     except Exception as error:
-        if found := too_much(str(error)):
-            return report | {"fits": False, "memory": {"total": found[0]}, "limit": found[1]}
+        if sizes := too_much(str(error)):
+            return report | {"fits": False, "memory": {"total": sizes[0]}, "limit": sizes[1]}
         raise
     report["compiling_seconds"] = time.monotonic() - start
     text = compiled.as_text()

@@ -1,0 +1,63 @@
+"""The commands of docs/fine-tuning.md run as printed, on a small random model, with few updates."""
+
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from small_run import write_text
+
+from transformer import Run
+from transformer.cli.decode import decode_main
+from transformer.cli.main import main
+from transformer.cli.train import train_main
+from transformer.interop.pretrained import import_model
+
+ROOT = Path(__file__).parent.parent
+PAGE = (ROOT / "docs" / "fine-tuning.md").read_text(encoding="utf-8")
+FEW = ["--training.steps", "2", "--training.evaluate-every", "2", "--training.evaluate-sentences", "4"]
+FEW += [
+    "--data.batch-tokens",
+    "512",
+    "--decoding.rows",
+    "4",
+    "--decoding.buckets",
+    "40",
+    "--data.max-length",
+    "40",
+]
+SMALL = ["--rows", "4", "--buckets", "40"]
+
+
+def commands():
+    lines = "".join(re.findall(r"^```bash\n(.*?)^```", PAGE, re.M | re.S)).replace("\\\n", " ").splitlines()
+    return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def test_every_command_of_the_page(tmp_path, monkeypatch, capfd):
+    shutil.copytree(ROOT / "tests" / "data" / "marian", tmp_path / "opus-mt-en-de")
+    for split, count in (("train", 40), ("test", 4)):
+        for path, language in zip(write_text(tmp_path, split, count).values(), ("en", "de"), strict=True):
+            path.rename(tmp_path / f"{split}.{language}")
+    monkeypatch.chdir(tmp_path)
+    mains = {"train.py": (train_main, FEW), "decode.py": (decode_main, SMALL), "transformer": (main, [])}
+    for _, *words in commands():
+        program, *options = words[1:] if words[0] == "-m" else words
+        command, more = mains[program]
+        monkeypatch.setattr(sys, "argv", [program, *options, *more])
+        assert command() == 0, (words, capfd.readouterr().err)
+    assert all((tmp_path / name).is_dir() for name in ("exported", "exported-adapter"))
+    again = import_model(tmp_path / "exported-adapter", tmp_path / "again")
+    assert again.shapes.keys() == Run("runs/adapter").shapes.keys()
+
+    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    exec(compile(program, "docs/fine-tuning.md", "exec"), {})
+
+
+def test_every_option_of_the_page_is_one(monkeypatch, capsys):
+    """Those of the tables too."""
+    monkeypatch.setattr(sys, "argv", ["train.py", "quickstart", "--help-all"])
+    train_main()
+    known = capsys.readouterr().out + "--init-from --help-all --reference --input --output"
+    assert [option for option in re.findall(r"--[a-z.-]+", PAGE) if option not in known] == []
