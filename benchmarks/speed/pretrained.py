@@ -147,6 +147,12 @@ def config_of(name: str, devices: int, quick: bool = False) -> Config:
     return Config("transformer", TransformerConfig(**options, **computed), text, decoding=search, mesh=mesh)
 
 
+def adapted(config: Config) -> Config:
+    """The same with adapters instead of all parameters."""
+    training = replace(config.training, init_from=Path("model"))
+    return replace(config, adapter=AdapterConfig(rank=RANK), training=training)
+
+
 def row(name: str, place: str, what: str, minutes: float) -> dict[str, Any]:
     """What the compiler says of an update ("step"), of one that trains adapters, or of a step of the
     search."""
@@ -157,8 +163,7 @@ def row(name: str, place: str, what: str, minutes: float) -> dict[str, Any]:
     where = machine(place)
     config = config_of(name, where.count)
     if what == "adapter":
-        training = replace(config.training, init_from=Path("model"))
-        config = replace(config, adapter=AdapterConfig(rank=RANK), training=training)
+        config = adapted(config)
     try:
         program = "search" if what == "search" else "step"
         found = compiled(program, config, where, Limits(minutes=minutes))

@@ -12,6 +12,8 @@ update: `train.py` in bfloat16 with float32 parameters, --model.remat and Adam; 
 transformers: PyTorch with autocast to bfloat16, float32 parameters, gradient checkpointing and fused AdamW,
 without torch.compile. Its T5 has dropout in two more places. A timed run is three updates.
 
+adapter: the same with adapters (--adapter.rank) of all matrices but the embeddings; in transformers by peft.
+
 search: the search of `decode.py` with 4 beams; all outputs have 128 tokens. Parameters are in bfloat16, as
 those of transformers, whose `generate` has its default cache. search-float32: the same with float32
 parameters, as a run has them. A step includes its share of the encoder. The estimates of `--plan` are for
@@ -41,11 +43,12 @@ from benchmarks.speed.pretrained import SHAPES
 from benchmarks.speed.pretrained_gpu_table import markdown
 from transformer.runtime.errors import UserError
 
-PARTS = ("update", "search", "search-float32")
+PARTS = ("update", "adapter", "search", "search-float32")
 PROGRAMS = ("transformer", "transformers")
 ORDER = (
     ("NLLB-600M", "update"),
     ("NLLB-600M", "search"),
+    ("NLLB-600M", "adapter"),
     ("Whisper-small", "update"),
     ("Whisper-small", "search"),
     ("T5-base", "update"),
@@ -56,6 +59,7 @@ ORDER = (
     ("NLLB-1.3B", "update"),
     ("NLLB-1.3B", "search"),
     ("NLLB-3.3B", "update"),
+    *((model, "adapter") for model in SHAPES if model != "NLLB-600M"),
     *((model, "search-float32") for model in SHAPES),
 )
 """All cases, the most interesting first."""
@@ -74,8 +78,10 @@ Case = tuple[str, str, str]
 def contestant(case: Case, quick: bool) -> Contestant:
     """The program that measures a case."""
     model, part, program = case
-    what = part.partition("-")[0]
+    what = "search" if part.startswith("search") else "update"
     options: dict[str, Any] = {"name": model, "quick": quick}
+    if part == "adapter":
+        options["adapter"] = True
     if program == "transformers":
         options["device"] = "cpu" if quick else "cuda"
     elif what == "search":
@@ -179,7 +185,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--models", nargs="+", choices=SHAPES, default=tuple(SHAPES), help="all, if not given"
     )
     parser.add_argument(
-        "--part", nargs="+", choices=PARTS, default=PARTS[:2], help="of each model (update search)"
+        "--part", nargs="+", choices=PARTS, default=("update", "search"), help="of each model (update search)"
     )
     parser.add_argument(
         "--programs", nargs="+", choices=PROGRAMS, default=PROGRAMS, help="both, if not given"

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.speed.gpu_table import place_of
+from benchmarks.speed.pretrained import RANK
 from transformer.runtime.errors import UserError
 
 HEAD = (
@@ -14,10 +15,11 @@ HEAD = (
 )
 WHAT = {
     "update": "an update",
+    "adapter": f"an update, adapters of rank {RANK}",
     "search": "a step of the search",
     "search-float32": "a step of the search, float32 parameters",
 }
-PLANNED = {"update": "step", "search": "search", "search-float32": "search"}
+PLANNED = {"update": "step", "adapter": "adapter", "search": "search", "search-float32": "search"}
 """What `benchmarks.speed.pretrained` calls it."""
 CLOSE = 0.001
 """Share by which numbers of parameters may differ."""
@@ -90,7 +92,7 @@ def _step(line: Line) -> float:
 
 def _per_run(line: Line) -> float:
     """How often in a second a batch is trained on, or searched."""
-    return float((line["steps"] if line["part"] == "update" else 1) / line["median"])
+    return float((line["steps"] if line["part"] in ("update", "adapter") else 1) / line["median"])
 
 
 def _milliseconds(line: Line) -> str:

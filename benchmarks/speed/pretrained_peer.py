@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from benchmarks.speed.pretrained import LITTLE, SPECIAL, WORK, config_of, shape_of
+from benchmarks.speed.pretrained import LITTLE, RANK, SPECIAL, WORK, config_of, shape_of
 from benchmarks.speed.pretrained_programs import UPDATES, Result, batch_of, rows_of
 
 RATE = 1e-4
@@ -56,14 +56,19 @@ def about(model: Any) -> Result:
     return {"parameters": parameters, "attention": model.config._attn_implementation}
 
 
-def update(name: str, quick: bool, device: str) -> Callable[[], Result]:
-    """Updates with autocast to bfloat16, gradient checkpointing and fused AdamW."""
+def update(name: str, quick: bool, device: str, adapter: bool = False) -> Callable[[], Result]:
+    """Updates with autocast to bfloat16, gradient checkpointing and fused AdamW; of an adapter by `peft`."""
     import torch
 
     model = network(name, quick, device, "float32").train()
-    model.gradient_checkpointing_enable()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     model.config.use_cache = False
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, fused=True)
+    if adapter:
+        import peft
+
+        options = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear")
+        model = peft.get_peft_model(model, options)
+    optimizer = torch.optim.AdamW([x for x in model.parameters() if x.requires_grad], lr=RATE, fused=True)
     inputs = inputs_of(name, "update", quick, device, "float32")
     work = about(model) | {"tokens": inputs["labels"].numel(), "steps": UPDATES}
 

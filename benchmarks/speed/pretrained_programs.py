@@ -3,11 +3,12 @@
 import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import wait
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.pretrained import LITTLE, SPECIAL, WORK, config_of
+from benchmarks.speed.pretrained import LITTLE, SPECIAL, WORK, adapted, config_of
 
 UPDATES = 3
 """Of a timed run."""
@@ -66,15 +67,16 @@ def size_of(params: Any) -> int:
     return sum(x.size for x in jax.tree.leaves(params))
 
 
-def update(name: str, quick: bool) -> Callable[[], Result]:
-    """Updates, after which the loss of the last is returned."""
+def update(name: str, quick: bool, adapter: bool = False) -> Callable[[], Result]:
+    """Updates of all parameters or of an adapter, after which the loss of the last is returned."""
     import jax
     import jax.numpy as jnp
 
     from transformer.model.sharding import Replicas
     from transformer.runtime.compilation import keep_programs
-    from transformer.systems.parameters import model_shapes
+    from transformer.systems.parameters import declared_parameters, model_shapes
     from transformer.systems.registry import find_system
+    from transformer.training.parametrisation import parametrisation_of
     from transformer.training.plan.jobs import Job
     from transformer.training.schedule import make_optimizer
     from transformer.training.step import TrainState, configured_step
@@ -82,18 +84,24 @@ def update(name: str, quick: bool) -> Callable[[], Result]:
 
     keep_programs()
     config = config_of(name, 1, quick)
+    config = adapted(config) if adapter else config
     job = Job.of(find_system(config.system), config)
     config, optimizer, layout = job.config, make_optimizer(job.config), Replicas()
     variables = dict(model_shapes(job.system, config))
-    params = random_params(variables.pop("params"), "float32")
+    shapes = variables.pop("params")
+    how = parametrisation_of(config, shapes, declared_parameters(job.system, config))
+    params = random_params(shapes, "float32")
     if variables:
         raise ValueError(f"{name} has variables that are no parameters: {', '.join(variables)}")
     step = configured_step(config.training, job.model, job.objective(Decoder.load), optimizer, layout.gather)
     compiled = layout.compile_step(step, donate_state=True)
-    state = layout.place(TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, None))
+    trained, fixed = how.split(params)
+    start = TrainState(jnp.zeros((), jnp.int32), trained, optimizer.init(trained), {}, None)
+    state = layout.place(replace(start, fixed=fixed, parametrisation=how))
     batch = batch_of(name, rows_of(name, "update", quick), quick)
-    work = {"parameters": size_of(params), "tokens": batch["target"].size, "steps": UPDATES}
-    del params
+    parameters = size_of(params) + (size_of(trained) if adapter else 0)
+    work = {"parameters": parameters, "tokens": batch["target"].size, "steps": UPDATES}
+    del params, trained, fixed, start
     if config.data.batching == "packed":
         ones = {f"{side}_segments": np.ones(ids.shape, np.int32) for side, ids in batch.items()}
         batch |= ones
