@@ -85,7 +85,12 @@ SHAPES = {
     ),
     "BART-large": (
         BART,
-        _stacks(12, 1024, 4096, 16, vocab_size=50_265, activation_function="gelu"),
+        _stacks(
+            *(12, 1024, 4096, 16),
+            vocab_size=50_265,
+            activation_function="gelu",
+            max_position_embeddings=1024,
+        ),
     ),
     "NLLB-600M": _nllb(12, 1024, 4096),
     "NLLB-1.3B": _nllb(24, 1024, 8192),

@@ -9,8 +9,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.config import Config, OptimizerConfig
 from transformer.runtime.errors import UserError
-from transformer.training.plateau import scale_by_plateau
 from transformer.training.patterns import Path, matches
+from transformer.training.plateau import scale_by_plateau
 
 
 def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> optax.Schedule:
