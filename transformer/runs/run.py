@@ -35,8 +35,8 @@ from transformer.runs.checkpoints import Checkpoints, not_written
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import Log
 from transformer.runs.stores import RunStore, store_type
-from transformer.runtime.commands import command
 from transformer.runtime.arrays import on_local_devices
+from transformer.runtime.commands import command
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB, check_name, display_path, forbid_links, read_text, write_whole
 from transformer.systems.parameters import declared_parameters, model_shapes
