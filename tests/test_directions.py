@@ -17,6 +17,8 @@ from small_run import WORDS, changed, interrupted, quiet, same, small_config
 
 from transformer import DataConfig, Run, Translator
 from transformer.cli.decode import decode_main
+from transformer.cli.models import distill_main
+from transformer.cli.shortlist import shortlist_main
 from transformer.cli.train import train_main
 from transformer.config import Config, SpecialIds
 from transformer.data.corpus import silent
@@ -433,6 +435,21 @@ def test_an_imported_model_is_tuned_in_two_directions(tmp_path):
     with pytest.raises(UserError, match="--data.directions, language zul_Latn: this model has no such"):
         train(unknown, tmp_path / "other", watch=quiet())
     assert not (tmp_path / "other").exists()
+
+
+def test_commands_for_one_direction_refuse_several(learned, tmp_path, capfd, monkeypatch):
+    (tmp_path / "text").write_text("red dog\n")
+    text = str(tmp_path / "text")
+    for main, options, message in (
+        (shortlist_main, ["--source", text, "--target", text], "a shortlist is for one direction"),
+        (distill_main, [str(tmp_path / "out")], "a distillation is of one"),
+    ):
+        monkeypatch.setattr("sys.argv", ["transformer", str(learned), *options])
+        assert main() == 2
+        errors = capfd.readouterr().err
+        assert message in " ".join(errors.split())
+        assert "Traceback" not in errors
+    assert not (tmp_path / "out").exists()
 
 
 def test_codes_made_here_are_not_exported():

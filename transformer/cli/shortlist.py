@@ -48,6 +48,11 @@ def _shortlist(command_line: list[str]) -> None:
     from transformer.translator.translator import translation_of
 
     run = Run(arguments.run_dir)
+    if any(tokenizer.has_codes for tokenizer in translation_of(run).tokenizers):
+        raise UserError(
+            f"{run.name} translates between several languages, and a shortlist is for one direction: search "
+            "without it"
+        )
     texts = zip(*read_pairs(arguments.source, arguments.target), strict=True)
     tokenizers = translation_of(run).tokenizers
     ids = [tokenizer.encode_all(lines) for tokenizer, lines in zip(tokenizers, texts, strict=True)]

@@ -216,7 +216,8 @@ class Translation(TextTask, Lines):
             self.shortlist.write(folder / shortlist.FILE)
         source, target = self.tokenizers
         source.save(folder / "source.model")
-        if target.one_language or target.content() != source.content():
+        separate = target.one_language or not self.data.joint_vocabulary
+        if separate or target.content() != source.content():
             target.save(folder / "target.model")
 
     def content(self) -> bytes:

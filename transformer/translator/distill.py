@@ -66,6 +66,11 @@ def distill(
     from transformer.translator.translator import Translator
 
     run = Run(run_dir)
+    if text_data(run.config).directions:
+        raise UserError(
+            f"{run_dir} translates in several directions, and a distillation is of one: train its teacher "
+            "without --data.directions"
+        )
     if data is not None:
         check_given(locations(data, "data."), locations(run.config.data, "data."), run_dir)
     step = checkpoint if checkpoint == "average" else run.checkpoints.find(checkpoint)
@@ -74,11 +79,6 @@ def distill(
         "checkpoint": step,
         **dataclasses.asdict(decoding),
     }
-    if text_data(run.config).directions:
-        raise UserError(
-            f"{run_dir} translates in several directions, and a distillation is of one: train its teacher "
-            "without --data.directions"
-        )
     translator = Translator.load(run.name, checkpoint)
     translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})
     corpus = open_corpus(data or text_data(run.config))
