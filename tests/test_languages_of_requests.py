@@ -235,6 +235,9 @@ def test_systems_without_codes_refuse_the_options(system):
     arguments.target_language = "de"
     if issubclass(task, Translation):
         writer.refuse_unused(arguments)
+        arguments.language = "de"
+        with pytest.raises(UserError, match="--language: languages of texts are --source-language and"):
+            writer.refuse_unused(arguments)
         return
     with pytest.raises(UserError, match="--target-language: .*leave it out"):
         writer.refuse_unused(arguments)

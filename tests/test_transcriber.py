@@ -198,6 +198,8 @@ def test_references_of_recordings_are_texts_alone(run, spoken_files, decode, cap
     [
         (["--stream"], "--stream: .* hears recordings"),
         (["--tsv"], "--tsv: .* hears recordings"),
+        (["--source-language", "en"], "--source-language: the language of recordings is --language; leave"),
+        (["--target-language", "en"], "--target-language: Whisper .* only, with --task translate; leave"),
         (["--times"], "--times needs --format json"),
         (["--length-scale", "2"], "--length-scale: it is for nonautoregressive, synthesis, nonauto"),
         (["--iterations=2"], "--iterations: it is for nonautoregressive; leave it out"),

@@ -16,10 +16,11 @@ from transformer.cli.train import train_main
 from transformer.config import BeamConfig, position_limits
 from transformer.interop.pretrained import import_model
 from transformer.runs.config_json import to_json
-from transformer.systems.registry import REGISTRY
+from transformer.systems.registry import REGISTRY, find_system
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.writer import start_of
+from transformer.tasks.lines import Lines
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 DATA = Path(__file__).parent / "data" / "whisper"
@@ -86,13 +87,14 @@ def test_other_runs_refuse_the_options(decode, tmp_path, option):
     assert of_systems.keys() == REGISTRY.keys()
     value = OPTIONS[option]
     words = [f"--{option}", *[value] * isinstance(value, str)]
-    for system in of_systems.keys() - {"speech"}:
+    decoded = {name for name in of_systems if issubclass(find_system(name).task, Lines)}
+    for system in decoded - {"speech"}:
         config = of_systems[system]
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=300))
         (tmp_path / "config.json").write_text(to_json(config))
         status, _, said = decode(tmp_path, *words)
         assert status == 2
-        assert f"--{option}: {tmp_path}" in said
+        assert f"--{option}: " in said
         assert "leave it out" in said
     task = SpeechToText.without_corpus(PRESETS["speech"])
     task.codes = None

@@ -9,7 +9,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import input_lines
@@ -123,6 +123,7 @@ class Translations(Texts):
 
     does = "translates text"
     uses = OF_TRANSLATIONS
+    instead: ClassVar = {"language": "languages of texts are --source-language and --target-language"}
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Translator:
         """The model, and those that re-rank its hypotheses."""

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import is_recording, lines_of
@@ -31,6 +31,10 @@ class Transcriptions(Texts):
 
     does = "hears recordings"
     uses = ("reference", "alignments", *OF_SPEECH)
+    instead: ClassVar = {
+        "source_language": "the language of recordings is --language",
+        "target_language": "Whisper translates to English only, with --task translate",
+    }
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Transcriber:
         """The trained model, and the texts to compare with."""
