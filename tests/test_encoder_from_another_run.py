@@ -165,6 +165,29 @@ def test_it_learns_and_resumes_without_the_other_run(encoder, config, tmp_path):
         train(replace(begins, model=replace(begins.model, d_ff=99)), whole, watch=quiet())
 
 
+def test_a_frozen_encoder_stays_that_of_the_run(encoder, config, tmp_path):
+    """And one with a rate of its own moves less."""
+    start = changed(config, init_encoder_from=encoder.path, steps=4)
+    before = encoder.variables("best")["params"]
+
+    def moved(config, name):
+        """The largest change of each part of the encoder."""
+        after = Run(train(config, tmp_path / name, watch=quiet())).variables("last")["params"]
+        changes = jax.tree.map(
+            lambda x, y: float(abs(x - y).max()),
+            {part: after[part] for part in after if part.startswith(ENCODER)},
+            {part: before[part] for part in before if part.startswith(ENCODER)},
+        )
+        return {part: max(jax.tree.leaves(changes[part])) for part in changes}
+
+    frozen = moved(changed(start, freeze=("encoder", "source")), "frozen")
+    assert len(frozen) == 3
+    assert set(frozen.values()) == {0}
+    slow = replace(start, optimizer=replace(start.optimizer, groups=("encoder=0.01", "source=0.01")))
+    slower, free = moved(slow, "slow"), moved(start, "free")
+    assert all(0 < slower[part] < 0.1 * free[part] for part in free)
+
+
 def command(*words: object) -> int:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["train.py", *map(str, words)])
