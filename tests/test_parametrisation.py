@@ -1,18 +1,27 @@
 """What is trained and what is fixed: low-rank changes, frozen parts, added rows and rates by group."""
 
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from flax.traverse_util import flatten_dict, unflatten_dict
+from run_command import on_devices
 from toy_batches import WORDS, a_batch
 
-from transformer import Config, Transformer, TransformerConfig, UserError, translation_objective
+from transformer import PRESETS, Config, Transformer, TransformerConfig, UserError, translation_objective
 from transformer.config import OptimizerConfig
 from transformer.config.methods import AdapterConfig
 from transformer.config.training import TrainingConfig
 from transformer.model.parameters import count, declarations
+from transformer.systems.parameters import declared_parameters, model_shapes, with_any_sizes
+from transformer.systems.registry import REGISTRY, find_system, options_of
 from transformer.tasks.translation import Translation
 from transformer.training.objective import Context
 from transformer.training.parametrisation import DOWN, UP, WHOLE, Parametrisation, parametrisation_of
@@ -175,6 +184,45 @@ def test_the_norm_of_the_gradient_is_of_what_is_trained(params):
     of_part = sum(value for path, value in of_all.items() if path[0] not in FREEZE)
     assert float(part[1]["gradient_norm"]) == pytest.approx(of_part**0.5, rel=1e-3)
     assert float(part[1]["gradient_norm"]) < 0.99 * float(whole[1]["gradient_norm"])
+
+
+def test_fixed_parameters_keep_their_bits_in_every_layout():
+    """On one device, eight replicas and a mesh, whose other parameters agree."""
+    program = Path(__file__).parent / "trained_on_devices.py"
+    ran = subprocess.run([sys.executable, program], env=on_devices(8), capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    found = json.loads(ran.stdout.splitlines()[-1])
+    assert len(found) == 6
+    for name, result in found.items():
+        assert result["fixed"], name
+        assert result["difference"] < 1e-5, name
+        assert result["change"] > 0.01, name
+
+
+# --- every system ---
+
+
+@pytest.mark.parametrize("system", sorted(REGISTRY))
+def test_every_system_has_adapters_and_frozen_parts(system):
+    """Split and merged again, its parameters have their names, shapes and types."""
+    presets = [preset for preset in PRESETS.values() if preset.system == system]
+    options = options_of(system)
+    plain = Config(system, options.model(), options.data(), decoding=options.decoding())
+    config = with_any_sizes((presets or [plain])[0])
+    shapes = model_shapes(find_system(system), config)["params"]
+    declared = declared_parameters(find_system(system), config)
+    first = min(shapes)
+    for changes in (
+        {"adapter": AdapterConfig(rank=2)},
+        {"training": dataclasses.replace(config.training, freeze=(first,))},
+    ):
+        how = parametrisation_of(dataclasses.replace(config, **changes), shapes, declared)
+        trained, fixed = jax.eval_shape(how.split, shapes)
+        merged = jax.eval_shape(how.merge, trained, fixed)
+        assert jax.tree.map(lambda x: (x.shape, x.dtype), merged) == jax.tree.map(
+            lambda x: (x.shape, x.dtype), shapes
+        )
+        assert 0 < count(trained) < count(shapes)
 
 
 # --- added rows ---
