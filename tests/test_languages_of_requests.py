@@ -96,7 +96,7 @@ def test_requests_of_all_directions_join_one_search(runs, int8):
 def test_the_import_says_how_languages_are_chosen(tmp_path, capsys):
     import_command([str(DATA / "nllb"), str(tmp_path / "run")])
     assert "decode.py" in (said := capsys.readouterr().out)
-    assert said.rstrip().endswith("--source-language eng_Latn --target-language eng_Latn")
+    assert said.rstrip().endswith("--source-language eng_Latn --target-language deu_Latn")
 
 
 @pytest.mark.parametrize("pair", PAIRS)
