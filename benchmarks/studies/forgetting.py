@@ -1,12 +1,12 @@
 """Adds a direction to a model of two, and measures what it learns and what it forgets.
 
-`python -m benchmarks.studies.forgetting WORK --corpus DIR` trains a model from English to German and to French
-on a folder of train, validation and test in three languages (`train.en`, `train.de`, `train.fr`, ...), with
-the preset `multi30k`. Then it teaches it French to German in three ways: all parameters, all but the encoder
-(`--training.freeze encoder`), and adapters (`--adapter.rank`), each with the same updates and each seed. The
-best checkpoint, by validation BLEU of the new direction, translates the test set in all three directions. A
-table has chrF of each, the share of parameters that is trained, the optimizer's memory, and the time of the
-updates. Everything is in WORK: if interrupted, the same command continues.
+`python -m benchmarks.studies.forgetting WORK --corpus DIR` trains a model from English to German and to
+French on a folder of train, validation and test in three languages (`train.en`, `train.de`, `train.fr`,
+...), with the preset `multi30k`. Then it teaches it French to German in three ways: all parameters, all but
+the encoder (`--training.freeze encoder`), and adapters (`--adapter.rank`), each with the same updates and
+each seed. The best checkpoint, by validation BLEU of the new direction, translates the test set in all
+three directions. A table has chrF of each, the share of parameters that is trained, the optimizer's memory,
+and the time of the updates. Everything is in WORK: if interrupted, the same command continues.
 """
 
 import argparse
