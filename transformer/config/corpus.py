@@ -150,6 +150,14 @@ class DataConfig(CorpusConfig):
     """Tokenizer file to use instead of training one (with a joint vocabulary: for both languages)."""
     target_tokenizer: Path | None = None
     """Tokenizer file of the target, to use instead of training one, if vocabularies are separate."""
+    add_tokens: Path | None = None
+    """File with words to add to the vocabulary of --init-from, one per line. Each becomes one token, wherever
+    it stands in a text. Its embedding starts as the mean of those of the tokens that it replaces."""
+    add_language: tuple[str, ...] = ()
+    """Codes of languages to add to a model whose texts begin with such codes, such as fao_Latn for NLLB. The
+    embedding of a code starts as the mean of those of the other codes."""
+    first_added: Annotated[int, Range(0, LARGEST)] | None = None
+    """First id that --data.add-tokens and --data.add-language added; decided when a run begins."""
     subword_sampling: Annotated[float, NOT_NEGATIVE] = 0.0
     """Subword regularisation: BPE-dropout probability (bpe, e.g. 0.1), or alpha of sampling among
     segmentations (unigram, e.g. 0.2 to 0.5). 0: always the best segmentation."""

@@ -134,6 +134,12 @@ class ModelConfig:
         return ""
 
     @property
+    def growth_conflict(self) -> str:
+        """The option with which outputs depend on the size of the vocabulary, so that this cannot grow;
+        empty: there is none."""
+        return ""
+
+    @property
     def needs_whole_batch(self) -> str:
         """The option that needs a whole batch at once; empty: there is none."""
         return ""

@@ -101,6 +101,11 @@ def text_data(config: Config) -> DataConfig:
     return config.data
 
 
+def first_added(config: Config) -> int | None:
+    """The first id that was added to the vocabulary of the run that a config starts from, if any was."""
+    return config.data.first_added if isinstance(config.data, DataConfig) else None
+
+
 def flatten(config: "DataclassInstance", prefix: str = "") -> dict[str, Option]:
     """Every leaf of a config dataclass by its dotted name, e.g. `{"model.d_model": 512, ...}`."""
     leaves: dict[str, Option] = {}
@@ -130,7 +135,7 @@ def differences(old: Config, new: Config, besides: Container[str] = ()) -> list[
 
 DECIDED = {
     "model": ("dtype",),
-    "data": ("source_language", "target_language", "batching", "sampling_by"),
+    "data": ("source_language", "target_language", "batching", "sampling_by", "first_added"),
     "optimizer": ("decay_steps",),
     "training": ("bleu_tokenize", "error_rate"),
     "adapter": ("base_step", "base_hash"),

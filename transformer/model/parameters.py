@@ -26,7 +26,8 @@ Declarations = Mapping[tuple[str, ...], "Declared"]
 """The declaration of each parameter, by its path in "params"."""
 Initializer = Callable[..., Any]
 Axes = tuple[str | None, ...]
-"""The name of each axis: "model" (d_model), "heads", "hidden" (d_ff), "vocabulary"; None for any other."""
+"""The name of each axis: "model" (d_model), "heads", "hidden" (d_ff), "vocabulary", "positions";
+None for any other."""
 
 
 @struct.dataclass
@@ -98,6 +99,13 @@ def declarations(model: nn.Module, example: Arguments) -> Declarations:
     boxed = jax.eval_shape(lambda *arguments: nn.Module.init(model, jax.random.key(0), *arguments), *example)
     leaves = traverse_util.flatten_dict(boxed["params"])
     return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Declared)}
+
+
+def vocabulary_axes(declared: Declarations) -> dict[tuple[str, ...], int]:
+    """The axis of the ids of the vocabulary, of each parameter that has one."""
+    return {
+        path: leaf.names.index("vocabulary") for path, leaf in declared.items() if "vocabulary" in leaf.names
+    }
 
 
 def count(params: Any) -> int:

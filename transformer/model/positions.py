@@ -81,7 +81,7 @@ class PositionEncoding(Module):
             embedded += added.astype(embedded.dtype)
         elif c.positions == "learned":
             normal = nn.initializers.normal(c.d_model**-0.5)
-            table = param(self, "table", normal, (c.max_positions, c.d_model), ("vocabulary", "model"))
+            table = param(self, "table", normal, (c.max_positions, c.d_model), ("positions", "model"))
             embedded += table[positions].astype(embedded.dtype)
         if c.embedding_norm:
             embedded = normalization(c, name="norm")(embedded, mask, deterministic)

@@ -32,7 +32,7 @@ Devices = Sequence[jax.Device] | None
 AHEAD = 2  # batches that are on the devices before they are used
 AXIS = "batch"
 DATA, FSDP, TENSOR = "data", "fsdp", "tensor"
-AXES = {"vocabulary": TENSOR, "heads": TENSOR, "hidden": TENSOR, "model": FSDP}
+AXES = {"vocabulary": TENSOR, "positions": TENSOR, "heads": TENSOR, "hidden": TENSOR, "model": FSDP}
 """The mesh axis for each declared axis of a parameter (`transformer.model.parameters`), and of its optimizer
 state. Parameters and axes without one are replicated, and so are vectors of d_model."""
 ACTIVATIONS = (("rows", (DATA, FSDP)), ("vocabulary", TENSOR), ("heads", TENSOR))

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from transformer.config import Config
 from transformer.data.corpus import Corpus, Progress, Record, silent
+from transformer.runtime.errors import UserError
 from transformer.tasks.batches import Batches
 from transformer.tasks.metrics.scores import Metric, Score, mean_score
 
@@ -88,6 +89,28 @@ class Task(Batches):
         """A task that knows its fields and batches, but nothing of a corpus: for `--plan`. Its config has the
         sizes of the model."""
         return cls(config)
+
+    def grown(self, config: Config, words: Sequence[str], languages: Sequence[str]) -> "Task":
+        """This task with more words and languages, for a run that starts from a model of it. Its config has
+        the sizes of the model, and the first id that was added.
+
+        Args:
+          config: of the new run.
+          words: as in `Tokenizer.grown`.
+          languages: codes of languages.
+
+        Raises:
+          UserError: they cannot be added.
+        """
+        raise UserError(
+            f"--data.add-tokens, --data.add-language: a {type(self).__name__} task has no vocabulary that "
+            "can grow; leave them out"
+        )
+
+    def replaced_ids(self, grown: "Task") -> list[list[int]]:
+        """For each id that a task has been grown by, those of this one that it replaces. Its embedding is
+        their mean."""
+        return []
 
     def decide(self, corpus: Corpus) -> list[str]:
         """Decides in its config what the options of a new run leave open and its corpus determines, such as

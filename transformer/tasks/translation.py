@@ -11,9 +11,10 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from transformer.config import BleuTokenizer, Config, DecodingConfig, text_data
+from transformer.config import BleuTokenizer, Config, DecodingConfig, first_added, text_data
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features import shortlist
+from transformer.data.features.growth import first_new, replaced
 from transformer.data.features.shortlist import Shortlist
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.trained import Tokenizers, corpus_tokenizers
@@ -50,7 +51,7 @@ from transformer.tasks.metrics.scores import (
 from transformer.tasks.metrics.segmentation import bleu_tokenizer, warning_of
 from transformer.tasks.requests import TranslationRequest, languages_of
 from transformer.tasks.steering import TextSteering
-from transformer.tasks.task import Evaluation
+from transformer.tasks.task import Evaluation, Task
 from transformer.tasks.text import Steering, TextTask
 from transformer.tasks.vocabularies import SIDES, in_languages, stored_tokenizer, with_vocabulary
 
@@ -170,6 +171,35 @@ class Translation(TextTask, Lines):
             other = None if data.joint_vocabulary else data.vocab_size
             model = replace(model, vocab_size=data.vocab_size, target_vocab_size=other)
         return cls(replace(config, model=model), cast(Tokenizers, ()))
+
+    def grown(self, config: Config, words: Sequence[str], languages: Sequence[str]) -> "Translation":
+        """As `Task.grown`, without the shortlist, which does not know the words."""
+        source, target = self.tokenizers
+        model = config.model
+        if not self.data.joint_vocabulary or source.vocab_size != target.vocab_size:
+            raise UserError(
+                "--data.add-tokens, --data.add-language: this model has a vocabulary for each side, and only "
+                "one for both can grow; leave them out"
+            )
+        if model.growth_conflict:
+            raise UserError(
+                f"--data.add-tokens: with {model.growth_conflict} outputs depend on the size of the "
+                "vocabulary, which therefore cannot grow"
+            )
+        new = source.grown(words, languages)
+        other = new if target is source else target.grown(words, languages)
+        sizes: dict[str, Any] = {"vocab_size": new.vocab_size}
+        if model.target_vocab_size is not None:
+            sizes["target_vocab_size"] = new.vocab_size
+        data = replace(text_data(config), first_added=first_new(source, new))
+        return Translation(replace(config, model=replace(model, **sizes), data=data), (new, other))
+
+    def replaced_ids(self, grown: Task) -> list[list[int]]:
+        """As `Task.replaced_ids`."""
+        first = first_added(grown.config)
+        if first is None or not isinstance(grown, Translation):
+            return []
+        return replaced(self.tokenizers[0], grown.tokenizers[0], first)
 
     def decide(self, corpus: Corpus) -> list[str]:
         """How BLEU is computed and subwords are sampled. Reports the languages that the file names give."""

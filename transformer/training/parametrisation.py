@@ -8,7 +8,6 @@ only.
 """
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +16,8 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array
 
-from transformer.config import Config
-from transformer.model.parameters import Declarations, Params
+from transformer.config import Config, first_added
+from transformer.model.parameters import Declarations, Params, vocabulary_axes
 from transformer.runtime.errors import UserError
 from transformer.training.patterns import Path, chosen
 
@@ -33,8 +32,8 @@ class Parametrisation:
     """Parameters that are not trained."""
     low_rank: frozenset[tuple[Path, tuple[int, ...]]] = frozenset()
     """Fixed matrices with a low-rank change, and the axes that their products sum over."""
-    grown: frozenset[tuple[Path, int]] = frozenset()
-    """Tables whose first rows are fixed, and the number of these."""
+    grown: frozenset[tuple[Path, int, int]] = frozenset()
+    """Tables whose first rows are fixed: their axis of rows, and the number of these."""
     rank: int = 0
     """r: the width between the two factors of a change."""
     scale: float = 1.0
@@ -56,8 +55,8 @@ class Parametrisation:
         trained, fixed = flatten_dict(params), {}
         for path in self.fixed:
             fixed[path] = trained.pop(path)
-        for path, rows in self.grown:
-            trained[path], fixed[path] = trained[path][rows:], trained[path][:rows]
+        for path, axis, rows in self.grown:
+            fixed[path], trained[path] = jnp.split(trained[path], [rows], axis)
         for number, (path, axes) in enumerate(sorted(self.low_rank)):
             matrix = fixed[path] = trained.pop(path)
             inputs = [matrix.shape[axis] for axis in axes]
@@ -76,8 +75,8 @@ class Parametrisation:
         for path, axes in self.low_rank:
             down, up = (parts.pop((*path, factor)) for factor in (DOWN, UP))
             params[path] = _changed(params[path], down, up, self.scale, axes)
-        for path, _ in self.grown:
-            params[path] = _joined(params[path], parts.pop(path))
+        for path, axis, rows in self.grown:  # those of an adapter's base may have more, without a token
+            params[path] = _joined(params[path], parts.pop(path), axis, rows)
         return unflatten_dict(params | parts)
 
 
@@ -87,35 +86,35 @@ def _changed(matrix: Array, down: Array, up: Array, scale: float, axes: tuple[in
     return matrix + scale * jnp.moveaxis(change, range(len(axes)), axes)
 
 
-@jax.jit
-def _joined(old: Array, new: Array) -> Array:
-    return jnp.concatenate([old, new])
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _joined(old: Array, new: Array, axis: int, rows: int) -> Array:
+    return jnp.concatenate([jax.lax.slice_in_dim(old, 0, rows, axis=axis), new], axis)
 
 
 WHOLE = Parametrisation()
 """All parameters are trained."""
 
 
-def parametrisation_of(
-    config: Config, shapes: Params, declared: Declarations, before: Mapping[Path, int] | None = None
-) -> Parametrisation:
-    """That of a run.
+def parametrisation_of(config: Config, shapes: Params, declared: Declarations) -> Parametrisation:
+    """That of a run. If words were added to its vocabulary, their rows are trained in frozen tables too.
 
     Args:
       config: of the run.
       shapes: the parameters of its model, or their shapes.
       declared: their declarations.
-      before: the number of rows that tables had before words were added to them, by path.
 
     Raises:
       UserError: a pattern matches nothing; nothing would be trained; nothing can have a low-rank change.
     """
     leaves: dict[Path, Any] = flatten_dict(shapes)
-    tables = {path: rows for path, rows in (before or {}).items() if rows < leaves[path].shape[0]}
+    first = first_added(config)
+    tables = (
+        {} if first is None else {path: (axis, first) for path, axis in vocabulary_axes(declared).items()}
+    )
     adapter, frozen = config.adapter, config.training.freeze
     if not adapter.rank:
         fixed = chosen("--training.freeze", frozen, leaves)
-        grown = frozenset((path, tables[path]) for path in fixed & tables.keys())
+        grown = frozenset((path, *tables[path]) for path in fixed & tables.keys())
         if fixed == leaves.keys() and not grown:
             raise UserError("--training.freeze: nothing would be left to train; freeze less")
         return Parametrisation(fixed.difference(tables), grown=grown)
@@ -124,13 +123,18 @@ def parametrisation_of(
     if adapter.pattern:
         paths = chosen("--adapter.pattern", adapter.pattern, matrices)
     else:
-        paths = frozenset(path for path in matrices if not _has_vocabulary(path, declared))
+        paths = frozenset(path for path in matrices if not _is_table(path, declared))
     if not paths:
         raise UserError("--adapter.rank: this model has no matrix that can have a low-rank change")
+    if both := sorted(paths & tables.keys()):
+        raise UserError(
+            f"--adapter.pattern: words were added to {'.'.join(both[0])}, whose new rows are trained whole; "
+            "choose other parameters"
+        )
     return Parametrisation(
         frozenset(leaves.keys() - paths - tables.keys()),
         frozenset((path, matrices[path]) for path in paths),
-        frozenset((path, rows) for path, rows in tables.items() if path not in paths),
+        frozenset((path, *table) for path, table in tables.items()),
         adapter.rank,
         adapter.scale,
     )
@@ -145,5 +149,5 @@ def _summed(path: Path, leaf: Any, declared: Declarations) -> tuple[int, ...]:
     return tuple(range(leaf.ndim - 1))
 
 
-def _has_vocabulary(path: Path, declared: Declarations) -> bool:
-    return path in declared and "vocabulary" in declared[path].names
+def _is_table(path: Path, declared: Declarations) -> bool:
+    return path in declared and not {"vocabulary", "positions"}.isdisjoint(declared[path].names)

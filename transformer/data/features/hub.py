@@ -13,7 +13,7 @@ from transformer.config import SpecialIds
 from transformer.data.features.codes import codes
 from transformer.data.features.marks import MARKS, PART, Plain
 from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.features.vocabulary import to_utf8
+from transformer.data.features.vocabulary import SPACE, to_utf8
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import library
 from transformer.runtime.files import Json
@@ -90,8 +90,44 @@ class HubTokenizer(Tokenizer):
 
     def decode(self, ids: Iterable[int]) -> str:
         spelled = [index for index in self._checked(ids) if index not in self._silent]
-        text: str = self._tokenizer.decode(spelled, skip_special_tokens=False)
-        return text
+        if self._added_words.keys().isdisjoint(spelled):
+            text: str = self._tokenizer.decode(spelled, skip_special_tokens=False)
+            return text
+        pieces = [self._added_words.get(i) or self._tokenizer.id_to_token(i) for i in spelled]
+        joined: str = self._tokenizer.decoder.decode([piece for piece in pieces if piece is not None])
+        return joined
+
+    @functools.cached_property
+    def _added_words(self) -> dict[int, str]:
+        """Words that were added to the vocabulary, as pieces from which the library's decoder makes text."""
+        tokenizer = self._tokenizer
+        added = {i: token.content for i, token in tokenizer.get_added_tokens_decoder().items()}
+        added = {i: word for i, word in added.items() if i not in self._silent}
+        if not added or not tokenizer.decoder:
+            return {}
+        some = next(iter(added.values()))
+        ids = tokenizer.encode(f"{some} {some}", add_special_tokens=False).ids
+        space = "" if " " in tokenizer.decode(ids) else SPACE  # which is lost before such words
+        return {i: space + self._marks.stored(word) for i, word in added.items()}
+
+    def _with_pieces(self, words: Sequence[str], codes: Sequence[str]) -> Tokenizer:
+        tokenizers = library("tokenizers")
+        grown = tokenizers.Tokenizer.from_str(self.model)
+        before = grown.get_vocab(with_added_tokens=True)
+        grown.add_tokens(list(words))
+        grown.add_special_tokens(list(codes))
+        if isinstance(grown.pre_tokenizer, tokenizers.pre_tokenizers.Metaspace):
+            grown.pre_tokenizer.prepend_scheme = "first"  # no space after an added word
+        after = grown.get_vocab(with_added_tokens=True)
+        added = [index for piece, index in after.items() if piece not in before]
+        if len(added) < len(words) + len(codes):
+            raise UserError("--data.add-tokens: some words are the same for this tokenizer; leave them out")
+        if wrong := set(added) & {*astuple(self.special), *self.start}:
+            raise UserError(f"--data.add-tokens: id {min(wrong)} is a special one without a token")
+        size = max(self.vocab_size, 1 + max(added))
+        tokenizer = HubTokenizer(grown.to_str(), size, self.special, self.start)
+        tokenizer.has_codes = self.has_codes
+        return tokenizer
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._special.get(i) or self._shown(i) for i in self._checked(ids)]

@@ -19,6 +19,10 @@ class Plain:
         """The text of consecutive pieces, for display."""
         return self.spelled(pieces)
 
+    def stored(self, word: str) -> str:
+        """The piece of a whole word."""
+        return word
+
 
 class WordPieces(Plain):
     """How pieces are written if ## stands before those that continue a word."""
@@ -42,6 +46,10 @@ class ByteLevel(Plain):
 
     def spelled(self, pieces: Sequence[str]) -> str:
         return b"".join(map(self._written, pieces)).decode(errors="replace").replace(" ", SPACE)
+
+    def stored(self, word: str) -> str:
+        characters = {byte: character for character, byte in self._bytes.items()}
+        return "".join(characters[byte] for byte in word.encode())
 
     def _written(self, piece: str) -> bytes:
         """The bytes of a piece. One that was added to the vocabulary is text."""

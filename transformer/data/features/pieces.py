@@ -14,7 +14,7 @@ import sentencepiece
 from transformer.config import SpecialIds
 from transformer.data.features.codes import codes
 from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.features.vocabulary import SPACE, to_utf8
+from transformer.data.features.vocabulary import SPACE, to_utf8, with_undivided
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
@@ -94,6 +94,17 @@ class PiecesTokenizer(Tokenizer):
                 ids += [self._ids.get(word, self.special.unk) for word in words]
             encoded.append(ids)
         return encoded
+
+    def _with_pieces(self, words: Sequence[str], codes: Sequence[str]) -> Tokenizer:
+        saved = json.loads(self.content())
+        model = base64.b64encode(with_undivided(self.model, words)).decode()
+        saved |= {"model": model, "words": [*self.words, *words, *codes]}
+        if codes:
+            saved["apart"] = [*self.apart, *codes]
+        return self.read(saved)
+
+    def stored_pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self.words[index] or "" for index in ids]
 
     def knows(self, text: str) -> bool:
         return {self.special.unk, *self._bytes}.isdisjoint(self.encode(text))

@@ -19,6 +19,7 @@ import numpy as np
 import sentencepiece
 
 from transformer.config import SpecialIds
+from transformer.data.features.codes import CODE
 from transformer.data.features.subword_sampling import (
     check_strength,
     choose_candidate,
@@ -26,7 +27,7 @@ from transformer.data.features.subword_sampling import (
     uniform_draws,
 )
 from transformer.data.features.subwords import Subwords
-from transformer.data.features.vocabulary import SPACE, escape, to_utf8, unescape
+from transformer.data.features.vocabulary import SPACE, escape, to_utf8, undivided, unescape, with_undivided
 from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import brief, write_whole
 
@@ -97,6 +98,50 @@ class Tokenizer(ABC):
                 f"texts of this model begin with the code of their language: give {option}, such as "
                 f"{_some(self.codes)}"
             )
+
+    def grown(self, words: Sequence[str], languages: Sequence[str]) -> "Tokenizer":
+        """This tokenizer with more words and codes of languages. Its ids stay as they are. A word becomes one
+        token wherever it stands, unless the tokenizer divides text at spaces and punctuation.
+
+        Args:
+          words: without spaces. Their ids follow, in this order.
+          languages: codes such as eng_Latn, whose ids come last.
+
+        Raises:
+          UserError: a word or a code is known already, or cannot be one of this vocabulary.
+        """
+        known = set(self.stored_pieces(range(self.vocab_size)))
+        for word in words:
+            ids = self.encode(word)[len(self.start) :]
+            is_known = len(ids) == 1 and ids[0] != self.special.unk and ids[0] < self.vocab_size
+            if is_known or word in known:
+                raise UserError(f"--data.add-tokens: {word!r} is in the vocabulary already; leave it out")
+            if SPACE in word:
+                raise UserError(f"--data.add-tokens: {word!r} has {SPACE}, which stands for a space")
+        return self._with_pieces(words, [self._new_code(code, languages, known) for code in languages])
+
+    def _new_code(self, language: str, languages: Sequence[str], known: set[str]) -> str:
+        """The code of a new language as the vocabulary writes codes. Raises UserError if it cannot be one."""
+        option = f"--data.add-language {language}"
+        codes = self.codes
+        if not self.has_codes or not codes:
+            raise UserError(f"{option}: texts of this model begin with no code of a language; leave it out")
+        name = language.strip("_")
+        (some,) = self.stored_pieces([next(iter(codes.values()))])
+        code = f"__{name}__" if some.startswith("_") else name
+        if not CODE.fullmatch(code):
+            raise UserError(f"{option}: this is not the code of a language, such as {_some(codes)}")
+        if name in codes or code in known or sum(name == other.strip("_") for other in languages) > 1:
+            raise UserError(f"{option}: there is such a language already; leave it out")
+        return code
+
+    def _with_pieces(self, words: Sequence[str], codes: Sequence[str]) -> "Tokenizer":
+        """As `grown`, after its checks."""
+        raise UserError(f"--data.add-tokens: no words can be added to a {type(self).__name__}; leave it out")
+
+    def stored_pieces(self, ids: Iterable[int]) -> list[str]:
+        """The pieces as the vocabulary has them; "" for an id without one."""
+        return self.pieces(ids)
 
     @property
     def num_ids(self) -> int:
@@ -230,7 +275,19 @@ class SentencePieceTokenizer(Tokenizer):
         # The scores of a BPE model are the order in which it learned its merges.
         self._merge_scores = {piece: self._scores[i] for piece, i in self._text_ids.items()}
         self._within_words = all(SPACE not in piece[1:] for piece in self._text_ids)
-        self._words = re.compile(f"{SPACE}?[^{SPACE}]+|{SPACE}" if self._within_words else ".+", re.S)
+
+    @functools.cached_property
+    def _undivided(self) -> frozenset[str]:
+        return undivided(self._model)
+
+    @functools.cached_property
+    def _words(self) -> re.Pattern[str]:
+        """What merges do not cross: pieces that are never divided, and words if pieces are within them."""
+        whole = "|".join(map(re.escape, sorted(self._undivided, key=len, reverse=True)))
+        before = f"(?!{whole})" if whole else ""
+        inside = f"[^{SPACE}]" if self._within_words else "."
+        start = f"{SPACE}?(?:{before}{inside})+|{SPACE}" if self._within_words else f"(?:{before}.)+"
+        return re.compile(f"{whole}|{start}" if whole else start, re.S)
 
     @property
     def codes(self) -> Mapping[str, int]:
@@ -282,6 +339,9 @@ class SentencePieceTokenizer(Tokenizer):
     def content(self) -> bytes:
         return self._model
 
+    def _with_pieces(self, words: Sequence[str], codes: Sequence[str]) -> Tokenizer:
+        return SentencePieceTokenizer(with_undivided(self._model, words))
+
     def _prepared(self, text: str) -> bytes:
         return to_utf8(escape(text) if self._byte_ids else text)
 
@@ -295,7 +355,9 @@ class SentencePieceTokenizer(Tokenizer):
         draws = uniform_draws(rng)
         ids: list[int] = []
         for word in self._words.findall(self._processor.Normalize(text).decode()):
-            for symbol in merge_with_dropout(word, self._merge_scores, dropout, draws):
+            whole = word in self._undivided
+            symbols = [word] if whole else merge_with_dropout(word, self._merge_scores, dropout, draws)
+            for symbol in symbols:
                 if symbol in self._text_ids:
                     ids.append(self._text_ids[symbol])
                 elif self._byte_ids:

@@ -9,8 +9,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from io import BytesIO
+from typing import Any
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2 as description
 
 from transformer.config import SpecialIds
 from transformer.runtime.errors import UserError
@@ -21,6 +23,8 @@ SPACE = "\u2581"
 _ESCAPE = "\ufdd0"  # a noncharacter, which Unicode reserves for uses like this one
 _MOST_LINES = 2_000_000
 _LINE_LENGTH = 4_000
+_MODEL: Any = vars(description)["ModelProto"]  # made at import, so type checkers know nothing of it
+_UNDIVIDED = _MODEL.SentencePiece.USER_DEFINED
 _SMALLEST = 256 + 4 + 1  # bytes, special ids, the space
 
 
@@ -88,6 +92,23 @@ def train_sentencepiece(
     if vocab_size < smallest:
         raise _too_small(vocab_size, smallest)
     return model.getvalue()
+
+
+def with_undivided(model: bytes, words: Sequence[str]) -> bytes:
+    """The content of a model file with more pieces, of a kind that is never divided and needs no space before
+    it."""
+    described = _MODEL.FromString(model)
+    for word in words:
+        described.pieces.add(piece=word, score=0.0, type=_UNDIVIDED)
+    described.trainer_spec.vocab_size = len(described.pieces)
+    content: bytes = described.SerializeToString(deterministic=True)
+    return content
+
+
+def undivided(model: bytes) -> frozenset[str]:
+    """Those pieces of a model file."""
+    pieces = _MODEL.FromString(model).pieces
+    return frozenset(piece.piece for piece in pieces if piece.type == _UNDIVIDED)
 
 
 def _drawn_lines(texts: Iterable[str]) -> list[bytes]:

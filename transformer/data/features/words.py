@@ -110,6 +110,15 @@ class VocabularyTokenizer(Tokenizer):
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._pieces[index] for index in self._checked(ids)]
 
+    def _with_pieces(self, words: Sequence[str], codes: Sequence[str]) -> Tokenizer:
+        for word in words:
+            if (parts := self.cut(word)) != [word]:
+                raise UserError(
+                    f"--data.add-tokens: {word!r} is no token of a {self.kind} vocabulary, which divides it "
+                    f"into {' '.join(parts)}; leave it out"
+                )
+        return type(self)([*self._words, *words], self.special, self.start)
+
     def content(self) -> bytes:
         content: Json = {"kind": self.kind, "special": asdict(self.special), "words": self._words}
         content |= {"start": list(self.start)} if self.start and not self._codes else {}

@@ -38,6 +38,11 @@ class FastAutoregressiveConfig(ModelConfig):
 
     DTYPES = ("float32",)
 
+    @property
+    def growth_conflict(self) -> str:
+        """With it, words are frequent by their id and the size of the vocabulary."""
+        return "--model.frequent" if self.frequent < 1 else ""
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.d_model % 2:

@@ -159,6 +159,17 @@ def check_guidance(resolved: Resolved) -> None:
             raise UserError(f"--guidance.{what} {max(which)}: there are {count}, numbered from 1")
 
 
+def check_growth(resolved: Resolved) -> None:
+    """Raises UserError if words are added to no vocabulary."""
+    data = resolved.config.data
+    if resolved.config.training.init_from is not None or not isinstance(data, DataConfig):
+        return
+    for name in ("add_tokens", "add_language", "first_added"):
+        if getattr(data, name) not in (None, ()):
+            option = name.replace("_", "-")
+            raise UserError(f"--data.{option} needs --init-from RUN: the model whose vocabulary grows")
+
+
 def check_trained(resolved: Resolved) -> None:
     """Raises UserError if a pattern for parameters fits none, or nothing would be trained."""
     config, system = resolved.config, resolved.system
@@ -325,6 +336,7 @@ OF_CONFIG: tuple[Callable[[Resolved], None], ...] = (
     check_predictions,
     check_candidates,
     check_guidance,
+    check_growth,
     check_trained,
 )
 """Whether its parts go together, wherever it trains: `--plan` asks for this too."""

@@ -8,11 +8,16 @@ import flax.linen as nn
 import jax
 import optax
 
-from transformer.config import Config
+from transformer.config import Config, first_added
 from transformer.runs.base import check_base
 from transformer.runs.run import Run
+from transformer.systems.parameters import declared_parameters
 from transformer.systems.system import System
+<<<<<<< HEAD
 from transformer.training.loop.starts import encoder_variables
+=======
+from transformer.training.growth import with_added_rows
+>>>>>>> e967b4f (Words and languages are added to the vocabulary of a model that training starts from)
 from transformer.training.step import TrainState, init_state
 
 
@@ -73,5 +78,14 @@ def first_state(
         assert step is not None
         variables = parent.variables(step)
         check_base(run.name, config.adapter, variables["params"])
-        return initial(variables)
-    return initial(parent.variables("best") if parent else {})
+    else:
+        variables = parent.variables("best") if parent else {}
+    first = first_added(config)
+    if parent and first is not None:
+        variables["params"] = with_added_rows(
+            variables["params"],
+            declared_parameters(system, config),
+            first,
+            parent.task.replaced_ids(run.task),
+        )
+    return initial(variables)

@@ -4,7 +4,8 @@ import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer.config import Config, as_decided, differences
+from transformer.config import Config, DataConfig, as_decided, differences
+from transformer.data.features.growth import read_words
 from transformer.data.remote import has
 from transformer.model.placement import platform
 from transformer.runs.run import Run
@@ -12,6 +13,7 @@ from transformer.runtime.errors import UserError
 from transformer.systems.decided import decided_for
 from transformer.systems.registry import find_system
 from transformer.systems.system import System
+from transformer.tasks.task import Task
 from transformer.training.loop.resuming import check_unchanged, sized_like
 from transformer.training.loop.starts import as_begun, with_encoder
 
@@ -27,6 +29,8 @@ class Resolved:
     """The run that is resumed. None: it is a new one."""
     parent: Run | None = None
     """The run whose best model a new run starts from."""
+    task: Task | None = None
+    """That of the parent, with words that are added to its vocabulary. None: none are."""
 
 
 def resolve(config: Config, run_dir: Path | str | None) -> Resolved:
@@ -43,11 +47,31 @@ def resolve(config: Config, run_dir: Path | str | None) -> Resolved:
     elif config.training.init_encoder_from:
         config = with_encoder(config, Run(config.training.init_encoder_from))
     config = decided_for(system, config, platform())
+    task = None
     parent = Run(config.training.init_from) if config.training.init_from and not run else None
     if parent:
         parent.checkpoints.best()  # refuses a run without checkpoints
         config = _sized_like_parent(config, system, parent)
-    return Resolved(config, system, run, parent)
+        if isinstance(config.data, DataConfig):
+            task = _grown_task(config, config.data, parent)
+            config = task.config if task else config
+    return Resolved(config, system, run, parent, task)
+
+
+def _grown_task(config: Config, data: DataConfig, parent: Run) -> Task | None:
+    """The parent's task with the words and languages that the options add. None: they add none.
+
+    Raises:
+      UserError: they cannot be added.
+    """
+    if data.first_added is not None:
+        raise UserError(
+            f"--data.first-added {data.first_added}: it is decided when a run begins; leave it out"
+        )
+    words = [] if data.add_tokens is None else read_words(data.add_tokens)
+    if not words and not data.add_language:
+        return None
+    return parent.task.grown(config, words, data.add_language)
 
 
 def _existing(run_dir: Path | str | None, config: Config) -> Run | None:

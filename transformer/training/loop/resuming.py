@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 
-from transformer.config import Config, ModelConfig, as_decided, changed, differences
+from transformer.config import Config, ModelConfig, as_decided, changed, differences, first_added
 from transformer.config.locations import NOT_OPENED, as_options, locations
 from transformer.runs.run import Run
 from transformer.runtime.commands import command
@@ -65,6 +65,8 @@ def check_unchanged(run: Run, config: Config) -> None:
     texts = {name for name in locations(requested) | locations(run.config) if name.startswith("data.")}
     # another path to the same text: its content is compared when it is opened
     free = set(CHANGEABLE) - fixed | {name for name in texts if name.split(".")[-1] not in NOT_OPENED}
+    if first_added(run.config) is not None:  # which decided them
+        free |= {"model.vocab_size", "model.target_vocab_size"}
     if wrong := differences(run.config, requested, besides=free):
         raise UserError(
             f"{run.name} was made with other options: {'; '.join(wrong)}. To resume it, leave out the "

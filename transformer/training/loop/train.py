@@ -67,7 +67,9 @@ def train(
     if about:
         watch.message(about)
     corpus = open_corpus_shown(config, system.task, watch)
-    if known := run or parent:
+    if resolved.task:
+        task = resolved.task
+    elif known := run or parent:
         task = system.task.load(config, known.path)
     else:
         task = system.task.create(config, corpus, watch.progress)
