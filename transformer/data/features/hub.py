@@ -93,9 +93,14 @@ class HubTokenizer(Tokenizer):
         if self._added_words.keys().isdisjoint(spelled):
             text: str = self._tokenizer.decode(spelled, skip_special_tokens=False)
             return text
-        pieces = [self._added_words.get(i) or self._tokenizer.id_to_token(i) for i in spelled]
+        pieces = [self._piece(index) for index in spelled]
         joined: str = self._tokenizer.decoder.decode([piece for piece in pieces if piece is not None])
         return joined
+
+    def _piece(self, index: int) -> str | None:
+        """What the library's decoder reads for an id."""
+        piece: str | None = self._added_words.get(index) or self._tokenizer.id_to_token(index)
+        return piece
 
     @functools.cached_property
     def _added_words(self) -> dict[int, str]:
@@ -133,14 +138,14 @@ class HubTokenizer(Tokenizer):
         return [self._special.get(i) or self._shown(i) for i in self._checked(ids)]
 
     def _shown(self, index: int) -> str:
-        piece = self._tokenizer.id_to_token(index)
+        piece = self._piece(index)
         return f"<{index}>" if piece is None else self._marks.shown([piece])
 
     @functools.cached_property
     def by_piece(self) -> dict[str, int]:
         ids: dict[str, int] = {}
         for index in range(self.vocab_size):
-            piece = self._tokenizer.id_to_token(index)
+            piece = self._piece(index)
             if piece is not None and index not in self._silent:
                 ids.setdefault(self._marks.spelled([piece]), index)
         return {piece: index for piece, index in ids.items() if PART not in piece}
@@ -150,7 +155,8 @@ class HubTokenizer(Tokenizer):
         return [self._tokenizer.id_to_token(index) or "" for index in ids]
 
     def spelled(self, text: str) -> str | None:
-        return self._marks.spelled(self._tokenizer.encode(text, add_special_tokens=False).tokens)
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return self._marks.spelled([self._piece(index) or "" for index in ids])
 
     @functools.cached_property
     def _marks(self) -> Plain:
