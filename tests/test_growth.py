@@ -12,10 +12,11 @@ import pytest
 from flax.traverse_util import flatten_dict
 from small_run import changed, interrupted, quiet, same, small_config
 
-from transformer import Config, Run, SpecialIds, Translator, UserError, train
+from transformer import Config, GreedyConfig, Run, SpecialIds, Translator, UserError, train
 from transformer.config.methods import AdapterConfig
-from transformer.data.features.growth import first_new, replaced
+from transformer.data.features.growth import first_new, read_words, replaced
 from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
+from transformer.interop.pretrained import export_model, import_model
 from transformer.interop.vocabularies.files import read_pieces
 from transformer.model.parameters import Declared, vocabulary_axes
 from transformer.systems.parameters import declared_parameters, model_shapes, with_any_sizes
@@ -291,3 +292,127 @@ def test_a_grown_model_grows_again(folder, config, base, text, tmp_path):
     assert run.config.data.first_added == parent.config.model.vocab_size
     ids = run.task.tokenizers[0].encode("violet wombat")
     assert ids == [parent.task.tokenizers[0].encode("violet")[0], run.config.model.vocab_size - 1]
+
+
+# --- imported models ---
+
+
+@pytest.mark.parametrize("name", ["nllb", "mbart", "t5", "bart"])
+def test_an_export_carries_words_and_languages(name, tmp_path):
+    """It is imported again as the same model, with the same ids. transformers 5.24 reads such folders with the
+    same ids, and logits within 2e-6 (27 Nov 2026)."""
+    base = import_model(DATA / "pretrained" / name, tmp_path / "base")
+    small = small_config(tmp_path)
+    (tmp_path / "words.txt").write_text("Blorb\ncaféx\n")
+    data = {
+        "joint_vocabulary": True,
+        "max_length": 16,
+        "buckets": (16,),
+        "add_tokens": tmp_path / "words.txt",
+    }
+    languages = {}
+    if base.task.tokenizers[0].has_codes:
+        languages = {
+            "source_language": next(iter(base.task.tokenizers[0].codes)),
+            "target_language": "fao_Latn",
+        }
+        data |= {"add_language": ("fao_Latn",), **languages}
+    config = dataclasses.replace(
+        changed(small, init_from=base.path, steps=2, evaluate_every=2),
+        model=base.config.model,
+        data=dataclasses.replace(small.data, **data),
+        decoding=GreedyConfig(buckets=(16,), rows=4, extra_length=4),
+    )
+    train(config, tmp_path / "run", watch=quiet())
+    run = Run(tmp_path / "run")
+    export_model(run.path, tmp_path / "exported")
+    again = import_model(tmp_path / "exported", tmp_path / "again", **languages)
+    jax.tree.map(
+        np.testing.assert_array_equal, leaves(again.variables("best")), leaves(run.variables("best"))
+    )
+    first = run.config.data.first_added
+    for text in ("a Blorb reads", "two caféx near the Blorb"):
+        ids = run.task.tokenizers[0].encode(text)
+        assert first in ids
+        assert again.task.tokenizers[0].encode(text) == ids
+        assert run.task.tokenizers[0].decode(ids) == text
+    if languages:
+        before = leaves(base.variables("best"))["source_embedding.table"]
+        codes = list(base.task.tokenizers[0].codes.values())
+        still_run = train(still(config), tmp_path / "still", watch=quiet())
+        rows = leaves(Run(still_run).variables("last"))["source_embedding.table"]
+        np.testing.assert_allclose(rows[first + 2], before[codes].mean(0), rtol=1e-6)
+        np.testing.assert_array_equal(rows[:first], before[:first])
+
+
+# --- refusals ---
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, r"words\.txt: the file cannot be read: No such file"),
+        ("", "the file is empty: write one word on each line"),
+        ("violet\n\nhums\n", "line 2 is empty: write one word on each line"),
+        ("violet\nhums\nviolet\n", "line 3: 'violet' is on line 1 too; remove one"),
+        ("blue violet\n", "line 1: 'blue violet' has a space"),
+        ("violet\nred\n", "'red' is in the vocabulary already; leave it out"),
+        ("violet\n</s>\n", "'</s>' is in the vocabulary already; leave it out"),
+        (b"\xff\n", "the file is not text in UTF-8"),
+    ],
+)
+def test_files_with_mistakes(content, message, config, base, text, tmp_path):
+    if content is not None:
+        (tmp_path / "words.txt").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=message):
+        train(growing(config, base, tmp_path, text), tmp_path / "run", watch=quiet())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "language", "message"),
+    [
+        ("nllb", "eng_Latn", r"--data\.add-language eng_Latn: there is such a language already"),
+        ("nllb", "faroese", r"faroese: this is not the code of a language, such as .*eng_Latn"),
+        ("m2m", "fao_Latn", "fao_Latn: this is not the code of a language"),
+        ("unigram", "fao_Latn", "texts of this model begin with no code of a language; leave it out"),
+    ],
+)
+def test_languages_that_cannot_be_added(kind, language, message):
+    old = ALL[kind] if kind == "unigram" else ALL[kind].in_language(None, "--source-language")
+    with pytest.raises(UserError, match=message):
+        old.grown([], [language])
+
+
+def test_words_that_cannot_be_added():
+    with pytest.raises(UserError, match="'a-東' is no token of a word vocabulary, which divides it"):
+        ALL["word"].grown(["a-東"], [])
+    characters = train_tokenizer(TEXT, "character", 99)
+    with pytest.raises(UserError, match="'Blorb' is no token of a character vocabulary"):
+        characters.grown(["Blorb"], [])
+
+
+def test_options_without_a_model(folder, config, base, text, tmp_path):
+    for changes in ({"add_tokens": folder / "words.txt"}, {"add_language": ("fao_Latn",)}):
+        data = dataclasses.replace(config.data, **changes)
+        with pytest.raises(UserError, match=r"--data\.add-.* needs --init-from RUN"):
+            train(dataclasses.replace(config, data=data), tmp_path / "run", watch=quiet())
+    grown = growing(config, base, folder, text)
+    data = dataclasses.replace(grown.data, first_added=3)
+    with pytest.raises(UserError, match=r"--data\.first-added 3: it is decided when a run begins"):
+        train(dataclasses.replace(grown, data=data), tmp_path / "run", watch=quiet())
+    assert not (tmp_path / "run").exists()
+
+
+def test_separate_vocabularies_are_refused(folder, config, text, tmp_path):
+    base = import_model(DATA / "marian-separate", tmp_path / "base")
+    grown = growing(config, base, folder, text)
+    data = dataclasses.replace(grown.data, joint_vocabulary=False, max_length=8)
+    grown = dataclasses.replace(grown, model=base.config.model, data=data)
+    with pytest.raises(UserError, match="this model has a vocabulary for each side"):
+        train(grown, tmp_path / "run", watch=quiet())
+
+
+def test_words_of_a_file(tmp_path):
+    (tmp_path / "words.txt").write_bytes("Blorb\r\ncaféx".encode())
+    assert read_words(tmp_path / "words.txt") == ["Blorb", "caféx"]

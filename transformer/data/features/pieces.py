@@ -103,9 +103,6 @@ class PiecesTokenizer(Tokenizer):
             saved["apart"] = [*self.apart, *codes]
         return self.read(saved)
 
-    def stored_pieces(self, ids: Iterable[int]) -> list[str]:
-        return [self.words[index] or "" for index in ids]
-
     def knows(self, text: str) -> bool:
         return {self.special.unk, *self._bytes}.isdisjoint(self.encode(text))
 

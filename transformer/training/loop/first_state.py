@@ -13,11 +13,8 @@ from transformer.runs.base import check_base
 from transformer.runs.run import Run
 from transformer.systems.parameters import declared_parameters
 from transformer.systems.system import System
-<<<<<<< HEAD
-from transformer.training.loop.starts import encoder_variables
-=======
 from transformer.training.growth import with_added_rows
->>>>>>> e967b4f (Words and languages are added to the vocabulary of a model that training starts from)
+from transformer.training.loop.starts import encoder_variables
 from transformer.training.step import TrainState, init_state
 
 
