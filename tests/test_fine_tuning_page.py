@@ -39,6 +39,7 @@ def test_every_command_of_the_page(tmp_path, monkeypatch, capfd):
         for path, language in zip(write_text(tmp_path, split, count).values(), ("en", "de"), strict=True):
             path.rename(tmp_path / f"{split}.{language}")
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "words.txt").write_text("Blorb\ncaféx\n", encoding="utf-8")
     few = [word for option, value in FEW.items() for word in (f"--{option}", str(value))]
     mains = {
         "train.py": (train_main, few),

@@ -299,8 +299,7 @@ def test_a_grown_model_grows_again(folder, config, base, text, tmp_path):
 
 @pytest.mark.parametrize("name", ["nllb", "mbart", "t5", "bart"])
 def test_an_export_carries_words_and_languages(name, tmp_path):
-    """It is imported again as the same model, with the same ids. transformers 5.24 reads such folders with the
-    same ids, and logits within 2e-6 (27 Nov 2026)."""
+    """It is imported again as the same model, with the same ids."""
     base = import_model(DATA / "pretrained" / name, tmp_path / "base")
     small = small_config(tmp_path)
     (tmp_path / "words.txt").write_text("Blorb\ncaféx\n")
@@ -327,9 +326,9 @@ def test_an_export_carries_words_and_languages(name, tmp_path):
     run = Run(tmp_path / "run")
     export_model(run.path, tmp_path / "exported")
     again = import_model(tmp_path / "exported", tmp_path / "again", **languages)
-    jax.tree.map(
-        np.testing.assert_array_equal, leaves(again.variables("best")), leaves(run.variables("best"))
-    )
+    for path, table in leaves(run.variables("best")).items():  # T5 stores queries with another scale
+        rtol = 2e-7 if name == "t5" and "query" in path else 0
+        np.testing.assert_allclose(leaves(again.variables("best"))[path], table, rtol=rtol, err_msg=path)
     first = run.config.data.first_added
     for text in ("a Blorb reads", "two caféx near the Blorb"):
         ids = run.task.tokenizers[0].encode(text)

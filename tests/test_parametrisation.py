@@ -16,7 +16,7 @@ from run_command import on_devices
 from toy_batches import WORDS, a_batch
 
 from transformer import PRESETS, Config, Transformer, TransformerConfig, UserError, translation_objective
-from transformer.config import OptimizerConfig
+from transformer.config import DataConfig, OptimizerConfig
 from transformer.config.methods import AdapterConfig
 from transformer.config.training import TrainingConfig
 from transformer.model.parameters import count, declarations
@@ -45,10 +45,15 @@ def params():
     return jax.tree.map(lambda x: jnp.asarray(random.normal(0, 0.3, x.shape), jnp.float32), shapes)
 
 
-def of(freeze=(), before=None, **adapter):
-    config = Config(model=SMALL, training=TrainingConfig(freeze=freeze), adapter=AdapterConfig(**adapter))
+def of(freeze=(), first_added=None, **adapter):
+    config = Config(
+        model=SMALL,
+        data=DataConfig(first_added=first_added),
+        training=TrainingConfig(freeze=freeze),
+        adapter=AdapterConfig(**adapter),
+    )
     shapes = jax.eval_shape(MODEL.init, jax.random.key(0), *EXAMPLE)["params"]
-    return parametrisation_of(config, shapes, declarations(MODEL, EXAMPLE), before)
+    return parametrisation_of(config, shapes, declarations(MODEL, EXAMPLE))
 
 
 def trained_on(params, how, optimizer, steps=3, **options):
@@ -231,7 +236,7 @@ def test_every_system_has_adapters_and_frozen_parts(system):
 @pytest.mark.parametrize("options", [{"freeze": ("source_embedding", "encoder")}, {"rank": 2}])
 def test_added_rows_of_a_fixed_table_are_trained(params, options):
     rows = WORDS - 4
-    how = of(before={("source_embedding", "table"): rows}, **options)
+    how = of(first_added=rows, **options)
     state, _ = trained_on(params, how, optax.adam(1e-2))
     before, after = (tree["source_embedding"]["table"] for tree in (params, state.params))
     np.testing.assert_array_equal(after[:rows], before[:rows])
