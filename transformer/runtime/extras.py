@@ -9,6 +9,7 @@ from transformer.runtime.errors import UserError
 EXTRAS = {
     **dict.fromkeys(("soundfile", "soxr", "jiwer"), "'.[speech]'"),
     **dict.fromkeys(("gcsfs", "s3fs"), "'.[remote]'"),
+    **dict.fromkeys(("rouge_score", "seqeval"), "'.[tasks]'"),
     "tokenizers": "'.[pretrained]'",
     "jieba": "'.[chinese]'",
     "matplotlib": "'.[notebooks]'",
