@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
+from transformer.tasks.metrics.references import References, all_of, in_streams
 
 if TYPE_CHECKING:  # sacreBLEU is imported on first use: decoding does not need it
     from sacrebleu.metrics.base import Metric as SacreBleuMetric
@@ -108,17 +109,18 @@ def mean_score(scores: Mapping[str, Score]) -> Score:
     return Score(mean, "; ".join(signatures), f"mean {mean:.2f} of {detail}", values)
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str], tokenize: str = "13a") -> Score:
+def bleu(hypotheses: Sequence[str], references: References, tokenize: str = "13a") -> Score:
     """Corpus BLEU (Papineni et al. 2002; Post 2018).
 
     Args:
       hypotheses: one translation per sentence.
-      references: one reference each.
+      references: one or several for each, not necessarily as many for all. N-grams may be of any of them, and
+        the length is compared with the nearest.
       tokenize: sacreBLEU's tokenizer: "13a" for plain text; "none" for text that is already
         tokenised, which gives the tokenised BLEU of older papers.
 
     Raises:
-      UserError: the tokenizer is not installed, or cannot be downloaded.
+      UserError: the tokenizer is not installed, or cannot be downloaded; a sentence has no reference.
     """
     return _scored(bleu_metric(tokenize), hypotheses, references)
 
@@ -134,16 +136,18 @@ def bleu_metric(tokenize: str, **options: Any) -> "SacreBleuMetric":
         raise UserError(f"sacreBLEU's tokenizer {tokenize} cannot be used: {reason}") from error
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Character n-gram F-score (Popovic 2015). Arguments as `bleu`."""
+def chrf(hypotheses: Sequence[str], references: References) -> Score:
+    """Character n-gram F-score (Popovic 2015), with the best of several references for each sentence.
+    Arguments as `bleu`."""
     from sacrebleu.metrics.chrf import CHRF
 
     return _scored(CHRF(), hypotheses, references)
 
 
-def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """Percentage of translations that are equal to their references."""
-    right = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
+def exact_match(hypotheses: Sequence[str], references: References) -> Score:
+    """Percentage of translations that are equal to their reference, or to one of several."""
+    pairs = zip(hypotheses, references, strict=True)
+    right = sum(hypothesis in all_of(texts) for hypothesis, texts in pairs)
     share = 100 * right / max(len(references), 1)
     return Score(
         share,
@@ -152,6 +156,7 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     )
 
 
-def _scored(metric: "SacreBleuMetric", hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    result = metric.corpus_score(list(hypotheses), [list(references)])
+def _scored(metric: "SacreBleuMetric", hypotheses: Sequence[str], references: References) -> Score:
+    streams: Any = in_streams(references)  # sacreBLEU's annotation lacks the None that its text allows
+    result = metric.corpus_score(list(hypotheses), streams)
     return Score(result.score, str(metric.get_signature()), str(result))

@@ -1,0 +1,174 @@
+"""Scores of parse trees: parts of speech, and labelled bracketing as EVALB counts it (Sekine and Collins
+1997).
+
+With the parameters of COLLINS.prm: constituents are a label and its first and last word. Parts of speech are
+no constituents. Punctuation and traces are removed with the brackets that have nothing else, brackets of the
+root are not counted, labels are compared without functions (NP-SBJ is NP), and ADVP is PRT.
+
+EVALB skips an output that is no tree or has other words than its reference. Here it counts as one without
+brackets, and all its tags as wrong: otherwise a model would gain by failing on difficult sentences.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from transformer.data.trees import Tree, read_tree
+from transformer.tasks.metrics.scores import Metric, Score
+
+BRACKETING_F1 = Metric("bracketing_f1", "bracketing F1")
+BRACKETING_PRECISION = Metric("bracketing_precision", "bracketing precision")
+BRACKETING_RECALL = Metric("bracketing_recall", "bracketing recall")
+TAGGING_ACCURACY = Metric("tagging_accuracy", "tagging accuracy")
+WELL_FORMED = Metric("well_formed", "well-formed trees")
+
+PUNCTUATION = frozenset((",", ":", "``", "''", "."))
+"""Parts of speech that are removed with their words."""
+TRACE = "-NONE-"
+ROOTS = frozenset(("", "TOP", "ROOT", "S1"))
+"""Labels that are not counted: COLLINS.prm has TOP; others are those of other treebanks and parsers."""
+EQUIVALENT = {"PRT": "ADVP"}
+
+
+class Bracket(NamedTuple):
+    """A constituent."""
+
+    label: str
+    start: int
+    """The number of words before it."""
+    stop: int
+
+
+class Parse(NamedTuple):
+    """What is compared of a tree."""
+
+    words: list[str]
+    """Without those that are removed."""
+    tags: list[str]
+    brackets: Counter[Bracket]
+
+
+class Counts(NamedTuple):
+    """Brackets and trees of a corpus."""
+
+    right: int
+    output: int
+    expected: int
+    complete: int
+    """Sentences with all brackets right, and no others."""
+    invalid: int
+    """Outputs that are no tree, or one of other words."""
+
+
+def bracketing_f1(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """F1 of labelled brackets of a corpus, as a percentage.
+
+    Args:
+      hypotheses: an output for each sentence, in brackets.
+      references: its tree.
+
+    Raises:
+      ValueError: a reference is no tree.
+    """
+    counts = count_brackets(hypotheses, references)
+    return _score("F1", 2 * counts.right, counts.output + counts.expected, counts)
+
+
+def bracketing_precision(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """The percentage of the output's brackets that are right. Arguments as of `bracketing_f1`."""
+    counts = count_brackets(hypotheses, references)
+    return _score("precision", counts.right, counts.output, counts)
+
+
+def bracketing_recall(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """The percentage of the references' brackets that were output. Arguments as of `bracketing_f1`."""
+    counts = count_brackets(hypotheses, references)
+    return _score("recall", counts.right, counts.expected, counts)
+
+
+def tagging_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+    """The percentage of words, without punctuation, with the right part of speech. Arguments as of
+    `bracketing_f1`."""
+    right = total = 0
+    for parse, expected in _parsed(hypotheses, references):
+        total += len(expected.tags)
+        if parse:
+            right += sum(tag == other for tag, other in zip(parse.tags, expected.tags, strict=True))
+    share = 100 * right / max(total, 1)
+    signature = f"{right} of {total} right"
+    return Score(share, signature, f"tagging accuracy = {share:.2f} ({signature})")
+
+
+def well_formed(hypotheses: Sequence[str]) -> Score:
+    """The percentage of outputs that are a tree."""
+    count = sum(_tree(text) is not None for text in hypotheses)
+    share = 100 * count / max(len(hypotheses), 1)
+    signature = f"{count} of {len(hypotheses)} are trees"
+    return Score(share, signature, f"well-formed trees = {share:.2f} ({signature})")
+
+
+def count_brackets(hypotheses: Sequence[str], references: Sequence[str]) -> Counts:
+    """Counts brackets. Arguments as of `bracketing_f1`."""
+    total = Counts(0, 0, 0, 0, 0)
+    for parse, expected in _parsed(hypotheses, references):
+        brackets = parse.brackets if parse else Counter[Bracket]()
+        right = (brackets & expected.brackets).total()
+        is_complete = parse is not None and brackets == expected.brackets
+        counts = (right, brackets.total(), expected.brackets.total(), is_complete, parse is None)
+        total = Counts(*map(sum, zip(total, counts, strict=True)))
+    return total
+
+
+def parse_of(tree: Tree) -> Parse:
+    """The words, parts of speech and brackets of a tree that are compared."""
+    parse = Parse([], [], Counter())
+    _add(tree, parse)
+    return parse
+
+
+def _add(tree: Tree, parse: Parse) -> None:
+    label = _without_function(tree.label)
+    if tree.is_preterminal:
+        if label not in PUNCTUATION and label != TRACE:
+            parse.words.extend(tree.words())
+            parse.tags.append(label)
+        return
+    start = len(parse.words)
+    for child in tree.children:
+        if isinstance(child, str):  # a word without a part of speech
+            parse.words.append(child)
+            parse.tags.append("")
+        else:
+            _add(child, parse)
+    stop = len(parse.words)
+    if stop > start and label not in ROOTS:
+        parse.brackets[Bracket(EQUIVALENT.get(label, label), start, stop)] += 1
+
+
+def _without_function(label: str) -> str:
+    """A label without what follows a hyphen or an equals sign, unless it begins with one, as -LRB- does."""
+    return label if label.startswith("-") else label.partition("-")[0].partition("=")[0]
+
+
+def _parsed(hypotheses: Sequence[str], references: Sequence[str]) -> Iterator[tuple[Parse | None, Parse]]:
+    """The parse of each output, None if it is invalid, and that of its reference."""
+    for hypothesis, reference in zip(hypotheses, references, strict=True):
+        expected, tree = parse_of(read_tree(reference)), _tree(hypothesis)
+        parse = parse_of(tree) if tree else None
+        yield parse if parse and parse.words == expected.words else None, expected
+
+
+def _tree(text: str) -> Tree | None:
+    try:
+        return read_tree(text)
+    except ValueError:
+        return None
+
+
+def _score(name: str, numerator: int, denominator: int, counts: Counts) -> Score:
+    value = 100 * numerator / max(denominator, 1)
+    detail = (
+        f"bracketing {name} = {value:.2f} ({counts.right} right, {counts.output} output, {counts.expected} "
+        f"expected; {counts.complete} trees complete, {counts.invalid} invalid)"
+    )
+    return Score(value, f"evalb:COLLINS.prm|invalid:{counts.invalid} as empty", detail)
