@@ -7,13 +7,28 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from transformer.config import DataConfig
 from transformer.config.texts import TextsConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, Records, silent
-from transformer.data.sources import built_in, dialogue, pointing, pronunciation, spelling, spoken
+from transformer.data.sources import (
+    built_in,
+    conversations,
+    dialogue,
+    generated,
+    opinions,
+    pointing,
+    pronunciation,
+    reports,
+    spelling,
+    spoken,
+    stories,
+    topics,
+    treebank,
+)
 from transformer.data.sources.built_in import inflection, lexicon
 from transformer.data.sources.directed import (
     Direction,
@@ -38,6 +53,11 @@ SPLITS = ("train", "validation", "test")
 HELD_OUT = 1000  # sentences in built-in validation and test sets; most that is held out of a training text
 HELD_OUT_NOTE = "no validation text was given: a part of the training text, always the same, is held out"
 SHARE = 0.05  # of a training text that is held out
+
+
+def _paths(*modules: ModuleType) -> list[Path]:
+    """The files of modules."""
+    return [Path(str(module.__file__)) for module in modules]
 
 
 BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
@@ -71,9 +91,20 @@ BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
     ),
     "pronunciation": (
         "built-in pronounced numbers",
-        [Path(str(module.__file__)) for module in (pronunciation, spoken, inflection, lexicon, dialogue)],
+        _paths(pronunciation, spoken, inflection, lexicon, dialogue),
         pronunciation.pairs,
     ),
+    **{
+        name: (title, _paths(module, *imported, generated, dialogue), module.pairs)
+        for name, title, module, *imported in (
+            ("reports", "built-in reports with summaries", reports),
+            ("stories", "built-in stories with questions", stories, lexicon),
+            ("conversations", "built-in conversations with replies", conversations),
+            ("opinions", "built-in opinions with sentiments", opinions),
+            ("topics", "built-in documents with topics", topics, lexicon),
+            ("treebank", "built-in sentences with trees", treebank, inflection, lexicon),
+        )
+    },
 }
 """Built-in corpora: display name, source files that determine the text, and generator."""
 
