@@ -98,8 +98,10 @@ class DataConfig(CorpusConfig):
     dataset: str = "built-in"
     """Corpus: built-in (English-German), dialogue-en or dialogue-zh (greetings and answers with names),
     sorting (numbers, and the same in order), convex-hull (points, and the vertices of their hull), spelling
-    (digits, and the letters of their names), pronunciation (numbers, and their phonemes), or a TFDS
-    translation dataset such as wmt14_translate/de-en. Ignored if text files are given."""
+    (digits, and the letters of their names), pronunciation (numbers, and their phonemes), reports (and their
+    summaries), stories (with a question, and its answer), conversations (turns, and the reply), opinions (and
+    their sentiment), topics (documents, and one to four labels), treebank (sentences, and their trees), or a
+    TFDS translation dataset such as wmt14_translate/de-en. Ignored if text files are given."""
     source_language: str | None = None
     """Source language, such as en: of a TFDS dataset, and for file names and reports. None: that of the
     built-in corpus, or the suffix of --data.train-source, such as .en; otherwise unknown."""
