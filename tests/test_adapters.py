@@ -259,7 +259,18 @@ def test_a_merged_model_is_exported(tmp_path):
         ({"freeze": ("encoderr",)}, r"--training\.freeze encoderr: no parameter has such a name"),
         ({"freeze": ("*",)}, r"--training\.freeze: nothing would be left to train"),
         ({"groups": ("foo=1",)}, r"--optimizer\.groups foo: no parameter has such a name"),
-        ({"groups": ("encoder=1",), "freeze": ("encoder",)}, r"--optimizer\.groups encoder: no parameter"),
+        (
+            {"groups": ("encoder=1",), "freeze": ("encoder",)},
+            r"groups encoder: what has such names is not trained",
+        ),
+        (
+            {"groups": ("source=1",), "adapter": AdapterConfig(rank=2), "init_from": True},
+            r"--optimizer\.groups source: what has such names is not trained; leave it out",
+        ),
+        (
+            {"adapter": AdapterConfig(rank=999), "init_from": True},
+            r"--adapter\.rank 999: changes of these matrices have a rank of at most \d+; choose",
+        ),
         ({"adapter": AdapterConfig(pattern=("*query",))}, r"--adapter\.pattern: it has no effect without"),
         (
             {"adapter": AdapterConfig(rank=2), "freeze": ("encoder",), "init_from": True},

@@ -8,6 +8,7 @@ from configs import CONFIGS
 from transformer import DataConfig, SampleConfig, TransformerConfig, UserError
 from transformer.cli.command_line import TrainLine
 from transformer.cli.train import _initial_arguments, announced
+from transformer.config import changed as everything
 from transformer.config import differences, flatten
 from transformer.systems.presets import PRESETS
 
@@ -38,6 +39,24 @@ def test_every_preset_is_announced_beside_every_other() -> None:
     tiny = PRESETS["tiny"]
     changed = dataclasses.replace(tiny, training=dataclasses.replace(tiny.training, steps=7))
     assert announced(changed, tiny, "tiny") == "Preset tiny, with --training.steps 7"
+
+
+def test_several_values_are_shown_as_a_command_line_has_them() -> None:
+    tiny = PRESETS["tiny"]
+    data = dataclasses.replace(tiny.data, directions=("en:de", "de:en"))
+    changed = dataclasses.replace(tiny, data=data)
+    assert announced(changed, tiny, "tiny") == "Preset tiny, with --data.directions en:de de:en"
+    assert differences(tiny, changed) == "--data.directions: none -> en:de de:en"
+
+
+def test_a_message_names_a_few_of_many_differences() -> None:
+    text = differences(PRESETS["tiny"], PRESETS["big"])
+    assert len(text) < 400
+    several, _, more = text.rpartition("; and ")
+    assert several.count(" -> ") == several.count("; ") + 1 == 5
+    changed = dataclasses.replace(PRESETS["tiny"], system="other")
+    assert more == f"{len(everything(PRESETS['tiny'], PRESETS['big'])) - 5} more"
+    assert differences(PRESETS["tiny"], changed) == "--system: transformer -> other"
 
 
 def test_a_run_that_does_not_exist_yet_is_announced_with_its_text() -> None:

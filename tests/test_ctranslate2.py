@@ -55,14 +55,14 @@ def edit(path, **changes):
 
 
 def test_the_unknown_word_may_be_left_out_of_the_list_and_lists_may_be_plain(tmp_path):
-    """As older versions wrote them."""
+    """As older versions wrote them, and with a byte order mark, as some editors do."""
     folder = copied("plain", tmp_path)
     (folder / "config.json").unlink()
     for side in ("source", "target"):
         path = folder / f"{side}_vocabulary.json"
         words = json.loads(path.read_text())
         assert words.pop() == "<unk>"
-        path.with_suffix(".txt").write_text("\n".join(words) + "\n")
+        path.with_suffix(".txt").write_text("\ufeff" + "\n".join(words) + "\n", encoding="utf-8")
         path.unlink()
     import_model(folder, tmp_path / "run")
     import_model(DATA / "plain", tmp_path / "as it was")

@@ -378,7 +378,7 @@ SMALL = ["--data.vocab-size=285", "--data.batch-tokens=600", "--data.max-length=
 
 
 def test_the_commands_of_the_page(tmp_path, monkeypatch, capfd):
-    """As printed, with small models."""
+    """As printed, with small models, and what the end of a training suggests."""
     page = (Path(__file__).parent.parent / "docs" / "data.md").read_text(encoding="utf-8")
     section = re.search(r"## Several directions\n(.*?)\n## ", page, re.DOTALL)[1]
     blocks = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
@@ -387,7 +387,9 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capfd):
     for language in ("de", "fr"):
         write(tmp_path, f"train.{language}", 60, 0, ["en", language])
     write(tmp_path, "val", 6, 1, ["en", "de", "fr"])
-    for command in commands:
+    queue = list(commands)
+    while queue:
+        command = queue.pop(0)
         text, _, last = command.rpartition(" | ")
         _, program, *options = shlex.split(last)
         if program == "train.py":
@@ -400,7 +402,9 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capfd):
             main, words = decode_main, [program, *options, "--input", "lines"]
         monkeypatch.setattr("sys.argv", words)
         assert main() == 0, (command, capfd.readouterr().err)
-        assert capfd.readouterr().out.strip()
+        out = capfd.readouterr().out
+        assert out.strip()
+        queue += re.findall("^Try: (echo .*)", out, re.MULTILINE)
     assert len(commands) == 6
 
 

@@ -358,6 +358,8 @@ def test_an_export_carries_words_and_languages(name, tmp_path):
         ("violet\nred\n", "'red' is in the vocabulary already; leave it out"),
         ("violet\n</s>\n", "'</s>' is in the vocabulary already; leave it out"),
         (b"\xff\n", "the file is not text in UTF-8"),
+        ("violet\nhu\0ms\n", r"line 2: 'hu\\x00ms' has a control character; remove it"),
+        ("hu\x1bms\n", r"line 1: 'hu\\x1bms' has a control character; remove it"),
     ],
 )
 def test_files_with_mistakes(content, message, config, base, text, tmp_path):
@@ -413,5 +415,5 @@ def test_separate_vocabularies_are_refused(folder, config, text, tmp_path):
 
 
 def test_words_of_a_file(tmp_path):
-    (tmp_path / "words.txt").write_bytes("Blorb\r\ncaféx".encode())
+    (tmp_path / "words.txt").write_bytes("\ufeffBlorb\r\ncaféx".encode())
     assert read_words(tmp_path / "words.txt") == ["Blorb", "caféx"]

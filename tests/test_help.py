@@ -166,6 +166,16 @@ def test_a_docstring_is_taken_in_paragraphs():
     assert texts(Below) == texts(Above) == texts(Again) == whole
 
 
+@pytest.mark.parametrize(
+    "words", [("fine-tune",), *(("tiny", "--variant", name) for name in VARIANTS if VARIANTS[name].continues)]
+)
+def test_options_for_a_trained_model_are_described_without_one(words, monkeypatch, capfd):
+    status, everything, errors = run(monkeypatch, capfd, "train", *words, "--help-all")
+    assert (status, errors) == (0, "")
+    assert "--training.init-from" in everything
+    assert run(monkeypatch, capfd, "train", *words)[0] == 2
+
+
 def test_common_options_are_options(monkeypatch, capfd):
     status, everything, _ = run(monkeypatch, capfd, "train", "--help-all")
     assert status == 0

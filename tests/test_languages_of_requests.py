@@ -16,6 +16,7 @@ from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.models import import_command
 from transformer.cli.translations import Translations
 from transformer.cli.writer import OF_SOME_TASKS
+from transformer.data.store import Pair
 from transformer.interop.pretrained import import_model
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import REGISTRY, find_system
@@ -252,6 +253,11 @@ def test_another_pair_can_be_trained(runs, translator):
     one = dataclasses.replace(config.data, source_language="eng_Latn")
     with pytest.raises(UserError, match="give --data.target-language, such as"):
         task.load(dataclasses.replace(config, data=one), runs / "any").decide(None)
+    with pytest.raises(UserError, match="give --data.target-language, such as"):
+        task.load(dataclasses.replace(config, data=one), runs / "any").examples([Pair("a dog", "ein hund")])
+    unknown = dataclasses.replace(config.data, **named(("eng_Latn", "deu_Latm")))
+    with pytest.raises(UserError, match="--data.target-language deu_Latm: this model has no such language"):
+        task.load(dataclasses.replace(config, data=unknown), runs / "any")
     data = dataclasses.replace(config.data, **named(PAIRS[1]))
     loaded = task.load(dataclasses.replace(config, data=data), runs / "any")
     assert isinstance(loaded, Translation)

@@ -71,13 +71,13 @@ def test_diverse_beams_are_named():
 
 
 def test_what_is_not_exported_is_named():
-    search = BeamConfig(coverage_penalty=0.2, noise=0.1, beam_size=4, groups=2)
+    search = BeamConfig(coverage_penalty=0.2, noise=0.1, beam_size=4, groups=2, extra_length=9)
     said = "\n".join(not_exported(search))
-    for option in ("--extra-length 50", "--penalty wu", "--noise", "--coverage-penalty 0.2", "--groups 2"):
+    for option in ("--extra-length 9", "--penalty wu", "--noise", "--coverage-penalty 0.2", "--groups 2"):
         assert option in said
     assert "one sample is drawn there" in not_exported(SampleConfig())[-1]
     assert "nothing there chooses among the 64 candidates" in not_exported(MbrConfig())[-1]
     one = not_exported(BeamConfig(beam_size=1, repetition_penalty=2.0))
-    assert ["factor on log-probabilities" in one[1], "--stop exact of one beam" in one[2]] == [True, True]
+    assert ["factor on log-probabilities" in one[0], "--stop exact of one beam" in one[1]] == [True, True]
     phrases = search_to_hub(search, {4: 2, 5: 3}, [(4, 5), (6,)], 9, 1024)["bad_words_ids"]
     assert phrases == [[9], [2, 3]]  # one with an id that is not exported cannot occur

@@ -304,7 +304,9 @@ def test_groups_have_their_own_rates(params):
         np.testing.assert_allclose(grouped[path], factor * update, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("group", ["encoder", "encoder=", "=1", "encoder=0", "encoder=-1", "a=inf", "a=nan"])
+@pytest.mark.parametrize(
+    "group", ["encoder", "encoder=", "=1", "encoder=0", "encoder=-1", "a=inf", "a=nan", "a=1 b=1", "a==1"]
+)
 def test_a_group_needs_a_name_and_a_factor(group):
     with pytest.raises(UserError, match=r"--optimizer\.groups .*NAME=FACTOR"):
         OptimizerConfig(groups=(group,))

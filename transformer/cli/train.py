@@ -133,7 +133,7 @@ def _default(line: TrainLine) -> Config:
     continuing = [f"variant {name}" for name in line.variants if VARIANTS[name].continues]
     if line.preset == FINE_TUNE:
         continuing.append(FINE_TUNE)
-    if continuing and not line.parent:
+    if continuing and not line.parent and "--help" not in line.options:
         raise UserError(f"{continuing[0]} needs --init-from RUN: the run to initialise from")
     return config
 

@@ -14,6 +14,7 @@ from transformer.config.model import ModelConfig, SpecialIds
 from transformer.config.options import (
     Config,
     as_decided,
+    as_word,
     changed,
     differences,
     first_added,
@@ -57,6 +58,7 @@ __all__ = [
     "TrainingConfig",
     "TransformerConfig",
     "as_decided",
+    "as_word",
     "changed",
     "changed_search",
     "check_beam",

@@ -118,19 +118,30 @@ def flatten(config: "DataclassInstance", prefix: str = "") -> dict[str, Option]:
     return leaves
 
 
-def differences(old: Config, new: Config, besides: Container[str] = ()) -> list[str]:
-    """The options in which two configs differ, one line each, including options that only one of them has.
+NAMED = 5  # of the options that differ, in a message
+
+
+def as_word(value: Option) -> str:
+    """A value as on a command line: several are divided by spaces."""
+    return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def differences(old: Config, new: Config, besides: Container[str] = ()) -> str:
+    """The options in which two configs differ, including options that only one of them has: the first few,
+    and how many more there are. Empty: none.
 
     Args:
       old: a config.
       new: another one.
       besides: fields that may differ.
     """
-    return [
-        f"--{name.replace('_', '-')}: {before} -> {after}"
+    lines = [
+        f"--{name.replace('_', '-')}: {as_word(before) or 'none'} -> {as_word(after) or 'none'}"
         for name, before, after in changed(old, new)
         if name not in besides
     ]
+    more = len(lines) - NAMED
+    return "; ".join(lines[:NAMED] + ([f"and {more} more"] if more > 0 else []))
 
 
 DECIDED = {

@@ -58,13 +58,14 @@ class OptimizerConfig:
         for group in self.groups:
             name, _, factor = group.rpartition("=")
             try:
-                is_valid = bool(name) and 0 < float(factor) < math.inf
+                is_valid = bool(name) and not set(" =") & set(name) and 0 < float(factor) < math.inf
             except ValueError:
                 is_valid = False
             if not is_valid:
                 raise UserError(
-                    f"--optimizer.groups {group}: give NAME=FACTOR, such as encoder=0.1; the factor is "
-                    "positive (to fix parameters, name them in --training.freeze)"
+                    f"--optimizer.groups {group}: give NAME=FACTOR, each without spaces, such as "
+                    "encoder=0.1 decoder=1; factors are positive (to fix parameters, name them in "
+                    "--training.freeze)"
                 )
 
     @property

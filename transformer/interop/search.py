@@ -228,7 +228,11 @@ def search_to_hub(
 
 def not_exported(search: DecodingConfig) -> list[str]:
     """A sentence for each option that changes outputs here, and is not carried by `search_to_hub`."""
-    sentences = [f"--extra-length {search.extra_length}: there is no limit relative to the source there."]
+    sentences = []
+    if search.extra_length != DecodingConfig.extra_length:
+        sentences.append(
+            f"--extra-length {search.extra_length}: there is no limit relative to the source there."
+        )
     beams = _beams(search)
     if search.penalty == "wu" and search.length_penalty and beams > 1:
         sentences.append(

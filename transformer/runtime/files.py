@@ -122,8 +122,9 @@ def read_bytes(path: Path, largest: int = LARGEST_FILE) -> bytes:
 
 
 def read_text(path: Path, largest: int = LARGEST_FILE) -> str:
-    """The content of a UTF-8 file. Raises OSError as `open_regular`, and UnicodeDecodeError."""
-    return read_bytes(path, largest).decode()
+    """The content of a UTF-8 file, without a byte order mark. Raises OSError as `open_regular`, and
+    UnicodeDecodeError."""
+    return read_bytes(path, largest).decode("utf-8-sig")
 
 
 def read_log(path: Path) -> Iterator[Json]:

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from transformer.config import Config, ModelConfig, Option
+from transformer.config import Config, ModelConfig, Option, as_word
 from transformer.runtime.errors import UserError
 
 
@@ -63,11 +63,11 @@ def as_option(name: str) -> str:
 
 
 def as_words(name: str, value: Option) -> str:
-    """A value as on a command line: --model.d-model 512, --model.remat, --model.no-remat."""
+    """An option as on a command line: --model.d-model 512, --model.remat, --decoding.buckets 8 16."""
     if isinstance(value, bool):
         section, dot, option = name.rpartition(".")
         return as_option(name if value else f"{section}{dot}no-{option}")
-    return f"{as_option(name)} {value}"
+    return f"{as_option(name)} {as_word(value)}"
 
 
 def of_system(config: Config, system: str, model: type[ModelConfig]) -> Config:

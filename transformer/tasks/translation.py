@@ -99,7 +99,8 @@ class Translation(TextTask, Lines):
           UserError: no language is chosen, or the vocabulary has no such code.
         """
         language = languages_of(record)[side]
-        tokenizer, option = self.tokenizers[side], f"--{SIDES[side]}-language"
+        prefix = "--" if isinstance(record, TranslationRequest) else "--data."
+        tokenizer, option = self.tokenizers[side], f"{prefix}{SIDES[side]}-language"
         if language is None:
             tokenizer.check_language(option)
             return tokenizer.start
@@ -123,6 +124,8 @@ class Translation(TextTask, Lines):
                 f"{options}: the texts of this model begin with no code of a language; leave it out"
             )
         data = replace(self.data, **asked)
+        for tokenizer, (name, code) in zip(self.tokenizers, pair.items(), strict=True):
+            tokenizer.in_language(code, f"--{name.replace('_', '-')}")
         other = Translation(replace(self.config, data=data), self.tokenizers, self.shortlist)
         other._steering = self._steering  # a table of all pieces
         return other
@@ -488,6 +491,12 @@ class Translation(TextTask, Lines):
     def example_line(self, record: Sentence) -> str:
         """The source."""
         return record[0]
+
+    def example_command(self, record: Sentence, decode: str) -> str:
+        """With the languages of the record, as far as the options leave them open."""
+        sides = zip(SIDES, self.tokenizers, languages_of(record), strict=True)
+        options = (f" --{side}-language {code}" for side, known, code in sides if code and not known.start)
+        return super().example_command(record, decode + "".join(options))
 
     def line(self, output: Hypothesis) -> str:
         """The translation, even if the model generated a line break."""

@@ -49,7 +49,7 @@ def in_languages(tokenizers: Tokenizers, data: DataConfig) -> Tokenizers:
         return tokenizers
     named = zip(SIDES, tokenizers, data.named_languages, strict=True)
     source, target = (
-        tokenizer if language is None else tokenizer.in_language(language, f"--{side}-language")
+        tokenizer if language is None else tokenizer.in_language(language, f"--data.{side}-language")
         for side, tokenizer, language in named
     )
     return source, target

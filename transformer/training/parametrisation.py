@@ -8,6 +8,8 @@ only.
 """
 
 import functools
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +46,12 @@ class Parametrisation:
         """Whether it changes parameters that another run holds: then a checkpoint has the trained part
         only."""
         return bool(self.low_rank)
+
+    def largest_rank(self, leaves: Mapping[Path, Any]) -> int:
+        """The largest rank that a change of any of its matrices can have: its rows or columns, if fewer."""
+        sizes = ((leaves[path].shape, axes) for path, axes in self.low_rank)
+        inputs = [(math.prod(shape), math.prod(shape[axis] for axis in axes)) for shape, axes in sizes]
+        return max(min(rows, size // rows) for size, rows in inputs)
 
     def split(self, params: Params, seed: int = 0) -> tuple[Params, Params]:
         """What is trained of parameters, and what is fixed. Changes begin as zero: A is random, B is zero.

@@ -1,22 +1,24 @@
 """Words and languages that are added to a vocabulary."""
 
+import unicodedata
 from pathlib import Path
 
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.remote import fetched
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import LARGEST_FILE, read_bytes
+from transformer.runtime.files import LARGEST_FILE, read_text
 
 
 def read_words(path: Path) -> list[str]:
     """The words of a file, one per line.
 
     Raises:
-      UserError: the file is missing, empty or no text, or a line is empty, has a space or repeats a word.
+      UserError: the file is missing, empty or no text, or a line is empty, has a space or a control
+        character, or repeats a word.
     """
     option = f"--data.add-tokens {path}"
     try:
-        text = read_bytes(fetched(path, LARGEST_FILE)).decode()
+        text = read_text(fetched(path, LARGEST_FILE))
     except OSError as error:
         raise UserError(f"{option}: the file cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -30,6 +32,8 @@ def read_words(path: Path) -> list[str]:
             raise UserError(f"{option}, line {number} is empty: write one word on each line")
         if len(word.split()) != 1 or word != word.strip():
             raise UserError(f"{option}, line {number}: {word!r} has a space: write one word on each line")
+        if any(unicodedata.category(letter) == "Cc" for letter in word):
+            raise UserError(f"{option}, line {number}: {word!r} has a control character; remove it")
         if word in lines:
             raise UserError(f"{option}, line {number}: {word!r} is on line {lines[word]} too; remove one")
         lines[word] = number

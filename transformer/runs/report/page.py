@@ -5,7 +5,7 @@ from collections import deque
 from itertools import islice
 from pathlib import Path
 
-from transformer.config import flatten
+from transformer.config import as_word, flatten
 from transformer.runs.report.charts import bar_chart, line_chart
 from transformer.runs.report.exhibits import exhibits_of
 from transformer.runs.report.logged import Logged
@@ -107,8 +107,9 @@ def _starts(starts: list[Json]) -> str:
 
 def _configuration(run: Logged) -> str:
     nearest, changed = run.changed()
-    every = flatten(run.config).items()
-    differences = table(changed, ("option", f"preset {nearest}", "here")) if changed else ""
+    every = [(name, as_word(value)) for name, value in flatten(run.config).items()]
+    shown = [(name, as_word(preset), as_word(here)) for name, preset, here in changed]
+    differences = table(shown, ("option", f"preset {nearest}", "here")) if changed else ""
     text = "Differences from the nearest preset" if changed else "As the preset"
     return f"<h2>Configuration</h2><p>{text}, {html.escape(nearest)}.</p>{differences}" + folded(
         f"All {len(every)} options", table(every)

@@ -171,7 +171,8 @@ def check_growth(resolved: Resolved) -> None:
 
 
 def check_trained(resolved: Resolved) -> None:
-    """Raises UserError if a pattern for parameters fits none, or nothing would be trained."""
+    """Raises UserError if a pattern for parameters fits none, or nothing would be trained, or matrices have
+    no changes of such a rank."""
     config, system = resolved.config, resolved.system
     if not (config.adapter.rank or config.training.freeze or config.optimizer.groups):
         return
@@ -184,8 +185,16 @@ def check_trained(resolved: Resolved) -> None:
     config = with_any_sizes(config)
     params = model_shapes(system, config)["params"]
     how = parametrisation_of(config, params, declared_parameters(system, config))
-    trained, _ = jax.eval_shape(how.split, params)
-    chosen("--optimizer.groups", [name for name, _ in config.optimizer.factors], flatten_dict(trained))
+    trained = flatten_dict(jax.eval_shape(how.split, params)[0])
+    leaves = flatten_dict(params)
+    for name, _ in config.optimizer.factors:
+        if chosen("--optimizer.groups", [name], leaves | trained).isdisjoint(trained):
+            raise UserError(f"--optimizer.groups {name}: what has such names is not trained; leave it out")
+    if resolved.run is None and how.is_adapter and how.rank > (most := how.largest_rank(leaves)):
+        raise UserError(
+            f"--adapter.rank {how.rank}: changes of these matrices have a rank of at most {most}; choose a "
+            "smaller one"
+        )
 
 
 # Of this machine

@@ -105,7 +105,7 @@ def _sized_like_parent(config: Config, system: System, parent: Run) -> Config:
     free = {f"model.{name}" for name in kind.PARAMETER_FREE}
     if changed := differences(parent.config, expected, besides=free):
         raise UserError(
-            f"--init-from {parent.name} holds another network: {'; '.join(changed)}. Leave out these "
+            f"--init-from {parent.name} holds another network: {changed}. Leave out these "
             "options, or the preset"
         )
     return dataclasses.replace(config, model=model)

@@ -69,7 +69,7 @@ def check_unchanged(run: Run, config: Config) -> None:
         free |= {"model.vocab_size", "model.target_vocab_size"}
     if wrong := differences(run.config, requested, besides=free):
         raise UserError(
-            f"{run.name} was made with other options: {'; '.join(wrong)}. To resume it, leave out the "
+            f"{run.name} was made with other options: {wrong}. To resume it, leave out the "
             f"preset, variants and these options: {resume_command(run)}; or name another directory"
         )
 
