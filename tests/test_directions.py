@@ -226,14 +226,15 @@ def test_shares_of_a_high_temperature_are_equal():
 # Training
 
 
-@pytest.mark.parametrize("sampling", [0.0, 0.2])
-def test_batches_have_all_directions_and_their_codes(tmp_path, sampling):
+@pytest.mark.parametrize(("sampling", "by"), [(0.0, None), (0.2, "word"), (0.2, "sentence")])
+def test_batches_have_all_directions_and_their_codes(tmp_path, sampling, by):
     """Also with subword sampling, which draws other segmentations of the same pairs."""
     config = config_of(
         tmp_path,
         tokenizer="unigram",
         vocab_size=285,
         subword_sampling=sampling,
+        sampling_by=by,
         max_length=30,
         buckets=(30,),
         batch_tokens=900,

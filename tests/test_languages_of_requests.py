@@ -16,7 +16,8 @@ from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.models import import_command
 from transformer.cli.translations import Translations
 from transformer.cli.writer import OF_SOME_TASKS
-from transformer.data.store import Pair
+from transformer.config import SpecialIds
+from transformer.data.features.tokenizers import train_tokenizer
 from transformer.interop.pretrained import import_model
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import REGISTRY, find_system
@@ -254,7 +255,7 @@ def test_another_pair_can_be_trained(runs, translator):
     with pytest.raises(UserError, match="give --data.target-language, such as"):
         task.load(dataclasses.replace(config, data=one), runs / "any").decide(None)
     with pytest.raises(UserError, match="give --data.target-language, such as"):
-        task.load(dataclasses.replace(config, data=one), runs / "any").examples([Pair("a dog", "ein hund")])
+        task.load(dataclasses.replace(config, data=one), runs / "any").examples([("a dog", "ein hund")])
     unknown = dataclasses.replace(config.data, **named(("eng_Latn", "deu_Latm")))
     with pytest.raises(UserError, match="--data.target-language deu_Latm: this model has no such language"):
         task.load(dataclasses.replace(config, data=unknown), runs / "any")
@@ -264,3 +265,12 @@ def test_another_pair_can_be_trained(runs, translator):
     (example,) = loaded.examples([("ein hund", "a dog")])
     assert loaded.pieces(example["source"][:1], ("", "")) == ["deu_Latn"]
     assert loaded.pieces(example["target"][:1], ("", "")) == ["eng_Latn"]
+
+
+def test_a_message_has_others_only_if_there_are_more():
+    for count in (2, 9):
+        names = [f"{chr(97 + index) * 3}_Latn" for index in range(count)]
+        tokenizer = train_tokenizer(["a b"] * 9, "character", 99, SpecialIds(), names)
+        with pytest.raises(UserError, match="there are aaa_Latn, bbb_Latn") as caught:
+            tokenizer.in_language("xx", "--target-language")
+        assert str(caught.value).endswith(" and others") == (count > 5)

@@ -57,7 +57,7 @@ def drawn_by(
     """
     if data.sampling_by == "word":
         return WordDraw(data, tokenizers, examples)
-    return SentenceDraw(data, tokenizers, records)
+    return SentenceDraw(data, tokenizers, records, examples)
 
 
 class WordDraw:
@@ -100,8 +100,15 @@ class SentenceDraw:
 
     part = CHUNK
 
-    def __init__(self, data: DataConfig, tokenizers: Mapping[str, Tokenizer], records: Records) -> None:
+    def __init__(
+        self, data: DataConfig, tokenizers: Mapping[str, Tokenizer], records: Records, examples: Arrays
+    ) -> None:
         self._seed, self._sides, self._records = data.seed, tuple(tokenizers), records
+        # texts that begin with the code of a language of their record, which no sample has
+        opened = (
+            side for side, tokenizer in tokenizers.items() if tokenizer.has_codes and not tokenizer.start
+        )
+        self._best = {side: examples[side] for side in opened}
         self._sample = SamplerProcesses(Sampler(tuple(tokenizers.values()), data.subword_sampling))
 
     def __call__(
@@ -109,5 +116,11 @@ class SentenceDraw:
     ) -> Iterator[dict[str, Sequences]]:
         """As `Draw`."""
         texts = self._records.__getitems__(indices.tolist())
+        count = 0
         for sides in self._sample(texts, [(self._seed, epoch, int(index)) for index in indices]):
-            yield dict(zip(self._sides, sides, strict=True))
+            segmentations = dict(zip(self._sides, sides, strict=True))
+            chosen = indices[count : (count := count + len(sides[0]))]
+            for side, best in self._best.items():
+                assert isinstance(best, Sequences)
+                segmentations[side] = segmentations[side].after(best.values[best.ends[chosen]])
+            yield segmentations

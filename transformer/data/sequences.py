@@ -83,6 +83,11 @@ class Sequences:
         """Some of them."""
         return Sequences(self.joined(chosen), ends_of(self.sizes(chosen)))
 
+    def after(self, firsts: Shaped[np.ndarray, "n ..."]) -> "Sequences":
+        """Each of them after another element."""
+        values = np.insert(self.values, self.ends[:-1], firsts, axis=0)
+        return Sequences(values, self.ends + np.arange(len(self.ends)))
+
 
 Arrays = Mapping[str, Sequences | np.ndarray]
 """Many examples: of each field its sequences, or an array `[examples, ...]`."""

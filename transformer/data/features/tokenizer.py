@@ -33,6 +33,7 @@ from transformer.runtime.files import brief, write_whole
 
 _STANDARD_IDS = SpecialIds()
 _CANDIDATES = 64
+NAMED = 5  # languages that a message names
 _CODE = re.compile(r"__([\w-]+)__")
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
 
@@ -78,7 +79,8 @@ class Tokenizer(ABC):
         codes = self.codes
         language = language and language.strip("_")
         if language is not None and language not in codes:
-            hint = nearest(language, codes) or f"; there are {_some(codes)} and others"
+            others = " and others" if len(codes) > NAMED else ""
+            hint = nearest(language, codes) or f"; there are {_some(codes)}{others}"
             raise UserError(f"{option} {language}: this model has no such language{hint}")
         tokenizer = copy.copy(self)
         tokenizer.has_codes = True
@@ -230,7 +232,7 @@ class Tokenizer(ABC):
 
 
 def _some(codes: Mapping[str, int]) -> str:
-    return ", ".join(list(codes)[:5])
+    return ", ".join(list(codes)[:NAMED])
 
 
 class SentencePieceTokenizer(Tokenizer):
