@@ -109,6 +109,30 @@ def test_a_language_is_written_as_the_others_are():
     assert new.decode([new.codes["fo"], *new.encode("the Blorb")]) == "the Blorb"
 
 
+@pytest.mark.parametrize("kind", ["unigram", "bpe", "char", "word", "whitespace"])
+def test_vocabularies_made_here_keep_their_codes(kind, tmp_path):
+    """With words, and where codes need not come first, with another language."""
+    old = train_tokenizer([*TEXT * 40, "Bob lor brc fexaé"] * 3, kind, 294, SpecialIds(), ["en", "de"])
+    is_subword = kind in ("unigram", "bpe", "char")
+    if not is_subword:
+        with pytest.raises(UserError, match="codes come before the words; train one for all languages"):
+            old.grown([], ["pt-br"])
+    new = old.grown(["Blorb"], ["pt-br"] if is_subword else [])
+    new.save(tmp_path / "file")
+    for tokenizer in (new, load_tokenizer(tmp_path / "file", new.special)):
+        first = first_new(old, tokenizer)
+        assert first == old.vocab_size
+        assert tokenizer.stored_pieces(range(first)) == old.stored_pieces(range(first))
+        assert tokenizer.codes == {**old.codes, **({"pt-br": first + 1} if is_subword else {})}
+        assert tokenizer.encode("the Blorb sat").count(first) == 1
+        in_german = tokenizer.in_language("de", "--target-language")
+        assert in_german.encode("the cat") == [old.codes["de"], *old.encode("the cat")]
+    if is_subword:
+        assert first + 1 not in new.encode("__pt-br__ pt-br")
+        assert new.decode([first + 1, *new.encode("the Blorb")]) == "the Blorb"
+        assert replaced(old, new, first)[1] == sorted(old.codes.values())
+
+
 # --- parameters ---
 
 

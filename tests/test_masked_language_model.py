@@ -13,6 +13,7 @@ from small_run import quiet
 
 from transformer import Context, Run, UserError, init_state, make_train_step, train
 from transformer.cli.decode import decode_main
+from transformer.cli.models import average_main
 from transformer.config import SpecialIds
 from transformer.config.texts import SentencesConfig
 from transformer.systems.masked_language_model.model import MaskedLanguageModel
@@ -154,3 +155,6 @@ def test_it_decodes_nothing(trained, monkeypatch, capfd):
     error = capfd.readouterr().err
     assert "masked-lm" in error
     assert "Traceback" not in error
+    monkeypatch.setattr(sys, "argv", ["average", str(trained)])
+    assert average_main() == 0
+    assert "decode" not in capfd.readouterr().out  # which it would suggest for other systems

@@ -52,7 +52,8 @@ def _average(command_line: list[str]) -> None:
     steps = list(arguments.steps) or run.checkpoints.steps()[-last:]
     checkpoint = run.checkpoints.store_average(run.averaged(steps))
     print(f"Averaged steps {', '.join(map(str, steps))} into {run.name}/{checkpoint.name}")
-    print("Try:", command("decode", run.name, "--checkpoint", "average"))
+    if run.system.search:
+        print("Try:", command("decode", run.name, "--checkpoint", "average"))
 
 
 @dataclass(frozen=True)

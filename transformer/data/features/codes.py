@@ -5,6 +5,8 @@ from collections.abc import Mapping
 
 CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}|__[a-z]{2,3}__")
 """Such as eng_Latn, en_XX or __en__."""
+MADE_HERE = re.compile(r"__([\w-]+)__")
+"""Such as __pt-br__, in vocabularies that are trained here."""
 
 
 def codes(added: Mapping[str, int]) -> dict[str, int]:

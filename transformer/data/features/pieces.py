@@ -14,7 +14,7 @@ import sentencepiece
 from transformer.config import SpecialIds
 from transformer.data.features.codes import codes
 from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.features.vocabulary import SPACE, to_utf8, with_undivided
+from transformer.data.features.vocabulary import SPACE, to_utf8, with_pieces
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
@@ -97,7 +97,7 @@ class PiecesTokenizer(Tokenizer):
 
     def _with_pieces(self, words: Sequence[str], codes: Sequence[str]) -> Tokenizer:
         saved = json.loads(self.content())
-        model = base64.b64encode(with_undivided(self.model, words)).decode()
+        model = base64.b64encode(with_pieces(self.model, words)).decode()
         saved |= {"model": model, "words": [*self.words, *words, *codes]}
         if codes:
             saved["apart"] = [*self.apart, *codes]

@@ -13,13 +13,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import sentencepiece
 
 from transformer.config import SpecialIds
-from transformer.data.features.codes import CODE
+from transformer.data.features.codes import CODE, MADE_HERE
 from transformer.data.features.subword_sampling import (
     check_strength,
     choose_candidate,
@@ -27,14 +27,13 @@ from transformer.data.features.subword_sampling import (
     uniform_draws,
 )
 from transformer.data.features.subwords import Subwords
-from transformer.data.features.vocabulary import SPACE, escape, to_utf8, undivided, unescape, with_undivided
+from transformer.data.features.vocabulary import SPACE, escape, to_utf8, undivided, unescape, with_pieces
 from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import brief, write_whole
 
 _STANDARD_IDS = SpecialIds()
 _CANDIDATES = 64
 NAMED = 5  # languages that a message names
-_CODE = re.compile(r"__([\w-]+)__")
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
 
 
@@ -56,6 +55,9 @@ class Tokenizer(ABC):
 
     has_codes: bool = False
     """Whether every text begins with the code of its language. While `start` is empty, none is chosen."""
+
+    code_pattern: ClassVar[re.Pattern[str]] = CODE
+    """Pieces that are codes of languages."""
 
     @property
     def codes(self) -> Mapping[str, int]:
@@ -131,7 +133,7 @@ class Tokenizer(ABC):
         name = language.strip("_")
         (some,) = self.stored_pieces([next(iter(codes.values()))])
         code = f"__{name}__" if some.startswith("_") else name
-        if not CODE.fullmatch(code):
+        if not self.code_pattern.fullmatch(code):
             raise UserError(f"{option}: this is not the code of a language, such as {_some(codes)}")
         if name in codes or code in known or sum(name == other.strip("_") for other in languages) > 1:
             raise UserError(f"{option}: there is such a language already; leave it out")
@@ -242,6 +244,8 @@ class SentencePieceTokenizer(Tokenizer):
     model.
     """
 
+    code_pattern = MADE_HERE
+
     def __init__(self, model: bytes) -> None:
         processor = sentencepiece.SentencePieceProcessor()
         processor.LoadFromSerializedProto(model)
@@ -264,7 +268,7 @@ class SentencePieceTokenizer(Tokenizer):
                 self._byte_ids[surface[0]] = index
             elif processor.IsControl(index):
                 surface = b""
-                if language := _CODE.fullmatch(piece):
+                if language := self.code_pattern.fullmatch(piece):
                     self._codes[language[1]] = index
             elif processor.IsUnknown(index):
                 surface = " \u2047 ".encode()
@@ -342,7 +346,7 @@ class SentencePieceTokenizer(Tokenizer):
         return self._model
 
     def _with_pieces(self, words: Sequence[str], codes: Sequence[str]) -> Tokenizer:
-        return SentencePieceTokenizer(with_undivided(self._model, words))
+        return SentencePieceTokenizer(with_pieces(self._model, words, codes))
 
     def _prepared(self, text: str) -> bytes:
         return to_utf8(escape(text) if self._byte_ids else text)

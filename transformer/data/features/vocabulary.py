@@ -25,6 +25,7 @@ _MOST_LINES = 2_000_000
 _LINE_LENGTH = 4_000
 _MODEL: Any = vars(description)["ModelProto"]  # made at import, so type checkers know nothing of it
 _UNDIVIDED = _MODEL.SentencePiece.USER_DEFINED
+_CONTROL = _MODEL.SentencePiece.CONTROL
 _SMALLEST = 256 + 4 + 1  # bytes, special ids, the space
 
 
@@ -94,12 +95,12 @@ def train_sentencepiece(
     return model.getvalue()
 
 
-def with_undivided(model: bytes, words: Sequence[str]) -> bytes:
-    """The content of a model file with more pieces, of a kind that is never divided and needs no space before
-    it."""
+def with_pieces(model: bytes, words: Sequence[str], codes: Sequence[str] = ()) -> bytes:
+    """The content of a model file with more pieces: words, of a kind that is never divided and needs no space
+    before it, and codes of languages, which no text has."""
     described = _MODEL.FromString(model)
-    for word in words:
-        described.pieces.add(piece=word, score=0.0, type=_UNDIVIDED)
+    for piece, kind in (*((word, _UNDIVIDED) for word in words), *((code, _CONTROL) for code in codes)):
+        described.pieces.add(piece=piece, score=0.0, type=kind)
     described.trainer_spec.vocab_size = len(described.pieces)
     content: bytes = described.SerializeToString(deterministic=True)
     return content

@@ -16,6 +16,7 @@ from dataclasses import asdict, astuple
 import numpy as np
 
 from transformer.config import SpecialIds
+from transformer.data.features.codes import MADE_HERE
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.vocabulary import code_piece, to_utf8
 from transformer.runtime.errors import UserError
@@ -35,6 +36,7 @@ class VocabularyTokenizer(Tokenizer):
     Subclasses split and join text."""
 
     kind: str
+    code_pattern = MADE_HERE
 
     def __init__(
         self,
@@ -111,13 +113,18 @@ class VocabularyTokenizer(Tokenizer):
         return [self._pieces[index] for index in self._checked(ids)]
 
     def _with_pieces(self, words: Sequence[str], codes: Sequence[str]) -> Tokenizer:
+        if codes:
+            raise UserError(
+                f"--data.add-language: in a {self.kind} vocabulary codes come before the words; train one "
+                "for all languages"
+            )
         for word in words:
             if (parts := self.cut(word)) != [word]:
                 raise UserError(
                     f"--data.add-tokens: {word!r} is no token of a {self.kind} vocabulary, which divides it "
                     f"into {' '.join(parts)}; leave it out"
                 )
-        return type(self)([*self._words, *words], self.special, self.start)
+        return type(self)([*self._words, *words], self.special, self.start, list(self._codes))
 
     def content(self) -> bytes:
         content: Json = {"kind": self.kind, "special": asdict(self.special), "words": self._words}
