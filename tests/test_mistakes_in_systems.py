@@ -206,12 +206,12 @@ class Forbids(NoHook):
 
     tokens: tuple[int, ...]
 
-    def filter(self, logits: Any, state: Any) -> Any:
+    def filter(self, logits: Any, state: Any, steps_left: Any) -> Any:
         return logits.at[..., list(self.tokens)].set(-jnp.inf)
 
 
 class Narrow(NoHook):
-    def filter(self, logits: Any, state: Any) -> Any:
+    def filter(self, logits: Any, state: Any, steps_left: Any) -> Any:
         return logits[..., :3]
 
 

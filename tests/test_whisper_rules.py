@@ -25,6 +25,9 @@ from transformer.interop.ctranslate2 import Variables
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.task import SpeechToText
 
+LEFT = jnp.array([9])
+"""Steps: these hooks do not count them."""
+
 
 @pytest.mark.parametrize("samples", [1_000, 7_999, 8_000, 9_000])
 def test_features_are_those_of_a_wave_padded_with_silence(samples):
@@ -69,7 +72,7 @@ def test_times_follow_their_rules():
     for _ in range(20):
         state = jax.tree.map(lambda x: x[:, None], hook.init({COUNT: jnp.array([1])}))
         logits = jnp.asarray(rng.normal(size=(1, 1, first + 6)), jnp.float32)
-        np.testing.assert_array_equal(filtered(logits, state), logits)  # the opening is not its matter
+        np.testing.assert_array_equal(filtered(logits, state, LEFT), logits)  # the opening is not its matter
         state, tokens = advance(jnp.array([[3]]), state), []
         for _ in range(8):
             logits = rng.normal(scale=2, size=first + 6).astype(np.float32)
@@ -79,7 +82,7 @@ def test_times_follow_their_rules():
             texts = np.exp(logits[allowed & ~is_time]).max(initial=0)
             if times > texts:
                 allowed &= is_time
-            found = filtered(jnp.asarray(logits)[None, None], state)[0, 0]
+            found = filtered(jnp.asarray(logits)[None, None], state, LEFT)[0, 0]
             np.testing.assert_array_equal(found, np.where(allowed, logits, -np.inf))
             token = int(rng.choice(np.flatnonzero(allowed)))
             tokens.append(token)
@@ -89,7 +92,7 @@ def test_times_follow_their_rules():
 def test_what_is_left_adds_up_to_one():
     logits = jax.nn.log_softmax(jnp.arange(6.0)[None, None])
     hook = Renormalised(NO_HOOK, SpecialIds(pad=0, bos=5, eos=2, unk=3))
-    found = np.exp(hook.filter(logits, hook.init({})))[0, 0]
+    found = np.exp(hook.filter(logits, hook.init({}), LEFT))[0, 0]
     expected = np.where([0, 1, 1, 1, 1, 0], np.exp(np.arange(6.0)), 0)
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-5)
 

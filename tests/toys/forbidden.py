@@ -17,7 +17,7 @@ class Forbid:
     def init(self, inputs):
         return {"tokens": jnp.zeros(len(inputs["source"]), jnp.int32)}
 
-    def filter(self, logits, state):
+    def filter(self, logits, state, steps_left):
         return logits.at[..., self.token].set(-jnp.inf)
 
     def advance(self, tokens, state):

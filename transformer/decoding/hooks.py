@@ -32,8 +32,17 @@ class SearchHook(Protocol):
         """The state before the first token: arrays `[b, ...]`, one row for each row of the inputs."""
         ...
 
-    def filter(self, logits: Float[Array, "b n v"], state: HookState) -> Float[Array, "b n v"]:
-        """The logits to choose from, with -inf for what is forbidden. The state has arrays `[b, n, ...]`."""
+    def filter(
+        self, logits: Float[Array, "b n v"], state: HookState, steps_left: Int[Array, " b"]
+    ) -> Float[Array, "b n v"]:
+        """The logits to choose from, with -inf for what is forbidden.
+
+        Args:
+          logits: of the next token.
+          state: arrays `[b, n, ...]`.
+          steps_left: how many tokens the output may still have, this one and <eos> included. Where it is 1,
+            the search outputs <eos> whatever the hook forbids.
+        """
         ...
 
     def advance(self, tokens: Int[Array, "b n"], state: HookState) -> HookState:
@@ -62,7 +71,9 @@ class NoHook:
         """No state."""
         return ()
 
-    def filter(self, logits: Float[Array, "b n v"], state: HookState) -> Float[Array, "b n v"]:
+    def filter(
+        self, logits: Float[Array, "b n v"], state: HookState, steps_left: Int[Array, " b"]
+    ) -> Float[Array, "b n v"]:
         """All logits."""
         return logits
 
@@ -86,10 +97,12 @@ class Hooks:
         """Their states."""
         return tuple(hook.init(inputs) for hook in self.each)
 
-    def filter(self, logits: Float[Array, "b n v"], state: HookState) -> Float[Array, "b n v"]:
+    def filter(
+        self, logits: Float[Array, "b n v"], state: HookState, steps_left: Int[Array, " b"]
+    ) -> Float[Array, "b n v"]:
         """What all of them leave."""
         for hook, hook_state in zip(self.each, state, strict=True):
-            logits = filtered(hook, logits, hook_state)
+            logits = filtered(hook, logits, hook_state, steps_left)
         return logits
 
     def advance(self, tokens: Int[Array, "b n"], state: HookState) -> HookState:
@@ -112,9 +125,11 @@ class Renormalised:
         """Its state."""
         return self.hook.init(inputs)
 
-    def filter(self, logits: Float[Array, "b n v"], state: HookState) -> Float[Array, "b n v"]:
+    def filter(
+        self, logits: Float[Array, "b n v"], state: HookState, steps_left: Int[Array, " b"]
+    ) -> Float[Array, "b n v"]:
         """The log-probabilities of what it leaves."""
-        left = filtered(self.hook, logits, state)
+        left = filtered(self.hook, logits, state, steps_left)
         left = jnp.where(never_predicted(self.special, left.shape[-1]), -jnp.inf, left)
         total = jax.nn.logsumexp(left, axis=-1, keepdims=True)
         return left - jnp.where(jnp.isfinite(total), total, 0)
@@ -139,13 +154,15 @@ NO_OUTPUT = (
 )
 
 
-def filtered(hook: SearchHook, logits: Float[Array, "b n v"], state: HookState) -> Float[Array, "b n v"]:
+def filtered(
+    hook: SearchHook, logits: Float[Array, "b n v"], state: HookState, steps_left: Int[Array, " b"]
+) -> Float[Array, "b n v"]:
     """What a hook allows.
 
     Raises:
       UserError: the hook returned logits of another shape.
     """
-    restricted = hook.filter(logits, state)
+    restricted = hook.filter(logits, state, steps_left)
     if restricted.shape != logits.shape:
         raise UserError(
             f"{type(hook).__name__}.filter returned the shape {restricted.shape}, not {logits.shape}"
@@ -175,14 +192,14 @@ def allowed(
     logits: Float[Array, "b n v"],
     state: HookState,
     special: SpecialIds,
-    last: Bool[Array, " b"],
+    steps_left: Int[Array, " b"],
 ) -> Float[Array, "b n v"]:
     """The logits to choose from: without <pad>, <bos> and what the hook forbids. Where it is the last step,
     only <eos> is left, even if the hook forbids it."""
     never = never_predicted(special, logits.shape[-1])
-    continuing = jnp.where(never, -jnp.inf, filtered(hook, logits, state))
+    continuing = jnp.where(never, -jnp.inf, filtered(hook, logits, state, steps_left))
     ending = jnp.where(jnp.arange(logits.shape[-1]) == special.eos, logits, -jnp.inf)
-    return jnp.where(last[:, None, None], ending, continuing)
+    return jnp.where((steps_left <= 1)[:, None, None], ending, continuing)
 
 
 def first_states(hook: SearchHook, inputs: Mapping[str, Array], beams: int) -> HookState:

@@ -48,7 +48,9 @@ class Opening:
         """Where one of the first tokens comes next."""
         return state.length < state.count
 
-    def filter(self, logits: Float[Array, "b n v"], state: OpeningState) -> Float[Array, "b n v"]:
+    def filter(
+        self, logits: Float[Array, "b n v"], state: OpeningState, steps_left: Int[Array, " b"]
+    ) -> Float[Array, "b n v"]:
         """Only the next of the first tokens, while there is one."""
         position = jnp.minimum(state.length, state.tokens.shape[-1] - 1)[..., None]
         token = jnp.take_along_axis(state.tokens, position, axis=-1)

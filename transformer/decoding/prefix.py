@@ -68,7 +68,9 @@ class Prefix(EqualByContent):
         count = inputs[COUNT]
         return PrefixState(inputs[TOKENS], count, inputs[WORD], jnp.zeros_like(count), jnp.zeros_like(count))
 
-    def filter(self, logits: Float[Array, "b n v"], state: PrefixState) -> Float[Array, "b n v"]:
+    def filter(
+        self, logits: Float[Array, "b n v"], state: PrefixState, steps_left: Int[Array, " b"]
+    ) -> Float[Array, "b n v"]:
         """Only what continues the prefix."""
         vocabulary = jnp.arange(logits.shape[-1])
         position = jnp.minimum(state.length, state.tokens.shape[-1] - 1)[..., None]

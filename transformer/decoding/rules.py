@@ -76,7 +76,9 @@ class Rules:
         limits: Limits = self.limits(inputs, self.special, self.options)
         return History.empty(len(limits.each), limits.longest)
 
-    def filter(self, logits: Float[Array, "b n v"], state: History) -> Float[Array, "b n v"]:
+    def filter(
+        self, logits: Float[Array, "b n v"], state: History, steps_left: Int[Array, " b"]
+    ) -> Float[Array, "b n v"]:
         """The logits that the rules leave. With a repetition penalty they are log-probabilities."""
         o = self.options
         vocabulary = jnp.arange(logits.shape[-1])

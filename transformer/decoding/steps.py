@@ -101,9 +101,9 @@ def predict(model: nn.Module, variables: Variables, slots: Slots, hook: SearchHo
     if log_p is not None and (is_free := free(hook, slots.hook.value)) is not None:
         log_p = jnp.where(is_free[..., None], 0, log_p)
     special = special_ids(model)
-    last = slots.length + 1 >= slots.limits
-    unrestricted = Unrestricted(logits, last, special) if hook is NO_HOOK else None
-    logits = allowed(hook, logits, slots.hook.value, special, last)
+    steps_left = slots.limits - slots.length
+    unrestricted = Unrestricted(logits, steps_left <= 1, special) if hook is NO_HOOK else None
+    logits = allowed(hook, logits, slots.hook.value, special, steps_left)
     return Predicted(logits, log_normaliser, cache, log_p, noiseless, unrestricted)
 
 

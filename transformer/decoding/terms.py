@@ -136,7 +136,9 @@ class Terms(EqualByContent):
         times = inputs[TIMES]
         return Progress(inputs[PHRASES], times, jnp.zeros(times.shape, jnp.uint32), jnp.zeros_like(times))
 
-    def filter(self, logits: Float[Array, "b n v"], state: Progress) -> Float[Array, "b n v"]:
+    def filter(
+        self, logits: Float[Array, "b n v"], state: Progress, steps_left: Int[Array, " b"]
+    ) -> Float[Array, "b n v"]:
         """Without <eos> where a phrase is missing."""
         early = (state.met < state.total[:, None])[..., None]
         return jnp.where(early & (jnp.arange(logits.shape[-1]) == self.special.eos), -jnp.inf, logits)

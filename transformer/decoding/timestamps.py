@@ -51,7 +51,9 @@ class Timestamps:
         no = jnp.zeros(left.shape, bool)
         return Times(left, no, ~no, jnp.full_like(left, self.first - 1))
 
-    def filter(self, logits: Float[Array, "b n v"], state: Times) -> Float[Array, "b n v"]:
+    def filter(
+        self, logits: Float[Array, "b n v"], state: Times, steps_left: Int[Array, " b"]
+    ) -> Float[Array, "b n v"]:
         """Without the tokens that cannot follow."""
         token = jnp.arange(logits.shape[-1])
         is_time = token >= self.first

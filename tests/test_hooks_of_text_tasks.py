@@ -1,0 +1,169 @@
+"""Search hooks that allow trees over the words of the source, and each label once."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from reference_search import MODEL, SOURCES, hypotheses, random_variables
+
+from transformer import BeamConfig
+from transformer.data.trees import read_tree
+from transformer.decoding.hooks import first_states
+from transformer.decoding.once import EachOnce
+from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.trees import WellFormedTrees
+
+SPECIAL = MODEL.config.special
+PAD, EOS, UNK = SPECIAL.pad, SPECIAL.eos, SPECIAL.unk
+SIZE = MODEL.config.vocab_size
+OTHERS = [index for index in range(SIZE) if index not in (PAD, SPECIAL.bos, EOS, UNK)]
+OPEN_A, OPEN_B, CLOSE, X, Y = OTHERS[:5]
+
+
+def pieces(by_id):
+    return [by_id.get(index, "") for index in range(SIZE)]
+
+
+TARGET = pieces({OPEN_A: "(A", OPEN_B: "(B", CLOSE: ")", X: "x", Y: "y", UNK: "<unk>"})
+SOURCE = pieces({OTHERS[0]: "x", OTHERS[1]: "y", OTHERS[2]: "z", OTHERS[3]: "(A", UNK: "<unk>"})
+WORD = {OTHERS[0]: X, OTHERS[1]: Y, OTHERS[2]: UNK, OTHERS[3]: UNK, UNK: UNK}
+HOOK = WellFormedTrees(SOURCE, TARGET, SPECIAL)
+
+
+def outputs_left_by(hook, inputs, limit):
+    """All outputs of at most so many tokens, with <eos>, that a hook leaves."""
+    filtered, advance = jax.jit(hook.filter), jax.jit(hook.advance)
+    outputs, states = set(), [((), first_states(hook, inputs, 1))]
+    logits = jnp.zeros((1, 1, SIZE))
+    for length in range(limit):
+        extended = []
+        for tokens, state in states:
+            left = np.asarray(filtered(logits, state, jnp.array([limit - length])))[0, 0]
+            for token in np.flatnonzero(np.isfinite(left)).tolist():
+                if token == EOS:
+                    outputs.add(tokens)
+                elif length + 1 < limit:
+                    extended.append(((*tokens, token), advance(jnp.array([[token]]), state)))
+                else:
+                    raise AssertionError(f"{tokens} cannot end in time")
+        states = extended
+    return outputs
+
+
+def is_tree(tokens, words):
+    try:
+        tree = read_tree(" ".join(TARGET[token] for token in tokens))
+    except ValueError:
+        return False
+    return list(tree.words()) == [TARGET[word] for word in words]
+
+
+@pytest.mark.parametrize(
+    ("source", "limit"),
+    [
+        ((OTHERS[0],), 7),
+        ((OTHERS[0], OTHERS[1]), 7),
+        ((OTHERS[0], OTHERS[0]), 6),
+        (
+            (OTHERS[2], OTHERS[3], OTHERS[1]),
+            7,
+        ),  # two are no words of the target's vocabulary
+        ((OTHERS[0],), 4),  # just enough
+    ],
+)
+def test_exactly_the_trees_over_the_source_are_left(source, limit):
+    inputs = {"source": jnp.array([[*source, EOS, PAD]])}
+    words = [WORD[token] for token in source]
+    tokens = OPEN_A, OPEN_B, CLOSE, X, Y, UNK
+    expected = {
+        output
+        for length in range(limit)
+        for output in itertools.product(tokens, repeat=length)
+        if is_tree(output, words)
+    }
+    assert expected
+    assert outputs_left_by(HOOK, inputs, limit) == expected
+
+
+def test_a_limit_below_any_tree_leaves_an_output():
+    inputs = {"source": jnp.array([[OTHERS[0], OTHERS[1], EOS]])}
+    state = first_states(HOOK, inputs, 1)
+    logits = jnp.zeros((1, 1, SIZE))
+    for steps_left in (4, 3, 2):
+        left = HOOK.filter(logits, state, jnp.array([steps_left]))
+        assert np.isfinite(left).all() or (steps_left < 4 and np.isfinite(left).any())
+        state = HOOK.advance(jnp.array([[X]]), state)
+    only_end = outputs_left_by(HOOK, {"source": jnp.array([[EOS, PAD]])}, 5)
+    assert only_end == {()}  # no words, no tree
+
+
+def test_a_vocabulary_without_brackets_is_refused():
+    with pytest.raises(ValueError, match="no brackets"):
+        WellFormedTrees(SOURCE, SOURCE, SPECIAL)
+    assert WellFormedTrees(SOURCE, TARGET, SPECIAL) == HOOK
+    assert hash(WellFormedTrees(TARGET, TARGET, SPECIAL)) != hash(HOOK)
+
+
+@functools.cache
+def searched(hook, limit):
+    search = AutoregressiveSearch(hook=hook)
+    options = BeamConfig(beam_size=3, extra_length=limit, stop="exact")
+    inputs = {"source": jnp.asarray(SOURCES)}
+    return search(MODEL, random_variables(MODEL, 2), inputs, jnp.arange(len(SOURCES)), options)
+
+
+@pytest.mark.parametrize("extra", [3, 6])
+def test_a_beam_search_finds_trees_only(extra):
+    """The limit counts the source's tokens, so there is room for any number of brackets or for few."""
+    every = pieces({index: TARGET[OTHERS[3 + index % 2]] for index in OTHERS} | {UNK: "<unk>"})
+    found = searched(WellFormedTrees(every, TARGET, SPECIAL), extra)
+    for row, source in enumerate(SOURCES):
+        words = [
+            UNK if token == UNK else OTHERS[3 + token % 2] for token in source if token in (*OTHERS, UNK)
+        ]
+        results = hypotheses(found, row, SPECIAL)
+        assert results
+        assert all(is_tree(tokens[:-1], words) for _, tokens in results)
+
+
+def test_each_label_is_left_once():
+    labels, limit = (X, Y, CLOSE), 5
+    hook = EachOnce(labels, SIZE)
+    outputs = outputs_left_by_any(hook, (*labels, OPEN_A), limit)
+    expected = {
+        output
+        for length in range(limit)
+        for output in itertools.product((*labels, OPEN_A), repeat=length)
+        if all(output.count(label) < 2 for label in labels)
+    }
+    assert outputs == expected
+
+
+def outputs_left_by_any(hook, tokens, limit):
+    """As `outputs_left_by`, of some tokens, for a hook that allows longer outputs."""
+    outputs, states = set(), [((), first_states(hook, {"source": jnp.zeros((1, 3), int)}, 1))]
+    logits = jnp.zeros((1, 1, SIZE))
+    for _ in range(limit):
+        outputs |= {output for output, _ in states}
+        extended = []
+        for output, state in states:
+            left = np.isfinite(np.asarray(hook.filter(logits, state, jnp.array([9]))))[0, 0]
+            assert left[EOS]
+            extended += [
+                ((*output, token), hook.advance(jnp.array([[token]]), state))
+                for token in tokens
+                if left[token]
+            ]
+        states = extended
+    return outputs
+
+
+def test_a_beam_search_repeats_no_label():
+    hook = EachOnce(OTHERS, SIZE)
+    found = searched(hook, 6)
+    for row in range(len(SOURCES)):
+        for _, tokens in hypotheses(found, row, SPECIAL):
+            assert len(set(tokens) & set(OTHERS)) == len([token for token in tokens if token in OTHERS])
