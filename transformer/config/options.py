@@ -146,7 +146,7 @@ def differences(old: Config, new: Config, besides: Container[str] = ()) -> str:
 
 DECIDED = {
     "model": ("dtype",),
-    "data": ("source_language", "target_language", "batching", "sampling_by", "first_added"),
+    "data": ("source_language", "target_language", "batching", "sampling_by", "first_added", "spans"),
     "optimizer": ("decay_steps",),
     "training": ("bleu_tokenize", "error_rate"),
     "adapter": ("base_step", "base_hash"),

@@ -80,6 +80,7 @@ REGISTRY: dict[str, str | Registered] = {
     "copying": "transformer.systems.copying",
     "language-model": "transformer.systems.language_model",
     "masked-lm": "transformer.systems.masked_language_model",
+    "tagging": "transformer.systems.tagging",
     "speech": "transformer.systems.speech",
     "synthesis": "transformer.systems.synthesis",
     "nonautoregressive-synthesis": "transformer.systems.nonautoregressive_synthesis",

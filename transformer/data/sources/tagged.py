@@ -1,0 +1,97 @@
+"""Sentences whose words have labels: from CoNLL files, or the built-in grammar."""
+
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer.config.tagged import TaggedConfig
+from transformer.data import store
+from transformer.data.corpus import Corpus, Progress, silent
+from transformer.data.sources import built_in, parts_of_speech
+from transformer.data.sources.conll import TaggedSentence, read_conll
+from transformer.data.sources.corpora import SPLITS, corpus_folder
+from transformer.runtime.errors import UserError
+
+SEPARATOR = "\n"  # of stored words, which have no line breaks
+HELD_OUT = 0.1  # of the training sentences, if there is no validation file
+HELD_OUT_NOTE = "no validation sentences were given: the last tenth of the training sentences is held out"
+
+
+class TaggedSource(store.Stored):
+    """Sentences with labels as they are stored."""
+
+    keys = ("words", "labels")
+    dataset = "tagged_sentences"
+
+    @staticmethod
+    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> TaggedSentence:
+        words, labels = (tuple(store.text_of(stored, key).split(SEPARATOR)) for key in keys)
+        return TaggedSentence(words, labels)
+
+    @staticmethod
+    def features() -> Any:
+        features = store.tfds().features
+        return features.FeaturesDict({key: features.Text() for key in TaggedSource.keys})
+
+
+def open_tagged(data: TaggedConfig, progress: Progress = silent) -> Corpus:
+    """The sentences of the config, prepared on first use.
+
+    Raises:
+      UserError: a file is missing, empty or not as `read_conll` expects it.
+    """
+    if any(getattr(data, split) for split in SPLITS):
+        return _files(data, progress)
+    sizes = {"train": data.built_in_size, **dict.fromkeys(SPLITS[1:], max(1, data.built_in_size // 10))}
+    modules = [*sorted(Path(built_in.__file__).parent.glob("*.py")), Path(parts_of_speech.__file__)]
+    code = b"".join(module.read_bytes() for module in modules)
+    folder = corpus_folder(data.cache_dir, "built-in-tagged", sizes, code)
+
+    def split_of(split: str) -> Callable[[], Iterator[tuple[str, ...]]]:
+        return lambda: map(_joined, itertools.islice(parts_of_speech.sentences(split), sizes[split]))
+
+    splits = {split: split_of(split) for split in SPLITS}
+    prepared = store.prepare(folder, splits, TaggedSource, progress)
+    return Corpus("built-in English parts of speech", prepared, folder)
+
+
+def check_tagged(data: TaggedConfig) -> None:
+    """Raises UserError if a file is missing or not as `read_conll` expects it, or there are no training
+    sentences among them."""
+    paths = [getattr(data, split) for split in SPLITS]
+    if any(paths) and not data.train:
+        raise UserError("no training sentences: give --data.train")
+    for path in filter(None, paths):
+        read_conll(path, data.word_column, data.label_column)
+
+
+def _files(data: TaggedConfig, progress: Progress) -> Corpus:
+    check_tagged(data)
+    paths = {split: getattr(data, split) for split in SPLITS if getattr(data, split)}
+    sentences: dict[str, Sequence[TaggedSentence]] = {
+        split: read_conll(path, data.word_column, data.label_column) for split, path in paths.items()
+    }
+    note = ""
+    if "validation" not in sentences:
+        note, train = HELD_OUT_NOTE, sentences["train"]
+        rest = len(train) - max(1, round(HELD_OUT * len(train)))
+        if not rest:
+            raise UserError(
+                f"{data.train} has one sentence, of which nothing can be held out: give --data.validation"
+            )
+        sentences |= {"train": train[:rest], "validation": train[rest:]}
+    digest = hashlib.blake2b(repr([(name, list(sentences[name])) for name in sorted(sentences)]).encode())
+    folder = corpus_folder(data.cache_dir, "tagged", digest.hexdigest())
+
+    def split_of(split: str) -> Callable[[], Iterator[tuple[str, ...]]]:
+        return lambda: map(_joined, sentences[split])
+
+    splits = {split: split_of(split) for split in sentences}
+    prepared = store.prepare(folder, splits, TaggedSource, progress)
+    return Corpus(str(data.train), prepared, folder, note)
+
+
+def _joined(sentence: TaggedSentence) -> tuple[str, ...]:
+    return SEPARATOR.join(sentence.words), SEPARATOR.join(sentence.labels)

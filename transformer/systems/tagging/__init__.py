@@ -1,0 +1,1 @@
+"""Tagging: an encoder that predicts a label for each word."""

@@ -1,0 +1,44 @@
+"""The Python API for labels of words: a decoder whose records are sentences in words."""
+
+from collections.abc import Sequence
+
+from transformer.config import Option
+from transformer.data.sources.conll import TaggedSentence
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import brief
+from transformer.systems.tagging.task import Tagged, Tagging
+from transformer.translator.decoder import Decoder
+
+
+class Tagger(Decoder[Tagging]):
+    """A trained model that labels words. Threads may share it. See `Decoder` for batches and programs."""
+
+    reads, does = Tagging, "label words"
+
+    def tag(self, sentences: Sequence[str | Sequence[str]], **options: Option) -> list[Tagged]:
+        """The labels of the words of each sentence, and their probabilities.
+
+        Args:
+          sentences: each a string, whose words spaces separate, or a list of words. Punctuation marks are
+            words of their own if they are in the training sentences.
+          options: any field of `TaggingDecodingConfig`, instead of the run's value.
+
+        Raises:
+          UserError: a sentence is neither, or longer than the search reads.
+        """
+        if isinstance(sentences, str):
+            raise UserError(f"tag takes a list of sentences: [{brief(repr(sentences))}]")
+        records = [self._record(sentence) for sentence in sentences]
+        return [tagged for (tagged,) in self.decode(records, **options)]
+
+    def _record(self, sentence: str | Sequence[str]) -> TaggedSentence:
+        if isinstance(sentence, str):
+            return self.task.record(sentence)
+        return TaggedSentence(check_words(sentence))
+
+
+def check_words(words: object) -> tuple[str, ...]:
+    """A list of words. Raises UserError if it is something else, or a word is empty."""
+    if not isinstance(words, Sequence) or not all(isinstance(word, str) and word for word in words):
+        raise UserError(f"a sentence is a string or a list of words, not {brief(repr(words))}")
+    return tuple(words)
