@@ -17,7 +17,7 @@ import conftest  # noqa: F401  # the environment of tests
 import jax
 import numpy as np
 from small_run import changed, quiet, small_config
-from toy_runs import RECORDINGS, sentences_config, text_config
+from toy_runs import RECORDINGS, sentences_config, tagged_config, text_config
 
 from transformer import Config, Run, train
 from transformer.runtime.compilation import processor
@@ -40,6 +40,8 @@ def config_of(name: str, folder: Path) -> Config:
         config = text_config(folder / "corpus", "one")
     elif name == "masked-lm":
         config = sentences_config(folder / "corpus", "one")
+    elif name == "tagging":
+        config = tagged_config(folder / "corpus", "one")
     else:
         config, types = small_config(folder / "corpus"), options_of(name)
         known = {item.name for item in dataclasses.fields(types.model)}

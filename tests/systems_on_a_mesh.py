@@ -59,6 +59,7 @@ def updated(config: Config, mesh: MeshConfig) -> list[np.ndarray]:
         config.system
     ):
         batch[sound] = random.normal(size=(32, 8, config.data.bands)).astype(np.float32)
+    batch["labels"] = batch["target"]  # of taggers
     if name := {"language-model": "characters"}.get(config.system):
         batch |= dict.fromkeys((name, "words"), np.ones((32, 8), np.float32))
     state = layout.place(

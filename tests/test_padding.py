@@ -18,6 +18,7 @@ from transformer.config import StackConfig
 from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig, ScheduledConfig
 from transformer.model.normalization import NORMALIZATIONS
 from transformer.systems.registry import REGISTRY, find_system
+from transformer.systems.tagging.objective import NO_LABEL
 
 ROWS, COLUMNS = 2, 4
 """Of padding."""
@@ -72,6 +73,8 @@ def batch_of(config: Config) -> dict[str, np.ndarray]:
         frames = random.normal(size=(rows, 12, config.data.bands)).astype(np.float32)
         there = np.arange(12) < random.integers(3, 13, rows)[:, None]
         batch[side] = np.where(there[..., None], frames, -np.inf).astype(np.float32)
+    if config.system == "tagging":
+        batch["labels"] = np.where(batch["source"] != 0, batch["source"] - 1, NO_LABEL)
     if config.system == "language-model":
         first = np.pad(batch["target"], ((0, 0), (1, 0)), constant_values=1)[:, :-1]
         there = batch["target"] != 0
@@ -85,7 +88,7 @@ def padded(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         name: np.pad(
             x,
             ((0, ROWS), (0, COLUMNS), *((0, 0),) * (x.ndim - 2)),
-            constant_values=-np.inf if x.ndim == 3 else 0,
+            constant_values=-np.inf if x.ndim == 3 else NO_LABEL if name == "labels" else 0,
         )
         for name, x in batch.items()
     }

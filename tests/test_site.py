@@ -21,6 +21,7 @@ from transformer.config import (
 )
 from transformer.config.recordings import RecordingsConfig
 from transformer.config.streams import StreamConfig
+from transformer.config.tagged import TaggedConfig
 from transformer.config.texts import SentencesConfig
 from transformer.systems.convolutional.options import ConvolutionalConfig
 from transformer.systems.copying.options import CopyingConfig
@@ -38,6 +39,7 @@ from transformer.systems.presets import PRESETS, VARIANTS
 from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.speech.options import SpeechConfig
 from transformer.systems.synthesis.options import SynthesisConfig, SynthesisDecodingConfig
+from transformer.systems.tagging.options import TaggingConfig, TaggingDecodingConfig
 
 ROOT = Path(__file__).parent.parent
 pytest.importorskip("mkdocs", reason="pip install '.[docs]'")
@@ -55,6 +57,9 @@ CONFIGS = [
         LanguageModelConfig,
         StreamConfig,
         SentencesConfig,
+        TaggedConfig,
+        TaggingConfig,
+        TaggingDecodingConfig,
         MaskedLanguageModelConfig,
         SpeechConfig,
         RecordingsConfig,

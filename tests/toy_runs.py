@@ -22,6 +22,7 @@ from transformer import PRESETS, Config, Run, TransformerConfig, train
 from transformer.config import MeshConfig, changed_search
 from transformer.config.recordings import RecordingsConfig
 from transformer.config.streams import StreamConfig
+from transformer.config.tagged import TaggedConfig
 from transformer.config.texts import SentencesConfig
 from transformer.training.loop.loop import Loop
 
@@ -42,6 +43,8 @@ def toy_config(name: str, folder: Path, layout: str = "one", **training: int) ->
         return text_config(folder, layout, **training)
     if name == "masked-lm":
         return sentences_config(folder, layout, **training)
+    if name == "tagging":
+        return tagged_config(folder, layout, **training)
     if name in RECORDINGS:
         return RECORDINGS[name](folder, layout, **training)
     given = {**SIZES, "vocab_size": 0} if toys.is_text(name) else SIZES
@@ -90,6 +93,28 @@ def sentences_config(folder: Path, layout: str, **training: int) -> Config:
         model=dataclasses.replace(config.model, **sizes),
         data=SentencesConfig(train=text, **data, cache_dir=folder / "cache"),
         optimizer=dataclasses.replace(config.optimizer, warmup_steps=1, epsilon=1e-4),
+        mesh=MeshConfig(*LAYOUTS[layout][1:]),
+    )
+    return changed(config, steps=STEPS, evaluate_every=STEPS // 2, log_every=1, **training)
+
+
+def tagged_config(folder: Path, layout: str, **training: int) -> Config:
+    """The config of a tagger, whose labels depend on the first digit of a word."""
+    config, text = PRESETS["tagging"], folder / "text.conll"
+    of = ["B-even" if n % 2 == 0 else "I-even" if n % 3 else "O" for n in range(10)]
+    words = [f"{n % 10}{'x' * (n % 3)} {of[n % 10]}\n" for n in range(130)]
+    sentences = (words[first : first + 2 + first % 5] for first in range(120))
+    text.write_text("\n".join(map("".join, sentences)))
+    sizes = {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0}
+    data = {"tokenizer": "char", "max_length": 32, "buckets": (32,), "batch_tokens": 512}
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, **sizes),
+        data=TaggedConfig(train=text, **data, cache_dir=folder / "cache"),
+        optimizer=dataclasses.replace(
+            config.optimizer, schedule="inverse_sqrt", warmup_steps=1, epsilon=1e-4
+        ),
+        decoding=changed_search(config.decoding, {"rows": 8, "buckets": (32,)}),
         mesh=MeshConfig(*LAYOUTS[layout][1:]),
     )
     return changed(config, steps=STEPS, evaluate_every=STEPS // 2, log_every=1, **training)

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from transformer.systems.speech.api import Transcriber as Transcriber
     from transformer.systems.synthesis.api import Synthesizer as Synthesizer
     from transformer.systems.system import System as System
+    from transformer.systems.tagging.api import Tagger as Tagger
     from transformer.systems.variants import Variant as Variant
     from transformer.tasks.glossary import Glossary as Glossary
     from transformer.tasks.hypotheses import Hypothesis as Hypothesis
@@ -80,6 +81,7 @@ _HOMES = {
     "systems.language_model.api": ("Generator",),
     "systems.synthesis.api": ("Synthesizer",),
     "systems.speech.api": ("Transcriber",),
+    "systems.tagging.api": ("Tagger",),
     "translator.translator": ("Translator",),
     "tasks.task": ("Task",),
     "tasks.outputs": ("DecodingTask",),

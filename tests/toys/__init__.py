@@ -27,7 +27,10 @@ TOYS = {
 }
 
 
-TRAINED = (*TOYS, "language-model", "masked-lm", "speech", "synthesis", "nonautoregressive-synthesis")
+TRAINED = (
+    *(*TOYS, "language-model", "masked-lm", "tagging"),
+    *("speech", "synthesis", "nonautoregressive-synthesis"),
+)
 """What is trained in several layouts: the toys, and the systems of this package that do not translate."""
 STATEFUL = ("toy-memory", "toy-tracked", "language-model")
 """Those that a checkpoint has more of than parameters."""

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 C = TypeVar("C", Config, DataConfig)
-NOT_OPENED = ("cache_dir", "source_tokenizer", "target_tokenizer", "add_tokens", "labels")
-"""Those that are not opened after a run has started."""
+NOT_OPENED = ("cache_dir", "source_tokenizer", "target_tokenizer", "add_tokens")  # after a run has started
 STARTS = ("training.init_from", "training.init_encoder_from")
 """Runs that a run starts from."""
 

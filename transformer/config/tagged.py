@@ -30,9 +30,6 @@ class TaggedConfig(SentencesConfig):
     label_column: Annotated[int, Range(1, COLUMNS)] | None = None
     """Column of the labels in CoNLL files, from 1. None: the last; in CoNLL-U files the fourth, the universal
     part of speech."""
-    labels: Path | None = None
-    """File with labels, one per line, to use instead of those of the training sentences, such as labels.txt
-    of another run."""
     spans: Literal["auto", "conlleval", "none"] = "auto"
     """Whether labels mark spans, such as B-NP I-NP O. conlleval: spans are scored too, as the program of that
     name counts them; none: they are not; auto: conlleval if all labels are O or begin with B-, I-, E- or S-;

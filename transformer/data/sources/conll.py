@@ -101,7 +101,5 @@ def _format(path: Path, lines: list[list[str]]) -> tuple[int, bool]:
     if len(first) == UNIVERSAL and _NUMBER.fullmatch(first[0]):
         return UNIVERSAL, True
     if len(filled[0]) < 2:
-        raise UserError(
-            f"{path}: a line needs two columns, a word and its label, separated by a blank or tab"
-        )
+        raise UserError(f"{path}: a line needs a word and its label, separated by blanks or a tab")
     return len(filled[0]), False

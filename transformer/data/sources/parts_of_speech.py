@@ -89,6 +89,7 @@ def _table() -> dict[str, str]:
     """The tag of each word that has one, also of the plain forms of verbs: VB."""
     table = {word: tag for tag, words in OF_ONE_KIND.items() for word in words.split()}
     table |= dict.fromkeys((*lexicon.NAMES, *(month for month, *_ in lexicon.MONTHS)), "NNP")
+    del table["May"]  # which is also an auxiliary
     table |= dict.fromkeys((day for day, _ in lexicon.WEEKDAYS), "NNP")
     table |= {ordinal(number)[0]: "JJ" for number in range(1, 32)}
     for noun in ALL_NOUNS:
@@ -148,7 +149,7 @@ def _tag(words: Sequence[str], index: int) -> str:
             return "IN" if index > 1 and words[index - 2] == "as" else "RB"
         case "on":
             return "RP" if before in _forms(VERBS["turn on"]).values() else "IN"
-        case "may" | "May":
+        case "may":
             return "NNP" if before == "of" else "MD"
     tag = _table()[word.rpartition("-")[2]]  # such as forty-two
     return _tag_of_verb(words, index) if tag == "VB" and word != "be" else tag

@@ -95,10 +95,10 @@ class Tagging(DecodingTask, Lines):
 
     @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "Tagging":
-        """With the labels of the training sentences and a vocabulary of their words, or those of files.
+        """With the labels of the training sentences, and a vocabulary of their words or of a file.
 
         Raises:
-          UserError: there is only one label, or the validation has one that the training does not have.
+          UserError: there is only one label.
         """
         data, special = _data(config), config.model.special
         train = corpus.splits["train"]
@@ -108,7 +108,7 @@ class Tagging(DecodingTask, Lines):
             sentences = progress("reading for the vocabulary", train, len(train))
             texts = (" ".join(words) for words, _ in sentences)
             tokenizer = trained(corpus, texts, data.tokenizer, data.vocab_size, special, "words")
-        labels = _read_labels(data.labels) if data.labels else sorted(_counts(train))
+        labels = sorted(_counts(train))
         if len(labels) < 2:
             raise UserError(f"{corpus.name}: all words have the label {labels[0]}; see --data.label-column")
         return cls(_with_sizes(config, tokenizer.vocab_size, len(labels)), tokenizer, labels)
@@ -139,18 +139,19 @@ class Tagging(DecodingTask, Lines):
         """Whether spans are scored. Reports labels of the test that no training sentence has.
 
         Raises:
-          UserError: the validation has a label that no training sentence has, or a sentence longer than the
-            search reads; or spans are to be scored, and seqeval is not installed.
+          UserError: training or validation sentences have a label that the model does not have; one of the
+            validation or test is longer than the search reads; seqeval is needed, and not installed.
         """
         data, notes = _data(self.config), []
-        for split in set(corpus.splits) - {"train"}:
-            self._check_lengths(split, corpus.splits[split])
-            counts = _counts(corpus.splits[split])
+        for split, records in corpus.splits.items():
+            if split != "train":
+                self._check_lengths(split, records)
+            counts = _counts(records)
             for label in sorted(counts.keys() - self._indices.keys()):
                 words = counted(counts[label], "word")
-                what = f"{split}: the label {brief(label)} of {words} is in no training sentence"
-                if split == "validation":
-                    raise UserError(f"{data.validation or corpus.name}, {what}")
+                what = f"{split}: the label {brief(label)} of {words} is none of those that the model learns"
+                if split != "test":
+                    raise UserError(f"{getattr(data, split) or corpus.name}, {what}")
                 notes.append(f"{what}, and counts as an error")
         spans = data.spans
         if spans == "auto":
@@ -318,6 +319,6 @@ def _with_sizes(config: Config, vocab_size: int, num_labels: int) -> Config:
     if model.target_vocab_size not in (None, num_labels):
         raise UserError(
             f"--model.target-vocab-size {model.target_vocab_size} but there are "
-            f"{counted(num_labels, 'label')}: leave it out, or give a file with them as --data.labels"
+            f"{counted(num_labels, 'label')}: leave it out"
         )
     return replace(config, model=replace(model, vocab_size=vocab_size, target_vocab_size=num_labels))

@@ -9,6 +9,7 @@ from transformer.config import (
     StackConfig,
     TransformerConfig,
 )
+from transformer.config.tagged import TaggedConfig
 from transformer.model.encoder import ENCODER, TransformerEncoder
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
@@ -19,6 +20,8 @@ VOCABULARY = "source.model"
 """The file of the vocabulary of sources in a run directory."""
 COMMON = ("num_layers", "vocab_size", "scale_embedding", "window", "special")
 """Options of the encoder that are also those of the decoder, or that the decoder does not have."""
+OF_SOURCES = DataConfig | TaggedConfig
+"""Options of corpora with text that an encoder reads."""
 WIDTHS = {"d_k": "key_width", "d_v": "value_width"}
 """Options that may be None, and what they resolve to."""
 
@@ -33,7 +36,7 @@ def with_encoder(config: Config, run: Run) -> Config:
     """
     option, model, data = f"--init-encoder-from {run.name}", config.model, config.data
     has_encoder = issubclass(find_system(config.system).model, TransformerEncoder)
-    if not (has_encoder and isinstance(model, TransformerConfig) and isinstance(data, DataConfig)):
+    if not (has_encoder and isinstance(model, StackConfig) and isinstance(data, OF_SOURCES)):
         raise UserError(
             f"{option}: system {config.system} has no encoder of a Transformer that reads text; leave it out"
         )
@@ -60,9 +63,9 @@ def as_begun(config: Config, run: Run) -> Config:
     """A config as the run has it that it began, as far as `with_encoder` decides it."""
     model, other = config.model, run.config.model
     data, begun = config.data, run.config.data
-    if not (isinstance(model, TransformerConfig) and isinstance(other, TransformerConfig)):
+    if not (isinstance(model, StackConfig) and isinstance(other, StackConfig)):
         return config
-    if not (isinstance(data, DataConfig) and isinstance(begun, DataConfig)):
+    if not (isinstance(data, OF_SOURCES) and isinstance(begun, OF_SOURCES)):
         return config
     data = dataclasses.replace(data, source_tokenizer=begun.source_tokenizer)
     size = model.target_vocab_size or other.target_vocab_size
@@ -70,15 +73,15 @@ def as_begun(config: Config, run: Run) -> Config:
     return dataclasses.replace(config, model=model, data=data)
 
 
-def encoded(model: TransformerConfig, other: StackConfig) -> TransformerConfig:
-    """The options of a model with the encoder of another."""
+def encoded(model: StackConfig, other: StackConfig) -> StackConfig:
+    """The options of a model with the encoder of another. A model without a decoder has them as its own."""
     encoder = other.of_encoder
     common = {name: getattr(encoder, name) for name in COMMON}
-    stack = {}
-    for name in (field.name for field in dataclasses.fields(EncoderConfig)):
-        value = getattr(encoder, name)
-        if value != getattr(model, name):
-            stack[name] = getattr(encoder, WIDTHS.get(name, name))
+    names = [field.name for field in dataclasses.fields(EncoderConfig)]
+    values = {name: getattr(encoder, WIDTHS.get(name, name)) for name in names}
+    if not isinstance(model, TransformerConfig):
+        return dataclasses.replace(model, **common, **values)
+    stack = {name: values[name] for name in names if getattr(encoder, name) != getattr(model, name)}
     depth = model.decoder_depth
     return dataclasses.replace(
         model,
