@@ -1,4 +1,4 @@
-"""Taggers: CoNLL files, built-in parts of speech, labels of first pieces, scores and the commands."""
+"""Taggers: CoNLL files, labels of first pieces, scores, and the commands."""
 
 import io
 import itertools
@@ -21,8 +21,8 @@ from transformer.cli.decode import decode_main
 from transformer.cli.train import train_main
 from transformer.config.tagged import TaggedConfig
 from transformer.data.features.tokenizers import train_tokenizer
+from transformer.data.sources import treebank
 from transformer.data.sources.conll import TaggedSentence, read_conll
-from transformer.data.sources.parts_of_speech import sentences, tags_of, words_of
 from transformer.data.sources.tagged import open_tagged
 from transformer.interop.pretrained import import_model
 from transformer.systems.presets import PRESETS
@@ -30,7 +30,8 @@ from transformer.systems.tagging.model import TaggingModel
 from transformer.systems.tagging.objective import NO_LABEL, tagging_objective
 from transformer.systems.tagging.options import TaggingConfig, TaggingDecodingConfig
 from transformer.systems.tagging.task import Tagging
-from transformer.tasks.metrics.tags import macro_f1, mark_spans, span_f1, word_accuracy
+from transformer.tasks.metrics.spans import mark_spans, span_f1
+from transformer.tasks.task import Evaluation
 
 BERT = Path(__file__).parent / "data" / "bert" / "two-layers"
 CONLL = "-DOCSTART- -X- O\n\nThe DT B-NP\n# # I-NP\n\u00a05 CD I-NP\n\n\nsleeps VBZ O\n"
@@ -108,34 +109,13 @@ def test_the_last_tenth_validates(tmp_path):
     assert again.folder != corpus.folder
 
 
-# Built-in parts of speech
-
-ANNOTATED = """
-The/DT daughters/NNS who/WP do/VBP not/RB give/VB her/PRP milk/NN were/VBD asleep/JJ ./.
-Did/VBD her/PRP$ old/JJ friend/NN 's/POS dog/NN have/VB to/TO wait/VB ?/.
-They/PRP have/VBP to/TO open/VB the/DT door/NN that/WDT Anna/NNP closes/VBZ ./.
-I/PRP know/VBP that/IN he/PRP read/VBD her/PRP$ letters/NNS ,/, but/CC they/PRP read/VBP books/NNS ./.
-May/MD we/PRP turn/VB on/RP the/DT radio/NN on/IN the/DT twenty-second/JJ of/IN May/NNP ?/.
-The/DT box/NN is/VBZ as/RB heavy/JJ as/IN two/CD hundred/CD and/CC forty-two/CD apples/NNS ./.
-In/IN the/DT park/NN there/EX are/VBP older/JJR horses/NNS ./.
-"""
-
-
-def test_tags_are_those_of_annotated_sentences():
-    for line in ANNOTATED.strip().splitlines():
-        words, tags = zip(*(pair.rsplit("/", 1) for pair in line.split()), strict=True)
-        assert tags_of(words) == list(tags)
-    assert words_of("Anna's cat sleeps at ten o'clock, but we don't.")[:2] == ["Anna", "'s"]
-
-
-def test_every_word_of_the_grammar_has_a_tag():
-    """And no sentence is left out except those with "read"."""
-    some = list(itertools.islice(sentences("train"), 3000))
-    assert all(len(words) == len(tags) and all(tags) for words, tags in some)
-    assert 25 < len({tag for _, tags in some for tag in tags}) < 32
-    verbs = {tag for words, tags in some for word, tag in zip(words, tags, strict=True) if word == "give"}
-    assert verbs == {"VB", "VBP"}
-    assert tags_of(words_of("The boy read the book.")) == ["DT", "NN", "", "DT", "NN", "."]
+def test_built_in_sentences_have_parts_of_speech(tmp_path):
+    """Those of the leaves of the treebank."""
+    corpus = open_tagged(TaggedConfig(built_in_size=300, cache_dir=tmp_path))
+    assert [len(corpus.splits[split]) for split in ("train", "validation", "test")] == [300, 30, 30]
+    trees = [tree for _, tree in itertools.islice(treebank.pairs("test"), 30)]
+    for (words, labels), tree in zip(corpus.splits["test"], trees, strict=True):
+        assert re.findall(r"\((\S+) ([^()\s]+) \)", tree) == list(zip(labels, words, strict=True))
 
 
 # Pieces and batches
@@ -180,22 +160,21 @@ def test_the_loss_is_the_mean_over_words():
 # Scores
 
 
-def test_scores_are_those_of_loops_and_other_libraries():
+def test_scores_are_those_of_loops():
     random = np.random.default_rng(0)
     names = ["O", "B-X", "I-X", "B-Y", "I-Y"]
-    expected, predicted = ([list(random.choice(names, 9)) for _ in range(40)] for _ in range(2))
+    expected, predicted = ([random.choice(names, 9).tolist() for _ in range(40)] for _ in range(2))
+    config = replace(PRESETS["tagging"], data=TaggedConfig(spans="conlleval"))
+    records = [TaggedSentence(("x",) * 9, tuple(labels)) for labels in expected]
+    scores = Tagging(config, None, names).scores(Evaluation(records, predicted, {}))
     right = 0
     for output, reference in zip(predicted, expected, strict=True):
         for label, other in zip(output, reference, strict=True):
             right += label == other
-    assert word_accuracy(predicted, expected).value == 100 * right / 360
-    metrics = pytest.importorskip("sklearn.metrics")
-    flat = np.concatenate(expected), np.concatenate(predicted)
-    assert macro_f1(predicted, expected).value == pytest.approx(
-        100 * metrics.f1_score(*flat, average="macro")
-    )
-    pytest.importorskip("seqeval")
-    assert span_f1(predicted, expected).value == pytest.approx(100 * f1_of_spans(predicted, expected))
+    assert [metric.name for metric in scores] == ["accuracy", "macro_f1", "span_f1"]
+    accuracy, _, spans = (score.value for score in scores.values())
+    assert accuracy == 100 * right / 360
+    assert spans == pytest.approx(100 * f1_of_spans(predicted, expected))
     assert span_f1([["O"]], [["O"]]).value == 0
     assert span_f1([["B-X", "I-X", "O"]], [["B-X", "I-X", "O"]]).value == 100
 
@@ -439,7 +418,7 @@ def test_the_most_frequent_label_of_each_word():
 def test_a_table_with_the_baseline(trained, tmp_path, capsys):
     tagging.main([str(trained)])
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].endswith("| accuracy | macro F1 of labels | span F1 |")
+    assert lines[0].endswith("| accuracy | macro F1 | span F1 |")
     results = json.loads((trained / "results.json").read_text())
     assert lines[3].startswith(f"| tagger | {results['accuracy']['value']:.2f} | ")
     with pytest.raises(UserError, match="no such run|config.json"):

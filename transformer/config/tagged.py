@@ -16,7 +16,7 @@ class TaggedConfig(SentencesConfig):
     """Sentences whose words have labels, from CoNLL files or the built-in corpus."""
 
     dataset: str = "built-in"
-    """Corpus: built-in (English sentences from a small grammar, with parts of speech). Ignored if files are
+    """Corpus: built-in (the sentences of the built-in treebank, with parts of speech). Ignored if files are
     given."""
     train: Path | None = None
     """Training sentences in a CoNLL file: on each line a word and its label, in columns separated by blanks

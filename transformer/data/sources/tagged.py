@@ -1,17 +1,16 @@
-"""Sentences whose words have labels: from CoNLL files, or the built-in grammar."""
+"""Sentences whose words have labels: from CoNLL files, or the built-in treebank."""
 
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from transformer.config.tagged import TaggedConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, silent
-from transformer.data.sources import built_in, parts_of_speech
+from transformer.data.sources import treebank
 from transformer.data.sources.conll import TaggedSentence, read_conll
-from transformer.data.sources.corpora import SPLITS, corpus_folder
+from transformer.data.sources.corpora import BUILT_IN, SPLITS, corpus_folder
 from transformer.runtime.errors import UserError
 
 SEPARATOR = "\n"  # of stored words, which have no line breaks
@@ -45,12 +44,15 @@ def open_tagged(data: TaggedConfig, progress: Progress = silent) -> Corpus:
     if any(getattr(data, split) for split in SPLITS):
         return _files(data, progress)
     sizes = {"train": data.built_in_size, **dict.fromkeys(SPLITS[1:], max(1, data.built_in_size // 10))}
-    modules = [*sorted(Path(built_in.__file__).parent.glob("*.py")), Path(parts_of_speech.__file__)]
-    code = b"".join(module.read_bytes() for module in modules)
+    code = b"".join(module.read_bytes() for module in BUILT_IN["treebank"][1])
     folder = corpus_folder(data.cache_dir, "built-in-tagged", sizes, code)
 
     def split_of(split: str) -> Callable[[], Iterator[tuple[str, ...]]]:
-        return lambda: map(_joined, itertools.islice(parts_of_speech.sentences(split), sizes[split]))
+        def derived() -> Iterator[tuple[str, ...]]:
+            for record in itertools.islice(treebank.records(split), sizes[split]):
+                yield _joined(TaggedSentence(record.words, record.tags))
+
+        return derived
 
     splits = {split: split_of(split) for split in SPLITS}
     prepared = store.prepare(folder, splits, TaggedSource, progress)

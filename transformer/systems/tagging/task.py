@@ -1,6 +1,7 @@
 """Tagging: sentences in words, and a label for each."""
 
 import functools
+import itertools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -27,8 +28,9 @@ from transformer.runtime.files import brief, write_whole
 from transformer.systems.tagging.objective import NO_LABEL
 from transformer.systems.tagging.search import Labels
 from transformer.tasks.lines import Lines
+from transformer.tasks.metrics.labels import MACRO_F1, label_accuracy, macro_f1
 from transformer.tasks.metrics.scores import ACCURACY, Metric, Score
-from transformer.tasks.metrics.tags import MACRO_F1, SPAN_F1, macro_f1, mark_spans, span_f1, word_accuracy
+from transformer.tasks.metrics.spans import SPAN_F1, mark_spans, span_f1
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.plain import Plain
 from transformer.tasks.task import Evaluation
@@ -266,14 +268,13 @@ class Tagging(DecodingTask, Lines):
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """Accuracy of words, macro F1 of labels, and F1 of spans if labels mark them."""
 
-        def measured(score: Callable[..., Score]) -> Callable[[Evaluation], Score]:
-            return lambda evaluation: score(
-                evaluation.outputs, [record.labels for record in evaluation.records]
-            )
+        def of_words(score: Callable[..., Score]) -> Callable[[Evaluation], Score]:
+            return lambda evaluation: score(*map(_flat, _labels(evaluation)))
 
-        measures = {ACCURACY: measured(word_accuracy), MACRO_F1: measured(macro_f1)}
-        spans = {SPAN_F1: measured(span_f1)} if _data(self.config).spans == "conlleval" else {}
-        return measures | spans
+        measures = {ACCURACY: of_words(label_accuracy), MACRO_F1: of_words(macro_f1)}
+        if _data(self.config).spans == "conlleval":
+            measures[SPAN_F1] = lambda evaluation: span_f1(*_labels(evaluation))
+        return measures
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood of a label in nats."""
@@ -286,6 +287,16 @@ PENN = 45  # parts of speech in the Penn Treebank
 def _data(config: Config) -> TaggedConfig:
     assert isinstance(config.data, TaggedConfig)
     return config.data
+
+
+def _labels(evaluation: Evaluation) -> tuple[Sequence[Sequence[str]], Sequence[Sequence[str]]]:
+    """The predicted labels of each sentence, and those of its record."""
+    return evaluation.outputs, [record.labels for record in evaluation.records]
+
+
+def _flat(labels: Sequence[Sequence[str]]) -> list[str]:
+    """The labels of all words."""
+    return list(itertools.chain.from_iterable(labels))
 
 
 def _counts(records: Records) -> Counter[str]:
