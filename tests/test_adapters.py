@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import logging
+import shlex
 import shutil
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from small_run import WORDS, changed, interrupted, quiet, same, small_config
 
 from transformer import GreedyConfig, Run, Translator, UserError, train
 from transformer.cli.models import average_main
+from transformer.cli.train import train_main
 from transformer.config.methods import AdapterConfig
 from transformer.interop.pretrained import export_model, import_model
 from transformer.model.parameters import count
 from transformer.runs.base import hash_of
+from transformer.training.loop.resuming import resume_command
 
 DATA = Path(__file__).parent / "data"
 SENTENCES = ["red cat runs", "blue bird sings sleeps", "dog"]
@@ -117,6 +120,22 @@ def test_stop_and_resume_bit_for_bit(what, config, base, tmp_path):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_the_command_that_resumes_needs_no_more_than_paths(adapter, has_checkpoint, tmp_path, monkeypatch):
+    """The base only before the first checkpoint; options of the run need not be given again."""
+    shutil.copytree(adapter.path, tmp_path / "run")
+    if not has_checkpoint:
+        shutil.rmtree(tmp_path / "run" / "checkpoints")
+        (tmp_path / "run" / "metrics.jsonl").unlink()
+    _, *words = shlex.split(resume_command(Run(tmp_path / "run")))
+    assert ("--training.init-from" in words) != has_checkpoint
+    monkeypatch.setattr("sys.argv", words)
+    assert train_main() == 0
+    assert Run(tmp_path / "run").checkpoints.steps() == adapter.checkpoints.steps()
+    assert Run(tmp_path / "run").config == adapter.config
+    assert same(tmp_path / "run", adapter.path)
+
+
 def test_frozen_parts_keep_their_bits_in_a_run(config, base, tmp_path, capsys):
     frozen = changed(config, init_from=base.path, freeze=("encoder", "source_embedding"))
     train(frozen, tmp_path / "run")
@@ -175,6 +194,30 @@ def test_an_adapter_without_a_base_is_refused(adapter, tmp_path):
     (tmp_path / "run" / "config.json").write_text(json.dumps(config))
     with pytest.raises(UserError, match="an adapter without the run that it changes"):
         Run(tmp_path / "run").variables("last")
+
+
+def test_adapters_that_change_each_other_are_refused(adapter, tmp_path):
+    """Whose base would be looked for without end."""
+    for name, other in (("one", "two"), ("two", "three"), ("three", "two"), ("self", "self")):
+        shutil.copytree(adapter.path, tmp_path / name)
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        config["training"]["init_from"] = str(tmp_path / other)
+        config["adapter"]["base_step"] = 8
+        (tmp_path / name / "config.json").write_text(json.dumps(config))
+    for name in ("one", "self"):
+        with pytest.raises(UserError, match=f"{name}: adapters that change each other have no base"):
+            Run(tmp_path / name).variables("last")
+
+
+def test_a_base_without_the_checkpoint_is_another(adapter, base, tmp_path):
+    shutil.copytree(adapter.path, tmp_path / "adapter")
+    shutil.copytree(base.path, tmp_path / "base")
+    config = json.loads((tmp_path / "adapter" / "config.json").read_text())
+    config["training"]["init_from"] = str(tmp_path / "base")
+    (tmp_path / "adapter" / "config.json").write_text(json.dumps(config))
+    shutil.rmtree(tmp_path / "base" / "checkpoints" / str(adapter.config.adapter.base_step))
+    with pytest.raises(UserError, match="adapter was trained on another model than this one"):
+        Run(tmp_path / "adapter").variables("last")
 
 
 # --- what reads them ---

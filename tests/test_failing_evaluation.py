@@ -60,7 +60,9 @@ def parsed(line: str, run_dir: Path):
     program, *words = shlex.split(line)
     assert (program, words[0]) == ("python", "train.py")
     assert words[1:3] == ["--run-dir", str(run_dir)]
-    return _continued(TrainLine.of(words[1:]), run_dir).config
+    parsed_line = TrainLine.of(words[1:])
+    assert parsed_line.started == str(run_dir)
+    return _continued(parsed_line, run_dir).config
 
 
 @pytest.mark.parametrize("name", ["run", "my 'run'; echo"])

@@ -99,9 +99,14 @@ class TrainLine:
 
     @property
     def resumes(self) -> str | None:
-        """The run directory whose options are the defaults, if it exists."""
-        is_new = self.is_named or self.variants or self.parent or self.encoder
-        return None if is_new else self.options.get("--run-dir")
+        """The run directory of a line that resumes it and starts from no other run."""
+        return None if self.parent or self.encoder else self.started
+
+    @property
+    def started(self) -> str | None:
+        """The run directory whose options are the defaults, if it exists, also if the line names the run that
+        it starts from."""
+        return None if self.is_named or self.variants else self.options.get("--run-dir")
 
     @property
     def has_text(self) -> bool:

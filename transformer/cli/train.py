@@ -40,9 +40,9 @@ def _train(command_line: list[str]) -> None:
     if line.lists_presets or line.wants_help:
         _print_help(line)
         return
-    if line.resumes and _is_run(line.resumes):
-        arguments = _continued(line, Path(line.resumes))
-        about = f"Resuming {display_path(line.resumes)}"
+    if line.started and _is_run(line.started):
+        arguments = _continued(line, Path(line.started))
+        about = f"Resuming {display_path(line.started)}"
     else:
         arguments, about = _initial_arguments(line)
 

@@ -40,6 +40,14 @@ def without_locations(config: C) -> C:
     return _replaced(config, dict.fromkeys(locations(config)))
 
 
+def to_resume(paths: dict[str, Path], has_checkpoint: bool) -> dict[str, Path]:
+    """Those of a run's paths that a command has to name to resume it as before: its text, its cache and,
+    until it has a checkpoint, the run that it starts from."""
+    unused = {f"data.{name}" for name in NOT_OPENED} - {"data.cache_dir"}
+    unused |= {*STARTS} if has_checkpoint else set()
+    return {name: path for name, path in paths.items() if name not in unused}
+
+
 def check_given(option_paths: dict[str, Path], stored_paths: dict[str, Path], run_dir: Path) -> None:
     """Raises UserError if a stored path that would be opened was not given again."""
     needed = {name: path for name, path in stored_paths.items() if name.split(".")[-1] not in NOT_OPENED}

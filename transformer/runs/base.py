@@ -37,6 +37,14 @@ def places(named: Path | str, adapter: Path) -> list[Path | str]:
     return [named, adapter.parent / os.path.basename(named)]
 
 
+def another_base(name: str, adapter: AdapterConfig) -> UserError:
+    """What to raise if a model is not the one that an adapter changes. Arguments as those of `check_base`."""
+    return UserError(
+        f"{name} was trained on another model than this one (hash {adapter.base_hash}, checkpoint "
+        f"{adapter.base_step} of its --init-from): give that model, unchanged"
+    )
+
+
 def check_base(name: str, adapter: AdapterConfig, params: Params) -> Params:
     """The parameters, if they are those that an adapter changes.
 
@@ -49,8 +57,5 @@ def check_base(name: str, adapter: AdapterConfig, params: Params) -> Params:
       UserError: they are not.
     """
     if hash_of(params) != adapter.base_hash:
-        raise UserError(
-            f"{name} was trained on another model than this one (hash {adapter.base_hash}, checkpoint "
-            f"{adapter.base_step} of its --init-from): give that model, unchanged"
-        )
+        raise another_base(name, adapter)
     return params

@@ -30,7 +30,7 @@ from transformer.config import Config
 from transformer.config.methods import AdapterConfig
 from transformer.data.remote import has
 from transformer.model.parameters import Params, Variables
-from transformer.runs.base import check_base, hash_of, places
+from transformer.runs.base import another_base, check_base, hash_of, places
 from transformer.runs.checkpoints import Checkpoints, not_written
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import Log
@@ -260,12 +260,25 @@ class Run:
         Raises:
           UserError: the run that it names is missing, or holds others.
         """
+        adapter = self.config.adapter
+        base = changed = self._base_run()
+        seen = {self.path.resolve()}
+        while changed.config.adapter.rank:  # an adapter of an adapter
+            if changed.path.resolve() in seen:
+                raise UserError(f"{self.name}: adapters that change each other have no base")
+            seen.add(changed.path.resolve())
+            changed = changed._base_run()
+        if adapter.base_step not in base.checkpoints.steps():
+            raise another_base(self.name, adapter)
+        return check_base(self.name, adapter, base.variables(adapter.base_step)["params"])
+
+    def _base_run(self) -> "Run":
         adapter, named = self.config.adapter, self.config.training.init_from
         if named is None or adapter.base_step is None:
             raise UserError(f"{self.name}/config.json: an adapter without the run that it changes")
         for path in places(named, self.path):
             if has(path, "config.json"):
-                return check_base(self.name, adapter, Run(path).variables(adapter.base_step)["params"])
+                return Run(path)
         raise UserError(
             f"{self.name} changes the model of another run, which is neither at {display_path(named)} nor "
             f"beside {self.name}: put it there, or load both, as in "

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from transformer.config import Config, ModelConfig, as_decided, changed, differences, first_added
-from transformer.config.locations import NOT_OPENED, as_options, locations
+from transformer.config.locations import NOT_OPENED, as_options, locations, to_resume
 from transformer.runs.run import Run
 from transformer.runtime.commands import command
 from transformer.runtime.errors import UserError
@@ -39,7 +39,8 @@ def resume_command(run: Run, config: Config | None = None) -> str:
         if not isinstance(value, Path)
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
-    return command("train", "--run-dir", run.name, *words) + as_options(locations(config))
+    paths = to_resume(locations(config), has_checkpoint=bool(run.checkpoints.steps()))
+    return command("train", "--run-dir", run.name, *words) + as_options(paths)
 
 
 @contextlib.contextmanager
