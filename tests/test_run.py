@@ -365,7 +365,7 @@ def test_configs_that_are_not(text, message):
 
 def test_configs_survive_json(config):
     assert from_json(to_json(config)) == config
-    assert differences(config, changed(config, seed=5)) == ["--training.seed: 0 -> 5"]
+    assert differences(config, changed(config, seed=5)) == "--training.seed: 0 -> 5"
 
 
 @pytest.mark.parametrize("name", CONFIGS)
