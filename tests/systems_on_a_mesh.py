@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import optax
+from drawn_batches import small_pictures, with_pictures
 from of_a_config import declared_parameters
 from untrained_teacher import untrained_teacher
 
@@ -43,7 +44,7 @@ def config_of(name: str) -> Config:
     options = {key: value for key, value in (SIZES | OPTIONS.get(name, {})).items() if key in known}
     special = {"data": DATA, "training": TrainingConfig(label_smoothing=0.0)} if name == "copying" else {}
     if data is not DataConfig:
-        special = {"data": data(max_length=8, batch_tokens=32 * 8)}
+        special = {"data": data(max_length=8, batch_tokens=32 * 8, **small_pictures(data))}
     return Config(system=name, model=model(**options), decoding=decoding(), **special)
 
 
@@ -62,6 +63,7 @@ def updated(config: Config, mesh: MeshConfig) -> list[np.ndarray]:
     batch["labels"] = batch["target"]  # of taggers
     if name := {"language-model": "characters"}.get(config.system):
         batch |= dict.fromkeys((name, "words"), np.ones((32, 8), np.float32))
+    batch = with_pictures(config, batch)
     state = layout.place(
         init_state(model, optimizer, 0, system.task.example(config), carry=system.carry(config, False))
     )

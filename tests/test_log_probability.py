@@ -15,6 +15,7 @@ from tiers import mostly_slow
 
 from transformer import BeamConfig, UserError
 from transformer.config import DecodingConfig, ModelConfig, TransformerConfig
+from transformer.config.pictures import PatchConfig
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.rules import Rules
 from transformer.decoding.search import AutoregressiveSearch
@@ -46,6 +47,7 @@ MODELS: dict[str, ModelConfig] = {
     "fast-autoregressive": FastAutoregressiveConfig(**SIZES, num_heads=2),
     "language-model": LanguageModelConfig(**SIZES, **LAYER),
     "speech": SpeechConfig(**SIZES, **LAYER, channels=4),
+    "captioning": PatchConfig(**SIZES, **LAYER),
     "nonautoregressive, masked": NonAutoregressiveConfig(**PARALLEL, decoder_input="masked"),
     "nonautoregressive, length": NonAutoregressiveConfig(**PARALLEL, decoder_input="length"),
     "nonautoregressive, fertility": NonAutoregressiveConfig(**PARALLEL, decoder_input="fertility"),
@@ -68,6 +70,8 @@ def found_by(name: str, options: DecodingConfig) -> tuple[Any, np.ndarray]:
         values = jax.random.normal(jax.random.key(0), (4, 24, 5))
         lengths = jnp.asarray([24, 9, 17, 1])[:, None, None]
         source = jnp.where(jnp.arange(24)[:, None] < lengths, values, -jnp.inf)
+    if name == "captioning":
+        source = jax.random.uniform(jax.random.key(0), (4, 8, 8, 3), minval=-1)
     shapes = jax.eval_shape(model.init, jax.random.key(0), source, jnp.ones((4, 2), jnp.int32))
     variables = jax.tree.map(jnp.asarray, random_variables(model, 1, shapes))
     search = system.search

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from drawn_batches import with_pictures
 from of_a_config import model_shapes, objective_of
 from systems_on_a_mesh import config_of
 from tiers import mostly_slow
@@ -23,6 +24,8 @@ from transformer.systems.tagging.objective import NO_LABEL
 ROWS, COLUMNS = 2, 4
 """Of padding."""
 EOS = 2
+FILLS = {"classes": -1, "boxes": 0}
+"""Of arrays without columns, that rows of padding have."""
 FRAMES = {"speech": "source", "synthesis": "target", "nonautoregressive-synthesis": "target"}
 VARIANTS = {
     "nonautoregressive, bos": {"decoder_input": "bos", "bos_length": 128},
@@ -79,19 +82,18 @@ def batch_of(config: Config) -> dict[str, np.ndarray]:
         first = np.pad(batch["target"], ((0, 0), (1, 0)), constant_values=1)[:, :-1]
         there = batch["target"] != 0
         batch |= {"source": np.where(there, first, 0), "characters": 3.0 * there, "words": 1.0 * there}
-    return batch
+    return with_pictures(config, batch)
 
 
 def padded(batch: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The batch with rows and columns of padding."""
-    return {
-        name: np.pad(
-            x,
-            ((0, ROWS), (0, COLUMNS), *((0, 0),) * (x.ndim - 2)),
-            constant_values=-np.inf if x.ndim == 3 else NO_LABEL if name == "labels" else 0,
-        )
-        for name, x in batch.items()
-    }
+    rows_and_columns = {}
+    for name, x in batch.items():
+        columns = 0 if name in FILLS or x.ndim == 4 else COLUMNS
+        fill = FILLS.get(name, -np.inf if x.ndim >= 3 else NO_LABEL if name == "labels" else 0)
+        sides = ((0, ROWS), (0, columns), *((0, 0),) * (x.ndim - 2))
+        rows_and_columns[name] = np.pad(x, sides, constant_values=fill)
+    return rows_and_columns
 
 
 def teacher_of(config: Config):

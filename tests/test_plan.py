@@ -181,6 +181,8 @@ SMALL = (
     "masked-lm",
     "speech",
     "synthesis",
+    "captioning",
+    "detection",
     "nonautoregressive",
 )
 

@@ -26,6 +26,7 @@ from transformer.decoding.lanes import Lane, LaneShape, batch, enough_memory, si
 from transformer.decoding.queue import Queue, Request, SearchThread
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.workers import Workers
+from transformer.model.patches import NO_PICTURE
 from transformer.systems.registry import REGISTRY, find_system, options_of
 from transformer.systems.speech.model import SILENCE
 from transformer.translator import decoder as module
@@ -34,6 +35,7 @@ STEPWISE = [name for name in REGISTRY if isinstance(find_system(name).search, Au
 OPTIONS = BeamConfig(beam_size=3, extra_length=5, buckets=(4, 8), rows=3)
 FIELDS = {"source": Field()}
 FRAMES = {"source": Field("float32", fill=SILENCE, shape=(5,))}
+PICTURES = {"source": Field("float32", fill=NO_PICTURE, shape=(8, 8, 3), padded=False)}
 WIDE = {"vocab_size": 11, "num_layers": 1, "d_model": 16}
 
 
@@ -45,6 +47,8 @@ def model_of(name: str) -> tuple[Any, Any]:
     if name == "speech":
         frames, ids = jnp.zeros((1, 4, 5)), jnp.zeros((1, 2), int)
         return model, model.init(jax.random.key(1), frames, ids)
+    if name == "captioning":
+        return model, model.init(jax.random.key(1), jnp.zeros((1, 8, 8, 3)), jnp.zeros((1, 2), int))
     return model, random_variables(model, 1)
 
 
@@ -52,11 +56,13 @@ def sources(count: int, name: str = "transformer") -> list[Any]:
     rng = np.random.default_rng(0)
     if name == "speech":
         return [rng.normal(size=(rng.integers(1, 9), 5)).astype(np.float32) for _ in range(count)]
+    if name == "captioning":
+        return [rng.uniform(-1, 1, (8, 8, 3)).astype(np.float32) for _ in range(count)]
     return [[*rng.integers(4, 11, rng.integers(0, 7)).tolist(), 2] for _ in range(count)]
 
 
 def fields(name: str) -> Fields:
-    return FRAMES if name == "speech" else FIELDS
+    return {"speech": FRAMES, "captioning": PICTURES}.get(name, FIELDS)
 
 
 def requests_of(given: Sequence[Any], options: BeamConfig, lane: int = 0) -> list[Request]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from transformer.model.transformer import Transformer as Transformer
     from transformer.runs.run import Run as Run
     from transformer.runtime.errors import UserError as UserError
+    from transformer.systems.captioning.api import Captioner as Captioner
+    from transformer.systems.detection.api import Detector as Detector
     from transformer.systems.language_model.api import Generator as Generator
     from transformer.systems.presets import PRESETS as PRESETS
     from transformer.systems.presets import VARIANTS as VARIANTS
@@ -78,6 +80,8 @@ _HOMES = {
     "decoding.scores": ("SearchResult",),
     "decoding.sampling": ("greedy_search", "sample"),
     "translator.decoder": ("Decoder",),
+    "systems.captioning.api": ("Captioner",),
+    "systems.detection.api": ("Detector",),
     "systems.language_model.api": ("Generator",),
     "systems.synthesis.api": ("Synthesizer",),
     "systems.speech.api": ("Transcriber",),

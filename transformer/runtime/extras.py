@@ -10,6 +10,7 @@ EXTRAS = {
     **dict.fromkeys(("soundfile", "soxr", "jiwer"), "'.[speech]'"),
     **dict.fromkeys(("gcsfs", "s3fs"), "'.[remote]'"),
     **dict.fromkeys(("rouge_score", "seqeval"), "'.[tasks]'"),
+    "PIL": "'.[pictures]'",
     "tokenizers": "'.[pretrained]'",
     "jieba": "'.[chinese]'",
     "matplotlib": "'.[notebooks]'",

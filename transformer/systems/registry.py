@@ -84,6 +84,8 @@ REGISTRY: dict[str, str | Registered] = {
     "speech": "transformer.systems.speech",
     "synthesis": "transformer.systems.synthesis",
     "nonautoregressive-synthesis": "transformer.systems.nonautoregressive_synthesis",
+    "captioning": "transformer.systems.captioning",
+    "detection": "transformer.systems.detection",
 }
 """Every system by name. One of this package is a folder with `OPTIONS` in options.py and `SYSTEM` in
 system.py, which are imported when they are needed."""

@@ -1,0 +1,1 @@
+"""Captioning: pictures in, descriptions out."""

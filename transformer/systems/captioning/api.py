@@ -1,0 +1,66 @@
+"""The Python API for captioning: a decoder whose records are pictures."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer.config import Option
+from transformer.config.ranges import true_or_false
+from transformer.runtime.errors import UserError
+from transformer.systems.captioning.task import Captioning
+from transformer.tasks.hypotheses import Hypothesis
+from transformer.translator.decoder import Decoder
+from transformer.translator.search_outputs import Extras
+
+Seen = Path | str | np.ndarray | jax.Array
+"""A PNG file, or its pixels, [height, width, 3] or [height, width]: whole numbers from 0 to 255, or numbers
+from 0 to 1."""
+
+
+class Captioner(Decoder[Captioning]):
+    """A trained model that describes pictures. Threads may share it. See `Decoder` for batches and
+    programs."""
+
+    reads, does = Captioning, "describe pictures"
+
+    def caption(self, pictures: Seen | Sequence[Seen], **options: Option) -> Any:
+        """The caption of a picture (a string), or of each of several (a list).
+
+        Args:
+          pictures: files or arrays; one or a list.
+          options: any field of `DecodingConfig`, instead of the run's value.
+
+        Raises:
+          UserError: a picture cannot be read, or an option is invalid.
+        """
+        is_one = isinstance(pictures, Path | str) or hasattr(pictures, "__array__")
+        several: Any = [pictures] if is_one else pictures
+        texts = [best.text for (best, *_) in self.search(several, n_best=1, **options)]
+        return texts[0] if is_one else texts
+
+    def search(
+        self,
+        pictures: Sequence[Seen],
+        *,
+        n_best: int | None = None,
+        alignments: bool = False,
+        **options: Option,
+    ) -> list[list[Hypothesis]]:
+        """Captions of each picture, best first.
+
+        Args:
+          pictures: as in `caption`.
+          n_best: outputs for each. None: all that the search returns.
+          alignments: whether to return the cross-attention of each token: a column for every patch, row by
+            row.
+          options: as in `caption`.
+        """
+        if isinstance(pictures, Path | str) or not isinstance(pictures, Iterable):
+            raise UserError(f"search takes a list of pictures: [{pictures!r}]")
+        extras = Extras(true_or_false("alignments", alignments))
+        settings = self.settings(n_best, options)
+        records = enumerate(map(self.task.seen, pictures), 1)
+        return list(self.outputs(records, settings, n_best, extras))

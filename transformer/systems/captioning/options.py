@@ -1,0 +1,77 @@
+"""Options of captioning."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from transformer.config import BeamConfig, Config, OptimizerConfig, TrainingConfig
+from transformer.config.pictures import PatchConfig, PicturesConfig
+from transformer.config.ranges import LARGEST, Range
+from transformer.systems.common_options import COMMON
+from transformer.systems.registry import Options, Preset
+
+
+@dataclass(frozen=True)
+class CaptionsConfig(PicturesConfig):
+    """Pictures with captions. Lengths are those of captions."""
+
+    max_length: int = 32
+    """Longest caption in tokens, <eos> included: pictures with longer ones are dropped."""
+    batch_tokens: int = 1_024
+    """Tokens of a batch: rows times padded length of the captions."""
+    buckets: tuple[int, ...] = (16, 32)
+    """Padded lengths of captions in tokens, ascending, up to --data.max-length. Each is one compiled
+    program."""
+    tokenizer: Literal["word", "char", "bpe", "unigram"] = "word"
+    """Tokenizer of the captions."""
+    vocab_size: Annotated[int, Range(1, LARGEST)] = 1_000
+    """Size of the vocabulary to train; for word and char an upper bound. At least 261, with 256 bytes that
+    spell rare characters; for words at least 5."""
+
+
+def _captioning() -> Config:
+    """Drawings of shapes; minutes on a CPU."""
+    return Config(
+        system="captioning",
+        model=PatchConfig(
+            num_layers=2,
+            decoder_layers=2,
+            d_model=128,
+            d_ff=256,
+            num_heads=4,
+            dropout=0.0,
+            norm="pre",
+            positions="learned",
+            max_positions=256,
+        ),
+        data=CaptionsConfig(),
+        optimizer=OptimizerConfig(schedule="cosine", peak=1e-3, warmup_steps=100),
+        training=TrainingConfig(steps=1_500, evaluate_every=250, evaluate_sentences=200),
+        decoding=BeamConfig(beam_size=4, extra_length=31, buckets=(1,)),
+    )
+
+
+PICTURES = "pictures"  # the group of the presets that see
+COMMON_TO_PICTURES = {
+    "run_dir": COMMON["run_dir"],
+    "training.init_from": "a trained run to initialise from",
+    "data.train": "PNG files with their annotations, one a line",
+    "data.picture_size": "height and width in pixels",
+    "data.batch_tokens": "batch size",
+    "model.patch_size": "height and width of a patch in pixels",
+    **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("model", "optimizer")},
+    **{name: what for name, what in COMMON.items() if name.startswith("training.") and "init" not in name},
+}
+"""The options that `train.py --help` lists for systems that see."""
+
+OPTIONS = Options(
+    model=PatchConfig,
+    data=CaptionsConfig,
+    common=COMMON_TO_PICTURES,
+    decodes=(
+        "Describe pictures: {decode} RUN --input FILE > out. The file names a PNG file on each line. {search}"
+        "\n\nWith scores: {decode} RUN --input FILE --format scores"
+    ),
+    presets={
+        "captioning": Preset(_captioning(), "describes pictures; without any, drawings of shapes", PICTURES)
+    },
+)

@@ -1,0 +1,32 @@
+"""A caption of each picture that the input lists."""
+
+from pathlib import Path
+
+from transformer.cli.texts import Texts
+from transformer.data.features.pixels import LIBRARY
+from transformer.data.sources.pictures import AnnotatedPicture
+from transformer.runtime.extras import check_libraries
+from transformer.runtime.files import Json, readable
+from transformer.systems.captioning.api import Captioner
+
+
+class Captions(Texts):
+    """Captions, with scores, or as JSON. A line is the name of a PNG file."""
+
+    does = "describes pictures"
+
+    def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Captioner:
+        """The trained model."""
+        check_libraries((LIBRARY,), f"reading pictures for {run_dir}")
+        self.captioner = Captioner.load(run_dir, checkpoint, int8=int8)
+        return self.captioner
+
+    def record(self, number: int, line: str) -> AnnotatedPicture:
+        manifest = self.arguments.input or Path("standard input")
+        return self.captioner.task.listed(line, manifest, number)
+
+    def input_fields(self, line: str) -> Json:
+        return {"picture": readable(line)}
+
+
+WRITER = Captions

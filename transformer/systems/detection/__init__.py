@@ -1,0 +1,1 @@
+"""Detection: the objects of pictures, with their boxes."""

@@ -1,0 +1,41 @@
+"""The Python API for detection: a decoder whose records are pictures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from transformer.config import Option
+from transformer.systems.detection.task import DetectedObject, Detection
+from transformer.translator.decoder import Decoder
+
+Seen = Path | str | np.ndarray | jax.Array
+"""A PNG file, or its pixels, [height, width, 3] or [height, width]: whole numbers from 0 to 255, or numbers
+from 0 to 1."""
+
+
+class Detector(Decoder[Detection]):
+    """A trained model that finds objects. Threads may share it. See `Decoder` for batches and programs."""
+
+    reads, does = Detection, "find objects"
+
+    def detect(self, pictures: Seen | Sequence[Seen], **options: Option) -> Any:
+        """The objects of a picture (a list of `DetectedObject`), or of each of several (a list of lists), the
+        most probable first.
+
+        Args:
+          pictures: files or arrays; one or a list.
+          options: any field of `DetectionDecodingConfig`, such as threshold, instead of the run's value.
+
+        Raises:
+          UserError: a picture cannot be read, or an option is invalid.
+        """
+        is_one = isinstance(pictures, Path | str) or hasattr(pictures, "__array__")
+        several: Any = [pictures] if is_one else pictures
+        records = (self.task.seen(source) for source in several)
+        objects: list[list[DetectedObject]] = [
+            [*best.objects] for (best,) in self.stream(records, n_best=1, **options)
+        ]
+        return objects[0] if is_one else objects

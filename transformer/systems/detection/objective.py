@@ -1,0 +1,108 @@
+"""The loss of set prediction (Carion et al. 2020, section 3.1)."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from transformer.config import Config
+from transformer.model.parameters import Variables
+from transformer.systems.detection.matching import generalised_iou, matched_queries
+from transformer.systems.detection.model import Predictions
+from transformer.systems.detection.options import DetectionConfig
+from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
+
+NO_OBJECT = -1
+"""The class that pads the objects of a picture."""
+
+
+def detection_objective(config: Config) -> Objective:
+    """The Hungarian loss (Eq. 2): each object is compared with the query that it is matched with, the other
+    queries with the class of no object. It is the sum over the decoder layers.
+
+    The batch has `source`, pictures; `classes`, [rows, objects], padded by -1; `boxes`, [rows, objects, 4]:
+    centre, width and height, as shares of the picture.
+
+    The weight is the number of objects. The metrics are those of the last layer: `class_nll`, in nats of
+    each query; `l1` and `giou_loss` of each object.
+    """
+
+    def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
+        rngs, deterministic = context.rngs("dropout"), context.deterministic
+        predictions, sown = apply_training(
+            model, variables, context, batch["source"], deterministic=deterministic, rngs=rngs
+        )
+        is_picture = jnp.isfinite(batch["source"]).all(axis=(1, 2, 3))
+        classes = jnp.where(is_picture[:, None], batch["classes"], NO_OBJECT)
+        options: DetectionConfig = model.config  # type: ignore[attr-defined]
+
+        def of_layer(predictions: Predictions) -> dict[str, tuple[Array, Array]]:
+            return set_losses(predictions, classes, batch["boxes"], is_picture, options)
+
+        layers = jax.tree.leaves(predictions)[0].shape[0]
+        used = predictions if options.auxiliary_loss else jax.tree.map(lambda x: x[-1:], predictions)
+        losses = jax.vmap(of_layer)(used)
+        totals = {name: sums for name, (sums, _) in losses.items()}
+        total = (
+            totals["weighted_nll"]
+            + options.l1_weight * totals["l1"]
+            + options.giou_weight * totals["giou_loss"]
+        ).sum()
+        last = {name: (sums[-1], weights[-1]) for name, (sums, weights) in losses.items()}
+        del last["weighted_nll"], layers
+        return Loss(total, last["l1"][1], last, **sown)
+
+    return objective
+
+
+def set_losses(
+    predictions: Predictions,
+    classes: Int[Array, "b n"],
+    boxes: Float[Array, "b n 4"],
+    is_picture: Array,
+    options: DetectionConfig,
+) -> dict[str, tuple[Array, Array]]:
+    """The sums of the losses of one layer, and their weights.
+
+    Args:
+      predictions: of each query.
+      classes: of the objects, padded by -1.
+      boxes: of the objects.
+      is_picture: False for rows that pad the batch.
+      options: of the model.
+    """
+    is_object = classes != NO_OBJECT
+    chosen = jax.lax.stop_gradient(matching(predictions, classes, boxes, options))
+    rows = jnp.arange(len(classes))[:, None]
+    log_p = jax.nn.log_softmax(predictions.classes)
+    empty = log_p.shape[-1] - 1
+    expected = jnp.full(log_p.shape[:2], empty).at[rows, chosen].set(jnp.where(is_object, classes, empty))
+    nll = -jnp.take_along_axis(log_p, expected[..., None], axis=-1)[..., 0] * is_picture[:, None]
+    weights = jnp.where(expected == empty, options.no_object_weight, 1.0)
+    predicted = jnp.take_along_axis(predictions.boxes, chosen[..., None], axis=1)
+    l1 = jnp.abs(predicted - boxes).sum(axis=-1)
+    giou_loss = 1 - generalised_iou(predicted, boxes)
+    objects = is_object.sum().astype(jnp.float32)
+    queries = is_picture.sum().astype(jnp.float32) * nll.shape[1]
+    return {
+        "weighted_nll": ((nll * weights).sum(), objects),
+        "class_nll": (nll.sum(), queries),
+        "l1": (jnp.where(is_object, l1, 0).sum(), objects),
+        "giou_loss": (jnp.where(is_object, giou_loss, 0).sum(), objects),
+    }
+
+
+def matching(
+    predictions: Predictions,
+    classes: Int[Array, "b n"],
+    boxes: Float[Array, "b n 4"],
+    options: DetectionConfig,
+) -> Int[Array, "b n"]:
+    """The query of each object: by the probability of its class, and the losses of its box."""
+    p = jax.nn.softmax(predictions.classes)
+    of_class = jnp.take_along_axis(p, jnp.maximum(classes, 0)[:, None, :], axis=-1)
+    each, other = predictions.boxes[:, :, None], boxes[:, None]
+    l1 = jnp.abs(each - other).sum(axis=-1)
+    giou = generalised_iou(*jnp.broadcast_arrays(each, other))
+    costs = -options.class_cost * of_class + options.l1_weight * l1 - options.giou_weight * giou
+    return matched_queries(costs, (classes != NO_OBJECT).sum(axis=1))

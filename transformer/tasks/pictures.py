@@ -1,0 +1,161 @@
+"""Tasks of pictures: what captioning and detection share."""
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.config import Config
+from transformer.config.pictures import PatchConfig, PicturesConfig
+from transformer.data.corpus import Corpus, Progress, Records, silent
+from transformer.data.features.pixels import pixels_of, scaled
+from transformer.data.sequences import Field, Fields
+from transformer.data.sources.manifests import Annotation, listed
+from transformer.data.sources.pictures import (
+    AnnotatedPicture,
+    check_manifests,
+    libraries_of,
+    open_pictures,
+    picture,
+)
+from transformer.model.patches import NO_PICTURE
+from transformer.runtime.errors import UserError
+from transformer.tasks.exhibit import Axis, Exhibits, Picture
+from transformer.tasks.lines import Lines
+from transformer.tasks.outputs import DecodingTask
+
+EXHIBITED = 160
+"""Height of a picture in a report, at least, in pixels."""
+
+
+class Pictures(Exhibits, Lines, DecodingTask):
+    """Pictures, and what is in them."""
+
+    unit = "pictures"
+    inputs = ("source",)
+    annotation: ClassVar[Annotation]
+
+    @property
+    def data(self) -> PicturesConfig:
+        """The options of the pictures."""
+        return data_of(self.config)
+
+    @property
+    def picture_field(self) -> Field:
+        """The pictures of a batch."""
+        size = self.data.picture_size
+        return Field("float32", fill=NO_PICTURE, shape=(size, size, 3), padded=False)
+
+    @property
+    def stored_fields(self) -> Fields:
+        """Pictures in half precision, which is exact."""
+        size = self.data.picture_size
+        stored = Field("float16", fill=NO_PICTURE, shape=(size, size, 3), padded=False)
+        return {**self.fields, "source": stored}
+
+    # From a corpus
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raises UserError if pictures are missing, or their patches have no positions."""
+        data, model = data_of(config), config.model
+        assert isinstance(model, PatchConfig)
+        if data.picture_size % model.patch_size:
+            raise UserError(
+                f"--data.picture-size {data.picture_size} must be a multiple of --model.patch-size "
+                f"{model.patch_size}"
+            )
+        patches = (data.picture_size // model.patch_size) ** 2
+        longest = model.of_encoder.longest
+        if longest is not None and patches > longest:
+            raise UserError(
+                f"--model.max-positions {longest}: a picture has {patches:,} patches; raise it, or "
+                "--model.patch-size"
+            )
+        check_manifests(data, cls.annotation)
+
+    @classmethod
+    def libraries(cls, config: Config) -> Sequence[str]:
+        """What reads pictures."""
+        return libraries_of(data_of(config))
+
+    @classmethod
+    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
+        """The pictures of manifests, or the built-in ones."""
+        return open_pictures(data_of(config), cls.annotation, progress)
+
+    def pixels(self, record: AnnotatedPicture) -> Float[np.ndarray, "size size 3"]:
+        """What the model reads of a picture."""
+        return scaled(record.pixels)
+
+    # Lines in
+
+    def record(self, line: str) -> AnnotatedPicture:
+        """The picture that a line names.
+
+        Raises:
+          UserError: it cannot be read.
+        """
+        return picture(Path(line), self.data)
+
+    def listed(self, line: str, manifest: Path, number: int) -> AnnotatedPicture:
+        """The picture that a line of a file names, relative to its folder.
+
+        Raises:
+          UserError: it cannot be read; the message has the file and the line.
+        """
+        if "\t" in line:
+            raise UserError(f"{manifest}, line {number}: must be the name of a picture, without a tab")
+        path = listed(line, manifest, number)
+        try:
+            return picture(path, self.data)
+        except UserError as error:
+            raise UserError(f"{manifest}, line {number}: {error}") from error
+
+    def seen(self, source: Any) -> AnnotatedPicture:
+        """The picture of a file, or of an array as `pixels_of` takes it.
+
+        Raises:
+          UserError: it cannot be read, or is no picture.
+        """
+        if isinstance(source, str | Path):
+            return picture(Path(source), self.data)
+        if not hasattr(source, "__array__"):
+            raise UserError(f"cannot read {type(source).__name__}: give PNG files or arrays of pixels")
+        pixels, (width, height) = pixels_of(source, self.data.picture_size)
+        return AnnotatedPicture("array", pixels, width, height)
+
+    def example_command(self, record: AnnotatedPicture, decode: str) -> str:
+        """With any pictures: a corpus has no files."""
+        return f"{decode} --input NAMES.txt"
+
+    # For the report
+
+    def exhibited(self, records: Records, count: int) -> list[AnnotatedPicture]:
+        """The first pictures."""
+        return list(itertools.islice(records, count))
+
+    @abstractmethod
+    def outputs(self, result: Any, record: AnnotatedPicture, n_best: int | None) -> list[Any]:
+        """The outputs for a picture, best first."""
+
+
+def enlarged(pixels: np.ndarray) -> tuple[Float[np.ndarray, "height width 3"], int]:
+    """A picture for people, from 0 to 1, and by how much it is enlarged."""
+    factor = max(1, -(-EXHIBITED // max(len(pixels), 1)))
+    return np.repeat(np.repeat(pixels, factor, axis=0), factor, axis=1) / 255, factor
+
+
+def shown_picture(caption: str, values: Float[np.ndarray, "height width 3"]) -> Picture:
+    """A picture of the report, without scales."""
+    return Picture(caption, values, Axis(""), Axis(""))
+
+
+def data_of(config: Config) -> PicturesConfig:
+    """The options of the pictures of a config."""
+    assert isinstance(config.data, PicturesConfig)
+    return config.data
