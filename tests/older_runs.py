@@ -17,7 +17,14 @@ import conftest  # noqa: F401  # the environment of tests
 import jax
 import numpy as np
 from small_run import changed, quiet, small_config
-from toy_runs import RECORDINGS, sentences_config, tagged_config, text_config
+from toy_runs import (
+    PICTURES,
+    RECORDINGS,
+    pictures_config,
+    sentences_config,
+    tagged_config,
+    text_config,
+)
 
 from transformer import Config, Run, train
 from transformer.runtime.compilation import processor
@@ -36,6 +43,8 @@ def config_of(name: str, folder: Path) -> Config:
     """A config that trains in seconds, on a corpus in the folder."""
     if name in RECORDINGS:
         config = RECORDINGS[name](folder / "corpus", "one")
+    elif name in PICTURES:
+        config = pictures_config(name, folder / "corpus", "one")
     elif name == "language-model":
         config = text_config(folder / "corpus", "one")
     elif name == "masked-lm":

@@ -45,6 +45,8 @@ def toy_config(name: str, folder: Path, layout: str = "one", **training: int) ->
         return sentences_config(folder, layout, **training)
     if name == "tagging":
         return tagged_config(folder, layout, **training)
+    if name in PICTURES:
+        return pictures_config(name, folder, layout, **training)
     if name in RECORDINGS:
         return RECORDINGS[name](folder, layout, **training)
     given = {**SIZES, "vocab_size": 0} if toys.is_text(name) else SIZES
@@ -158,6 +160,23 @@ def nonautoregressive_config(folder: Path, layout: str, **training: int) -> Conf
     return dataclasses.replace(taught, system="nonautoregressive-synthesis", model=model, decoding=decoding)
 
 
+def pictures_config(name: str, folder: Path, layout: str, **training: int) -> Config:
+    """The config of a small system that sees one shape."""
+    config = PRESETS[name]
+    sizes = {"num_layers": 1, "decoder_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0}
+    data = {"built_in_size": 80, "most_shapes": 1, "picture_size": 16, "batch_tokens": 128}
+    config = dataclasses.replace(
+        config,
+        model=dataclasses.replace(config.model, **sizes, patch_size=8),
+        data=dataclasses.replace(config.data, **data, cache_dir=folder / "cache"),
+        optimizer=dataclasses.replace(config.optimizer, warmup_steps=1, epsilon=1e-4),
+        decoding=changed_search(config.decoding, {"method": "greedy", "rows": 8}),
+        mesh=MeshConfig(*LAYOUTS[layout][1:]),
+    )
+    return changed(config, steps=STEPS, evaluate_every=STEPS // 2, log_every=1, **{"samples": 0} | training)
+
+
+PICTURES = ("captioning", "detection")
 RECORDINGS = {
     "speech": speech_config,
     "synthesis": synthesis_config,

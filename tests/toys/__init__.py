@@ -30,6 +30,7 @@ TOYS = {
 TRAINED = (
     *(*TOYS, "language-model", "masked-lm", "tagging"),
     *("speech", "synthesis", "nonautoregressive-synthesis"),
+    *("captioning", "detection"),
 )
 """What is trained in several layouts: the toys, and the systems of this package that do not translate."""
 STATEFUL = ("toy-memory", "toy-tracked", "language-model")

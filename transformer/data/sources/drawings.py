@@ -72,8 +72,8 @@ def drawing(split: int, index: int, size: int, fewest: int, most: int) -> Drawin
     for _ in range(random.integers(fewest, most + 1)):
         for _ in range(TRIES):
             shape = _shape(random, size)
-            if all(_is_clear(shape, other, size) for other in shapes):
-                mask = _mask(shape, size)
+            mask = _mask(shape, size)
+            if mask.any() and all(_is_clear(shape, other, size) for other in shapes):
                 noise = random.normal(0, 6, (int(mask.sum()), 3))
                 pixels[mask] = np.array(COLOURS[shape.colour]) + random.uniform(-15, 15, 3) + noise
                 shapes.append(shape)

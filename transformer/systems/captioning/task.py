@@ -27,8 +27,8 @@ from transformer.runtime.errors import UserError
 from transformer.systems.captioning.options import CaptionsConfig
 from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
-from transformer.tasks.metrics.captions import captions_bleu, captions_chrf, captions_exact
-from transformer.tasks.metrics.scores import BLEU, CHRF, EXACT, Metric, Score
+from transformer.tasks.metrics.references import References
+from transformer.tasks.metrics.scores import BLEU, CHRF, EXACT, Metric, Score, bleu, chrf, exact_match
 from transformer.tasks.pictures import Pictures, enlarged, shown_picture
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import TextTask
@@ -156,15 +156,13 @@ class Captioning(Pictures, TextTask):
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """BLEU, chrF and exact match, each with all captions of a picture as references."""
 
-        def of(
-            score: Callable[[Sequence[str], Sequence[Sequence[str]]], Score],
-        ) -> Callable[[Evaluation], Score]:
+        def of(score: Callable[[Sequence[str], References], Score]) -> Callable[[Evaluation], Score]:
             return lambda evaluation: score(
                 evaluation.outputs, [record.captions for record in evaluation.records]
             )
 
-        bleu = functools.partial(captions_bleu, tokenize=self.config.training.bleu_tokenize or "13a")
-        return {BLEU: of(bleu), CHRF: of(captions_chrf), EXACT: of(captions_exact)}
+        by_words = functools.partial(bleu, tokenize=self.config.training.bleu_tokenize or "13a")
+        return {BLEU: of(by_words), CHRF: of(chrf), EXACT: of(exact_match)}
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood in nats per token, and its exponential."""

@@ -43,7 +43,7 @@ def detection_search(
 
 
 @functools.partial(jax.jit, static_argnames=("model",))
-def _search(model: nn.Module, params: Variables, source: Array, threshold: float) -> Found:
+def _search(model: nn.Module, params: Variables, source: Array, threshold: float | Array) -> Found:
     predictions = model.apply(as_variables(params), source)
     p = jax.nn.softmax(predictions.classes[-1])[..., :-1]  # type: ignore[union-attr]
     order = jnp.argsort(-p.max(axis=-1), axis=1)
