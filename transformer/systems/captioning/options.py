@@ -40,12 +40,11 @@ def _captioning() -> Config:
             num_heads=4,
             dropout=0.0,
             norm="pre",
-            positions="learned",
-            max_positions=256,
+            patch_size=8,
         ),
         data=CaptionsConfig(),
         optimizer=OptimizerConfig(schedule="cosine", peak=1e-3, warmup_steps=100),
-        training=TrainingConfig(steps=1_500, evaluate_every=250, evaluate_sentences=200),
+        training=TrainingConfig(steps=2_000, evaluate_every=500, evaluate_sentences=200),
         decoding=BeamConfig(beam_size=4, extra_length=31, buckets=(1,)),
     )
 

@@ -101,8 +101,8 @@ def matching(
     """The query of each object: by the probability of its class, and the losses of its box."""
     p = jax.nn.softmax(predictions.classes)
     of_class = jnp.take_along_axis(p, jnp.maximum(classes, 0)[:, None, :], axis=-1)
-    each, other = predictions.boxes[:, :, None], boxes[:, None]
-    l1 = jnp.abs(each - other).sum(axis=-1)
-    giou = generalised_iou(*jnp.broadcast_arrays(each, other))
+    predicted, expected = predictions.boxes[:, :, None], boxes[:, None]
+    l1 = jnp.abs(predicted - expected).sum(axis=-1)
+    giou = generalised_iou(*jnp.broadcast_arrays(predicted, expected))
     costs = -options.class_cost * of_class + options.l1_weight * l1 - options.giou_weight * giou
     return matched_queries(costs, (classes != NO_OBJECT).sum(axis=1))

@@ -64,7 +64,7 @@ class BoxesConfig(PicturesConfig):
     batch_tokens: int = 64
     """Pictures of a batch."""
     fewest_shapes: int = 0
-    most_shapes: int = 4
+    most_shapes: int = 3
     most_boxes: Annotated[int, Range(1, MOST_QUERIES)] = 8
     """Most boxes of a picture: one with more is refused. At most --model.num-queries."""
 
@@ -99,12 +99,11 @@ def _detection() -> Config:
             num_heads=4,
             dropout=0.0,
             norm="pre",
-            positions="learned",
-            max_positions=256,
+            patch_size=8,
         ),
         data=BoxesConfig(),
-        optimizer=OptimizerConfig(schedule="cosine", peak=1e-3, warmup_steps=100),
-        training=TrainingConfig(steps=2_000, evaluate_every=250, evaluate_sentences=500, label_smoothing=0.0),
+        optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=100),
+        training=TrainingConfig(steps=4_000, evaluate_every=500, evaluate_sentences=500, label_smoothing=0.0),
         decoding=DetectionDecodingConfig(buckets=(1,)),
     )
 

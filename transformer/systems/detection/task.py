@@ -205,7 +205,7 @@ class Detection(Pictures):
 
         def of(*thresholds: float) -> Callable[[Evaluation], Score]:
             def score(evaluation: Evaluation) -> Score:
-                found = [
+                detected = [
                     Detections(
                         [label for label, _, _ in items],
                         np.array([box for _, _, box in items], np.float64).reshape(-1, 4),
@@ -214,7 +214,7 @@ class Detection(Pictures):
                     for items in evaluation.outputs
                 ]
                 expected = [Objects(record.classes, record.boxes) for record in evaluation.records]
-                return average_precision(found, expected, *[thresholds] * bool(thresholds))
+                return average_precision(detected, expected, *[thresholds] * bool(thresholds))
 
             return score
 
@@ -225,8 +225,8 @@ class Detection(Pictures):
     ) -> tuple[str, str, str]:
         """The picture's name, its objects and those that were found."""
         threshold = self.config.decoding.threshold  # type: ignore[attr-defined]
-        found = [label for label, score, _ in output if score >= threshold]
-        return record.name, ", ".join(sorted(record.classes)), ", ".join(sorted(found))
+        labels = [label for label, score, _ in output if score >= threshold]
+        return record.name, ", ".join(sorted(record.classes)), ", ".join(sorted(labels))
 
     # For the report
 
@@ -235,7 +235,7 @@ class Detection(Pictures):
     ) -> ReportSample:
         """The picture with its boxes, and with those that were found."""
         expected = list(zip(record.classes, record.boxes.tolist(), strict=True))
-        found = [(item.label, [*item.box]) for item in output.objects]
+        detected = [(item.label, [*item.box]) for item in output.objects]
         return ReportSample(
             title=record.name,
             texts={
@@ -244,7 +244,7 @@ class Detection(Pictures):
             },
             pictures=(
                 shown_picture("with its boxes", self.outlined(record, expected)),
-                shown_picture("with the boxes found", self.outlined(record, found)),
+                shown_picture("with the boxes found", self.outlined(record, detected)),
             ),
         )
 

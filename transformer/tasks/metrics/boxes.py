@@ -46,18 +46,18 @@ def iou(a: Float[np.ndarray, "n 4"], b: Float[np.ndarray, "m 4"]) -> Float[np.nd
 
 
 def average_precision(
-    found: Sequence[Detections], expected: Sequence[Objects], thresholds: Sequence[float] = THRESHOLDS
+    detected: Sequence[Detections], expected: Sequence[Objects], thresholds: Sequence[float] = THRESHOLDS
 ) -> Score:
     """Mean average precision over classes and IoU thresholds, out of 100. Classes without an object do not
     count; without any object it is 0.
 
     Args:
-      found: in each picture.
+      detected: in each picture.
       expected: in each picture.
       thresholds: of IoU.
     """
     labels = sorted({label for objects in expected for label in objects.classes})
-    values = {label: float(_of_class(label, found, expected, thresholds).mean()) for label in labels}
+    values = {label: float(_of_class(label, detected, expected, thresholds).mean()) for label in labels}
     mean = 100 * float(np.mean(list(values.values()))) if values else 0.0
     span = f"{thresholds[0]:.2f}" + (f":{thresholds[-1]:.2f}" if len(thresholds) > 1 else "")
     signature = f"iou:{span}|classes:{len(labels)}|boxes:{MOST}|recalls:{len(RECALLS)}"
@@ -66,12 +66,12 @@ def average_precision(
 
 
 def _of_class(
-    label: str, found: Sequence[Detections], expected: Sequence[Objects], thresholds: Sequence[float]
+    label: str, detected: Sequence[Detections], expected: Sequence[Objects], thresholds: Sequence[float]
 ) -> Float[np.ndarray, " thresholds"]:
     """The average precision of a class at each threshold."""
     scores, right = [], []
     count = 0
-    for detections, objects in zip(found, expected, strict=True):
+    for detections, objects in zip(detected, expected, strict=True):
         chosen = np.flatnonzero([other == label for other in detections.classes])
         order = chosen[np.argsort(-detections.scores[chosen], kind="stable")][:MOST]
         of_class = np.flatnonzero([other == label for other in objects.classes])
