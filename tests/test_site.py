@@ -23,8 +23,10 @@ from transformer.config.recordings import RecordingsConfig
 from transformer.config.streams import StreamConfig
 from transformer.config.tagged import TaggedConfig
 from transformer.config.texts import SentencesConfig
+from transformer.systems.captioning.options import CaptionsConfig
 from transformer.systems.convolutional.options import ConvolutionalConfig
 from transformer.systems.copying.options import CopyingConfig
+from transformer.systems.detection.options import BoxesConfig, DetectionConfig, DetectionDecodingConfig
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.systems.masked_language_model.options import MaskedLanguageModelConfig
 from transformer.systems.nonautoregressive.options import (
@@ -57,6 +59,10 @@ CONFIGS = [
         LanguageModelConfig,
         StreamConfig,
         SentencesConfig,
+        CaptionsConfig,
+        BoxesConfig,
+        DetectionConfig,
+        DetectionDecodingConfig,
         TaggedConfig,
         TaggingConfig,
         TaggingDecodingConfig,

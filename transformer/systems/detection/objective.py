@@ -78,7 +78,7 @@ def set_losses(
     empty = log_p.shape[-1] - 1
     expected = jnp.full(log_p.shape[:2], empty).at[rows, chosen].set(jnp.where(is_object, classes, empty))
     nll = -jnp.take_along_axis(log_p, expected[..., None], axis=-1)[..., 0] * is_picture[:, None]
-    weights = jnp.where(expected == empty, options.no_object_weight, 1.0)
+    weights = jnp.where(expected == empty, options.empty_weight, 1.0)
     predicted = jnp.take_along_axis(predictions.boxes, chosen[..., None], axis=1)
     l1 = jnp.abs(predicted - boxes).sum(axis=-1)
     giou_loss = 1 - generalised_iou(predicted, boxes)

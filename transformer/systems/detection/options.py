@@ -24,7 +24,7 @@ class DetectionConfig(PatchConfig):
     num_queries: Annotated[int, Range(1, MOST_QUERIES)] = 10
     """Learned queries of the decoder: the most objects that a picture can have. 100 in the paper (Carion et
     al. 2020)."""
-    no_object_weight: Annotated[float, SHARE] = 0.1
+    empty_weight: Annotated[float, SHARE] = 0.1
     """Weight of a query without an object in the loss of classes (Carion et al. 2020, section 3.1)."""
     l1_weight: Annotated[float, NOT_NEGATIVE] = 5.0
     """Weight of the L1 loss of boxes (Carion et al. 2020)."""
@@ -44,7 +44,7 @@ class DetectionConfig(PatchConfig):
     )
     PARAMETER_FREE = (
         *PatchConfig.PARAMETER_FREE,
-        *("no_object_weight", "l1_weight", "giou_weight", "class_cost", "auxiliary_loss"),
+        *("empty_weight", "l1_weight", "giou_weight", "class_cost", "auxiliary_loss"),
     )
 
     def __post_init__(self) -> None:
