@@ -58,8 +58,14 @@ class DecodeArguments:
     keep: str = ""
     """Regular expression, such as "https?://[^ ]+": what it matches in a sentence occurs in its translation
     as it is."""
-    reference: Path | None = None
-    """Reference translations. Prints BLEU and chrF with their signatures at the end."""
+    reference: tuple[Path, ...] = ()
+    """Reference outputs, such as translations. Prints the scores of the task with their signatures at the
+    end. Several files: each line of the input has a reference in each; an empty line is none."""
+    choices: tuple[str, ...] = ()
+    """Labels to choose from: writes the most probable one of each line; with --format json the probability of
+    each. `trained`: those of the training text."""
+    temperature_of_choices: float = 1.0
+    """How certain the probabilities of --choices are: more than 1, less certain. See Translator.calibrated."""
     bleu_tokenize: BleuTokenizer | None = None
     """sacreBLEU's tokenizer for --reference. Default: the one of training."""
     checkpoint: str = "best"

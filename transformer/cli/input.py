@@ -9,6 +9,7 @@ from pathlib import Path
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.output_file import is_device
+from transformer.config import DataConfig
 from transformer.config.recordings import AUDIO, SOUND
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import address, brief, display_path, open_regular
@@ -22,6 +23,9 @@ def check_files(arguments: DecodeArguments) -> int | None:
     from transformer.data.sources.text_files import read_lines
 
     option, output = ("--explore", arguments.explore) if arguments.explore else ("--output", arguments.output)
+    files = [("--reference", path) for path in arguments.reference]
+    if arguments.input:
+        files.insert(0, ("--input", arguments.input))
     if output and address(output):
         raise UserError(f"{option} {display_path(output)}: write to a file here, and copy it there")
     if output and is_recording(output):
@@ -33,20 +37,20 @@ def check_files(arguments: DecodeArguments) -> int | None:
             raise UserError(f"{option} {output} is a folder: name a file")
         if not os.access(output.absolute().parent, os.W_OK):
             raise UserError(f"cannot write {option} {output}: its folder is missing or read-only")
-        for source, path in (("--input", arguments.input), ("--reference", arguments.reference)):
-            if path and path.exists() and output.exists() and path.samefile(output):
+        for source, path in files:
+            if path.exists() and output.exists() and path.samefile(output):
                 raise UserError(f"{option} {output} is the file of {source}, which would be lost")
-    for option, path in (("--input", arguments.input), ("--reference", arguments.reference)):
-        if path and is_device(path):
+    for option, path in files:
+        if is_device(path):
             pipe = "< FILE" if option == "--input" else "a file"
             raise UserError(f"{option} {path} can be read only once: give {pipe}")
     total = sum(1 for _ in lines_of(arguments)) if arguments.input else None
-    if arguments.reference:
-        references = sum(1 for _ in read_lines(arguments.reference))
+    for path in arguments.reference:
+        references = sum(1 for _ in read_lines(path))
         if total is not None and references != total:
             raise UserError(
                 f"{display_path(arguments.input or '')} has {counted(total, 'line')} but "
-                f"{display_path(arguments.reference)} has {references:,}"
+                f"{display_path(path)} has {references:,}"
             )
     return total
 
@@ -62,6 +66,7 @@ def lines_of(arguments: DecodeArguments) -> Iterator[str]:
     --jsonl read it."""
     from transformer.cli.request_lines import request_of
     from transformer.data.sources.text_files import read_lines
+    from transformer.runs.run import Run
 
     assert arguments.input
     if is_recording(arguments.input):
@@ -72,9 +77,10 @@ def lines_of(arguments: DecodeArguments) -> Iterator[str]:
             raise UserError(
                 f"--input {arguments.input}: the name of a recording must end in {' or '.join(AUDIO)}"
             )
+    data = Run(arguments.run_dir).config.data if arguments.tsv or arguments.jsonl else None
     for number, line in enumerate(read_lines(arguments.input), 1):
-        if arguments.tsv or arguments.jsonl:
-            request_of(number, line, arguments)
+        if isinstance(data, DataConfig):
+            request_of(number, line, arguments, data)
         yield line
 
 

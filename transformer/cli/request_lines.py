@@ -1,59 +1,85 @@
 """What a line of decode.py's input has beside a sentence: columns of --tsv, or fields of --jsonl."""
 
+from collections.abc import Sequence
+
 from transformer.cli.decode_arguments import DecodeArguments
+from transformer.config import DataConfig
 from transformer.data.sources.text_files import one_line
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief, parse_object
-from transformer.tasks.requests import TranslationRequest
+from transformer.tasks.requests import TranslationRequest, source_of
 
 COLUMNS = ("source", "prefix", "terms", "source_language", "target_language")
 
 
-def request_of(number: int, line: str, arguments: DecodeArguments) -> TranslationRequest:
+def request_of(number: int, line: str, arguments: DecodeArguments, data: DataConfig) -> TranslationRequest:
     """What a line asks for, by the options --tsv and --jsonl; without them it is a sentence. Empty values are
     as if they were not there.
+
+    Args:
+      number: of the line, for messages.
+      line: of the input.
+      arguments: the command line.
+      data: options of the model, which name its inputs.
 
     Raises:
       UserError: it has too many columns, or is no object with such fields; the message has its number.
     """
     if arguments.tsv and arguments.jsonl:
         raise UserError("--tsv and --jsonl: lines are either columns or objects; leave one of them out")
-    if arguments.jsonl:
-        return _of_object(number, line)
-    if arguments.tsv:
-        return _of_columns(number, line)
-    return TranslationRequest(line)
+    names = data.input_names if data.input_names != COLUMNS[:1] else ()
+    try:
+        if arguments.jsonl:
+            request, named = _of_object(line, names)
+        elif arguments.tsv:
+            request, named = _of_columns(line, names)
+        else:
+            request, named = TranslationRequest(line), {}
+        return request._replace(source=source_of(named or request.source, data))
+    except UserError as error:
+        raise UserError(f"line {number}: {error}") from None
 
 
-def _of_columns(number: int, line: str) -> TranslationRequest:
+Named = dict[str, str]
+"""Inputs by name, if a model has several."""
+
+
+def _of_columns(line: str, names: Sequence[str]) -> tuple[TranslationRequest, Named]:
     columns = line.split("\t")
-    if len(columns) > len(COLUMNS):
+    inputs, others = names or COLUMNS[:1], COLUMNS[1:]
+    if len(columns) > len(inputs) + len(others):
+        reads = " and ".join(names) if names else "a sentence"
         raise UserError(
-            f"line {number}: {len(columns)} columns; --tsv reads a sentence, a prefix and terms, source and "
-            "target language, with tabs between them"
+            f"{len(columns)} columns; --tsv reads {reads}, a prefix and terms, source and target language, "
+            "with tabs between them"
         )
-    source, prefix, terms, *languages = columns + [""] * (len(COLUMNS) - len(columns))
+    columns += [""] * (len(inputs) + len(others) - len(columns))
+    prefix, terms, *languages = columns[len(inputs) :]
     source_language, target_language = (language.strip() or None for language in languages)
     listed = tuple(filter(None, map(str.strip, terms.split("|"))))
-    return TranslationRequest(source, "", prefix, listed, source_language, target_language)
+    named = dict(zip(names, columns, strict=False)) if any(columns[: len(inputs)]) else {}
+    source = "" if names else columns[0]
+    return TranslationRequest(source, "", prefix, listed, source_language, target_language), named
 
 
-def _of_object(number: int, line: str) -> TranslationRequest:
+def _of_object(line: str, names: Sequence[str]) -> tuple[TranslationRequest, Named]:
     if not line.strip():
-        return TranslationRequest("")
+        return TranslationRequest(""), {}
     try:
         fields = parse_object(line)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"line {number}: --jsonl reads a JSON object on each line ({error})") from None
-    if unknown := sorted(fields.keys() - set(COLUMNS)):
-        names = ", ".join(COLUMNS)
-        raise UserError(f"line {number}: --jsonl has no field {brief(unknown[0])}; it reads {names}")
+        raise UserError(f"--jsonl reads a JSON object on each line ({error})") from None
+    known = (*names, *COLUMNS)
+    if unknown := sorted(fields.keys() - set(known)):
+        raise UserError(f"--jsonl has no field {brief(unknown[0])}; it reads {', '.join(known)}")
     terms = fields.get("terms") or []
-    texts = {name: fields.get(name) or "" for name in COLUMNS if name != "terms"}
+    texts = {name: fields.get(name) or "" for name in known if name != "terms"}
     for name, value in [*texts.items(), *(("terms", term) for term in terms if isinstance(terms, list))]:
         if not isinstance(value, str):
-            raise UserError(f"line {number}: {name} must be text, not {brief(repr(value))}")
+            raise UserError(f"{name} must be text, not {brief(repr(value))}")
     if not isinstance(terms, list):
-        raise UserError(f"line {number}: terms must be a list of words and phrases")
+        raise UserError("terms must be a list of words and phrases")
+    named = {name: one_line(texts[name]) for name in names} if not texts["source"] else {}
     languages = texts["source_language"] or None, texts["target_language"] or None
-    return TranslationRequest(one_line(texts["source"]), "", texts["prefix"], tuple(terms), *languages)
+    source = one_line(texts["source"])
+    return TranslationRequest(source, "", texts["prefix"], tuple(terms), *languages), named

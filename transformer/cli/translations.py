@@ -1,5 +1,6 @@
 """Translations: what a line of decode.py's input asks for, what is written of it, and the scores."""
 
+import copy
 import dataclasses
 import functools
 import itertools
@@ -23,8 +24,9 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, brief
 from transformer.runtime.text import has_text, without_formatting, without_invisible
 from transformer.tasks.glossary import Glossary
+from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.requests import TranslationRequest
-from transformer.tasks.translation import Hypothesis
+from transformer.tasks.task import Evaluation
 from transformer.tasks.vocabularies import SIDES
 from transformer.translator.ensemble import shares_of
 from transformer.translator.rescoring import TOGETHER, rescored
@@ -34,8 +36,9 @@ from transformer.translator.translator import Translator
 if TYPE_CHECKING:
     from transformer.translator.explorer.explorer import Explorer
 
+TRAINED = "trained"
+"""The value of --choices for the labels of the training text."""
 NAMED = 3  # terms of a line that get a warning each, if they are dropped
-TOKENIZE = "--bleu-tokenize"
 log = logging.getLogger("transformer")
 T = TypeVar("T")
 
@@ -70,7 +73,7 @@ class RequestParser:
         if "\t" in line and not (self.arguments.tsv or self.arguments.jsonl or self._warned):
             self._warned = True
             log.warning("line %d: a tab is read as a space; --tsv reads a prefix and terms after it", number)
-        request = request_of(number, line, self.arguments)
+        request = request_of(number, line, self.arguments, self.translator.task.data)
         try:
             for side in range(len(SIDES)):
                 self.translator.task.start(request, side)
@@ -128,7 +131,7 @@ class Translations(Texts):
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Translator:
         """The model, and those that re-rank its hypotheses."""
         arguments = self.arguments
-        self.is_scored = arguments.reference is not None
+        self.is_scored = bool(arguments.reference)
         if arguments.bleu_tokenize and not arguments.reference:
             raise UserError("--bleu-tokenize needs --reference: without it nothing is scored")
         runs = run_dir if not arguments.ensemble else [run_dir, *arguments.ensemble]
@@ -138,12 +141,11 @@ class Translations(Texts):
         languages = arguments.source_language, arguments.target_language
         self.translator = loaded.between(*languages)
         self.translator.settings(self.n_best, self.options)
-        tokenize = arguments.bleu_tokenize or self.translator.config.training.bleu_tokenize
-        if self.is_scored and tokenize:
-            from transformer.tasks.metrics.scores import bleu_metric
-
-            bleu_metric(tokenize)  # refuses one that cannot be used before anything is translated
+        if self.is_scored:  # refuses what cannot be computed before anything is translated
+            copy.copy(self.translator.task).decide_scores([], arguments.bleu_tokenize)
         self.request_parser = RequestParser(arguments, self.translator)
+        if arguments.choices:
+            self.translator.check_choices(self._labels, arguments.temperature_of_choices)
         if arguments.rescore_weights and not arguments.rescore:
             raise UserError("--rescore-weights needs --rescore RUN: it weighs those runs")
         ranked = (
@@ -196,11 +198,17 @@ class Translations(Texts):
         rerankers = [reranker.fingerprint() for reranker in self.rerankers]
         extras = dataclasses.astuple(self.extras)[:2]  # translations have no times
         settings = repr(
-            [self.n_best, arguments.format, extras, arguments.decoding, self.request_parser.identity]
+            [
+                *(self.n_best, arguments.format, extras, arguments.decoding, self.request_parser.identity),
+                *([(arguments.choices, arguments.temperature_of_choices)] if arguments.choices else []),
+            ]
         )
         return [self.translator.fingerprint(), repr((rerankers, arguments.rescore_weights)), settings]
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        if self.arguments.choices:
+            yield from self._chosen(lines)
+            return
         num_hypotheses = None if self.rerankers else self.n_best  # rerankers need all hypotheses
         waiting: deque[tuple[int, TranslationRequest]] = deque()
 
@@ -240,6 +248,31 @@ class Translations(Texts):
             if not group:
                 yield None
 
+    def _chosen(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        """The most probable of the labels of --choices, or the probabilities of all of them."""
+        labels = self._labels
+        for group in _groups(lines, TOGETHER):
+            requests = [(number, self.request_parser(number, line)) for number, line in group]
+            texts = [request.source for _, request in requests]
+            temperature = self.arguments.temperature_of_choices
+            shares = self.translator.choices(texts, labels, temperature=temperature) if texts else []
+            for (number, request), probable in zip(requests, shares, strict=True):
+                label, share = next(iter(probable.items()))
+                about = {"line": number, "source": request.source, "choices": probable}
+                forms = {
+                    "text": label,
+                    "scores": f"{share:.4f}\t{label}",
+                    "json": json.dumps(about, ensure_ascii=False),
+                }
+                yield f"{forms[self.arguments.format]}\n", label
+            if not group:
+                yield None
+
+    @property
+    def _labels(self) -> tuple[str, ...]:
+        """The labels of --choices."""
+        return () if self.arguments.choices == (TRAINED,) else self.arguments.choices
+
     def _text(self, number: int, request: TranslationRequest, hypotheses: list[Hypothesis]) -> str:
         if self.arguments.format == "json":
             return self._json(number, request, hypotheses) + "\n"
@@ -264,33 +297,24 @@ class Translations(Texts):
         tokens = [index for index in ids if index not in (special.pad, special.eos)]
         return self.translator.tokenizers[0].for_source(source).pieces(tokens)
 
-    def scores(self, outputs: Sequence[str]) -> list[str]:
-        from transformer.tasks.metrics.scores import bleu, chrf, exact_match
-        from transformer.tasks.metrics.segmentation import OPTION, warning_of
+    def read_object(self, about: Json) -> str:
+        return next(iter(about["choices"])) if "choices" in about else super().read_object(about)
 
-        arguments = self.arguments
-        task = self.translator.task
-        if not arguments.reference:
+    def scores(self, outputs: Sequence[str]) -> list[str]:
+        from transformer.tasks.metrics.segmentation import OPTION
+
+        files = [list(map(without_invisible, read_lines(path))) for path in self.arguments.reference]
+        for path, lines in zip(self.arguments.reference, files, strict=True):
+            if len(lines) != len(outputs):
+                raise UserError(f"{counted(len(outputs), 'line')} of outputs, but {path} has {len(lines):,}")
+        if not files or not outputs:
             return []
-        references = [
-            task.tokenizers[1].plain(without_invisible(line)) for line in read_lines(arguments.reference)
-        ]
-        if len(references) != len(outputs):
-            raise UserError(
-                f"{counted(len(outputs), 'line')} of translations, but {arguments.reference} has "
-                f"{len(references):,}"
-            )
-        if not references:
-            return []
-        tokenize, note = task.bleu_tokenizer(references)
-        if arguments.bleu_tokenize:
-            tokenize = arguments.bleu_tokenize
-            note = warning_of(tokenize, references, TOKENIZE)
-        if note:
-            log.warning("%s", note.replace(OPTION, TOKENIZE))
-        computed = (bleu(outputs, references, tokenize), chrf(outputs, references))
-        scores = [f"{score.detail}   {score.signature}" for score in computed]
-        return [*scores, exact_match(outputs, references).detail]
+        task = copy.copy(self.translator.task)
+        records = [task.referenced(references) for references in zip(*files, strict=True)]
+        if note := task.decide_scores(records, self.arguments.bleu_tokenize):
+            log.warning("%s", note.replace(OPTION, "--bleu-tokenize"))
+        scores = task.scores(Evaluation(records, outputs, {})).values()
+        return [f"{score.detail}   {score.signature}" for score in scores]
 
 
 def _groups(items: Iterable[T | None], size: int) -> Iterator[list[T]]:

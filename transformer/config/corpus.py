@@ -82,6 +82,9 @@ LANGUAGES: dict[str, tuple[str | None, str | None]] = {
 }
 """Of the built-in corpora that are in languages."""
 
+TextTaskName = Literal["translation", "summaries", "answers", "labels", "label-sets", "trees"]
+"""The tasks of text (`transformer.tasks.text_tasks`)."""
+
 FEW = 4  # directions that a line for people has
 
 
@@ -95,6 +98,10 @@ def counted_directions(pairs: Sequence[tuple[str, str]]) -> str:
 class DataConfig(CorpusConfig):
     """Text corpus, vocabulary and batches."""
 
+    task: TextTaskName = "translation"
+    """What is written, which decides the scores. translation: BLEU, chrF, exact match; summaries: ROUGE;
+    answers: F1 and exact match as of SQuAD; labels: accuracy, macro F1; label-sets (several labels, with
+    commas): micro F1, macro F1, exact sets; trees (with brackets): F1 of brackets as of EVALB."""
     dataset: str = "built-in"
     """Corpus: built-in (English-German), dialogue-en or dialogue-zh (greetings and answers with names),
     sorting (numbers, and the same in order), convex-hull (points, and the vertices of their hull), spelling
@@ -126,6 +133,33 @@ class DataConfig(CorpusConfig):
     """Validation text in one file: on each line source and target, separated by a tab."""
     test_tsv: Path | None = None
     """Test text in one file: on each line source and target, separated by a tab."""
+    train: Path | None = None
+    """Training text in one file with named columns: JSON objects, one on each line (.jsonl), or a table with
+    tabs whose first line has the names (.tsv)."""
+    validation: Path | None = None
+    """Validation text with the same columns. Default: a held-out part of the training text."""
+    test: Path | None = None
+    """Test text with the same columns. Default: the validation text."""
+    inputs: tuple[str, ...] = ("source",)
+    """Columns that are read, such as question article: of several, each text begins with the name, as in
+    `question: ... article: ...`. What is too long is cut at the end, so name a long one last. A list in JSON,
+    such as turns of a conversation, is read with <turn> between its texts. Built-in corpora and TFDS datasets
+    have columns too: report and summaries of reports; story, question, answer of stories; turns, reply of
+    conversations; text, label of opinions; text, labels of topics; tree of treebank."""
+    target: tuple[str, ...] = ("target",)
+    """Column with what is to be written. In JSON it may be a list: of references, the first of which is
+    trained on; with --data.task label-sets, of labels. More columns, which rows need not have: further
+    references."""
+    group: str = ""
+    """Column that says what is asked, such as translate or summarise: it begins the text that is read, as in
+    `summarise: ...`, and each has its own scores; their mean decides."""
+    max_target_length: Annotated[int, Range(2, LONGEST)] | None = None
+    """Examples with a longer target are dropped, and targets are padded to at most this length, in tokens with
+    <eos>. For summaries, labels and other short targets: batches have less padding. None: --data.max-length.
+    """
+    long_sources: Literal["drop", "cut"] = "drop"
+    """What is done with sources that are longer than --data.max-length in training. drop: they are left out;
+    cut: they are trained on without what follows. Evaluation always cuts."""
     directions: tuple[str, ...] = ()
     """Directions in which one model translates, each source:target, such as en:de en:fr de:en. Its texts then
     begin with the code of their language, as those of NLLB. The names of text files have {source} and
@@ -176,6 +210,7 @@ class DataConfig(CorpusConfig):
             if language is not None and not CODE.fullmatch(language):
                 raise UserError(f"--data.{name.replace('_', '-')} must be a code such as en or pt-br")
         self._check_directions()
+        self._check_columns()
         if self.subword_sampling > 1 and self.tokenizer == "bpe":
             strength = f"--data.subword-sampling {self.subword_sampling}"
             raise UserError(f"{strength}: at least 0; with bpe a probability, at most 1")
@@ -189,10 +224,45 @@ class DataConfig(CorpusConfig):
     def has_files(self) -> bool:
         """Whether any text files are given, so that the dataset is ignored."""
         return any(
-            getattr(self, f"{split}_{kind}")
+            getattr(self, f"{split}{kind}")
             for split in ("train", "validation", "test")
-            for kind in ("source", "target", "tsv")
+            for kind in ("_source", "_target", "_tsv", "")
         )
+
+    def _check_columns(self) -> None:
+        columns = [*self.inputs, *self.target, *([self.group] if self.group else [])]
+        if not self.inputs or not self.target or not all(map(str.strip, columns)):
+            raise UserError("--data.inputs, --data.target: a column has no name; give one")
+        for name in columns:
+            if columns.count(name) > 1:
+                raise UserError(f"--data.inputs, --data.target, --data.group: column {name} is there twice")
+        if self.names_columns and self.has_files and not self.has_tables:
+            raise UserError(
+                "--data.inputs, --data.target, --data.group: they name columns of --data.train, which is not "
+                "given"
+            )
+        if self.has_columns and self.directions:
+            raise UserError("--data.directions: give --data.train-tsv instead of --data.train")
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """What a model reads, by name; the group first, if there are groups."""
+        return (*([self.group] if self.group else []), *self.inputs)
+
+    @property
+    def has_tables(self) -> bool:
+        """Whether text files with named columns are given."""
+        return any(getattr(self, split) for split in ("train", "validation", "test"))
+
+    @property
+    def names_columns(self) -> bool:
+        """Whether columns are named by options."""
+        return (self.inputs, self.target, self.group) != (("source",), ("target",), "")
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether records are rows with named columns: of files, a built-in corpus or a TFDS dataset."""
+        return self.has_tables or self.names_columns
 
     def _check_directions(self) -> None:
         for direction in self.directions:

@@ -6,6 +6,7 @@ several times as long. TFDS reads the same files.
 """
 
 import functools
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -155,6 +156,39 @@ class DirectedSource(Stored):
     def features() -> Any:
         features = tfds().features
         return features.FeaturesDict({key: features.Text() for key in DirectedSource.keys})
+
+
+class TextRecord(NamedTuple):
+    """A text that is read and one that is written, of a table with named columns."""
+
+    source: str
+    target: str
+    references: tuple[str, ...] = ()
+    """Further texts that would be right."""
+    group: str = ""
+    """Those of a group are scored alone. Empty: there are no groups."""
+
+
+class TextRecordSource(Stored):
+    """Rows of a table with named columns."""
+
+    keys = TextRecord._fields
+    dataset = "text_records"
+
+    @classmethod
+    def encoded(cls, *values: Any) -> dict[str, bytes | Sequence[int]]:
+        source, target, references, group = values
+        return super().encoded(source, target, json.dumps(references), group)
+
+    @staticmethod
+    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> TextRecord:
+        source, target, references, group = (text_of(stored, key) for key in keys)
+        return TextRecord(source, target, tuple(json.loads(references)), group)
+
+    @staticmethod
+    def features() -> Any:
+        features = tfds().features
+        return features.FeaturesDict({key: features.Text() for key in TextRecordSource.keys})
 
 
 class TextSource(Stored):

@@ -34,8 +34,8 @@ from transformer.interop.writing import as_json, check_new
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import folder_whole
-from transformer.systems.registry import find_system
-from transformer.tasks.translation import Translation
+from transformer.systems.registry import system_of
+from transformer.tasks.text_to_text import TextToText
 from transformer.translator.translator import translation_of
 
 PLATFORMS = ("cpu", "cuda", "tpu")
@@ -74,8 +74,8 @@ def export_stablehlo(
     run, folder = Run(run_dir), Path(folder)
     check_new(folder)
     config = run.config
-    system = find_system(config.system)
-    can = isinstance(system.search, AutoregressiveSearch) and issubclass(system.task, Translation)
+    system = system_of(config)
+    can = isinstance(system.search, AutoregressiveSearch) and issubclass(system.task, TextToText)
     if not can or system.copies:
         raise UserError(
             f"{run.name} holds a {config.system} model: only models that translate token by token, without "

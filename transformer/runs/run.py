@@ -40,7 +40,7 @@ from transformer.runtime.commands import command
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB, check_name, display_path, forbid_links, read_text, write_whole
 from transformer.systems.parameters import declared_parameters, model_shapes
-from transformer.systems.registry import find_system
+from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.task import Task
 from transformer.training.parametrisation import Parametrisation, parametrisation_of
@@ -178,7 +178,7 @@ class Run:
         Raises:
           UserError: the package that brings it is not installed.
         """
-        return find_system(self.config.system)
+        return system_of(self.config)
 
     @functools.cached_property
     def task(self) -> Task:

@@ -18,6 +18,7 @@ NARROW = 80  # columns of a terminal below which the bar is short and the speed 
 COMPILING = "compiling ..."
 BAR_INTERVAL = 0.1  # seconds between updates of a bar
 LINE_INTERVAL = 30.0  # seconds between lines without a terminal
+LONGEST_SAMPLE = 300  # characters
 
 
 class SteadyConsole(Console):
@@ -142,10 +143,10 @@ class ProgressReporter:
         )
         for source, reference, translation in samples:
             style = "green" if translation == reference else ""
-            self.console.print(Text("  " + source, style="dim"))
-            self.console.print(Text("  -> " + translation, style=style))
+            self.console.print(Text("  " + _shortened(source), style="dim"))
+            self.console.print(Text("  -> " + _shortened(translation), style=style))
             if reference and translation != reference:
-                self.console.print(Text("   = " + reference, style="dim"))
+                self.console.print(Text("   = " + _shortened(reference), style="dim"))
 
     def result(self, title: str, rows: list[tuple[str, str]]) -> None:
         """Shows the final table."""
@@ -167,3 +168,7 @@ class ProgressReporter:
             disable=not self.console.is_terminal,
             speed_estimate_period=600,  # steps are reported rarely
         )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= LONGEST_SAMPLE else f"{text[:LONGEST_SAMPLE]} ..."

@@ -8,7 +8,7 @@ Other packages bring systems: their entry points in the group `transformer.syste
 import functools
 import importlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from transformer.config import (
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from transformer.systems.system import System
 
 GROUP = "transformer.systems"
+DEFAULT_TASK = DataConfig.task
 
 
 class Preset(NamedTuple):
@@ -115,6 +116,23 @@ def find_system(name: str) -> "System":
         return entry.system
     system: System = importlib.import_module(f"{entry}.system").SYSTEM
     return system
+
+
+def system_of(config: Config) -> "System":
+    """The system of a config, with the task that `--data.task` names if it reads and writes text.
+
+    Raises:
+      UserError: there is no such system, or it has a task of its own.
+    """
+    system = find_system(config.system)
+    name = getattr(config.data, "task", DEFAULT_TASK)
+    if name == DEFAULT_TASK:
+        return system
+    from transformer.tasks.text_tasks import text_task_of
+
+    if system.task is not text_task_of(DEFAULT_TASK):
+        raise UserError(f"--data.task {name}: {config.system} has a task of its own; leave it out")
+    return replace(system, task=text_task_of(name))
 
 
 def is_from_outside(name: str) -> bool:

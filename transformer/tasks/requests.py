@@ -1,10 +1,12 @@
 """What is asked of a translation."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import NamedTuple
 
-from transformer.data.store import DirectedPair, Pair
+from transformer.config import DataConfig
+from transformer.data.sources.tables import joined
+from transformer.data.store import DirectedPair, Pair, TextRecord
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.text import without_formatting
 
@@ -25,14 +27,18 @@ class TranslationRequest(NamedTuple):
     """The code of the language to translate to. None: that of the task."""
 
     @classmethod
-    def of(cls, record: "Pair | DirectedPair | TranslationRequest") -> "TranslationRequest":
+    def of(cls, record: "Sentence") -> "TranslationRequest":
         """What a record of a corpus asks for."""
         if isinstance(record, TranslationRequest):
             return record
         return cls(record[0], "", "", (), *languages_of(record))
 
 
-def languages_of(record: "Pair | DirectedPair | TranslationRequest") -> tuple[str | None, str | None]:
+Sentence = Pair | DirectedPair | TextRecord | TranslationRequest
+"""A text and what was made of it, such as a translation, which is empty if it is to be found."""
+
+
+def languages_of(record: "Sentence") -> tuple[str | None, str | None]:
     """The languages of source and target that a record names. None: those of the task."""
     if isinstance(record, DirectedPair | TranslationRequest):
         return record.source_language, record.target_language
@@ -69,6 +75,29 @@ def make_requests(
         yield TranslationRequest(
             sentence(source), "", sentence(prefix, "prefixes must be text"), tuple(texts)
         )
+
+
+def source_of(value: object, data: DataConfig) -> str:
+    """The text that a model reads: a text as it is, or named inputs together.
+
+    Args:
+      value: a text, or a mapping with the name of each input.
+      data: names them.
+
+    Raises:
+      UserError: it is neither, an input is missing, or a text does not begin with the name of the first of
+        several inputs.
+    """
+    names = data.input_names
+    reads = f"this model reads {' and '.join(names)}"
+    if isinstance(value, Mapping):
+        if missing := [name for name in names if not isinstance(value.get(name), str)]:
+            raise UserError(f"{missing[0]} is missing: {reads}")
+        return joined(value, data.inputs, value[data.group] if data.group else "")
+    text = sentence(value)
+    if len(names) > 1 and not data.group and text and not text.startswith(f"{names[0]}: "):
+        raise UserError(f"{reads}: name them (--jsonl, --tsv), or begin with {names[0]}: ")
+    return text
 
 
 def _none(values: Iterable[object]) -> bool:

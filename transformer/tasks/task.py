@@ -112,6 +112,11 @@ class Task(Batches):
         their mean."""
         return []
 
+    def learn(self, corpus: Corpus, progress: Progress = silent) -> None:
+        """Learns from the corpus of a new run what neither `create` nor a run that it starts from has; by
+        default nothing."""
+        return
+
     def decide(self, corpus: Corpus) -> list[str]:
         """Decides in its config what the options of a new run leave open and its corpus determines, such as
         how scores are computed. Returns sentences about it for people."""

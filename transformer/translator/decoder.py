@@ -38,7 +38,7 @@ from transformer.runtime.compilation import keep_programs
 from transformer.runtime.errors import UserError
 from transformer.runtime.forks import refuse_forked
 from transformer.systems.parameters import declared_parameters
-from transformer.systems.registry import find_system
+from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask, Output
 from transformer.translator.lengths import within_positions
@@ -82,7 +82,7 @@ class Decoder(Generic[TaskT]):
         self.longest = config.model.longest
         self.longest_source = config.model.longest_source
         self.variables: Variables = on_local_devices(variables)
-        self.system: System = find_system(config.system)
+        self.system: System = system_of(config)
         self.model: nn.Module = self.system.model(config.model)
         self.origin = ""
         self._services: dict[tuple[DecodingConfig, tuple[SearchHook, ...]], SearchService] = {}

@@ -16,7 +16,7 @@ from transformer.decoding.search import autoregressive_search
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.systems.system import System
-from transformer.tasks.translation import Translation
+from transformer.tasks.text_to_text import TextToText
 from transformer.translator.decoder import Decoder
 
 
@@ -58,7 +58,7 @@ def shares_of(weights: Sequence[float], models: int, name: str) -> Float[np.ndar
 
 
 def ensemble_of(
-    members: Sequence[Decoder[Translation]], weights: Sequence[float] | None, mean: str
+    members: Sequence[Decoder[TextToText]], weights: Sequence[float] | None, mean: str
 ) -> tuple[System, Ensemble, Variables]:
     """The system, the model and the variables of an ensemble. See `Translator.together`."""
     several = not isinstance(members, Decoder) and isinstance(members, Sequence) and members

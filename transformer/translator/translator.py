@@ -2,7 +2,7 @@
 
 import operator
 import reprlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import overload
@@ -10,7 +10,7 @@ from typing import overload
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.config import LONGEST, Config, Option
+from transformer.config import LONGEST, Config, Option, text_data
 from transformer.config.ranges import any_number, true_or_false, whole_number
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.text_files import one_line
@@ -19,8 +19,11 @@ from transformer.runs.run import Run
 from transformer.runtime.arrays import shard_rows
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.forks import refuse_forked
-from transformer.tasks.requests import make_requests, sentence
-from transformer.tasks.translation import Hypothesis, Translation
+from transformer.tasks.hypotheses import Hypothesis
+from transformer.tasks.requests import make_requests
+from transformer.tasks.text_tasks import text_task_of
+from transformer.tasks.text_to_text import TextToText
+from transformer.translator.choices import best_temperature, checked_labels, probabilities
 from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import ensemble_of
 from transformer.translator.lengths import bucket_of, of_any_length, padded, within_positions
@@ -29,22 +32,24 @@ from transformer.translator.search_outputs import Extras
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
 
+Source = str | Mapping[str, str]
+"""A sentence, or for a model with named inputs the text of each."""
 Target = Sequence[int] | Int[np.ndarray, " t"]
 """The ids of a translation."""
 
 
-def translation_of(run: Run) -> Translation:
+def translation_of(run: Run) -> TextToText:
     """The task of a run.
 
     Raises:
-      UserError: it is not translation.
+      UserError: it does not read and write text.
     """
-    if not isinstance(run.task, Translation):
+    if not isinstance(run.task, TextToText):
         raise UserError(f"{run.name} holds a system that does not translate: {run.config.system}")
     return run.task
 
 
-class Translator(Decoder[Translation]):
+class Translator(Decoder[TextToText]):
     """A trained model that translates. Threads may share it. See `Decoder` for batches and programs.
 
     Args:
@@ -57,7 +62,9 @@ class Translator(Decoder[Translation]):
     def __init__(
         self, config: Config, variables: Variables, tokenizers: Tokenizers, *, warns: bool = True
     ) -> None:
-        super().__init__(config, variables, Translation(config, tokenizers), warns=warns)
+        super().__init__(
+            config, variables, text_task_of(text_data(config).task)(config, tokenizers), warns=warns
+        )
         self._pairs: dict[str, Translator] = {}
 
     @classmethod
@@ -125,8 +132,9 @@ class Translator(Decoder[Translation]):
 
     @classmethod
     def of_run(cls, run: Run, variables: Variables) -> "Translator":
-        translator = cls(run.config, variables, translation_of(run).tokenizers)
-        translator.task.shortlist = translation_of(run).shortlist
+        task = translation_of(run)
+        translator = cls(run.config, variables, task.tokenizers)
+        translator.task = task
         return translator
 
     @property
@@ -158,12 +166,12 @@ class Translator(Decoder[Translation]):
             return self._pairs[name]
 
     @overload
-    def translate(self, sources: str, **options: Option) -> str: ...
+    def translate(self, sources: Source, **options: Option) -> str: ...
 
     @overload
-    def translate(self, sources: Iterable[str], **options: Option) -> list[str]: ...
+    def translate(self, sources: Iterable[Source], **options: Option) -> list[str]: ...
 
-    def translate(self, sources: str | Iterable[str], **options: Option) -> str | list[str]:
+    def translate(self, sources: Source | Iterable[Source], **options: Option) -> str | list[str]:
         """The best translation of every sentence, in order. Empty sentences, and those without a
         visible character, stay empty.
 
@@ -176,13 +184,13 @@ class Translator(Decoder[Translation]):
         Returns:
           A list of translations; for one string, a string.
         """
-        if isinstance(sources, str):
+        if isinstance(sources, str | Mapping):
             return self.search([sources], **options)[0][0].text
         return [hypotheses[0].text for hypotheses in self.search(sources, **options)]
 
     def search(
         self,
-        sources: Iterable[str],
+        sources: Iterable[Source],
         *,
         n_best: int | None = None,
         alignments: bool = False,
@@ -215,7 +223,7 @@ class Translator(Decoder[Translation]):
             are not finite.
         """
         outputs = self.stream(
-            [sentence(source) for source in any_number("sources", sources, "sentences")],
+            [self.task.source_of(source) for source in any_number("sources", sources, "sentences")],
             n_best=n_best,
             alignments=alignments,
             first_line=first_line,
@@ -230,7 +238,7 @@ class Translator(Decoder[Translation]):
 
     def stream(  # type: ignore[override]
         self,
-        records: Iterable[str],
+        records: Iterable[Source],
         *,
         n_best: int | None = None,
         alignments: bool = False,
@@ -247,7 +255,7 @@ class Translator(Decoder[Translation]):
         Args:
           records: sentences. The other arguments are those of `search`.
         """
-        records = any_number("sources", records, "sentences")
+        records = map(self.task.source_of, any_number("sources", records, "sentences"))
         settings = self.settings(n_best, options)
         pairs = enumerate(make_requests(records, prefixes, terms), whole_number("first_line", first_line))
         alignments = true_or_false("alignments", alignments)
@@ -257,7 +265,7 @@ class Translator(Decoder[Translation]):
 
     def submit(  # type: ignore[override]
         self,
-        record: str,
+        record: Source,
         *,
         n_best: int | None = None,
         line: int = 1,
@@ -285,12 +293,15 @@ class Translator(Decoder[Translation]):
         """
         translator = self.between(source_language, target_language)
         return super(Translator, translator).submit(
-            next(make_requests([record], [prefix], [terms])), n_best=n_best, line=line, **options
+            next(make_requests([self.task.source_of(record)], [prefix], [terms])),
+            n_best=n_best,
+            line=line,
+            **options,
         )
 
     def score(
         self,
-        sources: Iterable[str],
+        sources: Iterable[Source],
         targets: Iterable[str | Target],
         *,
         lines: Sequence[int] | None = None,
@@ -319,25 +330,25 @@ class Translator(Decoder[Translation]):
         for name, side in ("sources", sources), ("targets", targets):
             if isinstance(side, str | bytes) or not isinstance(side, Iterable):
                 raise UserError(f"{name} must be a list with one for each pair, not {reprlib.repr(side)}")
-        sources = [sentence(source) for source in sources]
+        texts = list(map(self.task.source_of, sources))
         targets = list(targets)
-        if len(sources) != len(targets):
+        if len(texts) != len(targets):
             raise UserError(
-                f"give two lists of equal length, not {counted(len(sources), 'source')} and "
+                f"give two lists of equal length, not {counted(len(texts), 'source')} and "
                 f"{counted(len(targets), 'target')}"
             )
         refuse_forked()
-        if lines is not None and len(lines) != len(sources):
+        if lines is not None and len(lines) != len(texts):
             numbers = counted(len(lines), "line number")
-            raise UserError(f"{numbers} for {counted(len(sources), 'source')}: give one for each")
+            raise UserError(f"{numbers} for {counted(len(texts), 'source')}: give one for each")
         settings = within_positions(self.config.decoding, self.longest, self.longest_source)
         pad = self.task.special.pad
         last = settings.buckets[-1]
-        lines = lines or range(1, len(sources) + 1)
-        source_ids = self.task.ids(sources, self.tokenizers[0], last, lines)
+        lines = lines or range(1, len(texts) + 1)
+        source_ids = self.task.ids(texts, self.tokenizers[0], last, lines)
         target_ids = self._target_ids(targets, lines, last + settings.extra_length)
         lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
-        scores = np.zeros(len(sources), np.float32)
+        scores = np.zeros(len(texts), np.float32)
         table = _least((self.longest, self.longest_source))
         for rows, length, count in of_any_length(lengths, settings, table):
             source, target = (
@@ -349,6 +360,68 @@ class Translator(Decoder[Translation]):
             log_p = without_start(of_tokens.log_p, target, self.task.forced_ids(("", "")))
             scores[rows] = log_p.sum(axis=1)[: len(rows)]
         return scores
+
+    def choices(
+        self, sources: Iterable[Source], labels: Sequence[str] = (), *, temperature: float = 1.0
+    ) -> list[dict[str, float]]:
+        """The probability of each label, by forced scores of all of them, so that they add up to 1.
+
+        Args:
+          sources: texts.
+          labels: what to choose from. Empty: the labels of the training text (--data.task labels).
+          temperature: see `calibrated`.
+
+        Returns:
+          For each source its labels with their probabilities, the most probable first.
+
+        Raises:
+          UserError: there are no labels, or a temperature is not positive.
+        """
+        names = self._labels(labels)
+        texts = list(any_number("sources", sources, "sentences"))
+        shares = probabilities(self._log_p(texts, names), temperature)
+        return [
+            {names[index]: float(row[index]) for index in np.argsort(-row, kind="stable")} for row in shares
+        ]
+
+    def calibrated(
+        self, sources: Iterable[Source], right: Iterable[str], labels: Sequence[str] = ()
+    ) -> float:
+        """The temperature for `choices` with which probabilities are those of being right (Guo et al. 2017).
+
+        Args:
+          sources: texts that were not trained on, such as those of the validation.
+          right: the label of each.
+          labels: as in `choices`.
+
+        Raises:
+          UserError: there is no text, or a label is not among the labels.
+        """
+        names, texts, expected = self._labels(labels), list(sources), list(right)
+        if not texts or len(texts) != len(expected):
+            raise UserError(f"give a label for each source: {len(texts)} sources, {len(expected)} labels")
+        if unknown := [label for label in expected if label not in names]:
+            raise UserError(f"{unknown[0]!r} is not among the labels: {', '.join(names)}")
+        indices = np.array([names.index(label) for label in expected])
+        return best_temperature(self._log_p(texts, names), indices)
+
+    def check_choices(self, labels: Sequence[str], temperature: float) -> None:
+        """Raises UserError as `choices`."""
+        probabilities(np.zeros((1, len(self._labels(labels)))), temperature)
+
+    def _labels(self, labels: Sequence[str]) -> list[str]:
+        known = getattr(self.task, "labels", ())
+        if not labels and not known:
+            raise UserError(
+                "labels: this model was not trained with --data.task labels; say what to choose from"
+            )
+        return checked_labels(labels or known)
+
+    def _log_p(self, sources: Sequence[Source], labels: Sequence[str]) -> Float[np.ndarray, "sources labels"]:
+        several = [source for source in sources for _ in labels]
+        lines = [line for line in range(1, len(sources) + 1) for _ in labels]
+        scores = self.score(several, [*labels] * len(sources), lines=lines)
+        return scores.reshape(len(sources), len(labels))
 
     def _target_ids(
         self, targets: Sequence[str | Target], lines: Sequence[int], longest: int

@@ -40,8 +40,9 @@ from transformer.data.sources.directed import (
     in_turns,
     of_direction,
 )
+from transformer.data.sources.tables import read_table, record_of
 from transformer.data.sources.text_files import read_directed, read_lines, read_pairs, read_tsv, visible
-from transformer.data.sources.tfds_sets import tfds_splits
+from transformer.data.sources.tfds_sets import tfds_rows, tfds_splits
 from transformer.data.store import Pair
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import cache_root, read_text, write_whole
@@ -60,6 +61,16 @@ def _paths(*modules: ModuleType) -> list[Path]:
     return [Path(str(module.__file__)) for module in modules]
 
 
+TABLES: dict[str, tuple[str, tuple[ModuleType, ...]]] = {
+    "reports": ("built-in reports with summaries", (reports,)),
+    "stories": ("built-in stories with questions", (stories, lexicon)),
+    "conversations": ("built-in conversations with replies", (conversations,)),
+    "opinions": ("built-in opinions with sentiments", (opinions,)),
+    "topics": ("built-in documents with topics", (topics, lexicon)),
+    "treebank": ("built-in sentences with trees", (treebank, inflection, lexicon)),
+}
+"""Built-in corpora whose records have named parts: display name, the module that generates them, and those
+that it imports."""
 BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
     "built-in": (
         "built-in English-German",
@@ -95,15 +106,8 @@ BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
         pronunciation.pairs,
     ),
     **{
-        name: (title, _paths(module, *imported, generated, dialogue), module.pairs)
-        for name, title, module, *imported in (
-            ("reports", "built-in reports with summaries", reports),
-            ("stories", "built-in stories with questions", stories, lexicon),
-            ("conversations", "built-in conversations with replies", conversations),
-            ("opinions", "built-in opinions with sentiments", opinions),
-            ("topics", "built-in documents with topics", topics, lexicon),
-            ("treebank", "built-in sentences with trees", treebank, inflection, lexicon),
-        )
+        name: (title, _paths(*modules, generated, dialogue), modules[0].pairs)
+        for name, (title, modules) in TABLES.items()
     },
 }
 """Built-in corpora: display name, source files that determine the text, and generator."""
@@ -126,8 +130,8 @@ def open_corpus(data: DataConfig, progress: Progress = silent) -> Corpus:
         return _built_in(data, progress)
     if data.directions:
         raise UserError(f"--data.directions: {data.dataset} has one; give text files")
-    splits, identity = tfds_splits(data, SPLITS)
-    folder = tfds_folder(data, "tfds", identity, splits, lambda pair: any(map(is_invisible, pair)))
+    splits, identity = (tfds_rows if data.has_columns else tfds_splits)(data, SPLITS)
+    folder = tfds_folder(data, "tfds", identity, splits, lambda pair: any(map(is_invisible, pair[:2])))
     return Corpus(data.dataset, splits, folder)
 
 
@@ -182,10 +186,12 @@ def _built_in(data: DataConfig, progress: Progress) -> Corpus:
         raise UserError("--data.built-in-size must be at least 1")
     name, files, pairs = BUILT_IN[data.dataset]
     code = b"".join(file.read_bytes() for file in files)
-    folder = corpus_folder(data.cache_dir, data.dataset, sizes, code, *data.directions)
+    columns = [repr((data.task, data.inputs, data.target, data.group))] if data.has_columns else []
+    folder = corpus_folder(data.cache_dir, data.dataset, sizes, code, *data.directions, *columns)
+    records = _rows(data) if data.has_columns else pairs
 
-    def split(name: str) -> Callable[[], Iterator[Pair]]:
-        return lambda: itertools.islice(pairs(seed=0, split=name), sizes[name])
+    def split(name: str) -> Callable[[], Iterator[Any]]:
+        return lambda: itertools.islice(records(seed=0, split=name), sizes[name])
 
     parts: Parts = {name: split(name) for name in SPLITS}
     if data.directions:
@@ -194,7 +200,29 @@ def _built_in(data: DataConfig, progress: Progress) -> Corpus:
     return Corpus(name, prepared, folder)
 
 
-def _kind(data: DataConfig) -> type[store.PairSource] | type[store.DirectedSource]:
+def _rows(data: DataConfig) -> Callable[..., Iterator[store.TextRecord]]:
+    """What yields the records of a built-in corpus whose parts are named.
+
+    Raises:
+      UserError: its parts have no names.
+    """
+    if data.dataset not in TABLES:
+        raise UserError(
+            f"--data.inputs, --data.target: {data.dataset} has no named columns, only sources and targets; "
+            "leave them out"
+        )
+    _, (module, *_) = TABLES[data.dataset]
+
+    def records(seed: int, split: str) -> Iterator[store.TextRecord]:
+        for record in module.records(split, seed):
+            yield record_of(record._asdict(), data)
+
+    return records
+
+
+def _kind(data: DataConfig) -> type[store.Stored]:
+    if data.has_columns:
+        return store.TextRecordSource
     return store.DirectedSource if data.directions else store.PairSource
 
 
@@ -215,7 +243,8 @@ def check_text(data: DataConfig) -> None:
             next(read_lines(path), None)
     if any(readers.values()) and not readers["train"]:
         raise UserError(
-            "no training text: give --data.train-source and --data.train-target, or --data.train-tsv"
+            "no training text: give --data.train-source and --data.train-target, --data.train-tsv, or "
+            "--data.train"
         )
 
 
@@ -261,7 +290,7 @@ def _text_files(data: DataConfig, progress: Progress) -> Corpus:
 
 def _name(data: DataConfig) -> str:
     """The name of the training text, for people."""
-    return str(data.train_tsv or data.train_source)
+    return str(data.train or data.train_tsv or data.train_source)
 
 
 def _parted(pairs: Callable[[], Iterator[Any]], path: Path) -> Parts:
@@ -273,7 +302,8 @@ def _parted(pairs: Callable[[], Iterator[Any]], path: Path) -> Parts:
     if last == hashes[-1]:
         raise UserError(
             f"{path} has too few different sentences to hold some out for validation: give "
-            "--data.validation-source and --data.validation-target, or --data.validation-tsv"
+            "--data.validation-source and --data.validation-target, --data.validation-tsv, or "
+            "--data.validation"
         )
     return {
         "train": lambda: (pair for pair in pairs() if all(_hash(text) > last for text in _texts(pair))),
@@ -312,7 +342,7 @@ def _files(data: DataConfig, split: str) -> list[Path]:
     if data.directions and not has_columns(data, split):
         several = (_files(of_direction(data, direction), split) for direction in data.pairs)
         return list(dict.fromkeys(itertools.chain.from_iterable(several)))
-    options = [getattr(data, f"{split}_{kind}") for kind in ("tsv", "source", "target")]
+    options = [getattr(data, f"{split}{kind}") for kind in ("", "_tsv", "_source", "_target")]
     return [Path(option) for option in options if option]
 
 
@@ -320,6 +350,12 @@ def _reader(data: DataConfig, split: str) -> Callable[[], Iterator[Any]] | None:
     """A function that reads the split's files, or None if none are given."""
     if data.directions:
         return _directed_reader(data, split)
+    if table := getattr(data, split):
+        if any(getattr(data, f"{split}_{kind}") for kind in ("source", "target", "tsv")):
+            raise UserError(
+                f"give either --data.{split} or --data.{split}-tsv, -source and -target, not both"
+            )
+        return lambda: read_table(table, data)
     source, target, tsv = (getattr(data, f"{split}_{kind}") for kind in ("source", "target", "tsv"))
     if tsv and (source or target):
         raise UserError(f"give either --data.{split}-tsv or --data.{split}-source and -target, not both")

@@ -5,8 +5,8 @@ import contextlib
 import importlib
 import itertools
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,8 @@ from transformer.config.recordings import RecordingsConfig
 from transformer.config.texts import TextsConfig
 from transformer.data import store
 from transformer.data.features.waveforms import is_sound, mono, scaled
-from transformer.data.store import PairSource, TextSource
+from transformer.data.sources.tables import record_of
+from transformer.data.store import PairSource, Stored, TextRecord, TextSource, text_of
 from transformer.runtime.errors import UserError, first_line
 from transformer.runtime.files import MiB, parse_object, read_text
 
@@ -60,6 +61,12 @@ _TEXT = _Kind(
     topics=("text", "question_answering", "summarization"),
     remedy="--data.train",
 )
+_TABLE = replace(
+    _TEXT,
+    inner=(*_TEXT.inner, f"{_CLASSES}class_label_feature.ClassLabel"),
+    holds="table",
+    topics=(*_TEXT.topics, "text_simplification"),
+)
 _SPEECH = _Kind(
     features=f"{_CLASSES}features_dict.FeaturesDict",
     content="featuresDict",
@@ -94,6 +101,47 @@ def tfds_splits(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, Pair
             )
     _check_splits(builder, data.dataset, "train", "validation")
     return _opened(builder, PairSource, languages, splits)
+
+
+def tfds_rows(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, Stored], object]:
+    """As `tfds_splits`, of a dataset whose features have the columns that the config names: texts and labels.
+
+    Raises:
+      UserError: it is unknown, lacks a column or a split, or cannot be downloaded.
+    """
+    of = store.tfds().features
+    builder = _prepared_builder(data.dataset, data.cache_dir, _TABLE)
+    features = {
+        name: kind
+        for name, kind in builder.info.features.items()
+        if isinstance(kind, of.Text | of.ClassLabel)
+    }
+    names = tuple(filter(None, (data.group, *data.inputs, *data.target)))
+    for name in names:
+        if name not in features:
+            offered = ", ".join(sorted(features)) or "none"
+            raise UserError(f"{data.dataset} has no text or label named {name!r}; it has {offered}")
+    _check_splits(builder, data.dataset, "train", "validation")
+
+    def value(stored: Mapping[str, Any], name: str) -> str:
+        if isinstance(features[name], of.Text):
+            return text_of(stored, name)
+        label: str = features[name].int2str(stored[name].int64_list.value[0])
+        return label
+
+    class Rows(Stored):
+        """Rows of the dataset."""
+
+        @staticmethod
+        def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> TextRecord:
+            return record_of({name: value(stored, name) for name in keys}, data)
+
+        @staticmethod
+        def features() -> Any:
+            return builder.info.features
+
+    opened, identity = _opened(builder, Rows, names, splits)
+    return dict(opened), (identity, data.task, data.inputs, data.target, data.group)
 
 
 def _check_splits(builder: Any, dataset: str, *splits: str) -> None:

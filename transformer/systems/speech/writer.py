@@ -58,8 +58,10 @@ class Transcriptions(Texts):
 
     def _references(self) -> list[str] | None:
         """The texts of --reference, or of the manifest if all lines have one."""
-        if self.arguments.reference:
-            return [*self._texts(self.arguments.reference)]
+        if len(self.arguments.reference) > 1:
+            raise UserError("--reference: a recording has one reference; give one file")
+        for path in self.arguments.reference:
+            return [*self._texts(path)]
         if not self.arguments.input or is_recording(self.arguments.input):
             return None
         columns = [line.partition("\t") for line in lines_of(self.arguments)]

@@ -15,6 +15,7 @@ from transformer.config import (
     text_data,
 )
 from transformer.systems.registry import Options, Preset
+from transformer.systems.transformer.text_presets import TEXT_PRESETS
 from transformer.systems.transformer.variants import FINE_TUNING, VARIANTS
 
 BASELINES, COPYING = "baselines", "copying and spelling"
@@ -167,6 +168,7 @@ OPTIONS = Options(
             "numbers, and their phonemes, which a model of system synthesis can speak",
             COPYING,
         ),
+        **TEXT_PRESETS,
         "base": Preset(_WMT14, "Table 2's base model", _PAPER),
         "big": Preset(
             replace(

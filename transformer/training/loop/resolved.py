@@ -11,7 +11,7 @@ from transformer.model.placement import platform
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.systems.decided import decided_for
-from transformer.systems.registry import find_system
+from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.task import Task
 from transformer.training.loop.resuming import check_unchanged, sized_like
@@ -40,7 +40,7 @@ def resolve(config: Config, run_dir: Path | str | None) -> Resolved:
       UserError: there is no such system or parent; the run directory is unusable, or belongs to another
         config.
     """
-    system = find_system(config.system)
+    system = system_of(config)
     run = _existing(run_dir, config)
     if run:
         config = dataclasses.replace(as_decided(config, run.config), model=run.config.model)

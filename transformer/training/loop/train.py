@@ -77,8 +77,10 @@ def train(
         run.check_corpus(corpus.folder.name)
     for check_corpus in OF_CORPUS:
         check_corpus(system, task, corpus)
-    for note in task.decide(corpus) if run is None else ():
-        watch.message(f"  {note}")
+    if run is None:
+        task.learn(corpus, watch.progress)
+        for note in task.decide(corpus):
+            watch.message(f"  {note}")
     config = task.config
     data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
     steps_per_epoch = data.batcher.plan.steps_per_epoch

@@ -41,7 +41,7 @@ def described(request: dict[str, Any]) -> dict[str, Any]:
     """
     from transformer.runs.config_json import from_json
     from transformer.systems.decided import decided_for, packs
-    from transformer.systems.registry import find_system
+    from transformer.systems.registry import system_of
     from transformer.training.loop.checks import OF_CONFIG
     from transformer.training.loop.resolved import Resolved
     from transformer.training.plan.jobs import Job, lowered_search, lowered_step, training_flops
@@ -50,7 +50,7 @@ def described(request: dict[str, Any]) -> dict[str, Any]:
 
     target = machine(request["machine"])
     config = from_json(request["config"])
-    system = find_system(config.system)
+    system = system_of(config)
     resolved = Resolved(decided_for(system, config, target.chip.platform), system)
     for check in OF_CONFIG:
         check(resolved)

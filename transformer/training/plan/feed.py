@@ -6,7 +6,7 @@ import numpy as np
 
 from transformer.config import Config
 from transformer.data.sequences import Sequences, gathered, sides
-from transformer.systems.registry import find_system
+from transformer.systems.registry import system_of
 from transformer.training.plan.jobs import Job
 
 TOKENS = 32  # of an example in packed rows: of a sentence
@@ -20,7 +20,7 @@ def input_rate(config: Config, seconds: float = 2.0) -> float:
       config: of the job, with its batching decided.
       seconds: how long to measure.
     """
-    task = Job.of(find_system(config.system), config).task
+    task = Job.of(system_of(config), config).task
     fields = task.fields
     batching = task.batching()
     longest = batching.buckets[-1]

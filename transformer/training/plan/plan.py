@@ -63,10 +63,10 @@ def plan(config: Config, machine: Machine, limits: Limits, show: Show) -> Json:
     config.training.check_in_steps()
     layout, step = _step(config, machine, limits, show)
     config = replace(config, mesh=layout)
-    from transformer.systems.registry import find_system  # its systems need JAX
+    from transformer.systems.registry import system_of  # its systems need JAX
 
     search = None
-    if find_system(config.system).search:
+    if system_of(config).search:
         with show("search"):
             search = compiled("search", config, machine, limits)
     tokens, other = _another_batch(config, step, machine, limits, show)

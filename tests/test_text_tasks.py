@@ -1,0 +1,325 @@
+"""Tasks of text: tables with named columns, several inputs and references, groups, labels, scores."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from small_run import WORDS, quiet, small_config
+
+from transformer import PRESETS, DataConfig, Run, Translator
+from transformer.cli.decode import decode_main
+from transformer.data.sources.corpora import open_corpus
+from transformer.data.sources.tables import read_table
+from transformer.data.store import TextRecord
+from transformer.runtime.errors import UserError
+from transformer.systems.registry import system_of
+from transformer.systems.transformer.text_presets import TEXT_PRESETS
+from transformer.tasks.metrics.scores import bleu
+from transformer.tasks.task import Evaluation
+from transformer.tasks.text_tasks import TASKS, text_task_of
+from transformer.training.loop.train import train
+from transformer.translator.choices import best_temperature
+
+TASK_NAMES = DataConfig.__annotations__["task"].__args__
+NAMED = {"inputs": ("question", "article"), "target": ("answer", "others"), "group": "kind"}
+
+
+def rows(seed, count):
+    """Questions about a list of words: which is the first, or the last?"""
+    random = np.random.default_rng(seed)
+    for _ in range(count):
+        words = random.choice(WORDS, size=random.integers(2, 5))
+        which = int(random.integers(2))
+        question, answer = (("first", words[0]), ("last", words[-1]))[which]
+        row = {"kind": ("begin", "end")[which], "question": question, "article": " ".join(words)}
+        yield row | {"answer": str(answer), "others": [f"the {answer}", "it"] if which else []}
+
+
+def write(folder):
+    for seed, (split, count) in enumerate((("train", 200), ("validation", 12), ("test", 12))):
+        lines = (json.dumps(row) for row in rows(seed, count))
+        (folder / f"{split}.jsonl").write_text("".join(f"{line}\n" for line in lines))
+
+
+def data_of(folder, **options):
+    files = {split: folder / f"{split}.jsonl" for split in ("train", "validation", "test")}
+    files |= {f"{split}_{side}": None for split in files for side in ("source", "target")}
+    return dataclasses.replace(small_config(folder).data, **files, **NAMED, **options)
+
+
+def run_of(folder, **options):
+    config = small_config(folder)
+    config = dataclasses.replace(config, data=data_of(folder, **options))
+    return Run(train(config, folder / "run", watch=quiet()))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tables")
+    write(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    return run_of(folder, task="answers")
+
+
+# --- tables ---
+
+
+def test_rows_become_records(folder):
+    """The group, then each input after its name; targets of all columns are references."""
+    expected = []
+    for row in rows(0, 200):
+        source = f"{row['kind']}: question: {row['question']} article: {row['article']}"
+        expected.append(TextRecord(source, row["answer"], tuple(row["others"]), row["kind"]))
+    assert list(read_table(folder / "train.jsonl", data_of(folder))) == expected
+    assert list(open_corpus(data_of(folder)).splits["train"]) == expected
+
+
+def test_a_table_with_tabs_is_the_same(tmp_path):
+    objects = ['{"b": "two", "a": "one", "n": 3}', "", '{"a": "x\\ny", "b": "", "n": 0.5}']
+    (tmp_path / "a.jsonl").write_text("".join(f"{line}\n" for line in objects))
+    (tmp_path / "a.tsv").write_text("b\ta\tn\ntwo\tone\t3\n\tx y\t0.5\n")
+    data = DataConfig(train=tmp_path / "a.tsv", inputs=("a", "b"), target=("n",))
+    both = [list(read_table(tmp_path / name, data)) for name in ("a.jsonl", "a.tsv")]
+    assert both[0] == both[1] == [TextRecord("a: one b: two", "3"), TextRecord("a: x y b: ", "0.5")]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.txt", "", "its name must end with .jsonl (JSON objects) or .tsv"),
+        ("a.jsonl", "[1]\n", "line 1: each line must be a JSON object"),
+        ("a.jsonl", '{"a": "x"}\n', "line 1: there is no column b, only"),
+        ("a.jsonl", '{"a": "x", "b": null}\n', "line 1: b must be text, not 'None'"),
+        ("a.jsonl", '{"a": "x", "b": ["y", {}]}\n', "line 1: b must be text, not '{}'"),
+        ("a.jsonl", '{"a": true, "b": "y"}\n', "line 1: a must be text, not 'True'"),
+        ("a.jsonl", '{"a": "x", "b": []}\n', "line 1: b is an empty list: give at least one text"),
+        ("a.tsv", "a\tb\nx\n", "line 2: 1 columns, but line 1 names 2"),
+        ("a.tsv", "a\ta\nx\ty\n", "line 1: two columns have the same name"),
+        ("a.tsv", "a\tc\nx\ty\n", "line 2: there is no column b, only 'a, c'"),
+    ],
+)
+def test_a_wrong_table(tmp_path, name, text, message):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        list(read_table(path, DataConfig(train=path, inputs=("a",), target=("b",))))
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"inputs": ("a", "a")}, "column a is there twice"),
+        ({"inputs": ()}, "a column has no name"),
+        ({"target": ("source",)}, "column source is there twice"),
+        (
+            {"train": None, "train_tsv": "a", "inputs": ("a",)},
+            "they name columns of --data.train, which is not given",
+        ),
+        ({"directions": ("x:y",)}, "--data.directions: give --data.train-tsv instead"),
+    ],
+)
+def test_wrong_columns(tmp_path, options, message):
+    with pytest.raises(UserError) as error:
+        DataConfig(**({"train": tmp_path / "a.tsv"} | options))
+    assert message in str(error.value)
+
+
+# --- scores ---
+
+
+def test_every_task_has_a_name():
+    assert tuple(TASKS) == TASK_NAMES
+
+
+def test_groups_are_scored_alone(run):
+    *_, last = run.log.records("evaluation")
+    assert {"answer_f1 begin", "answer_f1 end"} <= last.keys()
+    mean = (last["answer_f1 begin"] + last["answer_f1 end"]) / 2
+    assert last["answer_f1"] == pytest.approx(mean)
+
+
+def test_several_references_count(folder):
+    import sacrebleu
+
+    records = [TextRecord("", "a b c d", ("a b c e",)), TextRecord("", "x y z w")]
+    task = text_task_of("translation")(small_config(folder), ())
+    task.tokenizers = (None, type("Same", (), {"plain": staticmethod(str)}))
+    outputs, references = task.texts(Evaluation(records, ["a b c e", "x y z v"], {}))
+    assert references == [["a b c d", "a b c e"], "x y z w"]
+    expected = sacrebleu.corpus_bleu(outputs, [["a b c d", "x y z w"], ["a b c e", None]])
+    assert bleu(outputs, references).value == pytest.approx(expected.score)
+
+
+@pytest.mark.parametrize("task", TASK_NAMES)
+def test_every_task_is_trained_and_scored(tmp_path, task):
+    """Scores of outputs that are right are 100."""
+    write(tmp_path)
+    if task == "trees":
+        text = '{"kind": "a", "question": "b", "article": "c", "answer": "(S (N c))"}\n'
+        for split in ("train", "validation", "test"):
+            (tmp_path / f"{split}.jsonl").write_text(text * 20)
+    run = run_of(tmp_path, task=task)
+    assert type(run.task) is text_task_of(task)
+    outputs = ["(S (N a))", "(S (N b))"]
+    scores = run.task.scores(Evaluation([TextRecord("", text) for text in outputs], outputs, {}))
+    assert next(iter(scores)) == run.task.criterion
+    if task not in ("translation", "label-sets"):  # BLEU needs four words, and these are no labels
+        assert {score.value for score in scores.values()} <= {100, 0} if task == "summaries" else {100}
+
+
+def test_labels_are_those_of_the_training_text(tmp_path):
+    write(tmp_path)
+    run = run_of(tmp_path, task="labels")
+    assert run.task.labels == tuple(sorted({row["answer"] for row in rows(0, 200)}))
+    (run.path / "labels.json").write_text("{}")
+    with pytest.raises(UserError, match=r"labels.json is damaged: 'labels'"):
+        _ = Run(run.path).task
+
+
+# --- choices ---
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("labels")
+    write(folder)
+    return run_of(folder, task="labels")
+
+
+def test_probabilities_of_choices_are_forced_scores(classifier):
+    """Of each label alone, divided by their sum; whatever else is in the batch."""
+    translator = Translator.load(classifier.path)
+    sources = ["begin: question: first article: red cat", "end: question: last article: dog"]
+    labels = ["cat", "red dog", "sleeps"]
+    log_p = [[translator.score([source], [label])[0] for label in labels] for source in sources]
+    for source, scores, chosen in zip(sources, log_p, translator.choices(sources, labels), strict=True):
+        expected = np.exp(scores) / np.exp(scores).sum()
+        assert [chosen[label] for label in labels] == pytest.approx(expected, abs=1e-5)
+        assert sum(chosen.values()) == pytest.approx(1)
+        assert list(chosen.values()) == sorted(chosen.values(), reverse=True)
+        assert translator.choices([source], labels) == [pytest.approx(chosen, abs=1e-6)]
+    assert set(translator.choices(sources)[0]) == set(classifier.task.labels)
+
+
+def test_the_best_temperature_is_that_of_the_draws():
+    """Labels are drawn from probabilities; scores that are three times as certain need a temperature of 3."""
+    random = np.random.default_rng(0)
+    logits = random.normal(0, 1, (20_000, 4))
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    right = (shares.cumsum(axis=1) > random.random((20_000, 1))).argmax(axis=1)
+    assert best_temperature(3 * logits, right) == pytest.approx(3, rel=0.05)
+    assert best_temperature(logits / 2, right) == pytest.approx(0.5, rel=0.05)
+
+
+def test_choices_on_the_command_line(classifier, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").write_text("begin: question: first article: red cat\n")
+    arguments = [classifier.path, "--input", tmp_path / "in", "--choices"]
+    expected = Translator.load(classifier.path).choices(["begin: question: first article: red cat"])[0]
+    best = next(iter(expected))
+    status, printed = decoded([*arguments, "trained"], monkeypatch, capsys)
+    assert (status, printed.out) == (0, f"{best}\n")
+    status, printed = decoded([*arguments, "cat", "dog", "--format", "json"], monkeypatch, capsys)
+    assert sum(json.loads(printed.out)["choices"].values()) == pytest.approx(1)
+    (tmp_path / "right").write_text(f"{best}\n")
+    status, printed = decoded([*arguments, "trained", "--reference", tmp_path / "right"], monkeypatch, capsys)
+    assert "accuracy = 100.00" in printed.err
+    for wrong, message in ((["cat"], "at least two"), (["a", "a"], "one is there twice")):
+        status, printed = decoded([*arguments, *wrong], monkeypatch, capsys)
+        assert status == 2
+        assert message in printed.err
+
+
+def test_a_system_with_its_own_task_is_refused():
+    assert system_of(PRESETS["quickstart"]).task is text_task_of("translation")
+    assert system_of(PRESETS["sentiment"]).task is text_task_of("labels")
+    config = dataclasses.replace(PRESETS["sentiment"], system="masked-lm")
+    with pytest.raises(UserError, match="--data.task labels: masked-lm has a task of its own"):
+        system_of(config)
+
+
+@pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if name in TEXT_PRESETS])
+def test_presets_have_records(name, tmp_path):
+    """Of a built-in corpus: named columns become a source and targets, none too long."""
+    config = PRESETS[name]
+    data = dataclasses.replace(config.data, built_in_size=200, cache_dir=tmp_path)
+    task_type = text_task_of(data.task)
+    config = dataclasses.replace(config, data=data)
+    corpus = open_corpus(data)
+    record = next(iter(corpus.splits["train"]))
+    assert record.target
+    if len(data.inputs) > 1:
+        assert record.source.startswith(f"{data.inputs[0]}: ")
+    if config.data.tokenizer == "word":
+        task = task_type.create(config, corpus)
+        lengths = [[*map(len, example.values())] for example in task.examples(list(corpus.splits["train"]))]
+        assert (np.max(lengths, axis=0) <= task.batching().buckets[-1]).all()
+
+
+# --- lengths ---
+
+
+def test_targets_may_be_shorter(folder):
+    task = text_task_of("answers")(
+        dataclasses.replace(small_config(folder), data=data_of(folder, max_target_length=4)), ()
+    )
+    assert all(target == min(source, 4) for source, target in task.batching().buckets)
+
+
+def test_long_sources_are_cut(folder):
+    config = dataclasses.replace(
+        small_config(folder),
+        data=data_of(folder, task="answers", max_length=8, buckets=(8,), long_sources="cut"),
+    )
+    corpus = open_corpus(config.data)
+    task = text_task_of("answers").create(config, corpus)
+    examples = task.stored_examples(list(corpus.splits["train"])[:20])
+    assert max(len(example["source"]) for example in examples) == 8
+    assert {example["source"][-1] for example in examples} == {task.special.eos}
+
+
+# --- decoding ---
+
+
+def decoded(arguments, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["decode.py", *map(str, arguments)])
+    status = decode_main()
+    return status, capsys.readouterr()
+
+
+def test_named_inputs_are_read(run, tmp_path, monkeypatch, capsys):
+    """From JSON, columns and mappings: the same text, so the same output."""
+    row = {"kind": "end", "question": "last", "article": f"{WORDS[0]} {WORDS[1]}"}
+    text = f"end: question: last article: {WORDS[0]} {WORDS[1]}"
+    translator = Translator.load(run.path)
+    expected = translator.translate(text)
+    assert translator.translate(row) == expected
+    assert translator.translate([row, text]) == [expected] * 2
+    forms = {"--jsonl": json.dumps(row), "--tsv": "\t".join(row.values())}
+    for option, line in forms.items():
+        (tmp_path / "in").write_text(f"{line}\n")
+        status, printed = decoded([run.path, option, "--input", tmp_path / "in"], monkeypatch, capsys)
+        assert (status, printed.err) == (0, printed.err)
+        assert (status, printed.out) == (0, f"{expected}\n")
+    with pytest.raises(UserError, match="question is missing: this model reads kind and"):
+        translator.translate({"kind": "end"})
+
+
+def test_several_files_of_references(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").write_text("end: question: last article: a\n" * 2)
+    (tmp_path / "one").write_text("a\n\n")
+    (tmp_path / "two").write_text("b\nc\n")
+    arguments = [run.path, "--input", tmp_path / "in", "--reference", tmp_path / "one", tmp_path / "two"]
+    status, printed = decoded(arguments, monkeypatch, capsys)
+    assert status == 0
+    assert "F1 = " in printed.err
+    assert "exact match = " in printed.err
+    (tmp_path / "two").write_text("b\n")
+    status, printed = decoded(arguments, monkeypatch, capsys)
+    assert status == 2
+    assert "two has 1" in printed.err

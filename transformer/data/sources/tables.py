@@ -1,0 +1,124 @@
+"""Text in tables with named columns: JSON lines, or columns between tabs."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from transformer.config import DataConfig
+from transformer.config.corpus import TextTaskName
+from transformer.data.sources.text_files import one_line, read_lines
+from transformer.data.store import TextRecord
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import brief, parse_object
+from transformer.runtime.text import without_invisible
+
+SEPARATOR = ", "
+"""Between the labels of a set."""
+TURN = " <turn> "
+"""Between the texts of an input that is a list, such as the turns of a conversation. (The words of a sentence
+that is parsed have spaces.)"""
+
+
+def joined(texts: Mapping[str, str], inputs: Sequence[str], group: str = "") -> str:
+    """The text that a model reads of named inputs: each after its name if there are several, as Raffel et al.
+    (2020, appendix D) write them; before them, if there are groups, the one of the row."""
+    several = " ".join(f"{name}: {texts[name]}" for name in inputs)
+    text = several if len(inputs) > 1 else texts[inputs[0]]
+    return f"{group}: {text}" if group else text
+
+
+def read_table(path: Path, data: DataConfig) -> Iterator[TextRecord]:
+    """Yields the rows of a file.
+
+    Args:
+      path: ends with .jsonl or .tsv.
+      data: names the columns.
+
+    Raises:
+      UserError: as `read_lines`; a row lacks a column or has something else than text there (the message
+        names the line).
+    """
+    suffix = Path(path).suffix
+    if suffix not in (".jsonl", ".tsv"):
+        raise UserError(
+            f"{path}: its name must end with .jsonl (JSON objects) or .tsv (columns between tabs)"
+        )
+    for number, row in _objects(path) if suffix == ".jsonl" else _rows(path):
+        try:
+            yield record_of(row, data)
+        except UserError as error:
+            raise UserError(f"{path}, line {number}: {error}") from None
+
+
+def record_of(row: Mapping[str, Any], data: DataConfig) -> TextRecord:
+    """The record of a row.
+
+    Raises:
+      UserError: a column is missing, or has something else than text.
+    """
+    group = _text(row, data.group) if data.group else ""
+    if data.group and not group:
+        raise UserError(f"{data.group} is empty: it must say what is asked (--data.group)")
+    between = " " if data.task == "trees" else TURN
+    texts = {name: between.join(_texts(row, name)) for name in data.inputs}
+    first, *further = data.target
+    target, *references = _targets(row, first, data.task)
+    for name in further:
+        references += _targets(row, name, data.task) if row.get(name) else []
+    return TextRecord(joined(texts, data.inputs, group), target, tuple(references), group)
+
+
+def _targets(row: Mapping[str, Any], name: str, task: TextTaskName) -> list[str]:
+    """The text or the texts of a column."""
+    texts = _texts(row, name)
+    if task == "label-sets":
+        return [SEPARATOR.join(texts)]
+    if not texts:
+        raise UserError(f"{name} is an empty list: give at least one text")
+    return texts
+
+
+def _texts(row: Mapping[str, Any], name: str) -> list[str]:
+    """The text of a column, or the texts of a list there."""
+    values = row.get(name)
+    if not isinstance(values, list | tuple):
+        return [_text(row, name)]
+    return [_text({name: value}, name) for value in values]
+
+
+def _text(row: Mapping[str, Any], name: str) -> str:
+    """The text of a column in one line; a number as it is written."""
+    if name not in row:
+        raise UserError(f"there is no column {name}, only {brief(', '.join(row))}")
+    value = row[name]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    if not isinstance(value, str):
+        raise UserError(f"{name} must be text, not {brief(repr(value))}")
+    return without_invisible(one_line(value))
+
+
+def _objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The objects of JSON lines. Empty lines are left out."""
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        try:
+            yield number, parse_object(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}, line {number}: each line must be a JSON object ({error})") from None
+
+
+def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """The rows of a table whose first line names the columns."""
+    names: list[str] = []
+    for number, line in enumerate(read_lines(path), start=1):
+        columns = line.split("\t")
+        if not names:
+            names = columns
+            if len(set(names)) < len(names):
+                raise UserError(f"{path}, line 1: two columns have the same name")
+        elif len(columns) != len(names):
+            raise UserError(f"{path}, line {number}: {len(columns)} columns, but line 1 names {len(names)}")
+        else:
+            yield number, dict(zip(names, columns, strict=True))

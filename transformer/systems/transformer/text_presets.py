@@ -1,0 +1,150 @@
+"""Presets of text tasks other than translation, each with a built-in corpus: small enough for minutes on two
+CPU cores."""
+
+from typing import Any
+
+from transformer.config import (
+    BeamConfig,
+    Config,
+    DataConfig,
+    OptimizerConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
+from transformer.config.corpus import TextTaskName
+from transformer.systems.registry import Preset
+
+GROUP = "text tasks"
+
+
+def text_config(
+    data: DataConfig, steps: int, longest_output: int, d_model: int = 128, num_layers: int = 2
+) -> Config:
+    """A small Transformer for a corpus.
+
+    Args:
+      data: the corpus.
+      steps: of training.
+      longest_output: tokens of an output.
+      d_model: width.
+      num_layers: of encoder and decoder each.
+    """
+    return Config(
+        model=TransformerConfig(
+            num_layers=num_layers, d_model=d_model, d_ff=2 * d_model, num_heads=4, dropout=0.0, norm="pre"
+        ),
+        data=data,
+        optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=steps // 10),
+        training=TrainingConfig(
+            steps=steps, label_smoothing=0.0, evaluate_every=steps // 4, evaluate_sentences=200, log_every=25
+        ),
+        decoding=BeamConfig(
+            beam_size=2, buckets=data.lengths, max_length=longest_output, extra_length=longest_output
+        ),
+    )
+
+
+SMALL: dict[str, Any] = {
+    "tokenizer": "word",
+    "vocab_size": 2000,
+    "built_in_size": 20_000,
+    "batch_tokens": 4096,
+}
+
+
+def _data(
+    dataset: str, task: TextTaskName, inputs: str, target: str, longest: int, **options: Any
+) -> DataConfig:
+    """A built-in corpus with named columns.
+
+    Args:
+      dataset: its name.
+      task: what is written.
+      inputs: columns that are read, with spaces between them.
+      target: the column that is written.
+      longest: tokens of a source.
+      options: of data.
+    """
+    return DataConfig(
+        dataset=dataset,
+        task=task,
+        inputs=tuple(inputs.split()),
+        target=(target,),
+        max_length=longest,
+        buckets=(longest // 2, longest * 3 // 4, longest),
+        **SMALL | options,
+    )
+
+
+TEXT_PRESETS = {
+    "summarisation": Preset(
+        text_config(
+            _data(
+                "reports",
+                "summaries",
+                "report",
+                "summaries",
+                160,
+                tokenizer="unigram",
+                max_target_length=40,
+            ),
+            1200,
+            40,
+        ),
+        "reports, and one or two sentences about them; ROUGE",
+        GROUP,
+    ),
+    "answering": Preset(
+        text_config(
+            _data("stories", "answers", "question story", "answer", 80, max_target_length=6), 1200, 6
+        ),
+        "stories, a question, and its answer; F1 and exact match as of SQuAD",
+        GROUP,
+    ),
+    "dialogue-history": Preset(
+        text_config(
+            _data(
+                "conversations",
+                "translation",
+                "turns",
+                "reply",
+                120,
+                tokenizer="unigram",
+                max_target_length=24,
+            ),
+            1200,
+            24,
+        ),
+        "conversations, and a reply to what was said turns before",
+        GROUP,
+    ),
+    "sentiment": Preset(
+        text_config(
+            _data("opinions", "labels", "text", "label", 32, max_target_length=4), 400, 4, d_model=64
+        ),
+        "sentences that are positive, negative or neutral; accuracy",
+        GROUP,
+    ),
+    "multi-label": Preset(
+        text_config(_data("topics", "label-sets", "text", "labels", 80, max_target_length=12), 600, 12),
+        "documents with one to four topics; micro F1",
+        GROUP,
+    ),
+    "parsing": Preset(
+        text_config(
+            _data(
+                "treebank",
+                "trees",
+                "words",
+                "tree",
+                120,
+                tokenizer="whitespace",
+                batch_tokens=6144,
+            ),
+            1000,
+            120,
+        ),
+        "sentences, and their trees; F1 of brackets as of EVALB",
+        GROUP,
+    ),
+}

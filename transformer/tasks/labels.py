@@ -1,0 +1,92 @@
+"""Classification: the label of a text, written as text."""
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Self
+
+from transformer.config import Config
+from transformer.data.corpus import Corpus, Progress, silent
+from transformer.data.features.trained import Tokenizers
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import brief, parse_object, read_text, write_whole
+from transformer.tasks.metrics.labels import MACRO_F1, Labels, label_accuracy, macro_f1
+from transformer.tasks.metrics.scores import ACCURACY, Metric, Score
+from transformer.tasks.task import Evaluation
+from transformer.tasks.text_to_text import TextToText
+
+FILE = "labels.json"
+MOST = 10_000
+"""Labels of a task: a text that is longer than a label is usually different in each record."""
+
+
+class Classification(TextToText):
+    """One label for each text, with accuracy and macro F1."""
+
+    criterion = ACCURACY
+    learned = "vocabulary and labels"
+    labels: tuple[str, ...] = ()
+    """All labels of the training text, sorted."""
+
+    def learn(self, corpus: Corpus, progress: Progress = silent) -> None:
+        """The labels of the training text."""
+        labels = set[str]()
+        records = corpus.splits["train"]
+        for record in progress("reading the labels", records, len(records)):
+            labels.update(self.labels_of(record[1]))
+            if len(labels) > MOST:
+                raise UserError(
+                    f"--data.task {self.data.task}: the training text has more than {MOST:,} labels, such as "
+                    f"{brief(record[1])}; is the target the label?"
+                )
+        self.labels = tuple(sorted(labels))
+
+    @classmethod
+    def load(cls, config: Config, folder: Path) -> Self:
+        """Also with the labels of labels.json, if this is a run of such a task."""
+        task = super().load(config, folder)
+        path = folder / FILE
+        if os.path.lexists(path):
+            try:
+                labels = parse_object(read_text(path))["labels"]
+                if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+                    raise ValueError("labels must be a list of texts")
+            except (OSError, ValueError, KeyError, RecursionError) as error:
+                raise UserError(f"{path} is damaged: {error}") from error
+            task.labels = tuple(labels)
+        return task
+
+    def again(self, config: Config, tokenizers: Tokenizers) -> Self:
+        """Also with these labels."""
+        task = super().again(config, tokenizers)
+        task.labels = self.labels
+        return task
+
+    def save(self, folder: Path) -> None:
+        """Also writes the labels."""
+        super().save(folder)
+        write_whole(folder / FILE, json.dumps({"labels": self.labels}, ensure_ascii=False, indent=1) + "\n")
+
+    @staticmethod
+    def labels_of(text: str) -> list[str]:
+        """The labels that a target has."""
+        return [text]
+
+    def describe(self) -> str:
+        """How many labels there are."""
+        return counted(len(self.labels), "label")
+
+    def both(self, evaluation: Evaluation) -> tuple[Labels, Labels]:
+        """The labels that were written, and those that are right."""
+        outputs, references = self.texts(evaluation)
+        return [output.strip() for output in outputs], [
+            text if isinstance(text, str) else text[0] for text in references
+        ]
+
+    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
+        """Accuracy, and the mean F1 of the labels."""
+        return {
+            ACCURACY: lambda evaluation: label_accuracy(*self.both(evaluation)),
+            MACRO_F1: lambda evaluation: macro_f1(*self.both(evaluation)),
+        }
