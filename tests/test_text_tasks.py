@@ -13,7 +13,7 @@ from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.tables import read_table
 from transformer.data.store import TextRecord
 from transformer.runtime.errors import UserError
-from transformer.systems.registry import system_of
+from transformer.systems.registry import options_of, system_of
 from transformer.systems.transformer.text_presets import TEXT_PRESETS
 from transformer.tasks.metrics.scores import bleu
 from transformer.tasks.task import Evaluation
@@ -86,6 +86,16 @@ def test_a_table_with_tabs_is_the_same(tmp_path):
     data = DataConfig(train=tmp_path / "a.tsv", inputs=("a", "b"), target=("n",))
     both = [list(read_table(tmp_path / name, data)) for name in ("a.jsonl", "a.tsv")]
     assert both[0] == both[1] == [TextRecord("a: one b: two", "3"), TextRecord("a: x y b: ", "0.5")]
+
+
+def test_trees_become_tokens(tmp_path):
+    path = tmp_path / "a.jsonl"
+    data = DataConfig(task="trees", train=path, inputs=("words",), target=("tree",))
+    path.write_text('{"words": ["a", "dog"], "tree": "(NP (DT a)\\n (NN dog))"}\n')
+    assert list(read_table(path, data)) == [TextRecord("a dog", "(NP (DT a ) (NN dog ) )")]
+    path.write_text('{"words": "a dog", "tree": "(NP (DT a)"}\n')
+    with pytest.raises(UserError, match="line 1: tree is no tree, such as"):
+        list(read_table(path, data))
 
 
 @pytest.mark.parametrize(
@@ -171,6 +181,40 @@ def test_every_task_is_trained_and_scored(tmp_path, task):
     assert next(iter(scores)) == run.task.criterion
     if task not in ("translation", "label-sets"):  # BLEU needs four words, and these are no labels
         assert {score.value for score in scores.values()} <= {100, 0} if task == "summaries" else {100}
+
+
+@pytest.mark.parametrize("task", ["trees", "label-sets"])
+def test_a_parallel_decoder_is_refused_before_training(task):
+    (config, *_), *_ = options_of("nonautoregressive").presets.values()
+    config = dataclasses.replace(config, data=DataConfig(task=task))
+    system, task_type = system_of(config), text_task_of(task)
+    with pytest.raises(UserError, match=f"--data.task {task}: it needs a model that writes token by token"):
+        system.check_search(task_type(config, ()), config.decoding)
+
+
+def test_every_output_is_a_tree_or_a_set(tmp_path):
+    """Of the first model of a training, which knows nothing: over the words of the source; none twice."""
+    from transformer.data.trees import read_tree
+
+    for name, steps in (("parsing", 2), ("multi-label", 2)):
+        config = PRESETS[name]
+        config = dataclasses.replace(
+            config,
+            model=dataclasses.replace(config.model, num_layers=1, d_model=16, d_ff=16),
+            data=dataclasses.replace(config.data, built_in_size=300, cache_dir=tmp_path),
+            training=dataclasses.replace(
+                config.training, steps=steps, evaluate_every=1, evaluate_sentences=4
+            ),
+        )
+        run = Run(train(config, tmp_path / name, watch=quiet()))
+        records = list(open_corpus(run.config.data).splits["validation"])[:20]
+        outputs = Translator.load(run.path).translate([record.source for record in records])
+        for record, output in zip(records, outputs, strict=True):
+            if name == "parsing":
+                assert len(list(read_tree(output).words())) == len(record.source.split())
+            else:
+                labels = run.task.labels_of(output)
+                assert len(set(labels) & set(run.task.labels)) == sum(x in run.task.labels for x in labels)
 
 
 def test_labels_are_those_of_the_training_text(tmp_path):

@@ -65,7 +65,7 @@ class DecodeArguments:
     """Labels to choose from: writes the most probable one of each line; with --format json the probability of
     each. `trained`: those of the training text."""
     temperature_of_choices: float = 1.0
-    """How certain the probabilities of --choices are: more than 1, less certain. See Translator.calibrated."""
+    """How certain probabilities of --choices are: more than 1, less certain. See Translator.calibrated."""
     bleu_tokenize: BleuTokenizer | None = None
     """sacreBLEU's tokenizer for --reference. Default: the one of training."""
     checkpoint: str = "best"

@@ -154,9 +154,9 @@ class DataConfig(CorpusConfig):
     """Column that says what is asked, such as translate or summarise: it begins the text that is read, as in
     `summarise: ...`, and each has its own scores; their mean decides."""
     max_target_length: Annotated[int, Range(2, LONGEST)] | None = None
-    """Examples with a longer target are dropped, and targets are padded to at most this length, in tokens with
-    <eos>. For summaries, labels and other short targets: batches have less padding. None: --data.max-length.
-    """
+    """Examples with a longer target are dropped, and targets are padded to at most this length, in tokens
+    with <eos>. For summaries, labels and other short targets: batches have less padding. None:
+    --data.max-length."""
     long_sources: Literal["drop", "cut"] = "drop"
     """What is done with sources that are longer than --data.max-length in training. drop: they are left out;
     cut: they are trained on without what follows. Evaluation always cuts."""

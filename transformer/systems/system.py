@@ -14,6 +14,7 @@ from transformer.decoding.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
+from transformer.tasks.text import TextTask
 from transformer.tasks.translation import Translation
 from transformer.training.objective import Carry, Objective
 
@@ -68,6 +69,11 @@ class System:
         """Raises UserError if it cannot search for the outputs of a task with these options."""
         if isinstance(self.search, AutoregressiveSearch):
             check_beam(settings, task.config.model)
+        elif isinstance(task, TextTask) and task.needs_steps:
+            raise UserError(
+                f"{task.needs_steps}: it needs a model that writes token by token, and {task.config.system} "
+                "predicts all tokens at once"
+            )
         if getattr(settings, "coverage_penalty", 0):
             option, name = "--decoding.coverage-penalty", task.config.system
             if self.alignment is None:

@@ -37,6 +37,8 @@ class TextTask(DecodingTask):
 
     writer: ClassVar[str] = "transformer.cli.texts"
     """That of `Lines`."""
+    needs_steps: ClassVar[str] = ""
+    """The option because of which outputs are written token by token, each steered; empty: there is none."""
     shortlist: Shortlist | None = None
     """Which target tokens a source may need, if this is known."""
 

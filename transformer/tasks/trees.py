@@ -1,7 +1,12 @@
 """Parsing as translation: a sentence, and its tree as a text with brackets (Vinyals et al. 2015)."""
 
-from collections.abc import Callable, Mapping
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple
 
+from transformer.data.features.tokenizer import Tokenizer
+from transformer.decoding.trees import WellFormedTrees
+from transformer.runtime.errors import UserError
 from transformer.tasks.metrics.bracketing import (
     BRACKETING_F1,
     TAGGING_ACCURACY,
@@ -11,7 +16,9 @@ from transformer.tasks.metrics.bracketing import (
     well_formed,
 )
 from transformer.tasks.metrics.scores import Metric, Score
+from transformer.tasks.requests import Sentence
 from transformer.tasks.task import Evaluation
+from transformer.tasks.text import Steering
 from transformer.tasks.text_to_text import TextToText
 
 
@@ -19,6 +26,31 @@ class Trees(TextToText):
     """Constituency trees, with F1 of labelled brackets as EVALB defines it."""
 
     criterion = BRACKETING_F1
+    needs_steps = "--data.task trees"
+
+    def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
+        """Also that outputs are trees over the words of the source, if tokens are words and brackets."""
+        steerings = super().steering(records, lines)
+        if self._hook is None:
+            return steerings
+        return [*steerings, Steering("trees", self._hook, {}, [{} for _ in records], [0] * len(records))]
+
+    @functools.cached_property
+    def _hook(self) -> WellFormedTrees | None:
+        if self.data.tokenizer != "whitespace":
+            return None
+        source, target = (self._words(tokenizer) for tokenizer in self.tokenizers)
+        try:
+            return WellFormedTrees(source, target, self.special)
+        except ValueError as error:
+            raise UserError(f"--data.task trees: {error}") from None
+
+    def _words(self, tokenizer: Tokenizer) -> list[str]:
+        """The word of each id; empty for special ones, except <unk>, which stands for words."""
+        words = tokenizer.pieces(range(tokenizer.vocab_size))
+        for index in {*astuple(self.special)} - {self.special.unk}:
+            words[index] = ""
+        return words
 
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """F1 of brackets, accuracy of parts of speech, and the share of outputs that are trees."""

@@ -33,8 +33,8 @@ def probabilities(
 
 
 def best_temperature(log_p: Float[np.ndarray, "sources labels"], right: Int[np.ndarray, " sources"]) -> float:
-    """The temperature with which the right labels are most probable (Guo et al. 2017, section 4.2). It changes
-    no decision, only how certain they are.
+    """The temperature with which the right labels are most probable (Guo et al. 2017, section 4.2). It
+    changes no decision, only how certain they are.
 
     Args:
       log_p: as of `probabilities`.
@@ -50,7 +50,7 @@ def best_temperature(log_p: Float[np.ndarray, "sources labels"], right: Int[np.n
 
 
 def checked_labels(labels: Sequence[str]) -> list[str]:
-    """Labels as a list. Raises UserError if there are less than two, one is no text, or one is there twice."""
+    """Labels as a list. Raises UserError if there are less than two, one is no text, or one is repeated."""
     if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
         raise UserError(f"labels {labels!r}: give a list of texts")
     if len(set(labels)) < len(labels):

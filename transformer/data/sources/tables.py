@@ -8,6 +8,7 @@ from transformer.config import DataConfig
 from transformer.config.corpus import TextTaskName
 from transformer.data.sources.text_files import one_line, read_lines
 from transformer.data.store import TextRecord
+from transformer.data.trees import linearised, read_tree
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief, parse_object
 from transformer.runtime.text import without_invisible
@@ -75,6 +76,11 @@ def _targets(row: Mapping[str, Any], name: str, task: TextTaskName) -> list[str]
         return [SEPARATOR.join(texts)]
     if not texts:
         raise UserError(f"{name} is an empty list: give at least one text")
+    if task == "trees":
+        try:
+            return [linearised(read_tree(text)) for text in texts]
+        except ValueError as error:
+            raise UserError(f"{name} is no tree, such as (S (NP (DT the) (NN dog))): {error}") from None
     return texts
 
 
