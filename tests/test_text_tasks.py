@@ -185,8 +185,10 @@ def test_every_task_is_trained_and_scored(tmp_path, task):
 
 @pytest.mark.parametrize("task", ["trees", "label-sets"])
 def test_a_parallel_decoder_is_refused_before_training(task):
-    (config, *_), *_ = options_of("nonautoregressive").presets.values()
-    config = dataclasses.replace(config, data=DataConfig(task=task))
+    model = options_of("nonautoregressive").model()
+    config = dataclasses.replace(
+        PRESETS["tiny"], system="nonautoregressive", model=model, data=DataConfig(task=task)
+    )
     system, task_type = system_of(config), text_task_of(task)
     with pytest.raises(UserError, match=f"--data.task {task}: it needs a model that writes token by token"):
         system.check_search(task_type(config, ()), config.decoding)
