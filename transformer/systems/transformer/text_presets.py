@@ -126,7 +126,7 @@ TEXT_PRESETS = {
         GROUP,
     ),
     "multi-label": Preset(
-        text_config(_data("topics", "label-sets", "text", "labels", 80, max_target_length=12), 600, 12),
+        text_config(_data("topics", "label-sets", "text", "labels", 80, max_target_length=12), 200, 12),
         "documents with one to four topics; micro F1",
         GROUP,
     ),
