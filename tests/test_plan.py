@@ -179,6 +179,7 @@ SMALL = (
     "conv",
     "language-model",
     "masked-lm",
+    "tagging",
     "speech",
     "synthesis",
     "captioning",

@@ -49,9 +49,11 @@ def _tagging() -> Config:
     return Config(
         system="tagging",
         model=TaggingConfig(num_layers=2, d_model=128, d_ff=512, num_heads=4, norm="pre", activation="gelu"),
-        data=TaggedConfig(built_in_size=20_000, vocab_size=500, max_length=64, batch_tokens=2_048),
+        data=TaggedConfig(
+            built_in_size=10_000, tokenizer="word", max_length=128, batch_tokens=2_048, buckets=(16, 32, 64)
+        ),
         optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=100),
-        training=TrainingConfig(steps=800, label_smoothing=0.0, evaluate_every=200),
+        training=TrainingConfig(steps=400, label_smoothing=0.0, evaluate_every=100),
         decoding=TaggingDecodingConfig(),
     )
 
