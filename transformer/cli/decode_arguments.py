@@ -77,7 +77,8 @@ class DecodeArguments:
     """Output format. text: the translation; scores: its score, a tab, the translation; json: an object for
     each line: its number, source, source_tokens, and hypotheses with text, tokens, score, log_probability,
     and alignment if requested (a row for each token and <eos>, a column for each source token and <eos>).
-    Language models: line, prompt and outputs. Speech: line, recording and hypotheses."""
+    Language models: line, prompt and outputs. Speech: line, recording and hypotheses.
+    Taggers: line, words, labels and their probabilities."""
     weights: tuple[float, ...] = ()
     """Weights of the runs of an ensemble, the first one included. Default: equal ones."""
     mean: Literal["probabilities", "logarithms"] = "probabilities"
