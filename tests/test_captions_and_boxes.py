@@ -286,6 +286,9 @@ def test_pictures_that_cannot_be_read_are_named(
         status, _, said = decode(str(run.path), "--input", str(names))
         assert status == 2
         assert message in said
+    status, _, said = decode(run.path, "--input", pictures / "0.png")
+    assert status == 2
+    assert "is a picture: give a file that names pictures, one on each line" in said
     with pytest.raises(UserError, match="cannot read int: give PNG files or arrays"):
         run.task.seen(3)
 

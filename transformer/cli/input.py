@@ -10,6 +10,7 @@ from pathlib import Path
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.output_file import is_device
 from transformer.config import DataConfig
+from transformer.config.pictures import PNG
 from transformer.config.recordings import AUDIO, SOUND
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import address, brief, display_path, open_regular
@@ -73,7 +74,12 @@ def lines_of(arguments: DecodeArguments) -> Iterator[str]:
         yield arguments.input.name
         return
     with contextlib.suppress(OSError), open_regular(arguments.input) as file:
-        if SOUND.match(file.read(12)):
+        beginning = file.read(12)
+        if beginning.startswith(PNG):
+            raise UserError(
+                f"--input {arguments.input} is a picture: give a file that names pictures, one on each line"
+            )
+        if SOUND.match(beginning):
             raise UserError(
                 f"--input {arguments.input}: the name of a recording must end in {' or '.join(AUDIO)}"
             )

@@ -10,6 +10,8 @@ from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
 
 LARGEST_PICTURE = 4096
+PNG = b"\x89PNG"
+"""How the content of PNG files begins."""
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from transformer.systems.registry import Options, Preset
 class CaptionsConfig(PicturesConfig):
     """Pictures with captions. Lengths are those of captions."""
 
+    built_in_size: int = 16_000
+    """Built-in drawings: number of training pictures to generate."""
     max_length: int = 32
     """Longest caption in tokens, <eos> included: pictures with longer ones are dropped."""
     batch_tokens: int = 1_024
