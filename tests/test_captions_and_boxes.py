@@ -237,7 +237,7 @@ def test_a_picture_is_learned_without_duplicates() -> None:
     state = optimizer.init(variables)
     for _ in range(150):
         variables, state = step(variables, state)
-    predictions = jax.tree.map(lambda x: x[-1], model.apply(variables, pictures))
+    predictions = jax.tree.map(lambda x: x[:, -1], model.apply(variables, pictures))
     labels = np.asarray(predictions.classes.argmax(axis=-1))
     assert sorted(labels[0].tolist()) == [1, 1, 3, 3, 3]
     assert (labels[1] == 3).all()

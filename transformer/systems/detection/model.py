@@ -22,9 +22,9 @@ BOX_LAYERS = 3
 class Predictions(NamedTuple):
     """What each query predicts."""
 
-    classes: Float[Array, "*l b q c"]
+    classes: Float[Array, "b *l q c"]
     """Logits, the last one of no object."""
-    boxes: Float[Array, "*l b q 4"]
+    boxes: Float[Array, "b *l q 4"]
     """Centre, width and height, as shares of the picture."""
 
 
@@ -46,13 +46,13 @@ class DetectionTransformer(PatchTransformer):
     def __call__(  # type: ignore[override]
         self, source: Float[Array, "b h w c"], *, deterministic: bool = True
     ) -> Predictions:
-        """The predictions of every decoder layer, as [layers, ...]."""
+        """The predictions of every decoder layer, as [rows, layers, ...]."""
         memory = self.encode(source, deterministic=deterministic)
         return self.predictions(self.decode(memory, deterministic=deterministic))
 
     def decode(  # type: ignore[override]
         self, memory: Memory, *, deterministic: bool = True
-    ) -> Float[Array, "l b q m"]:
+    ) -> Float[Array, "b l q m"]:
         """The states of the queries after each decoder layer."""
         rows = memory.states.shape[0]
         queries = self.queries.astype(memory.states.dtype)
@@ -65,16 +65,16 @@ class DetectionTransformer(PatchTransformer):
         for layer, views in zip(self.decoder, self.views(memory), strict=True):
             x = layer(x, target_mask, views, Mask(), cross_mask, positions, deterministic, shared_scores)
             states.append(x)
-        stacked = jnp.concatenate(states)  # one normalisation of all layers, for statistics of a batch
+        stacked = jnp.stack(states, axis=1)  # rows first, as devices have them
+        flat = stacked.reshape(rows, -1, stacked.shape[-1])  # one normalisation, for statistics of a batch
         if self.config.normalizes_output:
-            mask = jnp.tile(target_mask, (len(states), 1))
-            stacked = self.decoder_norm(stacked, mask, deterministic)
-        return stacked.reshape(len(states), *x.shape)
+            flat = self.decoder_norm(flat, jnp.tile(target_mask, (1, len(states))), deterministic)
+        return flat.reshape(stacked.shape)
 
-    def predictions(self, states: Float[Array, "*l b q m"]) -> Predictions:
+    def predictions(self, states: Float[Array, "b l q m"]) -> Predictions:
         """The class and the box of each query, in float32."""
         inner: Callable[[Array], Array] = ACTIVATIONS["relu"]
-        x = states.reshape(-1, *states.shape[-2:])
+        x = states.reshape(len(states), -1, states.shape[-1])
         classes = self.classifier(x)
         for layer in self.box_inner:
             x = inner(layer(x))

@@ -39,9 +39,8 @@ def detection_objective(config: Config) -> Objective:
         def of_layer(predictions: Predictions) -> dict[str, tuple[Array, Array]]:
             return set_losses(predictions, classes, batch["boxes"], is_picture, options)
 
-        layers = jax.tree.leaves(predictions)[0].shape[0]
-        used = predictions if options.auxiliary_loss else jax.tree.map(lambda x: x[-1:], predictions)
-        losses = jax.vmap(of_layer)(used)
+        used = predictions if options.auxiliary_loss else jax.tree.map(lambda x: x[:, -1:], predictions)
+        losses = jax.vmap(of_layer, in_axes=1)(used)
         totals = {name: sums for name, (sums, _) in losses.items()}
         total = (
             totals["weighted_nll"]
@@ -49,7 +48,7 @@ def detection_objective(config: Config) -> Objective:
             + options.giou_weight * totals["giou_loss"]
         ).sum()
         last = {name: (sums[-1], weights[-1]) for name, (sums, weights) in losses.items()}
-        del last["weighted_nll"], layers
+        del last["weighted_nll"]
         return Loss(total, last["l1"][1], last, **sown)
 
     return objective

@@ -45,9 +45,9 @@ def detection_search(
 @functools.partial(jax.jit, static_argnames=("model",))
 def _search(model: nn.Module, params: Variables, source: Array, threshold: float | Array) -> Found:
     predictions = model.apply(as_variables(params), source)
-    p = jax.nn.softmax(predictions.classes[-1])[..., :-1]  # type: ignore[union-attr]
+    p = jax.nn.softmax(predictions.classes[:, -1])[..., :-1]  # type: ignore[union-attr]
     order = jnp.argsort(-p.max(axis=-1), axis=1)
     scores = jnp.take_along_axis(p.max(axis=-1), order, axis=1)
     classes = jnp.take_along_axis(p.argmax(axis=-1), order, axis=1)
-    boxes = jnp.take_along_axis(predictions.boxes[-1], order[..., None], axis=1)  # type: ignore[union-attr]
+    boxes = jnp.take_along_axis(predictions.boxes[:, -1], order[..., None], axis=1)  # type: ignore[union-attr]
     return Found(classes, scores, boxes, scores >= threshold)
