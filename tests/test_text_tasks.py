@@ -88,6 +88,25 @@ def test_a_table_with_tabs_is_the_same(tmp_path):
     assert both[0] == both[1] == [TextRecord("a: one b: two", "3"), TextRecord("a: x y b: ", "0.5")]
 
 
+def test_a_file_of_a_treebank(tmp_path):
+    """Trees over several lines; traces, functions and the outermost bracket are left out."""
+    path = tmp_path / "a.mrg"
+    path.write_text(
+        "\n( (S\n    (NP-SBJ-1 (DT a) (NN dog) )\n    (VP (VBZ is) (VP (VBN seen) (NP (-NONE- *-1) )))\n"
+        " (. .) ))\n( (NP=2 (-NONE- *) ))\n(X (-LRB- -LRB-) (NN b))\n"
+    )
+    data = DataConfig(task="trees", train=path)
+    assert list(read_table(path, data)) == [
+        TextRecord(
+            "a dog is seen .", "(S (NP (DT a ) (NN dog ) ) (VP (VBZ is ) (VP (VBN seen ) ) ) (. . ) )"
+        ),
+        TextRecord("-LRB- b", "(X (-LRB- -LRB- ) (NN b ) )"),
+    ]
+    path.write_text("(S (N a))\n\n(S (N b)\n")
+    with pytest.raises(UserError, match=r"a.mrg, line 3: a bracket is not closed"):
+        list(read_table(path, data))
+
+
 def test_trees_become_tokens(tmp_path):
     path = tmp_path / "a.jsonl"
     data = DataConfig(task="trees", train=path, inputs=("words",), target=("tree",))
@@ -101,7 +120,7 @@ def test_trees_become_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.txt", "", "its name must end with .jsonl (JSON objects) or .tsv"),
+        ("a.txt", "", "its name must end with .jsonl or .tsv"),
         ("a.jsonl", "[1]\n", "line 1: each line must be a JSON object"),
         ("a.jsonl", '{"a": "x"}\n', "line 1: there is no column b, only"),
         ("a.jsonl", '{"a": "x", "b": null}\n', "line 1: b must be text, not 'None'"),

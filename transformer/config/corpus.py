@@ -135,7 +135,7 @@ class DataConfig(CorpusConfig):
     """Test text in one file: on each line source and target, separated by a tab."""
     train: Path | None = None
     """Training text in one file with named columns: JSON objects, one on each line (.jsonl), or a table with
-    tabs whose first line has the names (.tsv)."""
+    tabs whose first line has the names (.tsv). With --data.task trees, also a file of a treebank (.mrg)."""
     validation: Path | None = None
     """Validation text with the same columns. Default: a held-out part of the training text."""
     test: Path | None = None

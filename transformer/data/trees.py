@@ -1,11 +1,13 @@
 """Constituency trees as the Penn Treebank writes them: `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))`."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Union
 
 DEEPEST = 200
 """Brackets within brackets. Sentences have less than 50."""
+TRACE = "-NONE-"
+"""The part of speech of what is not written."""
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
 
@@ -75,3 +77,49 @@ def linearised(tree: Tree) -> str:
     """A tree as a sequence of tokens with spaces between them, as a decoder generates it (Vinyals et al.
     2015): `(S (NP (DT the ) (NN dog ) ) (VP (VBZ barks ) ) )`. `read_tree` reads it."""
     return str(tree).replace(")", " )")
+
+
+def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree]]:
+    """The trees of a file of a treebank, each over any number of lines, with the number of its first line.
+
+    Raises:
+      ValueError: a tree is none (the message names its first line).
+    """
+    first, depth, text = 0, 0, list[str]()
+    for number, line in enumerate(lines, start=1):
+        if not text and not line.strip():
+            continue
+        first = first if text else number
+        text.append(line)
+        depth += line.count("(") - line.count(")")
+        if depth <= 0:
+            yield first, _read(" ".join(text), first)
+            depth, text = 0, []
+    if text:
+        yield first, _read(" ".join(text), first)
+
+
+def _read(text: str, line: int) -> Tree:
+    try:
+        return read_tree(text)
+    except ValueError as error:
+        raise ValueError(f"line {line}: {error}") from None
+
+
+def simplified(tree: Tree) -> Tree | None:
+    """A tree as parsers learn it: without traces, functions (NP-SBJ is NP) and a bracket without label around
+    it. None: nothing is left."""
+    if tree.is_preterminal:
+        return None if tree.label == TRACE else tree
+    inner = (child if isinstance(child, str) else simplified(child) for child in tree.children)
+    children = [child for child in inner if child is not None]
+    if not children:
+        return None
+    if not tree.label and len(children) == 1 and isinstance(children[0], Tree):
+        return children[0]
+    return Tree(without_function(tree.label), tuple(children))
+
+
+def without_function(label: str) -> str:
+    """A label without what follows a hyphen or an equals sign, unless it begins with one, as -LRB- does."""
+    return label if label.startswith("-") else label.partition("-")[0].partition("=")[0]

@@ -1,6 +1,7 @@
 """Text in tables with named columns: JSON lines, or columns between tabs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from transformer.config import DataConfig
 from transformer.config.corpus import TextTaskName
 from transformer.data.sources.text_files import one_line, read_lines
 from transformer.data.store import TextRecord
-from transformer.data.trees import linearised, read_tree
+from transformer.data.trees import linearised, read_tree, read_trees, simplified
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief, parse_object
 from transformer.runtime.text import without_invisible
@@ -18,6 +19,9 @@ SEPARATOR = ", "
 TURN = " <turn> "
 """Between the texts of an input that is a list, such as the turns of a conversation. (The words of a sentence
 that is parsed have spaces.)"""
+
+Rows = Iterator[tuple[int, Mapping[str, Any]]]
+"""The number of each line and its columns."""
 
 
 def joined(texts: Mapping[str, str], inputs: Sequence[str], group: str = "") -> str:
@@ -32,19 +36,21 @@ def read_table(path: Path, data: DataConfig) -> Iterator[TextRecord]:
     """Yields the rows of a file.
 
     Args:
-      path: ends with .jsonl or .tsv.
+      path: ends with .jsonl or .tsv; with trees, also .mrg: a file of a treebank.
       data: names the columns.
 
     Raises:
       UserError: as `read_lines`; a row lacks a column or has something else than text there (the message
         names the line).
     """
-    suffix = Path(path).suffix
-    if suffix not in (".jsonl", ".tsv"):
-        raise UserError(
-            f"{path}: its name must end with .jsonl (JSON objects) or .tsv (columns between tabs)"
-        )
-    for number, row in _objects(path) if suffix == ".jsonl" else _rows(path):
+    readers: dict[str, Callable[[Path], Rows]] = {".jsonl": _objects, ".tsv": _rows}
+    if data.task == "trees":
+        readers[".mrg"] = functools.partial(_sentences, data=data)
+    read = readers.get(Path(path).suffix)
+    if not read:
+        *names, last = readers
+        raise UserError(f"{path}: its name must end with {', '.join(names)} or {last}")
+    for number, row in read(path):
         try:
             yield record_of(row, data)
         except UserError as error:
@@ -104,7 +110,23 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     return without_invisible(one_line(value))
 
 
-def _objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _sentences(path: Path, data: DataConfig) -> Rows:
+    """The words and the simplified trees of a file of a treebank. Sentences of traces only are left out."""
+    if len(data.inputs) > 1:
+        raise UserError(f"{path}: a file of a treebank has one input, its words; leave out --data.inputs")
+    trees = read_trees(read_lines(path))
+    while True:
+        try:
+            number, tree = next(trees)
+        except StopIteration:
+            return
+        except ValueError as error:
+            raise UserError(f"{path}, {error}") from None
+        if simple := simplified(tree):
+            yield number, {data.inputs[0]: list(simple.words()), data.target[0]: str(simple)}
+
+
+def _objects(path: Path) -> Rows:
     """The objects of JSON lines. Empty lines are left out."""
     for number, line in enumerate(read_lines(path), start=1):
         if not line.strip():
@@ -115,7 +137,7 @@ def _objects(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
             raise UserError(f"{path}, line {number}: each line must be a JSON object ({error})") from None
 
 
-def _rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _rows(path: Path) -> Rows:
     """The rows of a table whose first line names the columns."""
     names: list[str] = []
     for number, line in enumerate(read_lines(path), start=1):

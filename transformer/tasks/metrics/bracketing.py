@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from transformer.data.trees import Tree, read_tree
+from transformer.data.trees import TRACE, Tree, read_tree, without_function
 from transformer.tasks.metrics.scores import Metric, Score
 
 BRACKETING_F1 = Metric("bracketing_f1", "bracketing F1")
@@ -24,7 +24,6 @@ WELL_FORMED = Metric("well_formed", "well-formed trees")
 
 PUNCTUATION = frozenset((",", ":", "``", "''", "."))
 """Parts of speech that are removed with their words."""
-TRACE = "-NONE-"
 ROOTS = frozenset(("", "TOP", "ROOT", "S1"))
 """Labels that are not counted: COLLINS.prm has TOP; others are those of other treebanks and parsers."""
 EQUIVALENT = {"PRT": "ADVP"}
@@ -127,7 +126,7 @@ def parse_of(tree: Tree) -> Parse:
 
 
 def _add(tree: Tree, parse: Parse) -> None:
-    label = _without_function(tree.label)
+    label = without_function(tree.label)
     if tree.is_preterminal:
         if label not in PUNCTUATION and label != TRACE:
             parse.words.extend(tree.words())
@@ -143,11 +142,6 @@ def _add(tree: Tree, parse: Parse) -> None:
     stop = len(parse.words)
     if stop > start and label not in ROOTS:
         parse.brackets[Bracket(EQUIVALENT.get(label, label), start, stop)] += 1
-
-
-def _without_function(label: str) -> str:
-    """A label without what follows a hyphen or an equals sign, unless it begins with one, as -LRB- does."""
-    return label if label.startswith("-") else label.partition("-")[0].partition("=")[0]
 
 
 def _parsed(hypotheses: Sequence[str], references: Sequence[str]) -> Iterator[tuple[Parse | None, Parse]]:
