@@ -2,6 +2,11 @@
 
 import dataclasses
 import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -388,3 +393,43 @@ def test_several_files_of_references(run, tmp_path, monkeypatch, capsys):
     status, printed = decoded(arguments, monkeypatch, capsys)
     assert status == 2
     assert "two has 1" in printed.err
+
+
+# --- a task of one's own ---
+
+PROGRAM = """
+import dataclasses, sys
+import dates
+from transformer import PRESETS, Run, Translator, train
+config = PRESETS["dates"]
+config = dataclasses.replace(
+    config,
+    model=dataclasses.replace(config.model, num_layers=1, d_model=16, d_ff=16),
+    data=dataclasses.replace(config.data, cache_dir="cache"),
+    training=dataclasses.replace(config.training, steps=4, evaluate_every=2, evaluate_sentences=8),
+)
+train(config, "run")
+assert {metric.name for metric in Run("run").task.measures()} == {"digits"}
+print(len(Translator.load("run").translate(["Monday, May 3, 1999"])))
+"""
+
+
+def test_the_task_of_the_page(tmp_path):
+    """It has less than 60 lines, and is trained and decoded from outside the package."""
+    page = (Path(__file__).parents[1] / "docs" / "text-tasks.md").read_text(encoding="utf-8")
+    (program,) = [
+        block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "register(" in block
+    ]
+    assert len(program.splitlines()) < 60
+    (tmp_path / "dates.py").write_text(program)
+    path = f"{tmp_path}{os.pathsep}{Path(__file__).parents[1]}"
+    ran = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines()[-1] == "1"
+    assert "digits right" in ran.stdout

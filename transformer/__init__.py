@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from transformer.tasks.outputs import DecodingTask as DecodingTask
     from transformer.tasks.task import Task as Task
     from transformer.tasks.text import TextTask as TextTask
+    from transformer.tasks.text_to_text import TextToText as TextToText
     from transformer.tasks.translation import Translation as Translation
     from transformer.training.loop.train import train as train
     from transformer.training.objective import Context as Context
@@ -93,6 +94,7 @@ _HOMES = {
     "tasks.lines": ("Lines",),
     "tasks.glossary": ("Glossary",),
     "tasks.hypotheses": ("Hypothesis",),
+    "tasks.text_to_text": ("TextToText",),
     "tasks.translation": ("Translation",),
     "data.features.tokenizers": ("train_tokenizer",),
     "runtime.errors": ("UserError",),
