@@ -380,6 +380,29 @@ def test_named_inputs_are_read(run, tmp_path, monkeypatch, capsys):
         translator.translate({"kind": "end"})
 
 
+def test_a_conversation(tmp_path, monkeypatch, capsys):
+    """Each line is read after the earlier turns: lines and answers. An empty line begins anew."""
+    config = small_config(tmp_path)
+    path = train(config, tmp_path / "run", watch=quiet())
+    translator = Translator.load(path)
+    lines = ["red cat", "dog", "bird", "", "blue dog"]
+    turns, expected = [], []
+    for line in lines:
+        if not line:
+            turns, answer = [], ""
+        else:
+            answer = translator.translate(" <turn> ".join([*turns, line]))
+            turns = [*turns, line, answer][-3:]
+        expected.append(answer)
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
+    arguments = [path, "--input", tmp_path / "in", "--history"]
+    status, printed = decoded([*arguments, "3"], monkeypatch, capsys)
+    assert (status, printed.out.splitlines()) == (0, expected)
+    status, printed = decoded([*arguments, "3", "--tsv"], monkeypatch, capsys)
+    assert status == 2
+    assert "--history: leave out --tsv" in printed.err
+
+
 def test_several_files_of_references(run, tmp_path, monkeypatch, capsys):
     (tmp_path / "in").write_text("end: question: last article: a\n" * 2)
     (tmp_path / "one").write_text("a\n\n")

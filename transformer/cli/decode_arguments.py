@@ -61,6 +61,9 @@ class DecodeArguments:
     reference: tuple[Path, ...] = ()
     """Reference outputs, such as translations. Prints the scores of the task with their signatures at the
     end. Several files: each line of the input has a reference in each; an empty line is none."""
+    history: int = 0
+    """Read each line as a turn of a conversation, after as many earlier turns: lines and what was answered.
+    An empty line begins a new conversation. Lines are then decoded one after another."""
     choices: tuple[str, ...] = ()
     """Labels to choose from: writes the most probable one of each line; with --format json the probability of
     each. `trained`: those of the training text."""

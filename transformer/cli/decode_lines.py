@@ -23,7 +23,7 @@ from transformer.runtime.hosts import gathered, is_main_process
 
 SHARE = 256  # consecutive lines that one process decodes
 FOR_LINES = (
-    *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize", "choices"),
+    *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize", "choices", "history"),
     *(*OF_JSON, "timestamps", "resume", "until", "stream"),
 )
 """Options that a page of --explore does not have."""

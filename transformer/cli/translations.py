@@ -18,7 +18,8 @@ from transformer.cli.request_lines import request_of
 from transformer.cli.texts import Texts
 from transformer.cli.writer import OF_TRANSLATIONS, Numbered, Written
 from transformer.config import BeamConfig
-from transformer.data.sources.text_files import read_lines
+from transformer.data.sources.tables import TURN
+from transformer.data.sources.text_files import one_line, read_lines
 from transformer.decoding.terms import SIZES
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, brief
@@ -144,6 +145,11 @@ class Translations(Texts):
         if self.is_scored:  # refuses what cannot be computed before anything is translated
             copy.copy(self.translator.task).decide_scores([], arguments.bleu_tokenize)
         self.request_parser = RequestParser(arguments, self.translator)
+        others = ("tsv", "jsonl", "rescore", "choices", "resume")
+        if arguments.history and (wrong := [name for name in others if getattr(arguments, name)]):
+            raise UserError(f"--history: leave out --{wrong[0]}; each line is read after those before it")
+        if arguments.history < 0:
+            raise UserError(f"--history {arguments.history}: must be the number of earlier turns")
         if arguments.choices:
             self.translator.check_choices(self._labels, arguments.temperature_of_choices)
         if arguments.rescore_weights and not arguments.rescore:
@@ -201,6 +207,7 @@ class Translations(Texts):
             [
                 *(self.n_best, arguments.format, extras, arguments.decoding, self.request_parser.identity),
                 *([(arguments.choices, arguments.temperature_of_choices)] if arguments.choices else []),
+                *([arguments.history] if arguments.history else []),
             ]
         )
         return [self.translator.fingerprint(), repr((rerankers, arguments.rescore_weights)), settings]
@@ -208,6 +215,9 @@ class Translations(Texts):
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         if self.arguments.choices:
             yield from self._chosen(lines)
+            return
+        if self.arguments.history:
+            yield from self._conversation(lines)
             return
         num_hypotheses = None if self.rerankers else self.n_best  # rerankers need all hypotheses
         waiting: deque[tuple[int, TranslationRequest]] = deque()
@@ -247,6 +257,24 @@ class Translations(Texts):
                 yield self._text(number, request, best), best[0].text
             if not group:
                 yield None
+
+    def _conversation(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        """The answer to each line, which is read after the earlier turns."""
+        turns = deque[str](maxlen=self.arguments.history)
+        settings = self.translator.settings(self.n_best, self.options)
+        for numbered in lines:
+            if numbered is None:
+                yield None
+                continue
+            number, line = numbered
+            if not has_text(line):
+                turns.clear()
+            request = TranslationRequest(TURN.join([*turns, line]) if has_text(line) else line)
+            pairs = iter([(number, request)])
+            (hypotheses,) = filter(None, self.translator.outputs(pairs, settings, self.n_best, self.extras))
+            if has_text(line):
+                turns.extend([line, one_line(hypotheses[0].text)])
+            yield self._text(number, request, hypotheses[: self.n_best]), hypotheses[0].text
 
     def _chosen(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         """The most probable of the labels of --choices, or the probabilities of all of them."""
