@@ -377,7 +377,7 @@ def test_named_inputs_are_read(run, tmp_path, monkeypatch, capsys):
         assert (status, printed.err) == (0, printed.err)
         assert (status, printed.out) == (0, f"{expected}\n")
     with pytest.raises(UserError, match="question is missing: this model reads kind and"):
-        translator.translate({"kind": "end"})
+        translator.translate([{"kind": "end"}])
 
 
 def test_a_conversation(tmp_path, monkeypatch, capsys):

@@ -494,7 +494,7 @@ class TextToText(TextTask, Lines):
 
     def example_command(self, record: Sentence, decode: str) -> str:
         """With the languages of the record, as far as the options leave them open."""
-        sides = zip(SIDES, self.tokenizers, languages_of(record), strict=True)
+        sides = zip(SIDES, self.tokenizers, languages_of(record), strict=False)  # --plan has no tokenizers
         options = (f" --{side}-language {code}" for side, known, code in sides if code and not known.start)
         return super().example_command(record, decode + "".join(options))
 

@@ -184,7 +184,8 @@ class Translator(Decoder[TextToText]):
         Returns:
           A list of translations; for one string, a string.
         """
-        if isinstance(sources, str | Mapping):
+        names = set(self.task.data.input_names)
+        if isinstance(sources, str) or (isinstance(sources, Mapping) and sources.keys() >= names):
             return self.search([sources], **options)[0][0].text
         return [hypotheses[0].text for hypotheses in self.search(sources, **options)]
 
