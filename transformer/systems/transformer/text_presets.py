@@ -141,7 +141,7 @@ TEXT_PRESETS = {
                 tokenizer="whitespace",
                 batch_tokens=6144,
             ),
-            1000,
+            600,
             120,
         ),
         "sentences, and their trees; F1 of brackets as of EVALB",
