@@ -18,7 +18,7 @@ from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.tables import read_table
 from transformer.data.store import TextRecord
 from transformer.runtime.errors import UserError
-from transformer.systems.registry import options_of, system_of
+from transformer.systems.registry import REGISTRY, find_system, options_of, system_of
 from transformer.systems.transformer.text_presets import TEXT_PRESETS
 from transformer.tasks.metrics.scores import bleu
 from transformer.tasks.task import Evaluation
@@ -305,11 +305,13 @@ def test_choices_on_the_command_line(classifier, tmp_path, monkeypatch, capsys):
         assert message in printed.err
 
 
-def test_a_system_with_its_own_task_is_refused():
-    assert system_of(PRESETS["quickstart"]).task is text_task_of("translation")
-    assert system_of(PRESETS["sentiment"]).task is text_task_of("labels")
-    config = dataclasses.replace(PRESETS["sentiment"], system="masked-lm")
-    with pytest.raises(UserError, match="--data.task labels: masked-lm has a task of its own"):
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_every_system_has_the_task_or_is_refused(name):
+    config = dataclasses.replace(PRESETS["sentiment"], system=name)
+    if find_system(name).task is text_task_of("translation"):
+        assert system_of(config).task is text_task_of("labels")
+        return
+    with pytest.raises(UserError, match=f"--data.task labels: {name} has a task of its own"):
         system_of(config)
 
 
