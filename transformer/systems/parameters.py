@@ -3,10 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-import jax
-
 from transformer.config import Config
-from transformer.model.parameters import Declarations, Variables, declarations
+from transformer.model.parameters import Declarations, Variables, declarations, shapes_of
 from transformer.systems.mistakes import mistakes_named
 from transformer.systems.system import System
 
@@ -26,8 +24,7 @@ def with_any_sizes(config: Config) -> Config:
 def model_shapes(system: System, config: Config) -> Variables:
     """The shapes of the model's variables, without allocating them."""
     with mistakes_named(config.system):
-        model = system.model(config.model)
-        return jax.eval_shape(model.init, jax.random.key(0), *system.task.example(config))
+        return shapes_of(system.model(config.model), system.task.example(config))
 
 
 def declared_parameters(system: System, config: Config) -> Declarations:
