@@ -50,7 +50,7 @@ def write(folder):
 def data_of(folder, **options):
     files = {split: folder / f"{split}.jsonl" for split in ("train", "validation", "test")}
     files |= {f"{split}_{side}": None for split in files for side in ("source", "target")}
-    return dataclasses.replace(small_config(folder).data, **files, **NAMED, **options)
+    return dataclasses.replace(small_config(folder).data, **files, **(NAMED | options))
 
 
 def run_of(folder, **options):
@@ -380,6 +380,66 @@ def test_named_inputs_are_read(run, tmp_path, monkeypatch, capsys):
         assert (status, printed.out) == (0, f"{expected}\n")
     with pytest.raises(UserError, match="question is missing: this model reads kind and"):
         translator.translate([{"kind": "end"}])
+
+
+@pytest.fixture(scope="module")
+def lengths_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lengths")
+    write(folder)
+    return run_of(folder, task="summaries", inputs=("target-length", "article"), target=("answer",), group="")
+
+
+def test_the_length_of_a_target_is_read(tmp_path):
+    """Without a column of this name it is counted in words; a column of this name is read as it is."""
+    rows = [{"text": "a b c", "short": ["x y", "z"]}, {"text": "d", "short": "x", "target-length": 7}]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataConfig(train=tmp_path / "t.jsonl", inputs=("target-length", "text"), target=("short",))
+    sources = [record.source for record in read_table(data.train, data)]
+    assert sources == ["target-length: 2 text: a b c", "target-length: 7 text: d"]
+
+
+def test_the_length_of_an_output_is_asked_for(lengths_run, tmp_path, monkeypatch, capsys):
+    """By an option, by a field of a line, or in a mapping; all give the model the same text."""
+
+    def read(lines, *more):
+        (tmp_path / "in").write_text(lines)
+        options = [lengths_run.path, "--format", "json", "--input", tmp_path / "in", *more]
+        status, printed = decoded(options, monkeypatch, capsys)
+        assert status == 0
+        return [json.loads(line)["source"] for line in printed.out.splitlines()]
+
+    words = " ".join(WORDS[:2])
+    whole = f"target-length: 2 article: {words}"
+    assert read(f"{words}\n{whole}\n", "--target-length", 2) == [whole, whole]
+    lines = [{"article": words}, {"article": words, "target-length": 3}]
+    jsonl = "".join(json.dumps(line) + "\n" for line in lines)
+    assert read(jsonl, "--target-length", 2, "--jsonl") == [whole, whole.replace("2", "3")]
+    translator = Translator.load(lengths_run.path)
+    mapping = {"target-length": 2, "article": words}
+    assert translator.translate([mapping]) == translator.translate([whole])
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "complaint"),
+    [
+        ("a b\n", [], "begin with target-length: "),
+        ('{"article": "a b"}\n', ["--jsonl"], "target-length is missing: .*--target-length 12"),
+        ("a b\n", ["--target-length", -1], "must be a number of words"),
+    ],
+)
+def test_a_missing_length_is_refused(lengths_run, tmp_path, monkeypatch, capsys, lines, options, complaint):
+    (tmp_path / "in").write_text(lines)
+    status, printed = decoded([lengths_run.path, "--input", tmp_path / "in", *options], monkeypatch, capsys)
+    assert status == 2
+    assert re.search(complaint, printed.err)
+
+
+def test_a_model_that_reads_no_length_refuses_one(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").write_text("")
+    options = [run.path, "--target-length", 3, "--input", tmp_path / "in"]
+    status, printed = decoded(options, monkeypatch, capsys)
+    assert status == 2
+    assert "this model reads kind and question and article" in printed.err
 
 
 def test_a_conversation(tmp_path, monkeypatch, capsys):

@@ -64,6 +64,9 @@ class DecodeArguments:
     history: int = 0
     """Read each line as a turn of a conversation, after as many earlier turns: lines and what was answered.
     An empty line begins a new conversation. Lines are then decoded one after another."""
+    target_length: int = 0
+    """Words that each output should have where a line does not say it, for a model that was trained with
+    --data.inputs target-length ..."""
     choices: tuple[str, ...] = ()
     """Labels to choose from: writes the most probable one of each line; with --format json the probability of
     each. `trained`: those of the training text."""

@@ -35,7 +35,7 @@ def request_of(number: int, line: str, arguments: DecodeArguments, data: DataCon
             request, named = _of_columns(line, names)
         else:
             request, named = TranslationRequest(line), {}
-        return request._replace(source=source_of(named or request.source, data))
+        return request._replace(source=source_of(named or request.source, data, arguments.target_length))
     except UserError as error:
         raise UserError(f"line {number}: {error}") from None
 
@@ -74,6 +74,7 @@ def _of_object(line: str, names: Sequence[str]) -> tuple[TranslationRequest, Nam
         raise UserError(f"--jsonl has no field {brief(unknown[0])}; it reads {', '.join(known)}")
     terms = fields.get("terms") or []
     texts = {name: fields.get(name) or "" for name in known if name != "terms"}
+    texts |= {name: str(texts[name]) for name in names if type(texts[name]) in (int, float)}
     for name, value in [*texts.items(), *(("terms", term) for term in terms if isinstance(terms, list))]:
         if not isinstance(value, str):
             raise UserError(f"{name} must be text, not {brief(repr(value))}")

@@ -26,7 +26,7 @@ from transformer.runtime.files import Json, brief
 from transformer.runtime.text import has_text, without_formatting, without_invisible
 from transformer.tasks.glossary import Glossary
 from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.requests import TranslationRequest
+from transformer.tasks.requests import TranslationRequest, source_of
 from transformer.tasks.task import Evaluation
 from transformer.tasks.vocabularies import SIDES
 from transformer.translator.ensemble import shares_of
@@ -150,6 +150,9 @@ class Translations(Texts):
             raise UserError(f"--history: leave out --{wrong[0]}; each line is read after those before it")
         if arguments.history < 0:
             raise UserError(f"--history {arguments.history}: must be the number of earlier turns")
+        if arguments.target_length < 0:
+            raise UserError(f"--target-length {arguments.target_length}: must be a number of words")
+        source_of("", self.translator.task.data, arguments.target_length)
         if arguments.choices:
             self.translator.check_choices(self._labels, arguments.temperature_of_choices)
         if arguments.rescore_weights and not arguments.rescore:
@@ -208,6 +211,7 @@ class Translations(Texts):
                 *(self.n_best, arguments.format, extras, arguments.decoding, self.request_parser.identity),
                 *([(arguments.choices, arguments.temperature_of_choices)] if arguments.choices else []),
                 *([arguments.history] if arguments.history else []),
+                *([arguments.target_length] if arguments.target_length else []),
             ]
         )
         return [self.translator.fingerprint(), repr((rerankers, arguments.rescore_weights)), settings]

@@ -29,7 +29,7 @@ OF_JSON = tuple(field.name for field in dataclasses.fields(Extras))
 OF_TRANSLATIONS = (
     *("ensemble", "tsv", "glossary", "keep", "reference", "bleu_tokenize", "rescore", "rescore_weights"),
     *(option for option in OF_JSON if option != "times"),
-    *("source_language", "target_language", "jsonl", "choices", "history"),
+    *("source_language", "target_language", "jsonl", "choices", "history", "target_length"),
 )
 """Options that translations have a use for, and some other tasks."""
 OF_SPEECH = ("times", "language", "task", "timestamps")

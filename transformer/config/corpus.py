@@ -143,9 +143,10 @@ class DataConfig(CorpusConfig):
     inputs: tuple[str, ...] = ("source",)
     """Columns that are read, such as question article: of several, each text begins with the name, as in
     `question: ... article: ...`. What is too long is cut at the end, so name a long one last. A list in JSON,
-    such as turns of a conversation, is read with <turn> between its texts. Built-in corpora and TFDS datasets
-    have columns too: report and summaries of reports; story, question, answer of stories; turns, reply of
-    conversations; text, label of opinions; text, labels of topics; tree of treebank."""
+    such as turns of a conversation, is read with <turn> between its texts. target-length needs no column: it
+    is the number of words of the target, which decode.py --target-length then asks for. Built-in corpora and
+    TFDS datasets have columns too: report and summaries of reports; story, question, answer of stories;
+    turns, reply of conversations; text, label of opinions; text, labels of topics; tree of treebank."""
     target: tuple[str, ...] = ("target",)
     """Column with what is to be written. In JSON it may be a list: of references, the first of which is
     trained on; with --data.task label-sets, of labels. More columns, which rows need not have: further

@@ -19,3 +19,16 @@ COMMON = {
     "training.seed": "seed of initial parameters and dropout",
 }
 """What most people need to train a model of text, and what it does."""
+
+PICTURES = "pictures"  # the group of the presets that see
+COMMON_TO_PICTURES = {
+    "run_dir": COMMON["run_dir"],
+    "training.init_from": "a trained run to initialise from",
+    "data.train": "PNG files with their annotations, one a line",
+    "data.picture_size": "height and width in pixels",
+    "data.batch_tokens": "batch size",
+    "model.patch_size": "height and width of a patch in pixels",
+    **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("model", "optimizer")},
+    **{name: what for name, what in COMMON.items() if name.startswith("training.") and "init" not in name},
+}
+"""The same for systems that see."""

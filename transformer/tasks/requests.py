@@ -5,10 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import NamedTuple
 
 from transformer.config import DataConfig
-from transformer.data.sources.tables import joined
+from transformer.data.sources.tables import TARGET_LENGTH, joined
 from transformer.data.store import DirectedPair, Pair, TextRecord
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.text import without_formatting
+
+Source = str | Mapping[str, str | int]
+"""A sentence, or for a model with named inputs each by its name."""
 
 
 class TranslationRequest(NamedTuple):
@@ -77,27 +80,47 @@ def make_requests(
         )
 
 
-def source_of(value: object, data: DataConfig) -> str:
+def source_of(value: object, data: DataConfig, target_length: int = 0) -> str:
     """The text that a model reads: a text as it is, or named inputs together.
 
     Args:
       value: a text, or a mapping with the name of each input.
       data: names them.
+      target_length: words that the output should have, if the model reads that, and a mapping does not say
+        it. 0: not given.
 
     Raises:
       UserError: it is neither, an input is missing, or a text does not begin with the name of the first of
-        several inputs.
+        several inputs; the model does not read how long its output should be.
     """
     names = data.input_names
     reads = f"this model reads {' and '.join(names)}"
+    if target_length and TARGET_LENGTH not in names:
+        raise UserError(f"--target-length: {reads}; one that reads {TARGET_LENGTH} can be trained")
+    lengths = {TARGET_LENGTH: target_length} if target_length else {}
+    others = [name for name in names if name not in lengths]
+    named = f"{names[0]}: "
+    if lengths and len(others) == 1 and isinstance(value, str) and value and not value.startswith(named):
+        value = {others[0]: value}
     if isinstance(value, Mapping):
-        if missing := [name for name in names if not isinstance(value.get(name), str)]:
-            raise UserError(f"{missing[0]} is missing: {reads}")
-        return joined(value, data.inputs, value[data.group] if data.group else "")
+        columns = {**value, **(lengths if not value.get(TARGET_LENGTH) else {})}
+        inputs = {name: _input(columns, name, reads) for name in names}
+        return joined(inputs, data.inputs, inputs[data.group] if data.group else "")
     text = sentence(value)
-    if len(names) > 1 and not data.group and text and not text.startswith(f"{names[0]}: "):
+    if len(names) > 1 and not data.group and text and not text.startswith(named):
         raise UserError(f"{reads}: name them (--jsonl, --tsv), or begin with {names[0]}: ")
     return text
+
+
+def _input(inputs: Mapping[str, object], name: str, reads: str) -> str:
+    """An input by name; a number as it is written."""
+    value = inputs.get(name)
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or (name == TARGET_LENGTH and not value):
+        how = " (--target-length 12)" if name == TARGET_LENGTH else ""
+        raise UserError(f"{name} is missing: {reads}{how}")
+    return value
 
 
 def _none(values: Iterable[object]) -> bool:

@@ -6,15 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Self, cast
 
 import jax
 import jax.numpy as jnp
 
-from transformer.config import BleuTokenizer, Config, DecodingConfig, first_added, text_data
+from transformer.config import BleuTokenizer, Config, DecodingConfig, text_data
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features import shortlist
-from transformer.data.features.growth import first_new, replaced
 from transformer.data.features.shortlist import Shortlist
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.trained import Tokenizers, corpus_tokenizers
@@ -35,18 +34,18 @@ from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
 from transformer.tasks.changed_lines import warn_of_changed
 from transformer.tasks.hypotheses import Hypothesis, hypotheses
+from transformer.tasks.languages import TextInLanguages
 from transformer.tasks.lines import Lines
 from transformer.tasks.metrics.references import References
 from transformer.tasks.parts import by_name, direction_of
 from transformer.tasks.requests import Sentence, TranslationRequest, languages_of, source_of
 from transformer.tasks.steering import TextSteering
-from transformer.tasks.task import Evaluation, Task
-from transformer.tasks.text import Steering, TextTask
-from transformer.tasks.text_tasks import text_task_of
+from transformer.tasks.task import Evaluation
+from transformer.tasks.text import Steering
 from transformer.tasks.vocabularies import SIDES, in_languages, stored_tokenizer, with_vocabulary
 
 
-class TextToText(TextTask, Lines):
+class TextToText(TextInLanguages, Lines):
     """A task whose inputs and outputs are texts, such as translation. A subclass has `criterion` and
     `measures`.
 
@@ -69,53 +68,13 @@ class TextToText(TextTask, Lines):
         self.shortlist, self.special, self.data = shortlist, config.model.special, text_data(config)
         self.tokenizers = in_languages(tokenizers, self.data)
         self.fields = {side: Field(fill=self.special.pad) for side in SIDES}
-        self._starts = dict[tuple[int, str], tuple[int, ...]]()
-
-    def forced_ids(self, record: Sentence) -> tuple[int, ...]:
-        """The code of the target language, if outputs begin with it."""
-        return self.start(record, 1)
-
-    def start(self, record: Sentence, side: int) -> tuple[int, ...]:
-        """The ids that begin a side of a record, such as the code of its language.
-
-        Raises:
-          UserError: no language is chosen, or the vocabulary has no such code.
-        """
-        language = languages_of(record)[side]
-        prefix = "--" if isinstance(record, TranslationRequest) else "--data."
-        tokenizer, option = self.tokenizers[side], f"{prefix}{SIDES[side]}-language"
-        if language is None:
-            tokenizer.check_language(option)
-            return tokenizer.start
-        if not tokenizer.has_codes:
-            raise UserError(f"{option} {language}: the texts of this model begin with no code of a language")
-        if (side, language) not in self._starts:
-            self._starts[side, language] = tokenizer.in_language(language, option).start
-        return self._starts[side, language]
-
-    def between(self, source_language: str | None, target_language: str | None) -> Self:
-        """This task for other languages. None: that of this one.
-
-        Raises:
-          UserError: texts of this model begin with no code, or there is no such language.
-        """
-        pair = {"source_language": source_language, "target_language": target_language}
-        asked: dict[str, Any] = {name: code for name, code in pair.items() if code is not None}
-        if not self.tokenizers[0].has_codes:
-            options = " and ".join(f"--{name.replace('_', '-')}" for name in asked)
-            raise UserError(
-                f"{options}: the texts of this model begin with no code of a language; leave it out"
-            )
-        data = replace(self.data, **asked)
-        for tokenizer, (name, code) in zip(self.tokenizers, pair.items(), strict=True):
-            tokenizer.in_language(code, f"--{name.replace('_', '-')}")
-        other = self.again(replace(self.config, data=data), self.tokenizers)
-        other._steering = self._steering  # a table of all pieces
-        return other
+        self._starts = {}
 
     def again(self, config: Config, tokenizers: Tokenizers) -> Self:
-        """This task with other options and vocabularies."""
-        return type(self)(config, tokenizers, self.shortlist)
+        """As `TextInLanguages.again`, with the same shortlist and table of pieces."""
+        task = type(self)(config, tokenizers, self.shortlist)
+        task._steering = self._steering
+        return task
 
     # From a corpus
 
@@ -158,37 +117,6 @@ class TextToText(TextTask, Lines):
             other = None if data.joint_vocabulary else data.vocab_size
             model = replace(model, vocab_size=data.vocab_size, target_vocab_size=other)
         return cls(replace(config, model=model), cast(Tokenizers, ()))
-
-    def grown(self, config: Config, words: Sequence[str], languages: Sequence[str]) -> "TextToText":
-        """As `Task.grown`, without the shortlist, which does not know the words."""
-        source, target = self.tokenizers
-        model = config.model
-        if not self.data.joint_vocabulary or source.vocab_size != target.vocab_size:
-            raise UserError(
-                "--data.add-tokens, --data.add-language: this model has a vocabulary for each side, and only "
-                "one for both can grow; leave them out"
-            )
-        if model.growth_conflict:
-            raise UserError(
-                f"--data.add-tokens: with {model.growth_conflict} outputs depend on the size of the "
-                "vocabulary, which therefore cannot grow"
-            )
-        new = source.grown(words, languages)
-        other = new if target is source else target.grown(words, languages)
-        sizes: dict[str, Any] = {"vocab_size": new.vocab_size}
-        if model.target_vocab_size is not None:
-            sizes["target_vocab_size"] = new.vocab_size
-        data = replace(text_data(config), first_added=first_new(source, new))
-        return text_task_of(data.task)(
-            replace(config, model=replace(model, **sizes), data=data), (new, other)
-        )
-
-    def replaced_ids(self, grown: Task) -> list[list[int]]:
-        """As `Task.replaced_ids`."""
-        first = first_added(grown.config)
-        if first is None or not isinstance(grown, TextToText):
-            return []
-        return replaced(self.tokenizers[0], grown.tokenizers[0], first)
 
     def decide(self, corpus: Corpus) -> list[str]:
         """How subwords are sampled and scores computed. Reports the languages that the file names give."""

@@ -1,12 +1,16 @@
 """The probabilities of given outputs, such as labels: exact, as they are all scored."""
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.optimize import minimize_scalar
 
+from transformer.config.ranges import any_number
 from transformer.runtime.errors import UserError
+from transformer.tasks.requests import Source
+from transformer.tasks.text_to_text import TextToText
 
 FARTHEST = 100.0
 """Temperatures are sought from 1 / 100 to 100."""
@@ -58,3 +62,77 @@ def checked_labels(labels: Sequence[str]) -> list[str]:
     if len(labels) < 2:
         raise UserError("labels: give at least two to choose from")
     return list(labels)
+
+
+class Chooser(ABC):
+    """What scores given outputs, and so chooses among them."""
+
+    task: TextToText
+
+    @abstractmethod
+    def score(
+        self, sources: Iterable[Source], targets: Iterable[str], *, lines: Sequence[int] | None = None
+    ) -> Float[np.ndarray, " pairs"]:
+        """log P(target | source) of every pair, in nats."""
+
+    def choices(
+        self, sources: Iterable[Source], labels: Sequence[str] = (), *, temperature: float = 1.0
+    ) -> list[dict[str, float]]:
+        """The probability of each label, by forced scores of all of them, so that they add up to 1.
+
+        Args:
+          sources: texts.
+          labels: what to choose from. Empty: the labels of the training text (--data.task labels).
+          temperature: see `calibrated`.
+
+        Returns:
+          For each source its labels with their probabilities, the most probable first.
+
+        Raises:
+          UserError: there are no labels, or a temperature is not positive.
+        """
+        names = self._labels(labels)
+        texts = list(any_number("sources", sources, "sentences"))
+        shares = probabilities(self._log_p(texts, names), temperature)
+        return [
+            {names[index]: float(row[index]) for index in np.argsort(-row, kind="stable")} for row in shares
+        ]
+
+    def calibrated(
+        self, sources: Iterable[Source], right: Iterable[str], labels: Sequence[str] = ()
+    ) -> float:
+        """The temperature for `choices` with which probabilities are those of being right (Guo et al. 2017).
+
+        Args:
+          sources: texts that were not trained on, such as those of the validation.
+          right: the label of each.
+          labels: as in `choices`.
+
+        Raises:
+          UserError: there is no text, or a label is not among the labels.
+        """
+        names, texts, expected = self._labels(labels), list(sources), list(right)
+        if not texts or len(texts) != len(expected):
+            raise UserError(f"give a label for each source: {len(texts)} sources, {len(expected)} labels")
+        if unknown := [label for label in expected if label not in names]:
+            raise UserError(f"{unknown[0]!r} is not among the labels: {', '.join(names)}")
+        indices = np.array([names.index(label) for label in expected])
+        return best_temperature(self._log_p(texts, names), indices)
+
+    def check_choices(self, labels: Sequence[str], temperature: float) -> None:
+        """Raises UserError as `choices`."""
+        probabilities(np.zeros((1, len(self._labels(labels)))), temperature)
+
+    def _labels(self, labels: Sequence[str]) -> list[str]:
+        known = getattr(self.task, "labels", ())
+        if not labels and not known:
+            raise UserError(
+                "labels: this model was not trained with --data.task labels; say what to choose from"
+            )
+        return checked_labels(labels or known)
+
+    def _log_p(self, sources: Sequence[Source], labels: Sequence[str]) -> Float[np.ndarray, "sources labels"]:
+        several = [source for source in sources for _ in labels]
+        lines = [line for line in range(1, len(sources) + 1) for _ in labels]
+        scores = self.score(several, [*labels] * len(sources), lines=lines)
+        return scores.reshape(len(sources), len(labels))

@@ -1,6 +1,5 @@
 """The Python API for translation: a decoder whose records are sentences."""
 
-import operator
 import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -20,22 +19,18 @@ from transformer.runtime.arrays import shard_rows
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.forks import refuse_forked
 from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.requests import make_requests
+from transformer.tasks.requests import Source, make_requests
 from transformer.tasks.text_tasks import text_task_of
 from transformer.tasks.text_to_text import TextToText
-from transformer.translator.choices import best_temperature, checked_labels, probabilities
+from transformer.translator.choices import Chooser
 from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import ensemble_of
 from transformer.translator.lengths import bucket_of, of_any_length, padded, within_positions
 from transformer.translator.scoring import scored, without_start
 from transformer.translator.search_outputs import Extras
+from transformer.translator.targets import Target, ids_of_targets
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
-
-Source = str | Mapping[str, str]
-"""A sentence, or for a model with named inputs the text of each."""
-Target = Sequence[int] | Int[np.ndarray, " t"]
-"""The ids of a translation."""
 
 
 def translation_of(run: Run) -> TextToText:
@@ -49,7 +44,7 @@ def translation_of(run: Run) -> TextToText:
     return run.task
 
 
-class Translator(Decoder[TextToText]):
+class Translator(Decoder[TextToText], Chooser):
     """A trained model that translates. Threads may share it. See `Decoder` for batches and programs.
 
     Args:
@@ -347,7 +342,14 @@ class Translator(Decoder[TextToText]):
         last = settings.buckets[-1]
         lines = lines or range(1, len(texts) + 1)
         source_ids = self.task.ids(texts, self.tokenizers[0], last, lines)
-        target_ids = self._target_ids(targets, lines, last + settings.extra_length)
+        target_ids = ids_of_targets(
+            self.task,
+            targets,
+            lines,
+            longest=last + settings.extra_length,
+            most=self.longest or LONGEST,
+            copies=self.system.copies,
+        )
         lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
         scores = np.zeros(len(texts), np.float32)
         table = _least((self.longest, self.longest_source))
@@ -361,110 +363,6 @@ class Translator(Decoder[TextToText]):
             log_p = without_start(of_tokens.log_p, target, self.task.forced_ids(("", "")))
             scores[rows] = log_p.sum(axis=1)[: len(rows)]
         return scores
-
-    def choices(
-        self, sources: Iterable[Source], labels: Sequence[str] = (), *, temperature: float = 1.0
-    ) -> list[dict[str, float]]:
-        """The probability of each label, by forced scores of all of them, so that they add up to 1.
-
-        Args:
-          sources: texts.
-          labels: what to choose from. Empty: the labels of the training text (--data.task labels).
-          temperature: see `calibrated`.
-
-        Returns:
-          For each source its labels with their probabilities, the most probable first.
-
-        Raises:
-          UserError: there are no labels, or a temperature is not positive.
-        """
-        names = self._labels(labels)
-        texts = list(any_number("sources", sources, "sentences"))
-        shares = probabilities(self._log_p(texts, names), temperature)
-        return [
-            {names[index]: float(row[index]) for index in np.argsort(-row, kind="stable")} for row in shares
-        ]
-
-    def calibrated(
-        self, sources: Iterable[Source], right: Iterable[str], labels: Sequence[str] = ()
-    ) -> float:
-        """The temperature for `choices` with which probabilities are those of being right (Guo et al. 2017).
-
-        Args:
-          sources: texts that were not trained on, such as those of the validation.
-          right: the label of each.
-          labels: as in `choices`.
-
-        Raises:
-          UserError: there is no text, or a label is not among the labels.
-        """
-        names, texts, expected = self._labels(labels), list(sources), list(right)
-        if not texts or len(texts) != len(expected):
-            raise UserError(f"give a label for each source: {len(texts)} sources, {len(expected)} labels")
-        if unknown := [label for label in expected if label not in names]:
-            raise UserError(f"{unknown[0]!r} is not among the labels: {', '.join(names)}")
-        indices = np.array([names.index(label) for label in expected])
-        return best_temperature(self._log_p(texts, names), indices)
-
-    def check_choices(self, labels: Sequence[str], temperature: float) -> None:
-        """Raises UserError as `choices`."""
-        probabilities(np.zeros((1, len(self._labels(labels)))), temperature)
-
-    def _labels(self, labels: Sequence[str]) -> list[str]:
-        known = getattr(self.task, "labels", ())
-        if not labels and not known:
-            raise UserError(
-                "labels: this model was not trained with --data.task labels; say what to choose from"
-            )
-        return checked_labels(labels or known)
-
-    def _log_p(self, sources: Sequence[Source], labels: Sequence[str]) -> Float[np.ndarray, "sources labels"]:
-        several = [source for source in sources for _ in labels]
-        lines = [line for line in range(1, len(sources) + 1) for _ in labels]
-        scores = self.score(several, [*labels] * len(sources), lines=lines)
-        return scores.reshape(len(sources), len(labels))
-
-    def _target_ids(
-        self, targets: Sequence[str | Target], lines: Sequence[int], longest: int
-    ) -> list[list[int]]:
-        """The ids of targets: those of texts, truncated to `longest`, and ids as they are.
-
-        Raises:
-          UserError: ids are not those of a translation.
-        """
-        most = self.longest or LONGEST
-        size = self.config.model.output_size
-        special = self.task.special
-        numbered = [(line, text) for line, text in zip(lines, targets, strict=True) if isinstance(text, str)]
-        texts = [text for _, text in numbered]
-        text_lines = [line for line, _ in numbered]
-        tokenizer = self.tokenizers[1]
-        encoded = iter(self.task.ids(texts, tokenizer, min(longest, most), text_lines, "the target of "))
-
-        def checked(line: int, target: Target) -> list[int]:
-            try:
-                if not isinstance(target, Sequence | np.ndarray) or isinstance(target, bytes):
-                    raise TypeError
-                ids = [operator.index(index) for index in target]
-                if any(isinstance(index, bool | np.bool_) for index in target):
-                    raise TypeError
-            except TypeError as error:
-                raise UserError(
-                    f"line {line}: the target {reprlib.repr(target)} must be a text or a list of ids"
-                ) from error
-            if ids[-1:] != [special.eos] or {*special.never_predicted, special.eos} & set(ids[:-1]):
-                raise UserError(
-                    f"line {line}: the target must be ids of tokens, then <eos>, which is {special.eos} (as "
-                    f"Hypothesis.ids is), and not {reprlib.repr(ids)}"
-                )
-            if outside := [i for i in ids if i < 0 or (i >= size and not self.system.copies)]:
-                raise UserError(f"line {line}: the id {outside[0]}: the vocabulary has {size:,} ids, from 0")
-            if len(ids) > most:
-                raise UserError(f"line {line}: {len(ids):,} ids, and a target may have {most:,}")
-            return ids
-
-        pairs = zip(lines, targets, strict=True)
-        return [next(encoded) if isinstance(target, str) else checked(line, target) for line, target in pairs]
 
     def subwords(self, source: str) -> list[str]:
         """The subwords of a source sentence: the columns of an alignment, except <eos>."""

@@ -20,6 +20,10 @@ TURN = " <turn> "
 """Between the texts of an input that is a list, such as the turns of a conversation. (The words of a sentence
 that is parsed have spaces.)"""
 
+TARGET_LENGTH = "target-length"
+"""An input that needs no column: the number of words of the target. (Fan et al. 2018 tell a model the
+length of a summary, in bins.)"""
+
 Rows = Iterator[tuple[int, Mapping[str, Any]]]
 """The number of each line and its columns."""
 
@@ -67,9 +71,10 @@ def record_of(row: Mapping[str, Any], data: DataConfig) -> TextRecord:
     if data.group and not group:
         raise UserError(f"{data.group} is empty: it must say what is asked (--data.group)")
     between = " " if data.task == "trees" else TURN
-    texts = {name: between.join(_texts(row, name)) for name in data.inputs}
     first, *further = data.target
     target, *references = _targets(row, first, data.task)
+    row = {TARGET_LENGTH: len(target.split()), **row}
+    texts = {name: between.join(_texts(row, name)) for name in data.inputs}
     for name in further:
         references += _targets(row, name, data.task) if row.get(name) else []
     return TextRecord(joined(texts, data.inputs, group), target, tuple(references), group)

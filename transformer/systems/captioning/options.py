@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from transformer.config import BeamConfig, Config, OptimizerConfig, TrainingConfig
 from transformer.config.pictures import PatchConfig, PicturesConfig
 from transformer.config.ranges import LARGEST, Range
-from transformer.systems.common_options import COMMON
+from transformer.systems.common_options import COMMON_TO_PICTURES, PICTURES
 from transformer.systems.registry import Options, Preset
 
 
@@ -50,19 +50,6 @@ def _captioning() -> Config:
         decoding=BeamConfig(beam_size=4, extra_length=31, buckets=(1,)),
     )
 
-
-PICTURES = "pictures"  # the group of the presets that see
-COMMON_TO_PICTURES = {
-    "run_dir": COMMON["run_dir"],
-    "training.init_from": "a trained run to initialise from",
-    "data.train": "PNG files with their annotations, one a line",
-    "data.picture_size": "height and width in pixels",
-    "data.batch_tokens": "batch size",
-    "model.patch_size": "height and width of a patch in pixels",
-    **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("model", "optimizer")},
-    **{name: what for name, what in COMMON.items() if name.startswith("training.") and "init" not in name},
-}
-"""The options that `train.py --help` lists for systems that see."""
 
 OPTIONS = Options(
     model=PatchConfig,

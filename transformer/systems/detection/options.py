@@ -7,7 +7,7 @@ from transformer.config import Config, DecodingConfig, OptimizerConfig, Training
 from transformer.config.pictures import PatchConfig, PicturesConfig
 from transformer.config.ranges import LARGEST, NOT_NEGATIVE, SHARE, Range
 from transformer.runtime.errors import UserError
-from transformer.systems.captioning.options import COMMON_TO_PICTURES, PICTURES
+from transformer.systems.common_options import COMMON_TO_PICTURES, PICTURES
 from transformer.systems.registry import Options, Preset
 
 MOST_QUERIES = 1000
