@@ -84,6 +84,8 @@ LANGUAGES: dict[str, tuple[str | None, str | None]] = {
 
 TextTaskName = Literal["translation", "summaries", "answers", "labels", "label-sets", "trees"]
 """The tasks of text (`transformer.tasks.text_tasks`)."""
+LabelOrder = Literal["given", "sorted", "shuffled", "sampled"]
+"""In which order the labels of a set are learned."""
 
 FEW = 4  # directions that a line for people has
 
@@ -154,6 +156,12 @@ class DataConfig(CorpusConfig):
     group: str = ""
     """Column that says what is asked, such as translate or summarise: it begins the text that is read, as in
     `summarise: ...`, and each has its own scores; their mean decides."""
+    label_order: LabelOrder = "given"
+    """Order in which a model of --data.task label-sets learns the labels of a text. given: that of the data;
+    sorted: the most frequent one in the training text comes first (Yang et al. 2018); shuffled: a random
+    order, another one in every epoch; sampled: as shuffled, but each next label is drawn from the remaining
+    ones in proportion to their frequency (Plackett 1975), so frequent ones tend to come first. Scores do not
+    depend on the order."""
     max_target_length: Annotated[int, Range(2, LONGEST)] | None = None
     """Examples with a longer target are dropped, and targets are padded to at most this length, in tokens
     with <eos>. For summaries, labels and other short targets: batches have less padding. None:
@@ -212,6 +220,7 @@ class DataConfig(CorpusConfig):
                 raise UserError(f"--data.{name.replace('_', '-')} must be a code such as en or pt-br")
         self._check_directions()
         self._check_columns()
+        self._check_label_order()
         if self.subword_sampling > 1 and self.tokenizer == "bpe":
             strength = f"--data.subword-sampling {self.subword_sampling}"
             raise UserError(f"{strength}: at least 0; with bpe a probability, at most 1")
@@ -244,6 +253,18 @@ class DataConfig(CorpusConfig):
             )
         if self.has_columns and self.directions:
             raise UserError("--data.directions: give --data.train-tsv instead of --data.train")
+
+    def _check_label_order(self) -> None:
+        if self.label_order != "given" and self.task != "label-sets":
+            raise UserError(
+                f"--data.label-order {self.label_order}: only sets of labels have no order; give --data.task "
+                "label-sets, or leave it out"
+            )
+        if self.label_order == "sampled" and self.subword_sampling:
+            raise UserError(
+                "--data.label-order sampled: with --data.subword-sampling labels are more than one token; "
+                "leave one of them out"
+            )
 
     @property
     def input_names(self) -> tuple[str, ...]:

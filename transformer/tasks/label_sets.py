@@ -1,10 +1,20 @@
 """Classification with several labels for a text, written one after another."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
+from transformer.data.corpus import Corpus, Progress, Records, silent
+from transformer.data.label_orders import Keys, LabelOrderPlan, sampled_by, shuffled
+from transformer.data.plans import Plan
+from transformer.data.sequences import Arrays
 from transformer.data.sources.tables import SEPARATOR
+from transformer.data.store import TextRecord
 from transformer.decoding.once import EachOnce
-from transformer.tasks.labels import Classification
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import brief
+from transformer.tasks.labels import FILE, Classification
 from transformer.tasks.metrics.labels import (
     EXACT_SETS,
     MACRO_F1,
@@ -31,10 +41,95 @@ class LabelSets(Classification):
         """The labels that a target has."""
         return [label for part in text.split(SEPARATOR.strip()) if (label := part.strip())]
 
+    # The order in which labels are learned
+
+    def decide(self, corpus: Corpus) -> list[str]:
+        """Also checks that the vocabulary allows the order of the labels."""
+        self._reordering()
+        return super().decide(corpus)
+
+    def content(self) -> bytes:
+        """Also the order of the labels, if targets are stored in it."""
+        order = repr(self._ranks).encode() if self.data.label_order == "sorted" else b""
+        return super().content() + order
+
+    def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:
+        """As for other texts; with new orders in each batch if they are drawn."""
+        plan, reordering = super().plan(records, examples, progress), self._reordering()
+        return LabelOrderPlan(plan, examples, *reordering, self.data.seed) if reordering else plan
+
+    def sorted_target(self, target: str) -> str:
+        """A target with frequent labels first. Those that the training text lacks are last."""
+        last = len(self._ranks)
+        labels = sorted(self.labels_of(target), key=lambda label: (self._ranks.get(label, last), label))
+        return SEPARATOR.join(labels)
+
+    def _encoded(self, records: Sequence[Sentence], side: int) -> list[list[int]]:
+        if side == 1 and self.data.label_order == "sorted":
+            records = [TextRecord(record[0], self.sorted_target(record[1])) for record in records]
+        return super()._encoded(records, side)
+
+    @functools.cached_property
+    def _ranks(self) -> dict[str, int]:
+        """The labels by frequency, then in alphabetical order."""
+        counts = self._counts()
+        ordered = sorted(counts, key=lambda label: (-counts[label], label))
+        return {label: rank for rank, label in enumerate(ordered)}
+
+    def _counts(self) -> dict[str, int]:
+        """How many training texts have each label."""
+        if len(self.counts) != len(self.labels):
+            raise UserError(
+                f"{FILE} of this run has no counts, and --data.label-order {self.data.label_order} needs "
+                "them: restore it"
+            )
+        return dict(zip(self.labels, self.counts, strict=True))
+
+    @functools.cached_property
+    def _label_ids(self) -> list[list[int]]:
+        return self.tokenizers[1].encode_all(list(self.labels))
+
+    def _reordering(self) -> tuple[int, Keys] | None:
+        """The token between labels, and what draws orders. None: they are not drawn.
+
+        Raises:
+          UserError: the vocabulary does not encode labels apart, or as single tokens.
+        """
+        order = self.data.label_order
+        if order == "shuffled":
+            return self._separator(), shuffled
+        if order != "sampled":
+            return None
+        counts = np.zeros(self.config.model.output_size, np.int64)
+        for ids, (label, count) in zip(self._label_ids, self._counts().items(), strict=True):
+            if len(ids) > 1:
+                raise UserError(
+                    f"--data.label-order sampled: {brief(label)} is more than one token; use "
+                    "--data.tokenizer word, or shuffled"
+                )
+            counts[ids] += count
+        return self._separator(), sampled_by(counts)
+
+    def _separator(self) -> int:
+        """The token between labels."""
+        pairs = self.tokenizers[1].encode_all([f"{label}{SEPARATOR}{label}" for label in self.labels])
+        both = list(zip(pairs, self._label_ids, strict=True))
+        separators = {tuple(ids[len(one) : len(ids) - len(one)]) for ids, one in both}
+        separator = separators.pop() if len(separators) == 1 else ()
+        inside = {token for one in self._label_ids for token in one}
+        is_apart = all(ids == [*one, *separator, *one] for ids, one in both)
+        if len(separator) != 1 or not is_apart or separator[0] in inside:
+            raise UserError(
+                f"--data.label-order {self.data.label_order}: this vocabulary does not encode labels and the "
+                "commas between them as separate tokens; use --data.tokenizer word, or sorted"
+            )
+        return separator[0]
+
+    # What is written
+
     def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
         """Also that no label is written twice, of those that are one token."""
-        encoded = self.tokenizers[1].encode_all(list(self.labels))
-        tokens = [ids[0] for ids in encoded if len(ids) == 1 and ids[0] != self.special.unk]
+        tokens = [ids[0] for ids in self._label_ids if len(ids) == 1 and ids[0] != self.special.unk]
         steerings = super().steering(records, lines)
         if not tokens:
             return steerings

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
@@ -27,20 +28,23 @@ class Classification(TextToText):
     criterion = ACCURACY
     learned = "vocabulary and labels"
     labels: tuple[str, ...] = ()
-    """All labels of the training text, sorted."""
+    """All labels of the training text, in alphabetical order."""
+    counts: tuple[int, ...] = ()
+    """How many training texts have each; empty for runs of earlier versions."""
 
     def learn(self, corpus: Corpus, progress: Progress = silent) -> None:
         """The labels of the training text."""
-        labels = set[str]()
+        counts = Counter[str]()
         records = corpus.splits["train"]
         for record in progress("reading the labels", records, len(records)):
-            labels.update(self.labels_of(record[1]))
-            if len(labels) > MOST:
+            counts.update(set(self.labels_of(record[1])))
+            if len(counts) > MOST:
                 raise UserError(
                     f"--data.task {self.data.task}: the training text has more than {MOST:,} labels, such as "
                     f"{brief(record[1])}; is the target the label?"
                 )
-        self.labels = tuple(sorted(labels))
+        self.labels = tuple(sorted(counts))
+        self.counts = tuple(counts[label] for label in self.labels)
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> Self:
@@ -49,24 +53,30 @@ class Classification(TextToText):
         path = folder / FILE
         if os.path.lexists(path):
             try:
-                labels = parse_object(read_text(path))["labels"]
+                stored = parse_object(read_text(path))
+                labels, counts = stored["labels"], stored.get("counts", [])
                 if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
                     raise ValueError("labels must be a list of texts")
+                if not isinstance(counts, list) or not all(type(count) is int for count in counts):
+                    raise ValueError("counts must be a list of numbers")
+                if len(counts) not in (0, len(labels)):
+                    raise ValueError("there must be a count for each label")
             except (OSError, ValueError, KeyError, RecursionError) as error:
                 raise UserError(f"{path} is damaged: {error}") from error
-            task.labels = tuple(labels)
+            task.labels, task.counts = tuple(labels), tuple(counts)
         return task
 
     def again(self, config: Config, tokenizers: Tokenizers) -> Self:
         """Also with these labels."""
         task = super().again(config, tokenizers)
-        task.labels = self.labels
+        task.labels, task.counts = self.labels, self.counts
         return task
 
     def save(self, folder: Path) -> None:
         """Also writes the labels."""
         super().save(folder)
-        write_whole(folder / FILE, json.dumps({"labels": self.labels}, ensure_ascii=False, indent=1) + "\n")
+        content = {"labels": self.labels, "counts": self.counts}
+        write_whole(folder / FILE, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
     @staticmethod
     def labels_of(text: str) -> list[str]:
