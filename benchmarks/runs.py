@@ -36,7 +36,7 @@ def sentences(path: Path, count: int) -> list[str]:
 
 def translated(path: Path, checkpoint: str) -> list[str]:
     """The test set in the translation of a run."""
-    return Translator.load(path, checkpoint).translate([source for source, _ in test_set(path)])
+    return Translator.load(path, checkpoint).translate([record[0] for record in test_set(path)])
 
 
 def text_files(folder: Path, languages: tuple[str, str] = ("en", "de")) -> dict[str, Path]:

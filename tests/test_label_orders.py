@@ -7,7 +7,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from small_run import quiet, same, small_config
+from small_run import quiet, same
+from toy_label_sets import config_of, write
 
 from transformer import DataConfig, UserError
 from transformer.data.label_orders import reordered, sampled_by, shuffled
@@ -19,30 +20,8 @@ from transformer.tasks.task import Evaluation
 from transformer.tasks.text_tasks import text_task_of
 from transformer.training.loop.train import train
 
-LABELS = ("calm", "glad", "proud", "sad", "tired")
 ORDERS = DataConfig.__annotations__["label_order"].__args__
 COMMA, EOS = 9, 2
-
-
-def write(folder, count=60):
-    """Texts that name their labels. The n-th label is in about 1 / n of them."""
-    random = np.random.default_rng(0)
-    for split, size in (("train", count), ("validation", 8), ("test", 8)):
-        lines = []
-        for number in range(size):
-            labels = [label for n, label in enumerate(LABELS, start=1) if random.random() < 1 / n] or ["sad"]
-            text = " ".join(["we are", *random.permutation(labels)])
-            labels = LABELS if number == 0 else labels  # each label is in some text
-            lines.append(json.dumps({"text": text, "labels": list(random.permutation(labels))}))
-        (folder / f"{split}.jsonl").write_text("".join(f"{line}\n" for line in lines))
-
-
-def config_of(folder, **options):
-    config = small_config(folder)
-    files = {split: folder / f"{split}.jsonl" for split in ("train", "validation", "test")}
-    files |= {f"{split}_{side}": None for split in files for side in ("source", "target")}
-    data = {"task": "label-sets", "tokenizer": "word", "inputs": ("text",), "target": ("labels",)}
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, **files, **(data | options)))
 
 
 @pytest.fixture(scope="module")
