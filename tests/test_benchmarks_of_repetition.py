@@ -86,6 +86,8 @@ def test_passages_are_of_the_held_out_text(generator):
         assert start + len(each.beginning) + LENGTH <= after
     with pytest.raises(UserError, match="each of 5 parts .* too few for a beginning of 30"):
         study.passages(generator, 5, 30, 500)
+    with pytest.raises(UserError, match="each of 1000000 parts of the held-out text has 0 characters"):
+        study.passages(generator, 10**6, 30, LENGTH)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.progress import track
 from sacrebleu.metrics.bleu import BLEU
 
 from benchmarks.command import needs, positive, run, work_folder
@@ -123,8 +125,8 @@ def passages(generator: Generator, count: int, beginning: int, length: int) -> l
     text = "\n".join(splits["test" if "test" in splits else "validation"])
     size = len(text) // count
     found = []
-    for start in range(0, count * size, max(1, size)):
-        _, _, part = text[start : start + size].partition("\n")
+    for index in range(count):
+        _, _, part = text[index * size :][:size].partition("\n")
         part = part.lstrip()
         end = re.compile(r"\s").search(part, beginning)
         prompt = part[: end.start()] if end else part
@@ -163,7 +165,7 @@ def compare(generator: Generator, chosen: Sequence[Passage], length: int, rule: 
     rows = [measured(generator, beginnings, true, TRUTH, 0)]
     unknown = (generator.task.special.unk,)
     same = {"min_length": length, "extra_length": length, "length_penalty": 0.0, "suppress": unknown}
-    for method, options in METHODS.items():
+    for method, options in track(METHODS.items(), "methods", console=Console(stderr=True)):
         for no_repeat in (0, rule):
             texts = generator.generate(beginnings, no_repeat_ngram=no_repeat, **options, **same)
             rows.append(measured(generator, beginnings, texts, method, no_repeat))
@@ -207,11 +209,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
     parser.add_argument("run", type=Path, help="run directory of a language model with memory")
     parser.add_argument("--out", type=work_folder, default=Path(), help="folder for the results (this one)")
-    parser.add_argument("--count", type=positive, default=100, help="passages (100)")
+    parser.add_argument("--count", type=positive, default=50, help="passages (50)")
     parser.add_argument("--beginning", type=positive, default=200, help="characters of a beginning (200)")
-    parser.add_argument("--length", type=positive, default=200, help="tokens of a continuation (200)")
+    parser.add_argument("--length", type=positive, default=300, help="tokens of a continuation (300)")
     parser.add_argument(
-        "--no-repeat-ngram", type=positive, default=4, help="the rule: no N tokens occur twice (4)"
+        "--no-repeat-ngram", type=positive, default=12, help="the rule: no N tokens occur twice (12)"
     )
     given = parser.parse_args(arguments)
     needs("matplotlib")
