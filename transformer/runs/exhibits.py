@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from transformer.data.trees import read_tree
 from transformer.runs.media import png_of, wav_of
 from transformer.runtime.files import Json, MiB, parse_object, read_text, write_whole
 from transformer.tasks.exhibit import ReportSample
@@ -22,7 +23,7 @@ LONGEST_AXIS = 10**9
 
 
 def exhibit_as_json(exhibit: ReportSample) -> Json:
-    """An exhibit, with its sounds as WAV and its pictures as PNG, in base64."""
+    """An exhibit, with its sounds as WAV and its pictures as PNG, in base64, and its trees in brackets."""
     return {
         "title": exhibit.title,
         "texts": dict(exhibit.texts),
@@ -39,6 +40,10 @@ def exhibit_as_json(exhibit: ReportSample) -> Json:
                 },
             }
             for picture in exhibit.pictures
+        ],
+        "trees": [
+            {"caption": picture.caption, "tree": str(picture.tree), "marked": sorted(picture.marked)}
+            for picture in exhibit.trees
         ],
     }
 
@@ -76,8 +81,9 @@ def _checked(exhibit: Any) -> list[str]:
     texts = exhibit["texts"]
     sounds = exhibit["sounds"]
     pictures = exhibit["pictures"]
-    strings = [exhibit["title"], *texts, *texts.values()]
-    strings += [item["caption"] for item in (*sounds, *pictures)]
+    trees = exhibit.get("trees", [])  # not in earlier runs
+    strings = [exhibit["title"], *texts, *texts.values(), *(item["tree"] for item in trees)]
+    strings += [item["caption"] for item in (*sounds, *pictures, *trees)]
     for axis in (picture[name] for picture in pictures for name in "xy"):
         strings += [axis["title"], *axis["labels"]]
         extent = axis["extent"]
@@ -88,6 +94,10 @@ def _checked(exhibit: Any) -> list[str]:
     files = [sound["wav"] for sound in sounds] + [picture["png"] for picture in pictures]
     if not all(isinstance(string, str) for string in (*strings, *files)):
         raise ValueError("must be text")
+    for item in trees:
+        read_tree(item["tree"])
+        if not isinstance(item["marked"], list) or any(type(index) is not int for index in item["marked"]):
+            raise ValueError("marked must be a list of numbers of brackets")
     for file in files:
         try:
             b64decode(file, validate=True)

@@ -8,7 +8,7 @@
     average/             an averaged `model`, if requested
     metrics.jsonl        the log, one JSON object per line; tensorboard/ has the same for TensorBoard
     results.json         test scores with their signatures
-    exhibits.json        sounds and pictures of a few validation records, for the report, if the task has any
+    exhibits.json        what the report shows of a few validation records, such as sounds and pictures
     report.html          all of this as a page
     lock                 held during training
 

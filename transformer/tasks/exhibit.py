@@ -1,13 +1,16 @@
-"""Examples of what a model does that are more than text: sounds and pictures, for the report of a run."""
+"""Examples of what a model does that are more than text, for the report of a run: sounds, pictures,
+trees."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from jaxtyping import Float
 
 from transformer.data.corpus import Record, Records
+from transformer.data.trees import Tree
 from transformer.runtime.errors import UserError
 from transformer.tasks.outputs import Output
 
@@ -53,6 +56,16 @@ class Sound:
 
 
 @dataclass(frozen=True)
+class TreePicture:
+    """A tree to be drawn."""
+
+    caption: str
+    tree: Tree
+    marked: frozenset[int] = frozenset()
+    """Brackets that stand out, counted from 0 in the order in which they open."""
+
+
+@dataclass(frozen=True)
 class ReportSample:
     """What a model makes of one record."""
 
@@ -61,10 +74,14 @@ class ReportSample:
     """Such as what is said and what is heard, by name."""
     sounds: tuple[Sound, ...] = ()
     pictures: tuple[Picture, ...] = ()
+    trees: tuple[TreePicture, ...] = ()
 
 
 class Exhibits(ABC):
-    """What a `DecodingTask` adds, so that reports show sounds and pictures of it."""
+    """What a `DecodingTask` adds, so that reports show sounds, pictures and trees of it."""
+
+    shows_attention: ClassVar[bool] = True
+    """Whether `exhibit` has a use for the attention."""
 
     @abstractmethod
     def exhibited(self, records: Records, count: int) -> list[Record]:
@@ -79,11 +96,11 @@ class Exhibits(ABC):
     def exhibit(
         self, record: Record, output: Output, attention: Float[np.ndarray, "t s"] | None
     ) -> ReportSample:
-        """Sounds and pictures of an exhibited record and its best output.
+        """What is shown of an exhibited record and its best output.
 
         Args:
           record: one of `exhibited`.
           output: the first of `outputs`.
           attention: of each target position to each source position, given the reference. None: the system
-            has no alignments.
+            has no alignments, or it is not `shows_attention`.
         """

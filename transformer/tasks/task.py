@@ -6,7 +6,7 @@ sentences; an *example* its arrays. What else a task can do depends on its class
 - `DecodingTask` (`transformer.tasks.outputs`): a search makes outputs of its records, such as translations;
 - `TextTask` (`transformer.tasks.text`): these are texts, which can be steered, spelled and re-ranked;
 - `Lines` (`transformer.tasks.lines`): decode.py reads its records, and writes its outputs, as lines;
-- `Exhibits` (`transformer.tasks.exhibit`): a report shows sounds and pictures of it.
+- `Exhibits` (`transformer.tasks.exhibit`): a report shows sounds, pictures and trees of it.
 """
 
 from abc import abstractmethod

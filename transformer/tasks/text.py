@@ -9,6 +9,7 @@ from transformer.config import DecodingConfig
 from transformer.data.corpus import Record
 from transformer.data.features.shortlist import Shortlist
 from transformer.data.sequences import Example, Fields
+from transformer.data.trees import Tree
 from transformer.decoding.hooks import SearchHook
 from transformer.runtime.errors import UserError
 from transformer.tasks.hypotheses import by_consensus
@@ -49,6 +50,10 @@ class TextTask(DecodingTask):
     @abstractmethod
     def spell(self, ids: Sequence[int]) -> str:
         """The text of output ids."""
+
+    def tree_of(self, text: str) -> Tree | None:
+        """The tree that an output spells, of which there are pictures; None: it is none."""
+        return None
 
     @abstractmethod
     def pieces(self, ids: Sequence[int], record: Record) -> list[str]:

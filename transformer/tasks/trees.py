@@ -1,17 +1,24 @@
 """Parsing as translation: a sentence, and its tree as a text with brackets (Vinyals et al. 2015)."""
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple
 
+from transformer.data.corpus import Records
 from transformer.data.features.tokenizer import Tokenizer
+from transformer.data.trees import Tree, read_tree
 from transformer.decoding.trees import WellFormedTrees
 from transformer.runtime.errors import UserError
+from transformer.tasks.exhibit import Exhibits, ReportSample, TreePicture
+from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.metrics.bracketing import (
     BRACKETING_F1,
     TAGGING_ACCURACY,
     WELL_FORMED,
     bracketing_f1,
+    count_brackets,
+    different,
     tagging_accuracy,
     well_formed,
 )
@@ -21,12 +28,16 @@ from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Steering
 from transformer.tasks.text_to_text import TextToText
 
+WIDEST = 14
+"""The most words of a tree in a report."""
 
-class Trees(TextToText):
+
+class Trees(Exhibits, TextToText):
     """Constituency trees, with F1 of labelled brackets as EVALB defines it."""
 
     criterion = BRACKETING_F1
     needs_steps = "--data.task trees"
+    shows_attention = False
 
     def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
         """Also that outputs are trees over the words of the source, if tokens are words and brackets."""
@@ -64,3 +75,32 @@ class Trees(TextToText):
             TAGGING_ACCURACY: lambda evaluation: tagging_accuracy(*both(evaluation)),
             WELL_FORMED: lambda evaluation: well_formed(self.texts(evaluation)[0]),
         }
+
+    # Pictures
+
+    def tree_of(self, text: str) -> Tree | None:
+        """The tree in brackets, if it is one."""
+        try:
+            return read_tree(text)
+        except ValueError:
+            return None
+
+    def exhibited(self, records: Records, count: int) -> list[Sentence]:
+        """The first sentences whose trees fit a page."""
+        fitting = (record for record in records if 0 < len(record[0].split()) <= WIDEST)
+        return list(itertools.islice(fitting, count))
+
+    def exhibit(self, record: Sentence, output: Hypothesis, attention: object) -> ReportSample:
+        """The tree of the reference beside that of the output: what only one of them has is marked."""
+        reference = self.references(record)[0]
+        expected, tree = self.tree_of(reference), self.tree_of(output.text)
+        if expected is None or tree is None:
+            texts = {"reference": reference, "output": f"no tree: {output.text}"}
+            return ReportSample(record[0], texts)
+        counts = count_brackets([output.text], [reference])
+        right = f"{counts.right} of {counts.output}; the reference has {counts.expected}"
+        pictures = (
+            TreePicture("reference; what the output lacks is marked", expected, different(expected, tree)),
+            TreePicture("output; what is wrong is marked", tree, different(tree, expected)),
+        )
+        return ReportSample(record[0], {"brackets right": right}, trees=pictures)

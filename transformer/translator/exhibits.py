@@ -16,6 +16,10 @@ def exhibits_of(decoder: Decoder[Any], records: Sequence[Record]) -> Iterator[Re
       decoder: of a task that exhibits.
       records: what `Task.exhibited` chose.
     """
+    task = decoder.task
     for record, best in zip(records, decoder.stream(records, n_best=1), strict=True):
-        (example,) = decoder.task.examples([record], truncate=True)
-        yield decoder.task.exhibit(record, best[0], forced_attention(decoder, example))
+        attention = None
+        if task.shows_attention:
+            (example,) = task.examples([record], truncate=True)
+            attention = forced_attention(decoder, example)
+        yield task.exhibit(record, best[0], attention)

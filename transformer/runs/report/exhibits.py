@@ -1,14 +1,16 @@
-"""Exhibits on the page of a run: texts, players and pictures."""
+"""Exhibits on the page of a run: texts, players, pictures and trees."""
 
 import html
 import struct
 from base64 import b64decode
 from pathlib import Path
 
+from transformer.data.trees import read_tree
 from transformer.runs.exhibits import read_exhibits
 from transformer.runs.media import OWN_COLOURS
 from transformer.runs.report.charts import LETTER, RIGHT, WIDTH, ticks
 from transformer.runs.report.markup import table
+from transformer.runs.report.trees import svg_of
 from transformer.runtime.files import Json
 
 LEFT, BELOW, LINE = 64, 44, 17  # room for labels, and the height of a line of them
@@ -30,9 +32,15 @@ def _exhibit(exhibit: Json) -> str:
         for sound in exhibit["sounds"]
     )
     pictures = "".join(map(_picture, exhibit["pictures"]))
+    trees = "".join(
+        f'<figure class="wide"><figcaption>{html.escape(each["caption"])}</figcaption>'
+        f"{svg_of(each['caption'], read_tree(each['tree']), set(each['marked']))}</figure>"
+        for each in exhibit.get("trees", [])
+    )
     texts = table(exhibit["texts"].items()) if exhibit["texts"] else ""
     title = f"<h3>{html.escape(exhibit['title'])}</h3>"
-    return f'{title}{texts}<div class="charts">{sounds}</div><div class="charts">{pictures}</div>'
+    figures = (f'<div class="charts">{some}</div>' for some in (sounds, pictures, trees) if some)
+    return f"{title}{texts}{''.join(figures)}"
 
 
 def _picture(picture: Json) -> str:

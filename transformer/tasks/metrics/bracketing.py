@@ -45,6 +45,9 @@ class Parse(NamedTuple):
     """Without those that are removed."""
     tags: list[str]
     brackets: Counter[Bracket]
+    opened: list[tuple[bool, Bracket] | None]
+    """Every bracket in the order in which they open: whether it is a part of speech, and what it is. None: it
+    is not compared."""
 
 
 class Counts(NamedTuple):
@@ -120,19 +123,35 @@ def count_brackets(hypotheses: Sequence[str], references: Sequence[str]) -> Coun
 
 def parse_of(tree: Tree) -> Parse:
     """The words, parts of speech and brackets of a tree that are compared."""
-    parse = Parse([], [], Counter())
+    parse = Parse([], [], Counter(), [])
     _add(tree, parse)
     return parse
 
 
+def different(tree: Tree, other: Tree) -> frozenset[int]:
+    """The brackets of a tree, parts of speech among them, that another tree does not have. All that are
+    compared, if the words differ. They are counted from 0 in the order in which they open."""
+    parse, expected = parse_of(tree), parse_of(other)
+    left = Counter(filter(None, expected.opened if parse.words == expected.words else []))
+    marked = set()
+    for index, bracket in enumerate(parse.opened):
+        if bracket is not None:
+            if left[bracket] <= 0:
+                marked.add(index)
+            left[bracket] -= 1
+    return frozenset(marked)
+
+
 def _add(tree: Tree, parse: Parse) -> None:
     label = without_function(tree.label)
+    start, index = len(parse.words), len(parse.opened)
+    parse.opened.append(None)
     if tree.is_preterminal:
         if label not in PUNCTUATION and label != TRACE:
             parse.words.extend(tree.words())
             parse.tags.append(label)
+            parse.opened[index] = True, Bracket(label, start, start + 1)
         return
-    start = len(parse.words)
     for child in tree.children:
         if isinstance(child, str):  # a word without a part of speech
             parse.words.append(child)
@@ -141,7 +160,9 @@ def _add(tree: Tree, parse: Parse) -> None:
             _add(child, parse)
     stop = len(parse.words)
     if stop > start and label not in ROOTS:
-        parse.brackets[Bracket(EQUIVALENT.get(label, label), start, stop)] += 1
+        bracket = Bracket(EQUIVALENT.get(label, label), start, stop)
+        parse.brackets[bracket] += 1
+        parse.opened[index] = False, bracket
 
 
 def _parsed(hypotheses: Sequence[str], references: Sequence[str]) -> Iterator[tuple[Parse | None, Parse]]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from transformer.config import BeamConfig, Option
 from transformer.runs.report.markup import source_of
+from transformer.runs.report.trees import drawing
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.tasks.requests import make_requests
@@ -20,7 +21,7 @@ from transformer.translator.explorer.tree import SearchTree, search_tree
 from transformer.translator.translator import Translator
 
 SENTENCES = 5  # maximum of `decode.py --explore`, so that the page opens quickly
-SCRIPTS = ("pieces.js", "words.js", "maps.js", "tree.js", "explorer.js")
+SCRIPTS = ("pieces.js", "words.js", "maps.js", "tree.js", "parse.js", "explorer.js")
 UNIT = 10_000  # weights are stored as integers, in ten-thousandths, which halves the size
 
 
@@ -86,6 +87,7 @@ def explore(
                         "text": hypothesis.text,
                         "score": round(hypothesis.score, 4),
                         "logP": round(hypothesis.log_probability, 4),
+                        "parse": parse_of(translator, hypothesis.text),
                         **_decoder(attention),
                     }
                     for hypothesis, attention in zip(hypotheses, attentions, strict=True)
@@ -110,6 +112,20 @@ def origin_of(translator: Decoder[Any]) -> str:
 def _decoder(attention: Attention) -> Json:
     weights = {"decoder": whole(attention.decoder), "cross": whole(attention.cross)}
     return {"target": attention.target, "given": attention.given, **weights}
+
+
+def parse_of(translator: Translator, text: str) -> Json | None:
+    """The tree that an output spells, as the page draws it; None: it is none."""
+    tree = translator.task.tree_of(text)
+    if tree is None:
+        return None
+    picture = drawing(tree)
+    nodes = [
+        {"text": node.text, "x": round(node.x, 1), "y": node.y, "isWord": node.bracket < 0}
+        for node in picture.nodes
+    ]
+    lines = [[round(end, 1) for end in ends] for _, *ends in picture.lines()]
+    return {"width": round(picture.width), "height": round(picture.height), "nodes": nodes, "lines": lines}
 
 
 def whole(weights: np.ndarray) -> list[Any]:

@@ -56,6 +56,7 @@ function chooseHypothesis(index) {
 }
 
 function showAttention() {
+  showParse();
   showChoices();
   showWords();
   showGrid();
