@@ -1,5 +1,5 @@
-"""The exhibits of a run as JSON, in `exhibits.json`: the report is written from files alone, without the
-model."""
+"""The exhibits of a run as JSON, in `exhibits.json`, and those of a whole split, in `overview.json`. The
+report is written from files alone, without the model."""
 
 import binascii
 import json
@@ -7,6 +7,7 @@ import math
 import struct
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformer.runs.media import png_of, wav_of
 from transformer.runtime.files import Json, MiB, parse_object, read_text, write_whole
 from transformer.tasks.exhibit import ReportSample
 
-EXHIBITS = "exhibits.json"
+EXHIBITS, OVERVIEW = "exhibits.json", "overview.json"
 LARGEST = 32 * MiB
 MOST_TEXTS, MOST_CHARACTERS = 50_000, 1_000_000  # of all exhibits
 MOST_PIXELS = 2**26
@@ -45,18 +46,19 @@ def exhibit_as_json(exhibit: ReportSample) -> Json:
             {"caption": picture.caption, "tree": str(picture.tree), "marked": sorted(picture.marked)}
             for picture in exhibit.trees
         ],
+        "tables": [asdict(table) for table in exhibit.tables],
     }
 
 
-def write_exhibits(folder: Path, step: int, exhibits: Sequence[Json]) -> None:
+def write_exhibits(folder: Path, step: int, exhibits: Sequence[Json], name: str = EXHIBITS) -> None:
     """Writes the exhibits of the checkpoint of a step. Raises OSError if they cannot be written."""
-    write_whole(folder / EXHIBITS, json.dumps({"step": step, "exhibits": list(exhibits)}))
+    write_whole(folder / name, json.dumps({"step": step, "exhibits": list(exhibits)}))
 
 
-def read_exhibits(folder: Path) -> tuple[int, list[Json]]:
+def read_exhibits(folder: Path, name: str = EXHIBITS) -> tuple[int, list[Json]]:
     """The step and the exhibits that were written; none if there are none, or the file is damaged."""
     try:
-        stored = parse_object(read_text(folder / EXHIBITS, LARGEST))
+        stored = parse_object(read_text(folder / name, LARGEST))
         step = stored["step"]
         exhibits = stored["exhibits"]
         texts = [text for exhibit in exhibits for text in _checked(exhibit)]
@@ -83,7 +85,13 @@ def _checked(exhibit: Any) -> list[str]:
     pictures = exhibit["pictures"]
     trees = exhibit.get("trees", [])  # not in earlier runs
     strings = [exhibit["title"], *texts, *texts.values(), *(item["tree"] for item in trees)]
-    strings += [item["caption"] for item in (*sounds, *pictures, *trees)]
+    tables = exhibit.get("tables", [])
+    strings += [item["caption"] for item in (*sounds, *pictures, *trees, *tables)]
+    for table in tables:
+        strings += [*table["head"], *(cell for row in table["rows"] for cell in row)]
+        shades = [shade for row in table["shades"] for shade in row]
+        if not all(type(shade) in (int, float) and 0 <= shade <= 1 for shade in shades):
+            raise ValueError("a shade must be from 0 to 1")
     for axis in (picture[name] for picture in pictures for name in "xy"):
         strings += [axis["title"], *axis["labels"]]
         extent = axis["extent"]

@@ -1,8 +1,7 @@
-"""Examples of what a model does that are more than text, for the report of a run: sounds, pictures,
-trees."""
+"""What a report has besides scores and samples: sounds, pictures and trees of some records, tables of all."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +12,7 @@ from transformer.data.corpus import Record, Records
 from transformer.data.trees import Tree
 from transformer.runtime.errors import UserError
 from transformer.tasks.outputs import Output
+from transformer.tasks.task import Evaluation
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,18 @@ class TreePicture:
 
 
 @dataclass(frozen=True)
+class Table:
+    """Rows of texts, each of which begins with its name."""
+
+    caption: str
+    head: tuple[str, ...]
+    """Above the columns, that of the names first."""
+    rows: tuple[tuple[str, ...], ...]
+    shades: tuple[tuple[float, ...], ...] = ()
+    """How dark each cell is, except the names: from 0 to 1. Empty: none is."""
+
+
+@dataclass(frozen=True)
 class ReportSample:
     """What a model makes of one record."""
 
@@ -75,6 +87,7 @@ class ReportSample:
     sounds: tuple[Sound, ...] = ()
     pictures: tuple[Picture, ...] = ()
     trees: tuple[TreePicture, ...] = ()
+    tables: tuple[Table, ...] = ()
 
 
 class Exhibits(ABC):
@@ -104,3 +117,11 @@ class Exhibits(ABC):
           attention: of each target position to each source position, given the reference. None: the system
             has no alignments, or it is not `shows_attention`.
         """
+
+
+class Overview(ABC):
+    """What a `Task` adds, so that reports show tables of the outputs for a whole split."""
+
+    @abstractmethod
+    def overview(self, evaluation: Evaluation) -> Sequence[Table]:
+        """Tables about an evaluation, such as which labels are confused."""

@@ -14,6 +14,8 @@ from transformer.data.store import TextRecord
 from transformer.decoding.once import EachOnce
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief
+from transformer.tasks.exhibit import Table
+from transformer.tasks.label_tables import scores_of_labels
 from transformer.tasks.labels import FILE, Classification
 from transformer.tasks.metrics.labels import (
     EXACT_SETS,
@@ -148,3 +150,7 @@ class LabelSets(Classification):
             MACRO_F1: lambda evaluation: macro_f1(*self.both(evaluation), self.labels),
             EXACT_SETS: lambda evaluation: label_accuracy(*self.both(evaluation)),
         }
+
+    def overview(self, evaluation: Evaluation) -> Sequence[Table]:
+        """The scores of each label."""
+        return (scores_of_labels(*self.both(evaluation), self.labels),)

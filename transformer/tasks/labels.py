@@ -3,7 +3,7 @@
 import json
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -12,6 +12,8 @@ from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features.trained import Tokenizers
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief, parse_object, read_text, write_whole
+from transformer.tasks.exhibit import Overview, Table
+from transformer.tasks.label_tables import confusion_table, scores_of_labels
 from transformer.tasks.metrics.labels import MACRO_F1, Labels, label_accuracy, macro_f1
 from transformer.tasks.metrics.scores import ACCURACY, Metric, Score
 from transformer.tasks.task import Evaluation
@@ -22,7 +24,7 @@ MOST = 10_000
 """Labels of a task: a text that is longer than a label is usually different in each record."""
 
 
-class Classification(TextToText):
+class Classification(Overview, TextToText):
     """One label for each text, with accuracy and macro F1."""
 
     criterion = ACCURACY
@@ -100,3 +102,9 @@ class Classification(TextToText):
             ACCURACY: lambda evaluation: label_accuracy(*self.both(evaluation)),
             MACRO_F1: lambda evaluation: macro_f1(*self.both(evaluation)),
         }
+
+    def overview(self, evaluation: Evaluation) -> Sequence[Table]:
+        """Which labels are confused, and the scores of each."""
+        outputs, references = self.both(evaluation)
+        confused = confusion_table(list(map(str, outputs)), list(map(str, references)), self.labels)
+        return confused, scores_of_labels(outputs, references, self.labels)

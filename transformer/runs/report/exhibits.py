@@ -1,4 +1,4 @@
-"""Exhibits on the page of a run: texts, players, pictures and trees."""
+"""Exhibits on the page of a run: texts, players, pictures, trees and tables."""
 
 import html
 import struct
@@ -6,10 +6,10 @@ from base64 import b64decode
 from pathlib import Path
 
 from transformer.data.trees import read_tree
-from transformer.runs.exhibits import read_exhibits
+from transformer.runs.exhibits import OVERVIEW, read_exhibits
 from transformer.runs.media import OWN_COLOURS
 from transformer.runs.report.charts import LETTER, RIGHT, WIDTH, ticks
-from transformer.runs.report.markup import table
+from transformer.runs.report.markup import ROWS, table, text
 from transformer.runs.report.trees import svg_of
 from transformer.runtime.files import Json
 
@@ -23,6 +23,14 @@ def exhibits_of(folder: Path) -> str:
     if not exhibits:
         return ""
     return f"<h2>Examples</h2><p>Of the checkpoint of step {step:,}.</p>" + "".join(map(_exhibit, exhibits))
+
+
+def overview_of(folder: Path) -> str:
+    """The part of the page with tables about a whole split; empty if it has none."""
+    step, exhibits = read_exhibits(folder, OVERVIEW)
+    if not exhibits:
+        return ""
+    return f"<h2>Outputs</h2><p>Of the checkpoint of step {step:,}.</p>" + "".join(map(_exhibit, exhibits))
 
 
 def _exhibit(exhibit: Json) -> str:
@@ -40,7 +48,28 @@ def _exhibit(exhibit: Json) -> str:
     texts = table(exhibit["texts"].items()) if exhibit["texts"] else ""
     title = f"<h3>{html.escape(exhibit['title'])}</h3>"
     figures = (f'<div class="charts">{some}</div>' for some in (sounds, pictures, trees) if some)
-    return f"{title}{texts}{''.join(figures)}"
+    tables = "".join(map(_shaded, exhibit.get("tables", [])))
+    return f"{title}{texts}{''.join(figures)}{tables}"
+
+
+def _shaded(shown: Json) -> str:
+    """A table whose cells have the classes `s0` to `s9`, from light to dark."""
+
+    def cells(row: list[str], shades: list[float]) -> str:
+        name, *rest = row
+        classes = [f' class="s{min(int(10 * shade), 9)}"' for shade in shades] or [""] * len(rest)
+        inner = "".join(f"<td{name}>{text(cell)}</td>" for cell, name in zip(rest, classes, strict=False))
+        return f"<tr><th>{text(name)}</th>{inner}</tr>"
+
+    rows = shown["rows"][:ROWS]
+    shades = shown["shades"] or [[]] * len(rows)
+    body = "".join(cells(row, dark) for row, dark in zip(rows, shades, strict=False) if row)
+    head = "".join(f"<th><span>{text(name)}</span></th>" for name in shown["head"])
+    kind = "counts" if shown["shades"] else "numbers"
+    return (
+        f"<p>{html.escape(shown['caption'])}</p>"
+        f'<div class="wide"><table class="{kind}"><tr>{head}</tr>{body}</table></div>'
+    )
 
 
 def _picture(picture: Json) -> str:

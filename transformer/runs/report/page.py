@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformer.config import as_word, flatten
 from transformer.runs.report.charts import bar_chart, line_chart
-from transformer.runs.report.exhibits import exhibits_of
+from transformer.runs.report.exhibits import exhibits_of, overview_of
 from transformer.runs.report.logged import Logged
 from transformer.runs.report.markup import document, facts, folded, table
 from transformer.runtime.errors import UserError
@@ -37,6 +37,7 @@ def write_report(run_dir: Path | str) -> Path:
         facts(run.summary()),
         _curves(run),
         _scores(run),
+        overview_of(run.path),
         exhibits_of(run.path),
         _translations(run.evaluations),
         _data(run.starts),

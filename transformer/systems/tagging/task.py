@@ -27,6 +27,8 @@ from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import brief, write_whole
 from transformer.systems.tagging.objective import NO_LABEL
 from transformer.systems.tagging.search import Labels
+from transformer.tasks.exhibit import Overview, Table
+from transformer.tasks.label_tables import confusion_table, scores_of_labels
 from transformer.tasks.lines import Lines
 from transformer.tasks.metrics.labels import MACRO_F1, label_accuracy, macro_f1
 from transformer.tasks.metrics.scores import ACCURACY, Metric, Score
@@ -54,7 +56,7 @@ class Tagged(Plain):
         return " ".join(f"{word}/{label}" for word, label in zip(self.words, self.labels, strict=True))
 
 
-class Tagging(DecodingTask, Lines):
+class Tagging(Overview, DecodingTask, Lines):
     """Predicts a label for each word of a sentence, at the first piece of the word.
 
     Args:
@@ -275,6 +277,12 @@ class Tagging(DecodingTask, Lines):
         if _data(self.config).spans == "conlleval":
             measures[SPAN_F1] = lambda evaluation: span_f1(*_labels(evaluation))
         return measures
+
+    def overview(self, evaluation: Evaluation) -> Sequence[Table]:
+        """Which labels of words are confused, and the scores of each."""
+        outputs, references = map(_flat, _labels(evaluation))
+        both = outputs, references, self.labels
+        return confusion_table(*both), scores_of_labels(*both)
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood of a label in nats."""

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 
@@ -19,7 +19,7 @@ from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, brief
 from transformer.runtime.hosts import by_turns, is_main_process
 from transformer.systems.system import System
-from transformer.tasks.exhibit import Exhibits
+from transformer.tasks.exhibit import Exhibits, Overview, ReportSample
 from transformer.tasks.metrics.scores import Metric, Score
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.preparation import TrainingData
@@ -38,6 +38,26 @@ EXHIBITS = 3
 """The most exhibits of a report, which they make large."""
 
 
+class Validation(NamedTuple):
+    """An evaluation in training."""
+
+    scores: Json
+    """What is logged."""
+    samples: list[Sample]
+    overview: list[Json]
+    """Exhibits of the whole split."""
+
+
+class Tested(NamedTuple):
+    """The evaluation of the final model."""
+
+    split: str
+    """The test split; without one, the validation split."""
+    records: list[Record]
+    scores: dict[Metric, Score]
+    overview: list[Json]
+
+
 class Evaluator:
     """Evaluates variables of the config's model."""
 
@@ -53,7 +73,7 @@ class Evaluator:
         self._warned: set[str] = set()
         self._step = layout.compile_step(make_eval_step(system.model(config.model), objective))
 
-    def validate(self, variables: Variables, request: StopRequest) -> tuple[Json, list[Sample]] | None:
+    def validate(self, variables: Variables, request: StopRequest) -> Validation | None:
         """Losses on the whole validation set, the first score on its first records, and sample outputs. None
         if a stop was requested before the end."""
         start = time.monotonic()
@@ -92,7 +112,7 @@ class Evaluator:
             "seconds": time.monotonic() - start,
             "samples": samples,
         }
-        return record, samples
+        return Validation(record, samples, self._overview("validation", evaluation))
 
     def _means(self, variables: Variables, records: Records, request: StopRequest) -> dict[str, float] | None:
         """The mean of the loss and of every metric. None if a stop was requested."""
@@ -110,15 +130,27 @@ class Evaluator:
                 totals[name] = before[0] + float(total), before[1] + float(weight)
         return {name: total / weight if weight else 0.0 for name, (total, weight) in totals.items()}
 
-    def test(self, variables: Variables) -> tuple[str, list[Record], dict[Metric, Score]]:
-        """The name of the test split (without one, the validation split), its records and its scores."""
+    def test(self, variables: Variables) -> Tested:
+        """All scores on the test split."""
         splits = self.data.corpus.splits
         split = "test" if "test" in splits else "validation"
         records = list(splits[split])
         means = self._means(variables, splits[split], StopRequest()) or {}
         outputs = self._decoded(variables, split, records, StopRequest()) if self.task.decodes else []
         evaluation = Evaluation(records, outputs, means)
-        return split, records, self.task.scores(evaluation)
+        return Tested(split, records, self.task.scores(evaluation), self._overview(split, evaluation))
+
+    def _overview(self, split: str, evaluation: Evaluation) -> list[Json]:
+        """What the report shows of the outputs for a split, if the task has it."""
+        if not (isinstance(self.task, Overview) and evaluation.outputs):
+            return []
+        title = f"{split}, {len(evaluation.records):,} {self.task.unit}"
+        try:
+            tables = tuple(self.task.overview(evaluation))
+            return [exhibit_as_json(ReportSample(title, {}, tables=tables))]
+        except Exception as error:  # a table must not cost the run
+            log.warning("the report has no tables: %s: %s", type(error).__name__, error)
+            return []
 
     def exhibits(self, variables: Variables, request: StopRequest) -> list[Json]:
         """What the report shows of the first records of the validation that the task exhibits; none if a stop

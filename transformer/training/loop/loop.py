@@ -11,7 +11,7 @@ import jax
 from transformer.config import Config
 from transformer.model.parameters import Variables, count
 from transformer.model.sharding import layout_of
-from transformer.runs.exhibits import read_exhibits, write_exhibits
+from transformer.runs.exhibits import OVERVIEW, read_exhibits, write_exhibits
 from transformer.runs.items import model_of
 from transformer.runs.log import LOSSES, standing
 from transformer.runs.report import REPORT, write_report
@@ -28,7 +28,7 @@ from transformer.systems.system import System
 from transformer.tasks.lines import Lines
 from transformer.tasks.preparation import TrainingData
 from transformer.training.loop.clock import EVALUATION, TRAINING, WAITING, Clock
-from transformer.training.loop.evaluator import Evaluator, Sample
+from transformer.training.loop.evaluator import Evaluator, Sample, Validation
 from transformer.training.loop.first_state import first_state
 from transformer.training.loop.journal import Journal, Pace, Track
 from transformer.training.loop.profile import Profile, memory_profiled
@@ -223,7 +223,7 @@ class Loop:
             self.run.checkpoints.finish_saving()
             self._stop(stop)
 
-    def _validated(self) -> tuple[Json, list[Sample]] | None:
+    def _validated(self) -> Validation | None:
         """The scores and samples of the evaluation; None if a stop was requested. If it fails, the state is
         saved first."""
         try:
@@ -239,7 +239,7 @@ class Loop:
         self.run.checkpoints.save(self.state)
         self.run.checkpoints.finish_saving()
 
-    def _record_evaluation(self, evaluation: Json, samples: list[Sample]) -> None:
+    def _record_evaluation(self, evaluation: Json, samples: list[Sample], overview: list[Json]) -> None:
         """Logs an evaluation, saves the state with its score, and shows the scores."""
         measure = self.data.task.criterion
         if not math.isfinite(evaluation["merit"]):
@@ -258,6 +258,7 @@ class Loop:
         self.watch.evaluation(record, samples)
         if is_best:
             self._exhibit(self.state.best_variables, self.step, self.stop_request)
+            self._write_overview(self.step, overview)
         if is_main_process():
             write_report(self.run.path)
 
@@ -281,6 +282,11 @@ class Loop:
         if exhibits and is_main_process():
             write_exhibits(self.run.path, step, exhibits)
 
+    def _write_overview(self, step: int, overview: list[Json]) -> None:
+        """Writes what the report shows of a whole split."""
+        if overview and is_main_process():
+            write_exhibits(self.run.path, step, overview, OVERVIEW)
+
     def _patience_is_over(self) -> bool:
         patience = self.config.training.patience
         standings = list(map(standing, self.journal.evaluations))
@@ -295,9 +301,10 @@ class Loop:
         variables = self.run.checkpoints.variables(step, model_of(self.state))
         if self.state.parametrisation.is_adapter:
             variables["params"] = self.state.parametrisation.merge(variables["params"], self.state.fixed)
-        split, records, scores = self.evaluator.test(variables)
+        split, records, scores, overview = self.evaluator.test(variables)
         if gathered(read_exhibits(self.run.path)[0])[0] != step:
             self._exhibit(variables, step, StopRequest())
+        self._write_overview(step, overview)
         unit = self.data.task.unit
         results: Json = {"split": split, "checkpoint": step, "sentences": len(records), "unit": unit}
         for measure, score in scores.items():
