@@ -148,7 +148,7 @@ class Study:
                 SEPARATOR.join(label for label, has in zip(self.task.labels, row, strict=True) if has)
                 for row in chosen
             ]
-            results[name] = {"threshold": float(best), "outputs": outputs}
+            results[name] = {"threshold": round(float(best), 2), "outputs": outputs}
         return results | {"cpu_seconds": time.process_time() - started}
 
     def _config(self) -> Config:
