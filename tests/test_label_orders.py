@@ -15,9 +15,11 @@ from transformer.data.label_orders import reordered, sampled_by, shuffled
 from transformer.data.sequences import Field, Sequences
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.store import TextRecord
+from transformer.systems.registry import system_of
 from transformer.tasks.preparation import prepare
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text_tasks import text_task_of
+from transformer.training.loop.checks import OF_CORPUS
 from transformer.training.loop.train import train
 
 ORDERS = DataConfig.__annotations__["label_order"].__args__
@@ -35,6 +37,8 @@ def task_and_corpus(folder, **options):
     config = config_of(folder, **options)
     corpus = open_corpus(config.data)
     task = text_task_of("label-sets").create(config, corpus)
+    for check in OF_CORPUS:  # as in training: before anything is learned
+        check(system_of(config), task, corpus)
     task.learn(corpus)
     task.decide(corpus)
     return task, corpus

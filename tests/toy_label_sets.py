@@ -6,7 +6,8 @@ import json
 import numpy as np
 from small_run import small_config
 
-LABELS = ("calm", "glad", "proud", "sad", "tired")
+LABELS = ("tired", "glad", "calm", "sad", "proud")
+"""By frequency."""
 
 
 def write(folder, count=60):

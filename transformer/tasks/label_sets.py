@@ -1,6 +1,5 @@
 """Classification with several labels for a text, written one after another."""
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -52,7 +51,7 @@ class LabelSets(Classification):
 
     def content(self) -> bytes:
         """Also the order of the labels, if targets are stored in it."""
-        order = repr(self._ranks).encode() if self.data.label_order == "sorted" else b""
+        order = repr(self._ranks()).encode() if self.data.label_order == "sorted" else b""
         return super().content() + order
 
     def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:
@@ -60,20 +59,19 @@ class LabelSets(Classification):
         plan, reordering = super().plan(records, examples, progress), self._reordering()
         return LabelOrderPlan(plan, examples, *reordering, self.data.seed) if reordering else plan
 
-    def sorted_target(self, target: str) -> str:
-        """A target with frequent labels first. Those that the training text lacks are last."""
-        last = len(self._ranks)
-        labels = sorted(self.labels_of(target), key=lambda label: (self._ranks.get(label, last), label))
-        return SEPARATOR.join(labels)
-
     def _encoded(self, records: Sequence[Sentence], side: int) -> list[list[int]]:
         if side == 1 and self.data.label_order == "sorted":
-            records = [TextRecord(record[0], self.sorted_target(record[1])) for record in records]
+            ranks = self._ranks()
+            records = [TextRecord(record[0], self._sorted(record[1], ranks)) for record in records]
         return super()._encoded(records, side)
 
-    @functools.cached_property
+    def _sorted(self, target: str, ranks: Mapping[str, int]) -> str:
+        """A target with frequent labels first. Those that the training text lacks are last."""
+        labels = sorted(self.labels_of(target), key=lambda label: (ranks.get(label, len(ranks)), label))
+        return SEPARATOR.join(labels)
+
     def _ranks(self) -> dict[str, int]:
-        """The labels by frequency, then in alphabetical order."""
+        """The labels by frequency, then in alphabetical order; none before they are learned."""
         counts = self._counts()
         ordered = sorted(counts, key=lambda label: (-counts[label], label))
         return {label: rank for rank, label in enumerate(ordered)}
@@ -87,7 +85,6 @@ class LabelSets(Classification):
             )
         return dict(zip(self.labels, self.counts, strict=True))
 
-    @functools.cached_property
     def _label_ids(self) -> list[list[int]]:
         return self.tokenizers[1].encode_all(list(self.labels))
 
@@ -103,7 +100,7 @@ class LabelSets(Classification):
         if order != "sampled":
             return None
         counts = np.zeros(self.config.model.output_size, np.int64)
-        for ids, (label, count) in zip(self._label_ids, self._counts().items(), strict=True):
+        for ids, (label, count) in zip(self._label_ids(), self._counts().items(), strict=True):
             if len(ids) > 1:
                 raise UserError(
                     f"--data.label-order sampled: {brief(label)} is more than one token; use "
@@ -115,10 +112,11 @@ class LabelSets(Classification):
     def _separator(self) -> int:
         """The token between labels."""
         pairs = self.tokenizers[1].encode_all([f"{label}{SEPARATOR}{label}" for label in self.labels])
-        both = list(zip(pairs, self._label_ids, strict=True))
+        alone = self._label_ids()
+        both = list(zip(pairs, alone, strict=True))
         separators = {tuple(ids[len(one) : len(ids) - len(one)]) for ids, one in both}
         separator = separators.pop() if len(separators) == 1 else ()
-        inside = {token for one in self._label_ids for token in one}
+        inside = {token for one in alone for token in one}
         is_apart = all(ids == [*one, *separator, *one] for ids, one in both)
         if len(separator) != 1 or not is_apart or separator[0] in inside:
             raise UserError(
@@ -131,7 +129,7 @@ class LabelSets(Classification):
 
     def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
         """Also that no label is written twice, of those that are one token."""
-        tokens = [ids[0] for ids in self._label_ids if len(ids) == 1 and ids[0] != self.special.unk]
+        tokens = [ids[0] for ids in self._label_ids() if len(ids) == 1 and ids[0] != self.special.unk]
         steerings = super().steering(records, lines)
         if not tokens:
             return steerings
