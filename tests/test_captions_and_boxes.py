@@ -257,7 +257,6 @@ SHORT = EncoderConfig(positions="learned", max_positions=3)
         (["--min-length", "2"], "--min-length is for tokens, and this model finds boxes"),
         (["--n-best", "2"], "--n-best 2: must be at least 1 and at most 1"),
         (["--format", "scores"], "--format scores: "),
-        (["--explore", "page.html"], "--explore: "),
         (["--alignments", "--format", "json"], "--alignments: "),
         (["--beam-size", "2"], "beam"),
     ],

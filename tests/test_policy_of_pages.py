@@ -10,10 +10,12 @@ from transformer.runs.report.markup import document, table
 from transformer.translator.explorer.explorer import SCRIPTS, UNIT, page_of
 
 SOUNDS = {"unit": UNIT, "origin": "x", "stride": 0.04, "records": []}
+SEEN = {"unit": UNIT, "origin": "x", "threshold": None, "records": []}
 PAGES = {
     "report": document("x", [table([("name", "value")])]),
     "explorer": page_of({"unit": UNIT, "origin": "x", "sentences": []}, "explorer.html", SCRIPTS),
     "sounds": page_of(SOUNDS, "sounds.html", ("sounds.js",)),
+    "seen": page_of(SEEN, "seen.html", ("seen.js",)),
 }
 
 

@@ -15,6 +15,7 @@ from transformer.cli.input import input_lines
 from transformer.data.corpus import Record
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
+from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, parse_object
 from transformer.runtime.text import has_text
 from transformer.tasks.lines import Lines
@@ -198,18 +199,36 @@ def refuse(arguments: DecodeArguments, options: Sequence[str], why: str) -> None
 def page_of_sounds(
     arguments: DecodeArguments, changed: Callable[[Any, Any], Any] = lambda task, record: record
 ) -> "tuple[Explorer, str]":
-    """The page of a task whose records are recordings, and what is on it.
+    """The page of a task whose records are recordings, and what is on it. Arguments as of `page_of_files`."""
+    from transformer.translator.explorer.sounds import explore_sounds
+
+    return page_of_files(arguments, explore_sounds, changed)
+
+
+def page_of_pictures(arguments: DecodeArguments) -> "tuple[Explorer, str]":
+    """The page of a task whose records are pictures, and what is on it. Arguments as of `page_of_files`."""
+    from transformer.data.features.pixels import LIBRARY
+    from transformer.translator.explorer.seen import explore_pictures
+
+    check_libraries((LIBRARY,), f"reading pictures for {arguments.run_dir}")
+    return page_of_files(arguments, explore_pictures)
+
+
+def page_of_files(
+    arguments: DecodeArguments,
+    explore: "Callable[..., Explorer]",
+    changed: Callable[[Any, Any], Any] = lambda task, record: record,
+) -> "tuple[Explorer, str]":
+    """The page of a task whose records are files, and what is on it.
 
     Args:
       arguments: the command line.
+      explore: makes the page of a model and its records.
       changed: gives what is searched for a record of a task: as the options ask for it.
     """
-    from transformer.tasks.recordings import Recordings
-    from transformer.translator.decoder import Decoder
     from transformer.translator.explorer.explorer import SENTENCES
-    from transformer.translator.explorer.sounds import explore_sounds
 
-    decoder: Decoder[Recordings] = Decoder.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+    decoder: Decoder[Any] = Decoder.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     manifest = arguments.input or Path("standard input")
     lines = enumerate(input_lines(arguments), start=1)
     numbered = ((number, line) for number, line in lines if has_text(line))
@@ -218,7 +237,7 @@ def page_of_sounds(
     records = [changed(task, task.listed(line, manifest, number)) for number, line in some]
     if not records:
         raise UserError("nothing to explore: the input has no line")
-    page = explore_sounds(decoder, records, n_best=arguments.n_best, **vars(arguments.decoding))
+    page = explore(decoder, records, n_best=arguments.n_best, **vars(arguments.decoding))
     return (
         page,
         f"{counted(page.hypotheses, 'output')} of {counted(page.sentences, 'line')} (at most {SENTENCES})",

@@ -1,19 +1,23 @@
 """Tasks of pictures: what captioning and detection share."""
 
+import functools
 import itertools
+import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config
+from transformer.config import Config, DecodingConfig
 from transformer.config.pictures import PatchConfig, PicturesConfig
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features.pixels import pixels_of, scaled
 from transformer.data.sequences import Field, Fields
+from transformer.data.sources.corpora import SPLITS
 from transformer.data.sources.manifests import Annotation, listed
 from transformer.data.sources.pictures import (
     AnnotatedPicture,
@@ -30,6 +34,22 @@ from transformer.tasks.outputs import DecodingTask
 
 EXHIBITED = 160
 """Height of a picture in a report, at least, in pixels."""
+
+
+OF_CORPUS = re.compile(rf"({'|'.join(SPLITS)}):(\d{{1,9}})")
+"""A picture of the run's own corpus, such as test:0."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """A part of an output, such as a word or an object, and where it is in the picture."""
+
+    text: str
+    patches: tuple[float, ...] = ()
+    """The attention to each patch, row by row; empty: there is none."""
+    box: tuple[float, float, float, float] | None = None
+    """Left, top, width and height, as shares of the picture."""
+    probability: float | None = None
 
 
 class Pictures(Exhibits, Lines, DecodingTask):
@@ -103,11 +123,13 @@ class Pictures(Exhibits, Lines, DecodingTask):
         return picture(Path(line), self.data)
 
     def listed(self, line: str, manifest: Path, number: int) -> AnnotatedPicture:
-        """The picture that a line of a file names, relative to its folder.
+        """The picture that a line of a file names: a file, relative to its folder, or one of the corpus.
 
         Raises:
           UserError: it cannot be read; the message has the file and the line.
         """
+        if match := OF_CORPUS.fullmatch(line.strip()):
+            return self._of_corpus(match[1], int(match[2]), f"{manifest}, line {number}: {match[0]}")
         if "\t" in line:
             raise UserError(f"{manifest}, line {number}: must be the name of a picture, without a tab")
         path = listed(line, manifest, number)
@@ -115,6 +137,22 @@ class Pictures(Exhibits, Lines, DecodingTask):
             return picture(path, self.data)
         except UserError as error:
             raise UserError(f"{manifest}, line {number}: {error}") from error
+
+    def _of_corpus(self, split: str, index: int, where: str) -> AnnotatedPicture:
+        if split not in self._splits:
+            raise UserError(f"{where}: the corpus of the run has no {split} split")
+        pictures = self._splits[split]
+        if index >= len(pictures):
+            raise UserError(
+                f"{where}: must be from {split}:0 to {split}:{len(pictures) - 1}: the corpus of the run has "
+                f"no more pictures of {split}"
+            )
+        (record,) = pictures.__getitems__([index])
+        return cast(AnnotatedPicture, record)
+
+    @functools.cached_property
+    def _splits(self) -> Mapping[str, Records]:
+        return self.open_corpus(self.config).splits
 
     def seen(self, source: Any) -> AnnotatedPicture:
         """The picture of a file, or of an array as `pixels_of` takes it.
@@ -130,8 +168,18 @@ class Pictures(Exhibits, Lines, DecodingTask):
         return AnnotatedPicture("array", pixels, width, height)
 
     def example_command(self, record: AnnotatedPicture, decode: str) -> str:
-        """With any pictures: a corpus has no files."""
-        return f"{decode} --input NAMES.txt"
+        """With a picture of the corpus."""
+        return f"echo validation:0 | {decode}"
+
+    # For the explorer
+
+    @abstractmethod
+    def located(self, record: AnnotatedPicture, output: Any) -> list[Located]:
+        """The parts of an output for a picture, in their order."""
+
+    def threshold(self, settings: DecodingConfig) -> float | None:
+        """The probability from which parts are shown at first. None: all are."""
+        return None
 
     # For the report
 

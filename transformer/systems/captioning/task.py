@@ -29,7 +29,7 @@ from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
 from transformer.tasks.metrics.references import References
 from transformer.tasks.metrics.scores import BLEU, CHRF, EXACT, Metric, Score, bleu, chrf, exact_match
-from transformer.tasks.pictures import Pictures, enlarged, shown_picture
+from transformer.tasks.pictures import Located, Pictures, enlarged, shown_picture
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import TextTask
 
@@ -171,6 +171,16 @@ class Captioning(Pictures, TextTask):
     def shown(self, record: AnnotatedPicture, output: str) -> tuple[str, str, str]:
         """The picture's name, its first caption and the output."""
         return record.name, record.captions[0] if record.captions else "", output
+
+    # For the explorer
+
+    def located(self, record: AnnotatedPicture, output: Hypothesis) -> list[Located]:
+        """The tokens of a caption, each with its attention."""
+        pieces = self.pieces(output.ids, record)
+        if output.alignment is None:
+            return [Located(piece) for piece in pieces]
+        rows = output.alignment.tolist()
+        return [Located(piece, tuple(row)) for piece, row in zip(pieces, rows, strict=True)]
 
     # For the report
 

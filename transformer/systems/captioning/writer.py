@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from transformer.cli.texts import Texts
+from transformer.cli.writer import page_of_pictures
 from transformer.data.features.pixels import LIBRARY
 from transformer.data.sources.pictures import AnnotatedPicture
 from transformer.runtime.extras import check_libraries
@@ -14,6 +15,7 @@ class Captions(Texts):
     """Captions, with scores, or as JSON. A line is the name of a PNG file."""
 
     does = "describes pictures"
+    page = staticmethod(page_of_pictures)
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Captioner:
         """The trained model."""

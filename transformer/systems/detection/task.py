@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config
+from transformer.config import Config, DecodingConfig
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.sequences import Example, Field
 from transformer.data.sources.drawings import FORMS
@@ -25,7 +25,7 @@ from transformer.systems.detection.search import Found
 from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.metrics.boxes import AP, AP50, Detections, Objects, average_precision
 from transformer.tasks.metrics.scores import Metric, Score
-from transformer.tasks.pictures import Pictures, enlarged, shown_picture
+from transformer.tasks.pictures import Located, Pictures, enlarged, shown_picture
 from transformer.tasks.plain import Plain
 from transformer.tasks.task import Evaluation
 
@@ -227,6 +227,21 @@ class Detection(Pictures):
         threshold = self.config.decoding.threshold  # type: ignore[attr-defined]
         labels = [label for label, score, _ in output if score >= threshold]
         return record.name, ", ".join(sorted(record.classes)), ", ".join(sorted(labels))
+
+    # For the explorer
+
+    def located(self, record: AnnotatedPicture, output: DetectedObjects) -> list[Located]:
+        """The objects, also those below the threshold."""
+        scale = _scale(record).tolist()
+        parts = []
+        for item in (*output.objects, *output.others):
+            left, top, width, height = (side / size for side, size in zip(item.box, scale, strict=True))
+            parts.append(Located(item.label, box=(left, top, width, height), probability=item.score))
+        return parts
+
+    def threshold(self, settings: DecodingConfig) -> float:
+        """That of the search."""
+        return settings.threshold  # type: ignore[attr-defined, no-any-return]
 
     # For the report
 

@@ -3,6 +3,7 @@
 
 from transformer.translator.explorer.attention import Attention, attention_of
 from transformer.translator.explorer.explorer import Explorer, explore
+from transformer.translator.explorer.seen import explore_pictures
 from transformer.translator.explorer.sounds import explore_sounds
 from transformer.translator.explorer.tree import Candidate, SearchTree, search_tree
 
@@ -13,6 +14,7 @@ __all__ = [
     "SearchTree",
     "attention_of",
     "explore",
+    "explore_pictures",
     "explore_sounds",
     "search_tree",
 ]
