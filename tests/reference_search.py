@@ -1,14 +1,19 @@
 """Slow reference searches: whole prefixes, the whole model at every step, no cache, no batch."""
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import SpecialIds, TransformerConfig
+from transformer.config import DecodingConfig, SpecialIds, TransformerConfig
+from transformer.decoding.hooks import Hooks
+from transformer.decoding.rules import Rules
+from transformer.decoding.search import AutoregressiveSearch
 from transformer.model.transformer import Transformer
 
 Tokens = tuple[int, ...]
@@ -111,3 +116,20 @@ def hypotheses(result: Any, row: int, special: SpecialIds) -> list[Scored]:
         if length:
             found.append((float(score), tuple(ids[:length].tolist())))
     return found
+
+
+def with_rules(
+    search: AutoregressiveSearch,
+    inputs: dict[str, Any],
+    options: DecodingConfig,
+    phrases: Sequence[Sequence[int]] = (),
+    special: SpecialIds | None = None,
+) -> tuple[AutoregressiveSearch, dict[str, Any]]:
+    """A search with the rules of options, and the inputs with what it reads of them."""
+    rules = Rules.of(options, special or MODEL.config.special, search.limits, phrases).within(options)
+    rows = len(inputs["source"])
+    read = {
+        name: jnp.asarray(np.repeat(np.asarray(value)[None], rows, 0))
+        for name, value in rules.example(options, phrases).items()
+    }
+    return dataclasses.replace(search, hook=Hooks((rules,))), inputs | read

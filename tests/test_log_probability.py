@@ -1,7 +1,6 @@
 """log P(output | input) of a hypothesis is the model's, whatever the search ranks it by: against teacher
 forcing, for the options of searches and for every system that scores given outputs."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -9,15 +8,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference_search import random_variables
+from reference_search import random_variables, with_rules
 from small_translator import small_translator
 from tiers import mostly_slow
 
 from transformer import BeamConfig, UserError
 from transformer.config import DecodingConfig, ModelConfig, TransformerConfig
 from transformer.config.pictures import PatchConfig
-from transformer.decoding.hooks import Hooks
-from transformer.decoding.rules import Rules
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.systems.convolutional.options import ConvolutionalConfig
 from transformer.systems.copying.options import CopyingConfig
@@ -74,11 +71,10 @@ def found_by(name: str, options: DecodingConfig) -> tuple[Any, np.ndarray]:
         source = jax.random.uniform(jax.random.key(0), (4, 8, 8, 3), minval=-1)
     shapes = jax.eval_shape(model.init, jax.random.key(0), source, jnp.ones((4, 2), jnp.int32))
     variables = jax.tree.map(jnp.asarray, random_variables(model, 1, shapes))
-    search = system.search
+    search, inputs = system.search, {"source": source}
     if isinstance(search, AutoregressiveSearch):
-        hook = Rules(options, special, search.limits)
-        search = dataclasses.replace(search, hook=Hooks((hook,)))
-    found = search(model, variables, {"source": source}, jnp.arange(4), options)
+        search, inputs = with_rules(search, inputs, options, special=special)
+    found = search(model, variables, inputs, jnp.arange(4), options)
 
     @jax.jit
     def forced(tokens: jax.Array) -> jax.Array:

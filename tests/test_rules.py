@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -16,23 +17,24 @@ from reference_search import (
     next_log_p,
     random_variables,
     slow_search,
+    with_rules,
 )
 from small_translator import small_translator
 from tiers import combinations
 
 from transformer import BeamConfig, UserError
 from transformer.config import changed_search
-from transformer.decoding.hooks import Hooks, NoHook
-from transformer.decoding.rules import Rules, segmentations
-from transformer.decoding.search import AutoregressiveSearch, autoregressive_search
+from transformer.decoding.rules import segmentations
+from transformer.decoding.search import autoregressive_search
 
 SPECIAL = MODEL.config.special
+Phrases = Sequence[Sequence[int]]
 PHRASES = ((4,), (5, 6), (7, 7, 8), (9, 10))
 
 
-def allowed(rules: Rules, prefix: Tokens, token: int) -> bool:
+def allowed(o: BeamConfig, phrases: Phrases, prefix: Tokens, token: int) -> bool:
     """Whether a token may follow: the rules read aloud."""
-    o, whole = rules.options, (*prefix, token)
+    whole = (*prefix, token)
     if token in o.suppress or (not prefix and token in o.suppress_first):
         return False
     if token == SPECIAL.eos and len(prefix) < o.min_length:
@@ -40,19 +42,19 @@ def allowed(rules: Rules, prefix: Tokens, token: int) -> bool:
     n = o.no_repeat_ngram
     if n and len(whole) >= n and whole[-n:] in {prefix[i : i + n] for i in range(len(prefix) - n + 1)}:
         return False
-    return not any(whole[-len(phrase) :] == phrase for phrase in rules.phrases)
+    return not any(whole[-len(phrase) :] == phrase for phrase in phrases)
 
 
-def ruled(ask: NextLogP, rules: Rules, limit: int) -> NextLogP:
+def ruled(ask: NextLogP, options: BeamConfig, phrases: Phrases, limit: int) -> NextLogP:
     """The log-probabilities that a search adds up, by the rules."""
 
     def asked(prefixes: Any) -> np.ndarray:
         found = ask(prefixes)
         for prefix, row in zip(prefixes, found, strict=True):
             for token in set(prefix):
-                row[token] *= rules.options.repetition_penalty
+                row[token] *= options.repetition_penalty
             if len(prefix) + 1 < limit:  # at the limit, <eos> is never forbidden
-                row[[not allowed(rules, prefix, token) for token in range(len(row))]] = -np.inf
+                row[[not allowed(options, phrases, prefix, token) for token in range(len(row))]] = -np.inf
         return found
 
     return asked
@@ -77,13 +79,12 @@ def test_a_search_finds_what_brute_force_finds(rules: dict[str, Any], seed: int)
     variables, phrases = random_variables(MODEL, seed), rules.get("phrases", ())
     given = {name: value for name, value in rules.items() if name != "phrases"}
     options = BeamConfig(beam_size=3, extra_length=3, **given)
-    hook = Rules(options, SPECIAL, autoregressive_search.limits, phrases)
-    search = AutoregressiveSearch(hook=Hooks((NoHook(), hook)))
+    search, inputs = with_rules(autoregressive_search, {"source": jnp.asarray(SOURCES)}, options, phrases)
     lines = jnp.arange(len(SOURCES))
-    found = search(MODEL, variables, {"source": jnp.asarray(SOURCES)}, lines, options)
+    found = search(MODEL, variables, inputs, lines, options)
     for row, source in enumerate(SOURCES):
         limit = int((source != SPECIAL.pad).sum()) + 3
-        ask = ruled(next_log_p(MODEL, variables, source), hook, limit)
+        ask = ruled(next_log_p(MODEL, variables, source), options, phrases, limit)
         wanted = slow_search(ask, SPECIAL, 3, lambda length: ((5 + length) / 6) ** 0.6, limit)
         ours = hypotheses(found, row, SPECIAL)
         assert [tokens for _, tokens in ours] == [tokens for score, tokens in wanted if np.isfinite(score)]

@@ -6,14 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference_search import MODEL, SOURCES, hypotheses, next_log_p, random_variables, slow_search
+from reference_search import MODEL, SOURCES, hypotheses, next_log_p, random_variables, slow_search, with_rules
 from tiers import combinations
 
 from transformer.config import BeamConfig, SpecialIds
 from transformer.decoding import steps
 from transformer.decoding.beam import beam_search
-from transformer.decoding.rules import Rules
-from transformer.decoding.search import AutoregressiveSearch, limits_of_source
+from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.top_k import Unrestricted, _top_k_of_strides, best_in_one_pass, best_of_whole, top_k
 
 SPECIAL = SpecialIds(pad=1, bos=3, eos=0, unk=2)
@@ -134,9 +133,8 @@ def test_what_hooks_forbid_is_found_by_all_logits(monkeypatch: Any) -> None:
 
     monkeypatch.setattr(steps, "best_of", never)
     options = BeamConfig(beam_size=2, extra_length=3, min_length=4)
-    rules = Rules(options, MODEL.config.special, limits_of_source)
-    search = AutoregressiveSearch(hook=rules)
-    lines, inputs = jnp.arange(len(SOURCES)), {"source": jnp.asarray(SOURCES)}
+    search, inputs = with_rules(AutoregressiveSearch(), {"source": jnp.asarray(SOURCES)}, options)
+    lines = jnp.arange(len(SOURCES))
     found = search(MODEL, random_variables(MODEL, 0), inputs, lines, options)
     for row in range(len(SOURCES)):
         assert all(len(tokens) >= 4 for _, tokens in hypotheses(found, row, MODEL.config.special))

@@ -19,7 +19,7 @@ from transformer.data.features.whisper import SILENT, features_before_silence, s
 from transformer.data.sources.recordings import Recording, features
 from transformer.decoding.hooks import NO_HOOK, Renormalised
 from transformer.decoding.opening import COUNT
-from transformer.decoding.scores import after_opening, power_penalty
+from transformer.decoding.scores import power_penalty
 from transformer.decoding.timestamps import Timestamps
 from transformer.interop.ctranslate2 import Variables
 from transformer.runtime.errors import UserError
@@ -98,7 +98,7 @@ def test_what_is_left_adds_up_to_one():
 
 
 def test_a_length_penalty_leaves_the_opening_out():
-    penalty = after_opening(power_penalty(1.0), 3)
+    penalty = replace(power_penalty(1.0), opening=3)
     np.testing.assert_array_equal(penalty(jnp.array([2.0, 4.0, 9.0])), [1, 1, 6])
 
 

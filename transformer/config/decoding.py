@@ -97,6 +97,12 @@ class DecodingConfig:
         """The options that a compiled program depends on, with the others at their defaults."""
         return replace(self, seed=0)
 
+    def shared(self) -> Self:
+        """As `static`, for programs of slots: what they read of each row is at its default."""
+        names = ("length_penalty", *(name for name in RULES if name != "renormalise"))
+        defaults: dict[str, Any] = {name: getattr(DecodingConfig, name) for name in names}
+        return replace(self.static(), **defaults)
+
     @property
     def noisy(self) -> list[str]:
         """The options in use that put noise on the inputs of a decoder."""
@@ -175,6 +181,9 @@ class SampleConfig(DecodingConfig):
 
     def static(self) -> Self:
         return replace(super().static(), temperature=1.0)
+
+    def shared(self) -> Self:
+        return replace(super().shared(), top_p=1.0 if self.top_p == 1 else 0.5)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,9 @@ reach.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding.calls import special_ids
 from transformer.decoding.limits import source_limits
-from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, as_penalty
+from transformer.decoding.scores import NEVER, SearchResult, as_penalty
 from transformer.decoding.slots import Finished, Slots
 from transformer.decoding.steps import Predicted, Selection, search_all
 from transformer.model.parameters import Variables
@@ -37,7 +39,6 @@ class Candidates:
 class BeamSearch:
     """The strategy of beam search: the most probable continuations of all beams."""
 
-    penalty: LengthPenalty
     beam_size: int = 4
     stop: str = "exact"
     """As `DecodingConfig.stop`."""
@@ -55,7 +56,7 @@ class BeamSearch:
         length = (slots.length + 1).astype(jnp.float32)
         # <eos> counts only among the n best candidates
         complete = ended & (jnp.arange(ended.shape[1]) < n) & ~slots.done[:, None]
-        normalised = jnp.where(complete, candidates.log_p, NEVER) / self.penalty(length)[:, None]
+        normalised = jnp.where(complete, candidates.log_p, NEVER) / slots.penalty(length)[:, None]
         step = jnp.broadcast_to(slots.length[:, None], ended.shape)
         finished = _merge(slots.finished, Finished(normalised, step, candidates.parent))
 
@@ -66,7 +67,7 @@ class BeamSearch:
         live = jnp.take_along_axis(jnp.where(ended, NEVER, candidates.log_p), unfinished, axis=1)
         num_certain = jnp.full(len(live), n, jnp.int32) if isinstance(slots.read, tuple) else slots.read
         return Selection(
-            token, parent, live, finished, self._enough(finished, live, length, slots.limits, num_certain)
+            token, parent, live, finished, self._enough(slots, finished, live, length, num_certain)
         )
 
     def candidates(self, slots: Slots, predicted: Predicted) -> Candidates:
@@ -80,10 +81,10 @@ class BeamSearch:
 
     def _enough(
         self,
+        slots: Slots,
         finished: Finished,
         live: Float[Array, "b n"],
         length: Float[Array, " b"],
-        limits: Int[Array, " b"],
         num_certain: Int[Array, " b"],
     ) -> Bool[Array, " b"]:
         """Whether the search of each sentence can stop."""
@@ -93,11 +94,11 @@ class BeamSearch:
             case "full":
                 return worst > NEVER
             case "present":
-                return worst >= best_live / self.penalty(length)
+                return worst >= best_live / slots.penalty(length)
             case _:  # the penalty is monotonic: the best reachable length is the next one or the last one
                 worst = jnp.take_along_axis(finished.scores, num_certain[:, None] - 1, axis=1)[:, 0]
-                ends = length + 1, jnp.maximum(limits, length + 1)
-                return worst >= best_live / jnp.maximum(*map(self.penalty, ends))
+                ends = length + 1, jnp.maximum(slots.limits, length + 1)
+                return worst >= best_live / jnp.maximum(*map(slots.penalty, ends))
 
 
 @functools.partial(
@@ -109,7 +110,7 @@ def beam_search(
     source_ids: Int[Array, "batch s"],
     *,
     beam_size: int = 4,
-    length_penalty: float | LengthPenalty = 0.6,
+    length_penalty: float | Callable[[Any], Any] = 0.6,
     stop: str = "exact",
     max_length: int | None = None,
     extra_length: int = 50,
@@ -128,8 +129,8 @@ def beam_search(
       extra_length: maximum length relative to the source, counting <eos>.
     """
     limits = source_limits(source_ids, special_ids(model).pad, extra_length, max_length)
-    strategy = BeamSearch(as_penalty(length_penalty), beam_size, stop)
-    return search_all(model, params, {"source": source_ids}, limits, strategy)
+    strategy = BeamSearch(beam_size, stop)
+    return search_all(model, params, {"source": source_ids}, limits, strategy, as_penalty(length_penalty))
 
 
 def _merge(old: Finished, new: Finished) -> Finished:

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from transformer.decoding.beam import BeamSearch, Candidates
-from transformer.decoding.scores import LengthPenalty, SearchResult
+from transformer.decoding.scores import SearchResult
 from transformer.decoding.slots import Finished, Slots
 from transformer.decoding.steps import Predicted, Selection
 
@@ -19,7 +19,6 @@ class Diverse:
     search of its own; a token loses `diversity` for every beam of earlier groups that has just chosen it
     (Hamming diversity, section 4). Only the strategy is affected: scores stay those of the model."""
 
-    penalty: LengthPenalty
     beam_size: int
     groups: int
     diversity: float
@@ -27,7 +26,7 @@ class Diverse:
 
     @property
     def _group(self) -> BeamSearch:
-        return BeamSearch(self.penalty, self.beam_size // self.groups, self.stop)
+        return BeamSearch(self.beam_size // self.groups, self.stop)
 
     def first(self) -> Float[Array, " n"]:
         return jnp.tile(self._group.first(), self.groups)

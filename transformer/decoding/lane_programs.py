@@ -13,7 +13,15 @@ from transformer.config import DecodingConfig
 from transformer.data.sequences import Field, Fields, lengths_in_search
 from transformer.decoding.calls import Inputs, as_variables, special_ids
 from transformer.decoding.scores import SearchResult
-from transformer.decoding.search import AutoregressiveSearch, RowOptions, noise_of, read_of, strategy_of
+from transformer.decoding.search import (
+    AutoregressiveSearch,
+    RowOptions,
+    noise_of,
+    penalty_of,
+    read_of,
+    row_limits,
+    strategy_of,
+)
 from transformer.decoding.slots import Slots, init_slots, results
 from transformer.decoding.steps import run
 from transformer.model.parameters import Variables
@@ -45,21 +53,48 @@ class LaneSnapshot:
     results: SearchResult
 
 
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
-def init_lane(
+class Programs:
+    """The compiled programs of a search.
+
+    Args:
+      job: what they depend on.
+    """
+
+    def __init__(self, job: ProgramKey) -> None:
+        self.init_lane = jax.jit(functools.partial(_init_lane, job), static_argnums=(0, 1))
+        """(length, columns, variables, inputs, conditions) -> slots for inputs, before their first step. They
+        are padded as if the inputs had this length."""
+        self.insert = jax.jit(functools.partial(_insert), donate_argnums=0)
+        """(slots, into, pool, rows) -> the slots, where these rows of the pool begin; those beyond the last
+        are dropped."""
+        self.advance = jax.jit(functools.partial(_advance, job), donate_argnums=1)
+        """(variables, slots, running, steps) -> the slots after steps until no more than `running` are busy,
+        and at most `steps` times; and what the host sees of them."""
+        self.resized = jax.jit(functools.partial(_resized))
+        """(slots, rows, busy) -> a lane of these slots, of which only some are busy."""
+
+
+@functools.lru_cache(maxsize=16)
+def programs_of(job: ProgramKey) -> Programs:
+    """The programs of a search, for all that search so. Those that were not asked for in a long time are
+    dropped, with their memory."""
+    return Programs(job)
+
+
+def _init_lane(
     job: ProgramKey, length: int, columns: int, variables: Variables, inputs: Inputs, conditions: RowOptions
 ) -> Slots:
-    """Slots for inputs, before their first step. Their arrays are padded as if the inputs had this length."""
     hook = job.search.hook
     live = strategy_of(job.options, hook).first()
     read = read_of(job.options, conditions)
     noise = noise_of(job.options, conditions)
+    penalty = penalty_of(job.options, hook, conditions)
     lengths = lengths_in_search(job.fields, length)
 
     def slots(inputs: Inputs) -> Slots:
-        limits = job.search.limits(inputs, special_ids(job.model), job.options)
+        limits = row_limits(job.search, inputs, special_ids(job.model), job.options, conditions)
         return init_slots(
-            job.model, as_variables(variables), inputs, limits, columns, live, hook, read, noise
+            job.model, as_variables(variables), inputs, limits, columns, live, penalty, hook, read, noise
         )
 
     def lengthened(name: str, x: Array) -> jax.ShapeDtypeStruct:
@@ -76,25 +111,18 @@ def init_lane(
     return jax.tree.map(pad, slots(inputs), jax.eval_shape(slots, longer))
 
 
-@functools.partial(jax.jit, donate_argnums=0)
-def insert(slots: Slots, into: Int[Array, " r"], pool: Slots, rows: Int[Array, " r"]) -> Slots:
-    """These rows of the pool begin in these slots; those beyond the last are dropped."""
+def _insert(slots: Slots, into: Int[Array, " r"], pool: Slots, rows: Int[Array, " r"]) -> Slots:
     return slots.put_rows(into, pool.take_rows(rows))
 
 
-@functools.partial(jax.jit, static_argnums=0, donate_argnums=2)
-def advance(
+def _advance(
     job: ProgramKey, variables: Variables, slots: Slots, running: Int[Array, ""], steps: Int[Array, ""]
 ) -> tuple[Slots, LaneSnapshot]:
-    """Steps until no more than `running` slots are busy, and at most `steps` times."""
     strategy = strategy_of(job.options, job.search.hook)
     slots = run(job.model, as_variables(variables), slots, strategy, job.search.hook, running, steps)
-    hypotheses = results(slots, special_ids(job.model), strategy.penalty)
-    return slots, LaneSnapshot(slots.done, slots.overflowed, hypotheses)
+    return slots, LaneSnapshot(slots.done, slots.overflowed, results(slots, special_ids(job.model)))
 
 
-@jax.jit
-def resized(slots: Slots, rows: Int[Array, " r"], busy: Bool[Array, " r"]) -> Slots:
-    """A lane of these slots, of which only some are busy."""
+def _resized(slots: Slots, rows: Int[Array, " r"], busy: Bool[Array, " r"]) -> Slots:
     chosen = slots.take_rows(rows)
     return replace(chosen, done=chosen.done | ~busy)

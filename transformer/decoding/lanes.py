@@ -17,7 +17,7 @@ import numpy as np
 
 from transformer.data.sequences import Fields, lengths_in_search, stacked
 from transformer.decoding.calls import Inputs, special_ids
-from transformer.decoding.lane_programs import LaneSnapshot, ProgramKey, advance, init_lane, insert, resized
+from transformer.decoding.lane_programs import LaneSnapshot, ProgramKey, programs_of
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.search import RowOptions, unchanged
@@ -106,6 +106,7 @@ class Lane:
     ) -> None:
         self.index = index
         self.job = job
+        self.programs = programs_of(job)
         self.size = size
         self.variables = variables
         self.queue = queue
@@ -140,8 +141,8 @@ class Lane:
             smaller = [size for size in self.size.slots if 1 < size < busy]
             running = max(0, busy - FREED) if self.queue.waiting(self.index) else max(smaller, default=0)
             assert self.slots is not None
-            self.slots, snapshot = advance(
-                self.job, self.variables, self.slots, np.int32(running), np.int32(STEPS)
+            self.slots, snapshot = self.programs.advance(
+                self.variables, self.slots, np.int32(running), np.int32(STEPS)
             )
             yield from self._done(jax.tree.map(np.array, snapshot))  # copies: the slots' buffers are reused
             if not self.busy:
@@ -158,13 +159,13 @@ class Lane:
                 nowhere = np.full(rows, counts[-1], np.int32)
                 for count in counts:
                     slots = self._init_slots([], self.size.inputs, columns, count)
-                    insert(slots, nowhere, pool, np.zeros(rows, np.int32))
+                    self.programs.insert(slots, nowhere, pool, np.zeros(rows, np.int32))
         for count in counts:
             slots = self._init_slots([], self.size.inputs, columns, count)
-            slots, snapshot = advance(self.job, self.variables, slots, np.int32(0), np.int32(STEPS))
+            slots, snapshot = self.programs.advance(self.variables, slots, np.int32(0), np.int32(STEPS))
             jax.block_until_ready(snapshot)
             for other in counts[count > 1 :]:
-                resized(slots, np.zeros(other, np.int32), np.zeros(other, bool))
+                self.programs.resized(slots, np.zeros(other, np.int32), np.zeros(other, bool))
         if self.job.search.named is not unchanged:
             result = jax.tree.map(lambda x: jnp.asarray(np.array(x[:1])), snapshot.results)
             inputs = jax.tree.map(jnp.asarray, batch([], self.job.fields, self.size.inputs, 1))
@@ -181,7 +182,7 @@ class Lane:
         count = self._count(max(requests, min(len(self.owners), 2)))  # narrowing to one slot gains nothing
         if count != len(self.owners) or has_cancelled:
             rows = np.resize(np.array(live or [0], np.int32), count)
-            self.slots = resized(self.slots, rows, np.arange(count) < len(live))
+            self.slots = self.programs.resized(self.slots, rows, np.arange(count) < len(live))
             self.owners = [self.owners[slot] for slot in live] + [None] * (count - len(live))
 
     def _count(self, requests: int) -> int:
@@ -211,7 +212,7 @@ class Lane:
                 rows[index], request = self._pool.popleft()
                 into[index] = slot = free.pop(0)
                 self.owners[slot] = request
-            self.slots = insert(self.slots, into, self._encoded, rows)
+            self.slots = self.programs.insert(self.slots, into, self._encoded, rows)
 
     def _encode(self, requests: list[Request]) -> None:
         """Encodes requests, which then wait for slots."""
@@ -238,7 +239,7 @@ class Lane:
         lines = [request.line for request in requests] or [0]
         certain = [request.certain for request in requests] or [None]
         conditions = RowOptions.of(options, lines, rows, certain)
-        return init_lane(self.job, self.size.inputs, columns, self.variables, inputs, conditions)
+        return self.programs.init_lane(self.size.inputs, columns, self.variables, inputs, conditions)
 
     @property
     def _share(self) -> int:

@@ -1,7 +1,9 @@
 """Greedy search and sampling, in the slots of beam search."""
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,7 +14,7 @@ from jaxtyping import Array, Float, Int, UInt
 from transformer.decoding.calls import special_ids
 from transformer.decoding.draws import drawn
 from transformer.decoding.limits import source_limits
-from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, as_penalty
+from transformer.decoding.scores import NEVER, SearchResult, as_penalty
 from transformer.decoding.slots import Finished, Slots
 from transformer.decoding.steps import Predicted, Selection, search_all
 from transformer.model.parameters import Variables
@@ -22,20 +24,22 @@ def restrict(
     logits: Float[Array, "... v"],
     temperature: float | Float[Array, "..."] = 1.0,
     top_k: int = 0,
-    top_p: float = 1.0,
+    top_p: float | Float[Array, "..."] | None = None,
 ) -> Float[Array, "... v"]:
     """Logits of the distribution to sample from: divided by the temperature, restricted to the top_k highest
     (0: all; Fan et al. 2018), then to the smallest set of tokens whose probabilities add up to top_p (nucleus
-    sampling, Holtzman et al. 2020). Ties are kept or removed together."""
+    sampling, Holtzman et al. 2020; None: all). Ties are kept or removed together."""
     logits = logits / temperature
     if top_k:
         lowest = jax.lax.top_k(logits, min(top_k, logits.shape[-1]))[0][..., -1:]
         logits = jnp.where(logits < lowest, NEVER, logits)
-    if top_p < 1:
+    if top_p is not None:
         ordered = -jnp.sort(-logits, axis=-1)
         probabilities = jax.nn.softmax(ordered, axis=-1)
         before = jnp.cumsum(probabilities, axis=-1) - probabilities
-        lowest = jnp.where(before < top_p, ordered, jnp.inf).min(axis=-1, keepdims=True)
+        lowest = jnp.where((before < top_p) | (jnp.asarray(top_p) >= 1), ordered, jnp.inf).min(
+            axis=-1, keepdims=True
+        )
         logits = jnp.where(logits < lowest, NEVER, logits)
     return logits
 
@@ -52,41 +56,46 @@ class Randomness:
     keys: UInt[Array, "b words"]
     """The data of a random key."""
     temperature: Float[Array, " b"]
+    top_p: Float[Array, " b"]
     generator: str = struct.field(pytree_node=False)
     """The kind of the keys."""
 
     @classmethod
     def of(
-        cls, keys: Array, lines: Int[Array, " b"], temperature: float | Float[Array, "..."]
+        cls,
+        keys: Array,
+        lines: Int[Array, " b"],
+        temperature: float | Float[Array, "..."],
+        top_p: float | Float[Array, "..."] = 1.0,
     ) -> "Randomness":
         """That of the lines: their numbers are folded into their keys, or into the key of all."""
         keys = jnp.broadcast_to(keys, lines.shape)
         data = jax.vmap(lambda key, line: jax.random.key_data(jax.random.fold_in(key, line)))(keys, lines)
-        temperatures = jnp.broadcast_to(jnp.asarray(temperature, jnp.float32), lines.shape)
-        return cls(data, temperatures, str(jax.random.key_impl(keys)))
+        temperatures, top_ps = (
+            jnp.broadcast_to(jnp.asarray(x, jnp.float32), lines.shape) for x in (temperature, top_p)
+        )
+        return cls(data, temperatures, top_ps, str(jax.random.key_impl(keys)))
 
 
 @dataclass(frozen=True)
 class Greedy:
     """The strategy of the most probable token."""
 
-    penalty: LengthPenalty
-
     def first(self) -> Float[Array, " n"]:
         return jnp.zeros(1)
 
     def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Selection:
-        return _extended(slots, predicted.logits.argmax(axis=-1), predicted, self.penalty, eos)
+        return _extended(slots, predicted.logits.argmax(axis=-1), predicted, eos)
 
 
 @dataclass(frozen=True)
 class Sampled:
     """The strategy of a random token for each beam."""
 
-    penalty: LengthPenalty
     samples: int = 1
     top_k: int = 0
-    top_p: float = 1.0
+    nucleus: bool = False
+    """Whether rows have a top_p."""
 
     def first(self) -> Float[Array, " n"]:
         return jnp.zeros(self.samples)
@@ -94,16 +103,16 @@ class Sampled:
     def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Selection:
         random: Randomness = slots.read
         keys = jax.random.wrap_key_data(random.keys, impl=random.generator)
-        restricted = restrict(predicted.logits, random.temperature[:, None, None], self.top_k, self.top_p)
+        temperature, top_p = random.temperature[:, None, None], random.top_p[:, None, None]
+        restricted = restrict(predicted.logits, temperature, self.top_k, top_p if self.nucleus else None)
         tokens = jax.vmap(draw_next)(keys, slots.length, restricted)
-        return _extended(slots, tokens, predicted, self.penalty, eos)
+        return _extended(slots, tokens, predicted, eos)
 
 
 def _extended(
     slots: Slots,
     tokens: Int[Array, "b n"],
     predicted: Predicted,
-    penalty: LengthPenalty,
     eos: int,
 ) -> Selection:
     """Every beam continues by itself, until it ends."""
@@ -111,7 +120,7 @@ def _extended(
     total = slots.live + jnp.take_along_axis(log_p, tokens[:, :, None], axis=-1)[:, :, 0]
     itself = jnp.broadcast_to(jnp.arange(tokens.shape[1]), tokens.shape)
     ended = (tokens == eos) & (slots.live > NEVER) & ~slots.done[:, None]
-    score = total / penalty((slots.length + 1).astype(jnp.float32))[:, None]
+    score = total / slots.penalty((slots.length + 1).astype(jnp.float32))[:, None]
     step = jnp.broadcast_to(slots.length[:, None], tokens.shape)
     finished = jax.tree.map(
         lambda new, old: jnp.where(ended, new, old), Finished(score, step, itself), slots.finished
@@ -126,7 +135,7 @@ def greedy_search(
     params: Variables,
     source_ids: Int[Array, "batch s"],
     *,
-    length_penalty: float | LengthPenalty = 0.6,
+    length_penalty: float | Callable[[Any], Any] = 0.6,
     max_length: int | None = None,
     extra_length: int = 50,
 ) -> SearchResult:
@@ -135,8 +144,8 @@ def greedy_search(
     Arguments as in `beam_search`. The beam axis is 1, and the penalty only divides the score.
     """
     limits = source_limits(source_ids, special_ids(model).pad, extra_length, max_length)
-    strategy = Greedy(as_penalty(length_penalty))
-    return search_all(model, params, {"source": source_ids}, limits, strategy)
+    penalty = as_penalty(length_penalty)
+    return search_all(model, params, {"source": source_ids}, limits, Greedy(), penalty)
 
 
 @functools.partial(
@@ -154,7 +163,7 @@ def sample(
     temperature: float | Float[Array, ""] = 1.0,
     top_k: int = 0,
     top_p: float = 1.0,
-    length_penalty: float | LengthPenalty = 0.6,
+    length_penalty: float | Callable[[Any], Any] = 0.6,
     max_length: int | None = None,
     extra_length: int = 50,
 ) -> SearchResult:
@@ -180,6 +189,7 @@ def sample(
     """
     limits = source_limits(source_ids, special_ids(model).pad, extra_length, max_length)
     lines = jnp.arange(len(source_ids)) if lines is None else lines
-    strategy = Sampled(as_penalty(length_penalty), samples, top_k, top_p)
-    random = Randomness.of(key, lines, temperature)
-    return search_all(model, params, {"source": source_ids}, limits, strategy, read=random)
+    random = Randomness.of(key, lines, temperature, top_p)
+    strategy = Sampled(samples, top_k, top_p < 1)
+    penalty = as_penalty(length_penalty)
+    return search_all(model, params, {"source": source_ids}, limits, strategy, penalty, read=random)

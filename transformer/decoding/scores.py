@@ -3,15 +3,15 @@
 A hypothesis has the score log P(Y | X) / lp(|Y|) (Wu et al. 2016, Eq. 14), where |Y| counts <eos>.
 """
 
-import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-LengthPenalty = Callable[[Float[Array, "..."]], Float[Array, "..."]]
 NEVER = -jnp.inf
 
 
@@ -26,27 +26,58 @@ class SearchResult:
     """log P(Y | X) of the model alone, in nats."""
 
 
-@functools.lru_cache
-def wu_penalty(alpha: float) -> LengthPenalty:
+def _wu(length: Any, alpha: Any) -> Any:
+    return ((5 + length) / 6) ** alpha
+
+
+def _power(length: Any, alpha: Any) -> Any:
+    return length**alpha
+
+
+@struct.dataclass
+class LengthPenalty:
+    """What log-probabilities of outputs are divided by, a function of their length."""
+
+    alpha: Any
+    """The exponent, or that of each row."""
+    function: Callable[[Any, Any], Any] = struct.field(pytree_node=False, default=_wu)
+    """(|Y|, alpha) -> lp(Y). It must be monotonic in |Y|."""
+    opening: int = struct.field(pytree_node=False, default=0)
+    """The first tokens of an output that do not count."""
+
+    def __call__(self, length: Any) -> Any:
+        """lp(Y) of lengths |Y| that count <eos>: `[b, ...]` if each row has an exponent."""
+        alpha = self.alpha
+        if missing := np.ndim(alpha) and np.ndim(length) - np.ndim(alpha):
+            alpha = alpha.reshape(*alpha.shape, *[1] * missing)
+        if self.opening:
+            length = jnp.maximum(length - self.opening, 1)
+        return self.function(length, alpha)
+
+
+def wu_penalty(alpha: Any) -> LengthPenalty:
     """lp(Y) = ((5 + |Y|) / 6)^alpha (Wu et al. 2016, Eq. 14)."""
-    return lambda length: ((5 + length) / 6) ** alpha
+    return LengthPenalty(alpha, _wu)
 
 
-@functools.lru_cache
-def power_penalty(alpha: float) -> LengthPenalty:
+def power_penalty(alpha: Any) -> LengthPenalty:
     """lp(Y) = |Y|^alpha, as in Marian and Hugging Face."""
-    return lambda length: length**alpha
+    return LengthPenalty(alpha, _power)
 
 
-@functools.lru_cache
-def after_opening(penalty: LengthPenalty, opening: int) -> LengthPenalty:
-    """A length penalty that does not count the first tokens."""
-    return lambda length: penalty(jnp.maximum(length - opening, 1))
+def as_penalty(length_penalty: float | Callable[[Any], Any]) -> LengthPenalty:
+    """The length penalty, given alpha of `wu_penalty` or a monotonic function of |Y|."""
+    if not callable(length_penalty):
+        return wu_penalty(length_penalty)
+    if isinstance(length_penalty, LengthPenalty):
+        return length_penalty
+    return LengthPenalty(0.0, lambda length, alpha: length_penalty(length))
 
 
-def as_penalty(length_penalty: float | LengthPenalty) -> LengthPenalty:
-    """The length penalty as a function of |Y|, given that function or alpha of `wu_penalty`."""
-    return length_penalty if callable(length_penalty) else wu_penalty(length_penalty)
+def for_rows(penalty: LengthPenalty, rows: int) -> LengthPenalty:
+    """The same length penalty for so many rows."""
+    alpha = jnp.broadcast_to(jnp.asarray(penalty.alpha, jnp.float32), (rows,))
+    return penalty.replace(alpha=alpha)  # type: ignore[attr-defined, no-any-return]
 
 
 @struct.dataclass

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import flax.linen as nn
@@ -12,7 +12,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Int
 
-from transformer.config import BeamConfig, DecodingConfig, MbrConfig, SampleConfig, SpecialIds
+from transformer.config import LONGEST, BeamConfig, DecodingConfig, MbrConfig, SampleConfig, SpecialIds
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.calls import Inputs, special_ids
 from transformer.decoding.diverse import Diverse
@@ -20,13 +20,7 @@ from transformer.decoding.hooks import NO_HOOK, SearchHook, parts_of
 from transformer.decoding.limits import Limits, source_limits
 from transformer.decoding.opening import opening_of
 from transformer.decoding.sampling import Greedy, Randomness, Sampled
-from transformer.decoding.scores import (
-    LengthPenalty,
-    SearchResult,
-    after_opening,
-    power_penalty,
-    wu_penalty,
-)
+from transformer.decoding.scores import LengthPenalty, SearchResult, power_penalty, wu_penalty
 from transformer.decoding.steps import Strategy, search_all
 from transformer.decoding.terms import ConstrainedBeam, Terms
 from transformer.model.noise import Noise
@@ -35,33 +29,31 @@ from transformer.runtime.errors import UserError
 
 
 def length_penalty(options: DecodingConfig, hook: SearchHook = NO_HOOK) -> LengthPenalty:
-    """The length penalty of the options, as a function of |Y|, without the tokens of an opening that does not
-    count."""
+    """The length penalty of the options, without the tokens of an opening that does not count."""
     penalty = {"wu": wu_penalty, "power": power_penalty}[options.penalty](options.length_penalty)
     opening = opening_of(hook)
-    return penalty if opening.is_counted else after_opening(penalty, opening.size)
+    return penalty if opening.is_counted else replace(penalty, opening=opening.size)
 
 
 def strategy_of(options: DecodingConfig, hook: SearchHook = NO_HOOK) -> Strategy:
     """The strategy of the options: beam search, greedy search or sampling. With terms among the hooks, beams
     are allotted by them."""
-    penalty = length_penalty(options, hook)
     parts = enumerate(parts_of(hook))
     terms = [(index, part) for index, part in parts if isinstance(part, Terms)]
     match options:
         case BeamConfig() if terms:
             ((index, part),) = terms
-            return ConstrainedBeam(penalty, options.beam_size, options.stop, part, index)
+            return ConstrainedBeam(options.beam_size, options.stop, part, index)
         case MbrConfig(candidates="beam"):
-            return BeamSearch(penalty, options.samples)
+            return BeamSearch(options.samples)
         case SampleConfig():
-            return Sampled(penalty, options.samples, options.top_k, options.top_p)
+            return Sampled(options.samples, options.top_k, options.top_p < 1)
         case BeamConfig() if options.groups > 1:
-            return Diverse(penalty, options.beam_size, options.groups, options.diversity, options.stop)
+            return Diverse(options.beam_size, options.groups, options.diversity, options.stop)
         case BeamConfig():
-            return BeamSearch(penalty, options.beam_size, options.stop)
+            return BeamSearch(options.beam_size, options.stop)
         case _:
-            return Greedy(penalty)
+            return Greedy()
 
 
 @struct.dataclass
@@ -72,6 +64,11 @@ class RowOptions:
     """The numbers of the input lines."""
     seeds: Any
     temperatures: Any
+    top_ps: Any
+    alphas: Any
+    """The exponents of length penalties."""
+    extra_lengths: Any
+    max_lengths: Any
     certain: Any
     """How many of the best outputs must be certain."""
 
@@ -87,8 +84,13 @@ class RowOptions:
         most = options[0].num_hypotheses
         num_certain = np.array([min(number or most, most) for number in certain], np.int32)
         seeds = np.array([getattr(row, "seed", 0) for row in options], np.int64).astype(np.int32)
-        temperatures = np.array([getattr(row, "temperature", 1.0) for row in options], np.float32)
-        arrays = (np.array(lines, np.int32), seeds, temperatures, num_certain)
+        numbers = (
+            np.array([getattr(row, name, 1.0) for row in options], np.float32)
+            for name in ("temperature", "top_p", "length_penalty")
+        )
+        extra_lengths = np.array([row.extra_length for row in options], np.int32)
+        max_lengths = np.array([row.max_length or LONGEST for row in options], np.int32)
+        arrays = np.array(lines, np.int32), seeds, *numbers, extra_lengths, max_lengths, num_certain
         return cls(*(np.resize(x, rows) for x in arrays))
 
 
@@ -97,7 +99,10 @@ def read_of(options: DecodingConfig, conditions: RowOptions) -> Any:
     match strategy_of(options):
         case Sampled():
             return Randomness.of(
-                jax.vmap(jax.random.key)(conditions.seeds), conditions.lines, conditions.temperatures
+                jax.vmap(jax.random.key)(conditions.seeds),
+                conditions.lines,
+                conditions.temperatures,
+                conditions.top_ps,
             )
         case BeamSearch():
             return conditions.certain
@@ -111,6 +116,27 @@ def noise_of(options: DecodingConfig, conditions: RowOptions) -> Noise | None:
         return None
     drawn = Randomness.of(jax.vmap(jax.random.key)(conditions.seeds), conditions.lines, 1.0)
     return Noise(drawn.keys, options.noise, options.input_dropout, drawn.generator)
+
+
+def penalty_of(options: DecodingConfig, hook: SearchHook, conditions: RowOptions) -> LengthPenalty:
+    """The length penalty of each row."""
+    return replace(length_penalty(options, hook), alpha=conditions.alphas)
+
+
+def row_limits(
+    search: "AutoregressiveSearch",
+    inputs: Inputs,
+    special: SpecialIds,
+    options: DecodingConfig,
+    conditions: RowOptions,
+) -> Limits:
+    """The limits of each row by its own `extra_length` and `max_length`, which are at most those of the
+    program's options."""
+    free = search.limits(inputs, special, replace(options, max_length=None))
+    longest = min(free.longest, options.max_length or free.longest)
+    each = free.each + conditions.extra_lengths - options.extra_length
+    each = jnp.clip(each, 1, jnp.minimum(conditions.max_lengths, longest))
+    return Limits(jnp.where(free.each > 0, each, 0), longest)
 
 
 def limits_of_source(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:
@@ -150,7 +176,8 @@ class AutoregressiveSearch:
     it in slots, which are refilled."""
 
     limits: Callable[[Inputs, SpecialIds, DecodingConfig], Limits] = limits_of_source
-    """(inputs, special ids, options) -> the maximum length of each output."""
+    """(inputs, special ids, options) -> the maximum length of each output, a token longer for each of
+    `extra_length`."""
     hook: SearchHook = NO_HOOK
     """Restricts the tokens."""
     named: Callable[[Any, SearchResult, Inputs], SearchResult] = unchanged
@@ -175,7 +202,7 @@ class AutoregressiveSearch:
         """
         rows = len(lines)
         conditions = RowOptions.of([options] * rows, np.asarray(lines).tolist(), rows)
-        return _searched(self, model, options.static(), variables, inputs, conditions)
+        return _searched(self, model, options.shared(), variables, inputs, conditions)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -188,10 +215,10 @@ def _searched(
     conditions: RowOptions,
 ) -> SearchResult:
     read = read_of(options, conditions)
-    limits = search.limits(inputs, special_ids(model), options)
+    limits = row_limits(search, inputs, special_ids(model), options, conditions)
     noise = noise_of(options, conditions)
-    strategy = strategy_of(options, search.hook)
-    result = search_all(model, variables, inputs, limits, strategy, search.hook, read, noise)
+    strategy, penalty = strategy_of(options, search.hook), penalty_of(options, search.hook, conditions)
+    result = search_all(model, variables, inputs, limits, strategy, penalty, search.hook, read, noise)
     return search.named(model, result, inputs)
 
 

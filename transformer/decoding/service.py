@@ -2,12 +2,13 @@
 
 import functools
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Any
 
 import flax.linen as nn
 import jax
 
-from transformer.config import DecodingConfig
+from transformer.config import LONGEST, DecodingConfig
 from transformer.data.sequences import Fields
 from transformer.decoding.batch_search import BatchSearch
 from transformer.decoding.lane_programs import ProgramKey
@@ -16,6 +17,29 @@ from transformer.decoding.queue import Queue, Request
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.workers import Searcher, Workers, worker_devices
 from transformer.model.parameters import Variables
+
+
+@functools.lru_cache(maxsize=256)
+def programs_for(search: Any, options: DecodingConfig) -> DecodingConfig:
+    """The options on which programs depend, without the limits of outputs, for which they have room."""
+    if not isinstance(search, AutoregressiveSearch):
+        return options.static()
+    return replace(options.shared(), extra_length=0, max_length=None)
+
+
+def has_room(program: DecodingConfig, options: DecodingConfig) -> bool:
+    """Whether programs for some options have room for the outputs of others."""
+    most = program.max_length or LONGEST
+    return options.extra_length <= program.extra_length and (options.max_length or LONGEST) <= most
+
+
+def with_room(program: DecodingConfig, options: DecodingConfig) -> DecodingConfig:
+    """Options with room for their outputs, and for twice as long ones as the programs have that lack it: so
+    few programs are made."""
+    extra = max(options.extra_length, min(2 * program.extra_length, LONGEST))
+    bounded = program.max_length and options.max_length
+    most = max(options.max_length or 0, min(2 * (program.max_length or 0), LONGEST)) if bounded else None
+    return replace(options, extra_length=extra, max_length=most)
 
 
 class SearchService:
@@ -33,12 +57,13 @@ class SearchService:
     def __init__(
         self, search: Any, model: nn.Module, variables: Variables, options: DecodingConfig, fields: Fields
     ) -> None:
+        self.options = options
         is_replicated = all(x.is_fully_replicated for x in jax.tree.leaves(variables))
         devices = worker_devices() if is_replicated else [None]  # a model may be too large for one device
         copies = [_on_device(variables, device) for device in devices]
         rows = -(-options.rows // len(devices))
         if isinstance(search, AutoregressiveSearch):
-            job = ProgramKey(search, model, options.static(), tuple(fields.items()))
+            job = ProgramKey(search, model, options.shared(), tuple(fields.items()))
             shapes = sizes(job, rows)
             self._lengths = [shape.inputs for shape in shapes]
             queue = Queue(len(shapes))

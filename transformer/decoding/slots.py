@@ -18,7 +18,7 @@ from transformer.config import SpecialIds
 from transformer.decoding.calls import Inputs, init_cache, special_ids
 from transformer.decoding.hooks import HookState, SearchHook, first_states
 from transformer.decoding.limits import Limits
-from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, in_order, lengths
+from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, for_rows, in_order, lengths
 from transformer.model.cache import AnyCache, ByRows, States, put_rows
 from transformer.model.noise import Noise
 from transformer.model.parameters import Variables
@@ -85,6 +85,8 @@ class Slots(ByRows):
     """Nothing better can come, or the slot is free, or it overflowed."""
     overflowed: Bool[Array, " b"]
     """Its rings were full before its limit: it must be searched again in longer ones."""
+    penalty: LengthPenalty
+    """What the log-probabilities of its outputs are divided by."""
     read: Any
     """What the strategy reads for each slot, such as random keys: arrays with rows first."""
     noise: Noise | None = None
@@ -114,12 +116,13 @@ def init_slots(
     limits: Limits,
     columns: int,
     live: Float[Array, " n"],
+    penalty: LengthPenalty,
     hook: SearchHook,
     read: Any,
     noise: Noise | None = None,
 ) -> Slots:
     """Slots for the rows of the inputs before their first step, with rings of so many columns. `live` is what
-    their beams are ranked by at first (`Strategy.first`)."""
+    their beams are ranked by at first (`Strategy.first`). The length penalty is that of all, or of each."""
     rows = len(limits.each)
     shape = (rows, len(live))
     rings = jnp.zeros((rows, columns, len(live)), jnp.int32)
@@ -141,13 +144,14 @@ def init_slots(
         finished=Finished.none(*shape),
         done=limits.each == 0,
         overflowed=jnp.zeros(rows, bool),
+        penalty=for_rows(penalty, rows),
         read=read,
         noise=noise,
         log_p=log_p,
     )
 
 
-def results(slots: Slots, special: SpecialIds, penalty: LengthPenalty) -> SearchResult:
+def results(slots: Slots, special: SpecialIds) -> SearchResult:
     """The finished hypotheses of every slot, best first."""
     finished = slots.finished
     columns = slots.tokens.shape[1]
@@ -166,7 +170,7 @@ def results(slots: Slots, special: SpecialIds, penalty: LengthPenalty) -> Search
     steps = (jnp.arange(columns), *(jnp.moveaxis(x, 1, 0) for x in rings))
     _, tokens = jax.lax.scan(back, finished.beam, steps, reverse=True)
     tokens = tokens.transpose(1, 2, 0)
-    log_p = finished.scores * penalty(lengths(tokens, special.pad))
+    log_p = finished.scores * slots.penalty(lengths(tokens, special.pad))
     if slots.log_p is not None:
         row = jnp.arange(len(order))[:, None]
         at = (slots.start[:, None] + finished.step) % columns

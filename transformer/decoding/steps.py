@@ -64,11 +64,6 @@ class Predicted:
 class Strategy(Protocol):
     """Chooses how the beams of all slots continue. It is hashable: compiled programs depend on it."""
 
-    @property
-    def penalty(self) -> LengthPenalty:
-        """The length penalty."""
-        ...
-
     def first(self) -> Float[Array, " n"]:
         """The log-probabilities of a slot's beams before the first step: -inf for those that would repeat
         another."""
@@ -176,6 +171,7 @@ def search_all(
     inputs: Inputs,
     limits: Limits,
     strategy: Strategy,
+    penalty: LengthPenalty,
     hook: SearchHook = NO_HOOK,
     read: Any = (),
     noise: Noise | None = None,
@@ -188,10 +184,13 @@ def search_all(
       inputs: the arguments of `encode`.
       limits: the maximum length of each output. Rows with limit 0 are skipped.
       strategy: of a step.
+      penalty: of all rows, or that of each.
       hook: restricts the tokens, see `transformer.decoding.hooks`.
       read: what the strategy reads for each row.
       noise: on the decoder's inputs.
     """
     variables = as_variables(params)
-    slots = init_slots(model, variables, inputs, limits, limits.longest, strategy.first(), hook, read, noise)
-    return results(run(model, variables, slots, strategy, hook), special_ids(model), strategy.penalty)
+    slots = init_slots(
+        model, variables, inputs, limits, limits.longest, strategy.first(), penalty, hook, read, noise
+    )
+    return results(run(model, variables, slots, strategy, hook), special_ids(model))

@@ -31,6 +31,8 @@ class TextSteering:
 
     def __init__(self, tokenizer: Tokenizer, special: SpecialIds) -> None:
         self.tokenizer, self.special = tokenizer, special
+        self.phrases = functools.lru_cache(maxsize=1024)(self._phrases)
+        """All divisions of a phrase into subwords, at the beginning of a word."""
 
     # Prefixes
 
@@ -174,8 +176,7 @@ class TextSteering:
 
     # Forbidden phrases
 
-    def phrases(self, text: str) -> list[tuple[int, ...]]:
-        """All divisions of a phrase into subwords, at the beginning of a word."""
+    def _phrases(self, text: str) -> list[tuple[int, ...]]:
         spelled = self.tokenizer.spelled(one_line(text).strip())
         if spelled is None:
             ids = tuple(self._ids(one_line(text)))

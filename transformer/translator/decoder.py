@@ -27,7 +27,7 @@ from transformer.data.sequences import length_in_search
 from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import SearchHook
 from transformer.decoding.queue import Answer, Request
-from transformer.decoding.service import SearchService
+from transformer.decoding.service import SearchService, has_room, programs_for, with_room
 from transformer.decoding.shortlist import shortlisted
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.int8 import INT8, in_int8
@@ -45,6 +45,7 @@ from transformer.translator.lengths import within_positions
 from transformer.translator.search_inputs import SearchInputs, search_inputs, steered_search
 from transformer.translator.search_outputs import NO_EXTRAS, Extras, search_outputs
 
+SERVICES = 8  # searches with options that need programs of their own
 AHEAD = 4096  # records read, and outputs buffered, while an earlier one is searched
 TOGETHER = 256  # records prepared at once
 Numbered = tuple[int, Record] | None
@@ -337,14 +338,24 @@ class Decoder(Generic[TaskT]):
         return [futures[line] for line, _ in records]
 
     def _service(self, settings: DecodingConfig, inputs: SearchInputs) -> SearchService:
-        """The search of such inputs with these options, which is made once."""
-        key = settings.static(), inputs.hooks
+        """The search of such inputs with these options. One is made if there is none, or if its programs have
+        no room for so long outputs; those that were not used for long are dropped."""
+        key = programs_for(self.system.search, settings), inputs.hooks
         with self._lock:
-            if key not in self._services:
-                search = steered_search(self.system, self.task, settings, inputs.hooks)
-                model = self.model
-                if settings.shortlist:
-                    search, model = shortlisted(search, model)
-                service = SearchService(search, model, self.variables, settings, inputs.fields)
-                self._services[key] = service
-            return self._services[key]
+            service = self._services.pop(key, None)
+            if service is None or not has_room(service.options, settings):
+                program = settings if service is None else with_room(service.options, settings)
+                service = self._new_service(
+                    within_positions(program, self.longest, self.longest_source), inputs
+                )
+            self._services[key] = service
+            while len(self._services) > SERVICES:
+                del self._services[next(iter(self._services))]
+            return service
+
+    def _new_service(self, settings: DecodingConfig, inputs: SearchInputs) -> SearchService:
+        search = steered_search(self.system, self.task, settings, inputs.hooks)
+        model = self.model
+        if settings.shortlist:
+            search, model = shortlisted(search, model)
+        return SearchService(search, model, self.variables, settings, inputs.fields)

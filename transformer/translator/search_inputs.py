@@ -60,10 +60,31 @@ def search_inputs(
         fields = {**fields, **steering.fields}
         pairs = zip(examples, steering.examples, strict=True)
         examples = [{**example, **steered} for example, steered in pairs]
+    hooks = [steering.hook for steering in steerings]
+    if settings.steered and isinstance(system.search, AutoregressiveSearch):
+        phrases = _forbidden(task, settings)
+        special, opening = task.config.model.special, opening_of(Hooks(tuple(hooks))).size
+        rules = Rules.of(settings, special, system.search.limits, phrases, opening)
+        hooks.insert(0, rules)
+        fields = {**fields, **rules.fields}
+        examples = [{**example, **rules.example(settings, phrases)} for example in examples]
     if settings.shortlist and isinstance(task, TextTask) and task.shortlist:
         first = shortlist.always(task.config.model.special)
         examples, fields = _with_candidates(task.shortlist, first, examples, fields, settings.buckets[-1])
-    return SearchInputs(examples, fields, tuple(steering.hook for steering in steerings))
+    return SearchInputs(examples, fields, tuple(hooks))
+
+
+def _forbidden(task: DecodingTask, settings: DecodingConfig) -> list[tuple[int, ...]]:
+    """The sequences of tokens of the forbidden phrases.
+
+    Raises:
+      UserError: outputs have no words.
+    """
+    return [
+        ids
+        for text in settings.forbidden
+        for ids in text_task(task, f"--decoding.forbidden {text!r}").phrases(text)
+    ]
 
 
 def _with_candidates(
@@ -80,25 +101,17 @@ def _with_candidates(
 def steered_search(
     system: System, task: DecodingTask, settings: DecodingConfig, hooks: Sequence[SearchHook] = ()
 ) -> Any:
-    """The system's search, with the rules of the options and these hooks.
+    """The system's search with these hooks, such as those of `search_inputs`.
 
     Raises:
-      UserError: it has none, or a rule is about words and outputs have none.
+      UserError: it has none.
     """
     search = system.required("search")
-    if not isinstance(search, AutoregressiveSearch) or not (settings.steered or hooks):
+    if not isinstance(search, AutoregressiveSearch) or not (hooks or settings.renormalise):
         return search
-    all_hooks = [search.hook] if search.hook != NO_HOOK else []
-    if settings.steered:
-        phrases = tuple(
-            ids
-            for text in settings.forbidden
-            for ids in text_task(task, f"--decoding.forbidden {text!r}").phrases(text)
-        )
-        opening = opening_of(Hooks(tuple(hooks))).size
-        special = task.config.model.special
-        all_hooks.append(Rules(settings.static(), special, search.limits, phrases, opening))
-    hook: SearchHook = Hooks((*all_hooks, *hooks))
+    own_hooks = [search.hook] if search.hook != NO_HOOK else []
+    sized = [hook.within(settings) if isinstance(hook, Rules) else hook for hook in hooks]
+    hook: SearchHook = Hooks((*own_hooks, *sized))
     if settings.renormalise:
         hook = Renormalised(hook, task.config.model.special)
     return dataclasses.replace(search, hook=hook)

@@ -72,7 +72,7 @@ def reward_objective(config: Config, plain: TranslationObjective, spell: Spell, 
         else:
             baseline: Array = jnp.zeros(())
             if options.baseline == "greedy":
-                baseline = reward(candidates_of(Greedy(wu_penalty(0.0)), rngs["candidates"]), target)
+                baseline = reward(candidates_of(Greedy(), rngs["candidates"]), target)
                 metrics["greedy reward"] = ((baseline[:, 0] * rows).sum(), rows.sum())
             elif options.baseline == "mean":
                 baseline = mean_of_others(rewards)
@@ -89,8 +89,8 @@ def reward_objective(config: Config, plain: TranslationObjective, spell: Spell, 
 def choice_of(options: RewardConfig) -> Strategy:
     """How candidates are searched."""
     if options.candidates == "beam":
-        return BeamSearch(wu_penalty(0.6), options.samples)
-    return Sampled(wu_penalty(0.0), options.samples)
+        return BeamSearch(options.samples)
+    return Sampled(options.samples)
 
 
 def _searched(
@@ -103,7 +103,8 @@ def _searched(
 ) -> Int[Array, "b n t"]:
     """Candidates for each row."""
     read = Randomness.of(key, jnp.arange(len(limits.each)), 1.0) if isinstance(choice, Sampled) else ()
-    return search_all(model, variables, inputs, limits, choice, read=read).tokens
+    penalty = wu_penalty(0.6 if isinstance(choice, BeamSearch) else 0.0)
+    return search_all(model, variables, inputs, limits, choice, penalty, read=read).tokens
 
 
 def log_probabilities(

@@ -15,7 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.config import Config
 from transformer.data.sequences import stacked
-from transformer.decoding.lane_programs import ProgramKey, advance, init_lane
+from transformer.decoding.lane_programs import ProgramKey, programs_of
 from transformer.decoding.lanes import STEPS, LaneShape, batch, sizes
 from transformer.decoding.search import AutoregressiveSearch, RowOptions
 from transformer.model.placement import tracing_for
@@ -113,16 +113,15 @@ def lowered_search(job: Job, device: Any, platform: str) -> tuple[Any, LaneShape
             lines = there(np.zeros(options.rows, np.int32))
             search = functools.partial(system_search, model, options=options)
             return jax.jit(lambda v, i, n: search(v, i, n)).lower(variables, inputs, lines), None
-        key = ProgramKey(system_search, model, options.static(), tuple(fields.items()))
-        size = sizes(key, options.rows)[0]
+        key = ProgramKey(system_search, model, options.shared(), tuple(fields.items()))
+        programs, size = programs_of(key), sizes(key, options.rows)[0]
         rows = size.slots[-1]
         inputs = batch([], fields, size.inputs, rows)
         conditions = RowOptions.of([options], [0], rows)
-        slots = jax.eval_shape(
-            lambda v, i, a: init_lane(key, size.inputs, size.columns, v, i, a), variables, inputs, conditions
-        )
+        init_lane = functools.partial(programs.init_lane, size.inputs, size.columns)
+        slots = jax.eval_shape(init_lane, variables, inputs, conditions)
         numbers = there((np.int32(0), np.int32(STEPS)))
-        return advance.lower(key, variables, there(slots), *numbers), size
+        return programs.advance.lower(variables, there(slots), *numbers), size
 
 
 def training_flops(job: Job, objective: Objective) -> float:

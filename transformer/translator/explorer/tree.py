@@ -16,7 +16,15 @@ from transformer.decoding.beam import BeamSearch, Candidates
 from transformer.decoding.calls import Inputs, as_variables, special_ids
 from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
 from transformer.decoding.scores import NEVER, SearchResult
-from transformer.decoding.search import AutoregressiveSearch, RowOptions, noise_of, strategy_of
+from transformer.decoding.search import (
+    AutoregressiveSearch,
+    RowOptions,
+    length_penalty,
+    noise_of,
+    penalty_of,
+    row_limits,
+    strategy_of,
+)
 from transformer.decoding.slots import Slots, init_slots
 from transformer.decoding.steps import Selection, extend, predict
 from transformer.decoding.terms import ConstrainedBeam
@@ -111,7 +119,7 @@ def search_tree(
         raise UserError(
             f"--decoding.method {settings.method}: only a beam search without groups has a tree, choose beam"
         )
-    penalty: Any = strategy.penalty  # numpy in, numpy out
+    penalty = length_penalty(settings, getattr(search, "hook", NO_HOOK))
     phrases = dict[str, tuple[int, ...]]()
     forced = 0
     if isinstance(translator, Translator):
@@ -119,7 +127,7 @@ def search_tree(
         forced = len(translator.task.forced_ids(asked)) + len(translator.task.split_prefix(prefix)[0])
     elif prefix or terms:
         raise UserError("a prefix and terms are for sentences with a source: begin the prompt with them")
-    job = translator.model, search, settings.static(), translator.variables
+    job = translator.model, search, settings.shared(), translator.variables
     conditions = jax.tree.map(jnp.asarray, RowOptions.of([settings], [1], 1))  # as the first line
     slots = _first_slot(*job, inputs, conditions)
     eos = translator.task.special.eos
@@ -233,7 +241,7 @@ def _first_slot(
     conditions: RowOptions,
 ) -> Slots:
     """One slot before its first step."""
-    limits = search.limits(inputs, special_ids(model), options)
+    limits = row_limits(search, inputs, special_ids(model), options, conditions)
     model_variables = as_variables(variables)
     return init_slots(
         model,
@@ -242,6 +250,7 @@ def _first_slot(
         limits,
         limits.longest,
         strategy_of(options, search.hook).first(),
+        penalty_of(options, search.hook, conditions),
         search.hook,
         (),
         noise_of(options, conditions),
