@@ -37,9 +37,8 @@ def restrict(
         ordered = -jnp.sort(-logits, axis=-1)
         probabilities = jax.nn.softmax(ordered, axis=-1)
         before = jnp.cumsum(probabilities, axis=-1) - probabilities
-        lowest = jnp.where((before < top_p) | (jnp.asarray(top_p) >= 1), ordered, jnp.inf).min(
-            axis=-1, keepdims=True
-        )
+        inside = (before < top_p) | (jnp.asarray(top_p) >= 1)  # rounding must not exclude one of all
+        lowest = jnp.where(inside, ordered, jnp.inf).min(axis=-1, keepdims=True)
         logits = jnp.where(logits < lowest, NEVER, logits)
     return logits
 
