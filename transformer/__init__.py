@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from transformer.config import TrainingConfig as TrainingConfig
     from transformer.config import TransformerConfig as TransformerConfig
     from transformer.data.features.tokenizers import train_tokenizer as train_tokenizer
+    from transformer.decoding.admission import QueueFull as QueueFull
     from transformer.decoding.beam import beam_search as beam_search
     from transformer.decoding.sampling import greedy_search as greedy_search
     from transformer.decoding.sampling import sample as sample
@@ -77,6 +78,7 @@ _HOMES = {
         "TrainingConfig",
         "TransformerConfig",
     ),
+    "decoding.admission": ("QueueFull",),
     "decoding.beam": ("beam_search",),
     "decoding.scores": ("SearchResult",),
     "decoding.sampling": ("greedy_search", "sample"),

@@ -189,3 +189,10 @@ def texts_of(texts: object, what: str) -> list[str]:
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
         raise UserError(f"{what} must be a string or a list of strings, not {brief(repr(texts))}")
     return list(texts)
+
+
+def seconds(name: str, value: Any) -> float:
+    """A time that is not negative. Raises UserError if it is none, with this name."""
+    if isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf:
+        return float(value)
+    raise UserError(f"{name} {reprlib.repr(value)}: must be a number of seconds, at least 0")

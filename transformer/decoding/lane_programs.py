@@ -22,7 +22,7 @@ from transformer.decoding.search import (
     row_limits,
     strategy_of,
 )
-from transformer.decoding.slots import Slots, init_slots, results
+from transformer.decoding.slots import Finished, Slots, init_slots, results
 from transformer.decoding.steps import run
 from transformer.model.parameters import Variables
 
@@ -70,6 +70,8 @@ class Programs:
         self.advance = jax.jit(functools.partial(_advance, job), donate_argnums=1)
         """(variables, slots, running, steps) -> the slots after steps until no more than `running` are busy,
         and at most `steps` times; and what the host sees of them."""
+        self.partial = jax.jit(functools.partial(_partial, job))
+        """(slots) -> the unfinished outputs of all, as if they ended here."""
         self.resized = jax.jit(functools.partial(_resized))
         """(slots, rows, busy) -> a lane of these slots, of which only some are busy."""
 
@@ -121,6 +123,14 @@ def _advance(
     strategy = strategy_of(job.options, job.search.hook)
     slots = run(job.model, as_variables(variables), slots, strategy, job.search.hook, running, steps)
     return slots, LaneSnapshot(slots.done, slots.overflowed, results(slots, special_ids(job.model)))
+
+
+def _partial(job: ProgramKey, slots: Slots) -> SearchResult:
+    rows, beams = slots.live.shape
+    step = jnp.broadcast_to(slots.length[:, None], (rows, beams))
+    beam = jnp.broadcast_to(jnp.arange(beams), (rows, beams))
+    unfinished = replace(slots, finished=Finished(slots.live, step, beam), log_p=None)
+    return results(unfinished, special_ids(job.model))
 
 
 def _resized(slots: Slots, rows: Int[Array, " r"], busy: Bool[Array, " r"]) -> Slots:

@@ -27,6 +27,7 @@ from transformer.runtime.errors import UserError
 
 SHORT = 24  # the shortest inputs that have a lane of their own
 STEPS = 16  # after which the host checks whether requests have come or were cancelled
+SEEN = 4  # the same, if someone wants to see unfinished outputs
 TOGETHER = 8  # inputs encoded at once
 FREED = 2  # slots that must be free before they are filled again
 
@@ -142,9 +143,11 @@ class Lane:
             running = max(0, busy - FREED) if self.queue.waiting(self.index) else max(smaller, default=0)
             assert self.slots is not None
             self.slots, snapshot = self.programs.advance(
-                self.variables, self.slots, np.int32(running), np.int32(STEPS)
+                self.variables, self.slots, np.int32(running), np.int32(SEEN if self._is_seen else STEPS)
             )
             yield from self._done(jax.tree.map(np.array, snapshot))  # copies: the slots' buffers are reused
+            if self._is_seen:
+                self._show()
             if not self.busy:
                 self.slots = None
                 self.owners = []
@@ -256,10 +259,27 @@ class Lane:
                 request.lane += 1
                 self.queue.put([request])
             else:
-                result: SearchResult = jax.tree.map(lambda x, s=slot: x[s : s + 1], snapshot.results)
-                if self.job.search.named is not unchanged:
-                    inputs = batch([request.example], self.job.fields, self.size.inputs, 1)
-                    arrays = jax.tree.map(jnp.asarray, (result, inputs))
-                    result = self.job.search.named(self.job.model, *arrays)
-                yield request, jax.tree.map(lambda x: np.asarray(x)[0], result)
+                yield request, self._row(snapshot.results, slot, request)
             self.owners[slot] = None
+
+    def _row(self, results: SearchResult, slot: int, request: Request) -> SearchResult:
+        """The result of a slot, with the ids that the task reads."""
+        result: SearchResult = jax.tree.map(lambda x: x[slot : slot + 1], results)
+        if self.job.search.named is not unchanged:
+            inputs = batch([request.example], self.job.fields, self.size.inputs, 1)
+            result = self.job.search.named(self.job.model, *jax.tree.map(jnp.asarray, (result, inputs)))
+        row: SearchResult = jax.tree.map(lambda x: np.asarray(x)[0], result)
+        return row
+
+    @property
+    def _is_seen(self) -> bool:
+        """Whether someone wants to see the unfinished output of a slot."""
+        return any(request is not None and request.partial for request in self.owners)
+
+    def _show(self) -> None:
+        """Shows unfinished outputs to those who want to see them."""
+        assert self.slots is not None
+        results = jax.tree.map(np.asarray, self.programs.partial(self.slots))
+        for slot, request in enumerate(self.owners):
+            if request and request.partial and not request.future.done():
+                request.show(self._row(results, slot, request))

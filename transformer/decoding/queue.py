@@ -1,9 +1,12 @@
-"""Requests that wait to be searched: the longest first, but none is overtaken for ever."""
+"""Requests that wait to be searched: the most urgent first, of these the longest, but none is overtaken for
+ever."""
 
 import heapq
 import itertools
 import logging
+import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
@@ -15,7 +18,12 @@ from transformer.data.sequences import Example
 from transformer.runtime.errors import UserError
 
 log = logging.getLogger("transformer")
+WINDOW = 0.25  # seconds: of requests with deadlines in the same one, the longest is first
 OVERTAKING = 2048  # requests that may be taken before the one that has waited longest
+
+
+class Expired(UserError):
+    """A request was not begun before its deadline."""
 
 
 class SearchThread(threading.Thread):
@@ -33,6 +41,7 @@ class Answer(Future[Any]):
         super().__init__()
         self._notifying = threading.Lock()
         self._notified = False
+        self._is_begun = False
 
     @classmethod
     def of(cls, outputs: Any) -> "Answer":
@@ -41,8 +50,16 @@ class Answer(Future[Any]):
         answer.set_result(outputs)
         return answer
 
+    def begin(self) -> None:
+        """The search of its request begins."""
+        self._is_begun = True
+
+    def running(self) -> bool:
+        """Whether its request is being searched. It can be cancelled nevertheless."""
+        return self._is_begun and not self.done()
+
     def cancel(self) -> bool:
-        """As `Future.cancel`."""
+        """As `Future.cancel`, also while the request is being searched: its slot is given to another."""
         cancelled = super().cancel()
         if cancelled:
             self.set_running_or_notify_cancel()
@@ -88,7 +105,24 @@ class Request:
     extras: Any = None
     lane: int = 0
     """The lane that searches it."""
+    priority: int = 0
+    """Those with a higher one are searched first."""
+    deadline: float | None = None
+    """When it is no longer begun: a time of `time.monotonic`."""
+    partial: Callable[[Any, "Request"], None] | None = None
+    """(a row of the search's arrays, this request), with the best unfinished output, every few steps."""
     future: Answer = field(default_factory=Answer)
+
+    @property
+    def urgency(self) -> tuple[int, float, int]:
+        """What it is ordered by: the least is first."""
+        window = math.inf if self.deadline is None else self.deadline // WINDOW
+        return -self.priority, window, -self.length
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether it was not begun in time."""
+        return self.deadline is not None and not self.future.running() and time.monotonic() >= self.deadline
 
     def deliver(self, result: Any) -> None:
         """Makes the outputs from the search result, and sets them as the future's result, unless it was
@@ -102,6 +136,14 @@ class Request:
                 self._settle(self.future.set_exception, error)
             else:
                 self._settle(self.future.set_result, outputs)
+
+    def show(self, result: Any) -> None:
+        """Passes an unfinished result on. What fails there is logged, and the search goes on."""
+        assert self.partial is not None
+        try:
+            self.partial(result, self)
+        except Exception:
+            log.exception("line %d: what was to be done with an unfinished output failed", self.line)
 
     def fail(self, error: BaseException) -> None:
         """Sets the future's exception, unless it was cancelled or has a result."""
@@ -142,20 +184,28 @@ class Queue:
         return sum(map(len, self._waiting))
 
     def take(self, lane: int, most: int) -> list[Request]:
-        """Removes up to `most` requests: the longest, and before them the oldest if it was overtaken often.
-        Cancelled ones are dropped."""
+        """Removes up to `most` requests, which begin: the most urgent, and before them the oldest if it was
+        overtaken often. Cancelled ones are dropped, and those whose deadline is over fail."""
+        taken, expired = list[Request](), list[Request]()
         with self.changed:
-            return self._waiting[lane].take(most)
+            while len(taken) < most and (some := self._waiting[lane].take(most - len(taken))):
+                for request in some:
+                    (expired if request.is_expired else taken).append(request)
+        for request in taken:
+            request.future.begin()
+        for request in expired:
+            request.fail(Expired(f"line {request.line}: it was not begun before its deadline"))
+        return taken
 
 
 class Waiting:
-    """The requests of one lane, in two orders: by arrival, and by length. Adding one and taking one cost
+    """The requests of one lane, in two orders: by arrival, and by urgency. Adding one and taking one cost
     O(log n)."""
 
     def __init__(self) -> None:
         self._numbers = itertools.count()
         self._by_arrival = OrderedDict[int, Request]()
-        self._by_length: list[tuple[int, int]] = []  # a heap of (-length, number), some of them gone
+        self._by_urgency: list[tuple[tuple[int, float, int], int]] = []  # a heap; some of them are gone
         self._overtaken: tuple[int | None, int] = None, 0  # the oldest at the last take, and how often it was
 
     def __len__(self) -> int:
@@ -165,7 +215,7 @@ class Waiting:
         """Adds a request."""
         number = next(self._numbers)
         self._by_arrival[number] = request
-        heapq.heappush(self._by_length, (-request.length, number))
+        heapq.heappush(self._by_urgency, (request.urgency, number))
 
     def take(self, most: int) -> list[Request]:
         """As `Queue.take`."""
@@ -175,8 +225,8 @@ class Waiting:
         taken = list[Request]()
         if oldest is not None and most and times >= OVERTAKING:
             taken.append(self._by_arrival.pop(oldest))
-        while self._by_length and len(taken) < most:
-            _, number = heapq.heappop(self._by_length)
+        while self._by_urgency and len(taken) < most:
+            _, number = heapq.heappop(self._by_urgency)
             request = self._by_arrival.pop(number, None)
             if request and not request.future.cancelled():
                 taken.append(request)

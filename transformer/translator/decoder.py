@@ -3,8 +3,9 @@
 import hashlib
 import itertools
 import threading
+import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -21,9 +22,10 @@ from transformer.config import (
     Option,
     changed_search,
 )
-from transformer.config.ranges import any_number, true_or_false, whole_number
+from transformer.config.ranges import any_number, seconds, true_or_false, whole_number
 from transformer.data.corpus import Record
 from transformer.data.sequences import length_in_search
+from transformer.decoding.admission import Admission
 from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import SearchHook
 from transformer.decoding.queue import Answer, Request
@@ -88,6 +90,7 @@ class Decoder(Generic[TaskT]):
         self.origin = ""
         self._services: dict[tuple[DecodingConfig, tuple[SearchHook, ...]], SearchService] = {}
         self._lock = threading.Lock()
+        self._admission = Admission()
 
     def __repr__(self) -> str:
         size = count(self.variables)
@@ -259,23 +262,83 @@ class Decoder(Generic[TaskT]):
                 future.cancel()
 
     def submit(
-        self, record: Record, *, n_best: int | None = None, line: int = 1, **options: Option
+        self,
+        record: Record,
+        *,
+        n_best: int | None = None,
+        line: int = 1,
+        priority: int = 0,
+        deadline: float | int | None = None,
+        partial: Callable[[Output], None] | None = None,
+        extras: Extras = NO_EXTRAS,
+        **options: Option,
     ) -> Future[list[Output]]:
-        """Begins to decode a record, and returns at once. Requests of all threads join the same search.
+        """Begins to decode a record, and returns at once. Requests of all threads join the same search, with
+        any options.
 
         Args:
           record: what the task reads.
           n_best: as in `decode`.
           line: its number, for warnings and for sampling.
+          priority: requests with a higher one are searched first.
+          deadline: seconds from now after which the search is not begun any more. Requests with an earlier
+            one are searched first.
+          partial: is called with the best unfinished output every few steps, if the model writes token by
+            token. It runs in the thread that searches, so it must be short.
+          extras: what to return besides.
           options: as in `decode`.
 
         Returns:
-          A future of the outputs, best first. It can be cancelled. Its callbacks run in the thread that
-          searches: they must be short, and cannot wait for other records.
+          A future of the outputs, best first; of `Expired`, if the deadline was over. It can be cancelled,
+          also while it is searched. Its callbacks run in the thread that searches: they must be short, and
+          cannot wait for other records.
+
+        Raises:
+          QueueFull: as many requests as `queue_limit` are not done.
+          UserError: an option is invalid, or the model was closed.
         """
         numbered = whole_number("line", line), record
-        (future,) = self._submit_all([numbered], self.settings(n_best, options), n_best)
-        return future
+        until = None if deadline is None else time.monotonic() + seconds("deadline", deadline)
+        urgency = {"priority": whole_number("priority", priority), "deadline": until}
+        settings = self.settings(n_best, options)
+
+        def show(result: Any, request: Request) -> None:
+            (output,) = self.task.outputs(result, request.record, 1)[:1]
+            partial(output)  # type: ignore[misc]
+
+        self._admission.admit()
+        future: Future[list[Output]] | None = None
+        try:
+            (future,) = self._submit_all(
+                [numbered], settings, n_best, extras, partial=show if partial else None, **urgency
+            )
+            return future
+        finally:
+            self._admission.opened(future)
+
+    @property
+    def queue_limit(self) -> int | None:
+        """How many requests of `submit` may be waiting or searched at once. None, the default: any number."""
+        return self._admission.limit
+
+    @queue_limit.setter
+    def queue_limit(self, limit: int | None) -> None:
+        if limit is not None and whole_number("queue_limit", limit) < 1:
+            raise UserError(f"queue_limit {limit}: must be at least 1, or None")
+        self._admission.limit = limit
+
+    def close(self, drain: bool = True, timeout: float | int | None = None) -> bool:
+        """Accepts no more records, and waits for those that were submitted.
+
+        Args:
+          drain: whether to wait for them. False: they are cancelled.
+          timeout: seconds after which those that are left are cancelled. None: waits until all are done.
+
+        Returns:
+          Whether none had to be cancelled.
+        """
+        until = None if timeout is None else seconds("timeout", timeout)
+        return self._admission.close(true_or_false("drain", drain), until)
 
     def warm_up(self, **options: Option) -> None:
         """Compiles all programs that `decode` with these options can need, except for alignments.
@@ -319,9 +382,12 @@ class Decoder(Generic[TaskT]):
         settings: DecodingConfig,
         n_best: int | None,
         extras: Extras = NO_EXTRAS,
+        **urgency: Any,
     ) -> list[Future[Any]]:
-        """Adds numbered records to the search, and returns the futures of their outputs."""
+        """Adds numbered records to the search, and returns the futures of their outputs. Fields of `Request`
+        say how urgent they are."""
         refuse_forked()
+        self._admission.check()
         filled = {line: record for line, record in records if not self.task.is_empty(record)}
         warned = list(filled) if self._warns else ()
         inputs = search_inputs(self.system, self.task, filled, settings, warned)
@@ -330,7 +396,7 @@ class Decoder(Generic[TaskT]):
         requests = dict[int, Request]()
         for (line, record), example in zip(filled.items(), inputs.examples, strict=True):
             searched = example, length_in_search(example, inputs.fields), line, settings, certain
-            requests[line] = Request(*searched, self.finished, record, n_best, extras)
+            requests[line] = Request(*searched, self.finished, record, n_best, extras, **urgency)
         self._service(settings, inputs).submit(requests.values())
         empty = [line for line, _ in records if line not in requests]
         futures = {line: Answer.of([self.task.empty_output()]) for line in empty}

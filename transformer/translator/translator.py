@@ -4,7 +4,7 @@ import reprlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -267,32 +267,38 @@ class Translator(Decoder[TextToText], Chooser):
         line: int = 1,
         prefix: str = "",
         terms: Sequence[str] = (),
+        alignments: bool = False,
+        token_scores: bool = False,
         source_language: str | None = None,
         target_language: str | None = None,
-        **options: Option,
+        **options: Any,
     ) -> Future[list[Hypothesis]]:
         """Begins to translate a sentence, and returns at once. Sentences of all threads join the same search.
 
         Args:
           record: the sentence.
-          n_best: as in `search`.
+          n_best: as in `search`, and so are `alignments`, `token_scores` and the languages.
           line: its number, for warnings and for sampling.
           prefix: what the translation must begin with.
           terms: words and phrases that must occur in it.
-          source_language: as in `between`.
-          target_language: as in `between`.
-          options: as in `search`.
+          alignments: see `n_best`.
+          token_scores: see `n_best`.
+          source_language: see `n_best`.
+          target_language: see `n_best`.
+          options: as in `search`, and `priority`, `deadline` and `partial` of `Decoder.submit`.
 
         Returns:
-          A future of the translations, best first, without alignments. It can be cancelled. Its callbacks
-          run in the thread that searches: they must be short, and cannot wait for other sentences.
+          As `Decoder.submit`: a future of the translations, best first.
+
+        Raises:
+          QueueFull: as `Decoder.submit`.
+          UserError: as `Decoder.submit`.
         """
         translator = self.between(source_language, target_language)
+        (request,) = make_requests([self.task.source_of(record)], [prefix], [terms])
+        extras = Extras(true_or_false("alignments", alignments), true_or_false("token_scores", token_scores))
         return super(Translator, translator).submit(
-            next(make_requests([self.task.source_of(record)], [prefix], [terms])),
-            n_best=n_best,
-            line=line,
-            **options,
+            request, n_best=n_best, line=line, extras=extras, **options
         )
 
     def score(
