@@ -128,6 +128,7 @@ def search(name: str, quick: bool, matrices: str = "bfloat16") -> Callable[[], R
 
     from transformer.config import changed_search
     from transformer.decoding.queue import Request
+    from transformer.decoding.rules import Rules
     from transformer.decoding.service import SearchService
     from transformer.runtime.compilation import keep_programs
     from transformer.systems.parameters import model_shapes
@@ -143,16 +144,18 @@ def search(name: str, quick: bool, matrices: str = "bfloat16") -> Callable[[], R
     limits: Mapping[str, Any] = {"max_length": length, "min_length": length - 1}  # <eos> is the last token
     settings = changed_search(job.config.decoding, limits)
     variables = {"params": random_params(model_shapes(job.system, job.config)["params"], matrices)}
-    fields = task.input_fields
-    steered = steered_search(job.system, task, settings)
+    rules = Rules.of(settings, task.config.model.special, job.system.required("search").limits)
+    steered = steered_search(job.system, task, settings, [rules])
+    fields = {**task.input_fields, **rules.fields}
     service = SearchService(steered, job.model, variables, settings, fields)
+    read = rules.example(settings)
     rows = rows_of(name, "search", quick)
     sources = batch_of(name, rows, quick)["source"]
     work = {"parameters": size_of(variables), "tokens": rows * length, "steps": length}
 
     def run() -> Result:
         requests = [
-            Request({"source": source}, len(source), line, settings, 1, lambda result, request: result)
+            Request({"source": source} | read, len(source), line, settings, 1, lambda result, request: result)
             for line, source in enumerate(sources)
         ]
         service.submit(requests)

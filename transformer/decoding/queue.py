@@ -138,7 +138,7 @@ class Request:
                 self._settle(self.future.set_result, outputs)
 
     def show(self, result: Any) -> None:
-        """Passes an unfinished result on. What fails there is logged, and the search goes on."""
+        """Passes an unfinished result on. What fails there is logged, and the search continues."""
         assert self.partial is not None
         try:
             self.partial(result, self)

@@ -134,9 +134,9 @@ def row_limits(
     program's options."""
     free = search.limits(inputs, special, replace(options, max_length=None))
     longest = min(free.longest, options.max_length or free.longest)
-    each = free.each + conditions.extra_lengths - options.extra_length
-    each = jnp.clip(each, 1, jnp.minimum(conditions.max_lengths, longest))
-    return Limits(jnp.where(free.each > 0, each, 0), longest)
+    most = jnp.minimum(conditions.max_lengths, longest)
+    limits = jnp.clip(free.each + conditions.extra_lengths - options.extra_length, 1, most)
+    return Limits(jnp.where(free.each > 0, limits, 0), longest)
 
 
 def limits_of_source(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:

@@ -41,9 +41,9 @@ def _exhibit(exhibit: Json) -> str:
     )
     pictures = "".join(map(_picture, exhibit["pictures"]))
     trees = "".join(
-        f'<figure class="wide"><figcaption>{html.escape(each["caption"])}</figcaption>'
-        f"{svg_of(each['caption'], read_tree(each['tree']), set(each['marked']))}</figure>"
-        for each in exhibit.get("trees", [])
+        f'<figure class="wide"><figcaption>{html.escape(tree["caption"])}</figcaption>'
+        f"{svg_of(tree['caption'], read_tree(tree['tree']), set(tree['marked']))}</figure>"
+        for tree in exhibit.get("trees", [])
     )
     texts = table(exhibit["texts"].items()) if exhibit["texts"] else ""
     title = f"<h3>{html.escape(exhibit['title'])}</h3>"
