@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from transformer.data.features.tokenizers import train_tokenizer as train_tokenizer
     from transformer.decoding.admission import QueueFull as QueueFull
     from transformer.decoding.beam import beam_search as beam_search
+    from transformer.decoding.queue import Expired as Expired
     from transformer.decoding.sampling import greedy_search as greedy_search
     from transformer.decoding.sampling import sample as sample
     from transformer.decoding.scores import SearchResult as SearchResult
@@ -80,6 +81,7 @@ _HOMES = {
     ),
     "decoding.admission": ("QueueFull",),
     "decoding.beam": ("beam_search",),
+    "decoding.queue": ("Expired",),
     "decoding.scores": ("SearchResult",),
     "decoding.sampling": ("greedy_search", "sample"),
     "translator.decoder": ("Decoder",),
