@@ -18,6 +18,7 @@ from reference_search import random_variables
 from transformer.cli.models import export_command, import_command
 from transformer.config import BeamConfig, Config, GreedyConfig, TransformerConfig
 from transformer.data.features.tokenizers import train_tokenizer
+from transformer.data.features.vocabulary import SPACE
 from transformer.interop.marian.export import export_marian_files
 from transformer.interop.marian.items import marian_file, parse_yaml
 from transformer.interop.pretrained import export_model, import_model
@@ -292,6 +293,10 @@ def test_several_models_and_missing_vocabularies_are_named(tmp_path):
     with pytest.raises(UserError, match="needs one vocab.spm"):
         import_model(folder, tmp_path / "run")
     (folder / "vocab.en.spm").write_bytes(b"no model")
+    with pytest.raises(UserError, match="is not a SentencePiece model"):
+        import_model(folder, tmp_path / "run")
+    pieces = SPM.read_bytes()
+    (folder / "vocab.en.spm").write_bytes(pieces.replace(SPACE.encode(), b"\xff\xff\xff", 1))
     with pytest.raises(UserError, match="is not a SentencePiece model"):
         import_model(folder, tmp_path / "run")
 

@@ -156,6 +156,11 @@ def test_damaged_folders_are_refused(tmp_path):
     with pytest.raises(UserError, match="hop_length is 100; only 160 is supported"):
         import_model(folder, tmp_path / "run", "en")
     (folder / "preprocessor_config.json").unlink()
+    described = json.loads((folder / "config.json").read_text())
+    for name in ("max_source_positions", "num_mel_bins"):
+        (folder / "config.json").write_text(json.dumps(described | {name: None}))
+        with pytest.raises(UserError, match=r"config\.json: "):
+            import_model(folder, tmp_path / "run", "en")
     (folder / "model.bin").write_bytes(b"\6\0\0\0" + b"\xff" * 40)
     with pytest.raises(UserError, match="model.bin"):
         import_model(folder, tmp_path / "run", "en")

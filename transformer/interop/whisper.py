@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import Config, SpecialIds
+from transformer.config.ranges import check_types
 from transformer.config.recordings import RecordingsConfig
 from transformer.data.features.hub import HubTokenizer
 from transformer.interop import ctranslate2
@@ -65,7 +66,7 @@ def import_whisper(
     pieces = read_pieces(folder)
     described, source, meant = _opened(folder)
     with naming(folder / CONFIG):
-        bands, positions = described["num_mel_bins"], described["max_source_positions"]
+        bands = described["num_mel_bins"]
         _check_sound(folder, bands)
         size = described["vocab_size"]
         ids = {name: pieces.id_of(token) for name, token in _SPECIAL.items()}
@@ -74,22 +75,26 @@ def import_whisper(
         special: Any = SpecialIds(**ids, unk=ids["eos"])  # type: ignore[arg-type]
         options = WHISPER.options(described, source.names)
         model = checked(SpeechConfig(vocab_size=size, special=special, **options))
+        positions = model.of_encoder.max_positions
+        if positions is None:
+            raise UserError("max_source_positions is null, not a whole number")
         plain = pieces.tokenizer(size, special, ())
         if not isinstance(plain, HubTokenizer):
             raise UserError(f"{folder}: Whisper needs tokenizer.json")
         start = _start(plain, meant, language, task)
         tokenizer = HubTokenizer(plain.model, size, special, start)
-    frames = HALVED * positions
-    data = RecordingsConfig(
-        dataset=origin,
-        bands=bands,
-        normalisation="peak",
-        padded_length=frames,
-        max_length=frames,
-        buckets=(frames,),
-        batch_tokens=frames * 8,
-        max_text=model.max_positions,
-    )
+        frames = HALVED * positions
+        data = RecordingsConfig(
+            dataset=origin,
+            bands=bands,
+            normalisation="peak",
+            padded_length=frames,
+            max_length=frames,
+            buckets=(frames,),
+            batch_tokens=frames * 8,
+            max_text=model.max_positions,
+        )
+        check_types("data", data)
     decoding = replace(
         search_from_hub(meant, size),
         renormalise=meant.get("renormalize_logits") is True,

@@ -9,12 +9,11 @@ from dataclasses import asdict, astuple
 from typing import Any, Self
 
 import numpy as np
-import sentencepiece
 
 from transformer.config import SpecialIds
 from transformer.data.features.codes import codes
 from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.features.vocabulary import SPACE, to_utf8, with_pieces
+from transformer.data.features.vocabulary import SPACE, opened, to_utf8, with_pieces
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
@@ -49,8 +48,7 @@ class PiecesTokenizer(Tokenizer):
             to_utf8(word or "")
         if not all(0 <= index < len(words) for index in (*astuple(special), *start)):
             raise UserError(f"{special}: special ids must be below {len(words)}, the size of this vocabulary")
-        self._processor = sentencepiece.SentencePieceProcessor()
-        self._processor.LoadFromSerializedProto(model)
+        self._processor, _ = opened(model)
         self.model, self.words, self.special = model, words, special
         self.start, self.apart = tuple(start), tuple(apart)
         self.vocab_size = len(words)

@@ -27,7 +27,15 @@ from transformer.data.features.subword_sampling import (
     uniform_draws,
 )
 from transformer.data.features.subwords import Subwords
-from transformer.data.features.vocabulary import SPACE, escape, to_utf8, undivided, unescape, with_pieces
+from transformer.data.features.vocabulary import (
+    SPACE,
+    escape,
+    opened,
+    to_utf8,
+    undivided,
+    unescape,
+    with_pieces,
+)
 from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import brief, write_whole
 
@@ -247,8 +255,7 @@ class SentencePieceTokenizer(Tokenizer):
     code_pattern = MADE_HERE
 
     def __init__(self, model: bytes) -> None:
-        processor = sentencepiece.SentencePieceProcessor()
-        processor.LoadFromSerializedProto(model)
+        processor, pieces = opened(model)
         self.special = SpecialIds(
             processor.pad_id(), processor.bos_id(), processor.eos_id(), processor.unk_id()
         )
@@ -260,8 +267,7 @@ class SentencePieceTokenizer(Tokenizer):
         self._byte_ids: dict[int, int] = {}
         self._surfaces: list[bytes] = []
         self._codes: dict[str, int] = {}
-        for index in range(self.vocab_size):
-            piece = processor.IdToPiece(index)
+        for index, piece in enumerate(pieces):
             surface = piece.encode()
             if processor.IsByte(index):
                 surface = bytes([int(piece[1:-1], 16)])

@@ -95,6 +95,17 @@ def train_sentencepiece(
     return model.getvalue()
 
 
+def opened(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str]]:
+    """The processor of a model file, and its pieces. Raises RuntimeError if it is no model, or a piece is no
+    text."""
+    processor = sentencepiece.SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)
+    try:
+        return processor, processor.IdToPiece(list(range(processor.GetPieceSize())))
+    except UnicodeDecodeError as error:
+        raise RuntimeError(str(error)) from error
+
+
 def with_pieces(model: bytes, words: Sequence[str], codes: Sequence[str] = ()) -> bytes:
     """The content of a model file with more pieces: words, of a kind that is never divided and needs no space
     before it, and codes of languages, which no text has."""

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-import sentencepiece
 import yaml
 
 from transformer.config import BeamConfig, DecodingConfig, GreedyConfig, TransformerConfig
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
+from transformer.data.features.vocabulary import opened
 from transformer.interop.architectures.architecture import NEVER_GENERATED, undescribed
 from transformer.interop.conversion import exported_tensors, stored_names
 from transformer.interop.marian.items import Yaml, write_npz
@@ -97,9 +97,7 @@ def _vocabulary(tokenizer: Tokenizer, run: str) -> tuple[bytes, int]:
             content = tokenizer.content()
         case _:
             raise UserError(f"{run}: its vocabulary is not SentencePiece's, as Marian requires")
-    processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(content)
-    pieces = [processor.IdToPiece(index) for index in range(processor.GetPieceSize())]
+    _, pieces = opened(content)
     if isinstance(tokenizer, MarianTokenizer) and tokenizer.words[: len(pieces)] != pieces:
         raise UserError(
             f"{run}: its vocabulary has other ids than its SentencePiece model, which only Hugging Face's "

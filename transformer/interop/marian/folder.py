@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import sentencepiece
-
 from transformer.config import BeamConfig, Config, DataConfig, DecodingConfig, GreedyConfig, TransformerConfig
 from transformer.data.features.marian import MarianTokenizer
 from transformer.data.features.shortlist import Shortlist
+from transformer.data.features.vocabulary import opened
 from transformer.interop.conversion import imported_params
 from transformer.interop.ctranslate2 import is_ctranslate2_folder
 from transformer.interop.marian.items import Yaml, marian_file, parse_yaml
@@ -145,14 +144,13 @@ def _words(vocabulary: Path, pieces: Path) -> tuple[bytes, Words]:
     model = vocabulary if vocabulary.suffix == ".spm" else pieces
     try:
         content = read_bytes(model)
-        processor = sentencepiece.SentencePieceProcessor()
-        processor.LoadFromSerializedProto(content)
+        _, own = opened(content)
     except OSError as error:
         raise UserError(f"{model} cannot be read: {error.strerror}") from error
     except RuntimeError as error:
         raise UserError(f"{model} is not a SentencePiece model") from error
     if model == vocabulary:
-        return content, [processor.IdToPiece(index) for index in range(processor.GetPieceSize())]
+        return content, list(own)
     try:
         numbered = {word: int(str(index)) for word, index in parse_yaml(read_text(vocabulary)).items()}
     except (OSError, ValueError) as error:

@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import sentencepiece
-
 from transformer.config import SpecialIds
 from transformer.data.features.codes import CODE
 from transformer.data.features.hub import HubTokenizer
 from transformer.data.features.pieces import PiecesTokenizer
+from transformer.data.features.vocabulary import opened
 from transformer.interop.reading import CONFIG, TOKENIZER, naming, read_json, tokenizer_options
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import library
@@ -165,12 +164,10 @@ def _made(path: Path, made: Callable[[Path, Json], str]) -> str:
 
 def _pieces(folder: Path, path: Path, model_type: str) -> ListedPieces:
     model = read_bytes(path)
-    processor = sentencepiece.SentencePieceProcessor()
     try:
-        processor.LoadFromSerializedProto(model)
+        _, pieces = opened(model)
     except RuntimeError as error:
         raise UserError(f"{path} is not a SentencePiece model") from error
-    pieces = [processor.IdToPiece(index) for index in range(processor.GetPieceSize())]
     words = LAYOUTS[model_type](folder, pieces)
     return ListedPieces(model, words, [word for word in words if word is not None and word not in pieces[3:]])
 

@@ -4,10 +4,9 @@ tokenizer.json; `files` reads them."""
 import json
 from collections.abc import Iterator
 
-import sentencepiece
-
 from transformer.data.features.codes import CODE
 from transformer.data.features.pieces import PiecesTokenizer
+from transformer.data.features.vocabulary import opened
 from transformer.interop.vocabularies.files import BPE, FAIRSEQ, LANGUAGES, SPIECE, VOCABULARY
 from transformer.runtime.files import Json
 
@@ -20,10 +19,7 @@ def written_pieces(tokenizer: PiecesTokenizer) -> Written | None:
     words = list(tokenizer.words)
     while words and words[-1] is None:  # rows without a word
         words.pop()
-    processor = sentencepiece.SentencePieceProcessor()
-    processor.LoadFromSerializedProto(tokenizer.model)
-    pieces = [processor.IdToPiece(index) for index in range(processor.GetPieceSize())]
-    return next(_layouts(tokenizer.model, words, pieces), None)
+    return next(_layouts(tokenizer.model, words, opened(tokenizer.model)[1]), None)
 
 
 def _layouts(model: bytes, words: list[str | None], pieces: list[str]) -> Iterator[Written]:
