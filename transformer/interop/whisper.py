@@ -75,7 +75,7 @@ def import_whisper(
         special: Any = SpecialIds(**ids, unk=ids["eos"])  # type: ignore[arg-type]
         options = WHISPER.options(described, source.names)
         model = checked(SpeechConfig(vocab_size=size, special=special, **options))
-        positions = model.of_encoder.max_positions
+        positions = model.encoder_stack.max_positions
         if positions is None:
             raise UserError("max_source_positions is null, not a whole number")
         plain = pieces.tokenizer(size, special, ())
