@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from small_run import WORDS, quiet, small_config
+from small_run import quiet, small_config
+from text_tables import data_of, rows, run_of, write
 
 from transformer import PRESETS, DataConfig, Run, Translator
-from transformer.cli.decode import decode_main
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.tables import read_table
 from transformer.data.store import TextRecord
@@ -24,39 +24,8 @@ from transformer.tasks.metrics.scores import bleu
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text_tasks import TASKS, text_task_of
 from transformer.training.loop.train import train
-from transformer.translator.choices import best_temperature
 
 TASK_NAMES = DataConfig.__annotations__["task"].__args__
-NAMED = {"inputs": ("question", "article"), "target": ("answer", "others"), "group": "kind"}
-
-
-def rows(seed, count):
-    """Questions about a list of words: which is the first, or the last?"""
-    random = np.random.default_rng(seed)
-    for _ in range(count):
-        words = random.choice(WORDS, size=random.integers(2, 5))
-        which = int(random.integers(2))
-        question, answer = (("first", words[0]), ("last", words[-1]))[which]
-        row = {"kind": ("begin", "end")[which], "question": question, "article": " ".join(words)}
-        yield row | {"answer": str(answer), "others": [f"the {answer}", "it"] if which else []}
-
-
-def write(folder):
-    for seed, (split, count) in enumerate((("train", 200), ("validation", 12), ("test", 12))):
-        lines = (json.dumps(row) for row in rows(seed, count))
-        (folder / f"{split}.jsonl").write_text("".join(f"{line}\n" for line in lines))
-
-
-def data_of(folder, **options):
-    files = {split: folder / f"{split}.jsonl" for split in ("train", "validation", "test")}
-    files |= {f"{split}_{side}": None for split in files for side in ("source", "target")}
-    return dataclasses.replace(small_config(folder).data, **files, **(NAMED | options))
-
-
-def run_of(folder, **options):
-    config = small_config(folder)
-    config = dataclasses.replace(config, data=data_of(folder, **options))
-    return Run(train(config, folder / "run", watch=quiet()))
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +104,7 @@ def test_trees_become_tokens(tmp_path):
         ("a.tsv", "a\tb\nx\n", "line 2: 1 columns, but line 1 names 2"),
         ("a.tsv", "a\ta\nx\ty\n", "line 1: two columns have the same name"),
         ("a.tsv", "a\tc\nx\ty\n", "line 2: there is no column b, only 'a, c'"),
+        ("a.tsv", "a,b\nx,y\n", "only 'a,b' (columns have tabs between them)"),
     ],
 )
 def test_a_wrong_table(tmp_path, name, text, message):
@@ -143,6 +113,39 @@ def test_a_wrong_table(tmp_path, name, text, message):
     with pytest.raises(UserError) as error:
         list(read_table(path, DataConfig(train=path, inputs=("a",), target=("b",))))
     assert message in str(error.value)
+
+
+def test_a_tree_of_another_sentence(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"source": "a cat", "target": "(NP (DT a) (NN dog))"}\n')
+    with pytest.raises(UserError, match="line 1: the words of target are not those of source: 'a dog'"):
+        list(read_table(path, DataConfig(train=path, task="trees")))
+
+
+def test_a_text_without_its_label(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"source": "a", "target": "b"}\n{"source": "a", "target": ""}\n')
+    with pytest.raises(UserError, match="line 2: target is empty: a text needs a label"):
+        list(read_table(path, DataConfig(train=path, task="labels")))
+
+
+def test_references_that_no_row_has(folder):
+    with pytest.raises(UserError, match="--data.target: no row has a column misspelt"):
+        open_corpus(data_of(folder, target=("answer", "misspelt")))
+
+
+def test_labels_of_the_validation_that_no_training_text_has(tmp_path):
+    folder = tmp_path
+    write(folder)
+    config = dataclasses.replace(small_config(folder), data=data_of(folder, task="labels"))
+    with (folder / "validation.jsonl").open("a") as file:
+        row = next(rows(1, 1))
+        file.write(json.dumps(row | {"answer": "purple"}) + "\n")
+    corpus = open_corpus(config.data)
+    task = text_task_of("labels").create(config, corpus)
+    task.learn(corpus)
+    (note,) = task.decide(corpus)
+    assert note == "the training text has no label 'purple', which the validation text has"
 
 
 @pytest.mark.parametrize(
@@ -195,7 +198,9 @@ def test_every_task_is_trained_and_scored(tmp_path, task):
     """Scores of outputs that are right are 100."""
     write(tmp_path)
     if task == "trees":
-        text = '{"kind": "a", "question": "b", "article": "c", "answer": "(S (N c))"}\n'
+        text = (
+            '{"kind": "a", "question": "b", "article": "c", "answer": "(S (N c))", "others": ["(S (A c))"]}\n'
+        )
         for split in ("train", "validation", "test"):
             (tmp_path / f"{split}.jsonl").write_text(text * 20)
     run = run_of(tmp_path, task=task)
@@ -252,59 +257,6 @@ def test_labels_are_those_of_the_training_text(tmp_path):
         _ = Run(run.path).task
 
 
-# --- choices ---
-
-
-@pytest.fixture(scope="module")
-def classifier(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("labels")
-    write(folder)
-    return run_of(folder, task="labels")
-
-
-def test_probabilities_of_choices_are_forced_scores(classifier):
-    """Of each label alone, divided by their sum; whatever else is in the batch."""
-    translator = Translator.load(classifier.path)
-    sources = ["begin: question: first article: red cat", "end: question: last article: dog"]
-    labels = ["cat", "red dog", "sleeps"]
-    log_p = [[translator.score([source], [label])[0] for label in labels] for source in sources]
-    for source, scores, chosen in zip(sources, log_p, translator.choices(sources, labels), strict=True):
-        expected = np.exp(scores) / np.exp(scores).sum()
-        assert [chosen[label] for label in labels] == pytest.approx(expected, abs=1e-5)
-        assert sum(chosen.values()) == pytest.approx(1)
-        assert list(chosen.values()) == sorted(chosen.values(), reverse=True)
-        assert translator.choices([source], labels) == [pytest.approx(chosen, abs=1e-6)]
-    assert set(translator.choices(sources)[0]) == set(classifier.task.labels)
-
-
-def test_the_best_temperature_is_that_of_the_draws():
-    """Labels are drawn from probabilities; scores that are three times as certain need a temperature of 3."""
-    random = np.random.default_rng(0)
-    logits = random.normal(0, 1, (20_000, 4))
-    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    right = (shares.cumsum(axis=1) > random.random((20_000, 1))).argmax(axis=1)
-    assert best_temperature(3 * logits, right) == pytest.approx(3, rel=0.05)
-    assert best_temperature(logits / 2, right) == pytest.approx(0.5, rel=0.05)
-
-
-def test_choices_on_the_command_line(classifier, tmp_path, monkeypatch, capsys):
-    (tmp_path / "in").write_text("begin: question: first article: red cat\n")
-    arguments = [classifier.path, "--input", tmp_path / "in", "--choices"]
-    expected = Translator.load(classifier.path).choices(["begin: question: first article: red cat"])[0]
-    best = next(iter(expected))
-    status, printed = decoded([*arguments, "trained"], monkeypatch, capsys)
-    assert (status, printed.out) == (0, f"{best}\n")
-    status, printed = decoded([*arguments, "cat", "dog", "--format", "json"], monkeypatch, capsys)
-    assert sum(json.loads(printed.out)["choices"].values()) == pytest.approx(1)
-    (tmp_path / "right").write_text(f"{best}\n")
-    status, printed = decoded([*arguments, "trained", "--reference", tmp_path / "right"], monkeypatch, capsys)
-    assert "accuracy = 100.00" in printed.err
-    for wrong, message in ((["cat"], "at least two"), (["a", "a"], "one is there twice")):
-        status, printed = decoded([*arguments, *wrong], monkeypatch, capsys)
-        assert status == 2
-        assert message in printed.err
-
-
 @pytest.mark.parametrize("name", sorted(REGISTRY))
 def test_every_system_has_the_task_or_is_refused(name):
     config = dataclasses.replace(PRESETS["sentiment"], system=name)
@@ -353,131 +305,6 @@ def test_long_sources_are_cut(folder):
     examples = task.stored_examples(list(corpus.splits["train"])[:20])
     assert max(len(example["source"]) for example in examples) == 8
     assert {example["source"][-1] for example in examples} == {task.special.eos}
-
-
-# --- decoding ---
-
-
-def decoded(arguments, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["decode.py", *map(str, arguments)])
-    status = decode_main()
-    return status, capsys.readouterr()
-
-
-def test_named_inputs_are_read(run, tmp_path, monkeypatch, capsys):
-    """From JSON, columns and mappings: the same text, so the same output."""
-    row = {"kind": "end", "question": "last", "article": f"{WORDS[0]} {WORDS[1]}"}
-    text = f"end: question: last article: {WORDS[0]} {WORDS[1]}"
-    translator = Translator.load(run.path)
-    expected = translator.translate(text)
-    assert translator.translate(row) == expected
-    assert translator.translate([row, text]) == [expected] * 2
-    forms = {"--jsonl": json.dumps(row), "--tsv": "\t".join(row.values())}
-    for option, line in forms.items():
-        (tmp_path / "in").write_text(f"{line}\n")
-        status, printed = decoded([run.path, option, "--input", tmp_path / "in"], monkeypatch, capsys)
-        assert (status, printed.err) == (0, printed.err)
-        assert (status, printed.out) == (0, f"{expected}\n")
-    with pytest.raises(UserError, match="question is missing: this model reads kind and"):
-        translator.translate([{"kind": "end"}])
-
-
-@pytest.fixture(scope="module")
-def lengths_run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("lengths")
-    write(folder)
-    return run_of(folder, task="summaries", inputs=("target-length", "article"), target=("answer",), group="")
-
-
-def test_the_length_of_a_target_is_read(tmp_path):
-    """Without a column of this name it is counted in words; a column of this name is read as it is."""
-    rows = [{"text": "a b c", "short": ["x y", "z"]}, {"text": "d", "short": "x", "target-length": 7}]
-    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    data = DataConfig(train=tmp_path / "t.jsonl", inputs=("target-length", "text"), target=("short",))
-    sources = [record.source for record in read_table(data.train, data)]
-    assert sources == ["target-length: 2 text: a b c", "target-length: 7 text: d"]
-
-
-def test_the_length_of_an_output_is_asked_for(lengths_run, tmp_path, monkeypatch, capsys):
-    """By an option, by a field of a line, or in a mapping; all give the model the same text."""
-
-    def read(lines, *more):
-        (tmp_path / "in").write_text(lines)
-        options = [lengths_run.path, "--format", "json", "--input", tmp_path / "in", *more]
-        status, printed = decoded(options, monkeypatch, capsys)
-        assert status == 0
-        return [json.loads(line)["source"] for line in printed.out.splitlines()]
-
-    words = " ".join(WORDS[:2])
-    whole = f"target-length: 2 article: {words}"
-    assert read(f"{words}\n{whole}\n", "--target-length", 2) == [whole, whole]
-    lines = [{"article": words}, {"article": words, "target-length": 3}]
-    jsonl = "".join(json.dumps(line) + "\n" for line in lines)
-    assert read(jsonl, "--target-length", 2, "--jsonl") == [whole, whole.replace("2", "3")]
-    translator = Translator.load(lengths_run.path)
-    mapping = {"target-length": 2, "article": words}
-    assert translator.translate([mapping]) == translator.translate([whole])
-
-
-@pytest.mark.parametrize(
-    ("lines", "options", "complaint"),
-    [
-        ("a b\n", [], "begin with target-length: "),
-        ('{"article": "a b"}\n', ["--jsonl"], "target-length is missing: .*--target-length 12"),
-        ("a b\n", ["--target-length", -1], "must be a number of words"),
-    ],
-)
-def test_a_missing_length_is_refused(lengths_run, tmp_path, monkeypatch, capsys, lines, options, complaint):
-    (tmp_path / "in").write_text(lines)
-    status, printed = decoded([lengths_run.path, "--input", tmp_path / "in", *options], monkeypatch, capsys)
-    assert status == 2
-    assert re.search(complaint, printed.err)
-
-
-def test_a_model_that_reads_no_length_refuses_one(run, tmp_path, monkeypatch, capsys):
-    (tmp_path / "in").write_text("")
-    options = [run.path, "--target-length", 3, "--input", tmp_path / "in"]
-    status, printed = decoded(options, monkeypatch, capsys)
-    assert status == 2
-    assert "this model reads kind and question and article" in printed.err
-
-
-def test_a_conversation(tmp_path, monkeypatch, capsys):
-    """Each line is read after the earlier turns: lines and answers. An empty line begins anew."""
-    config = small_config(tmp_path)
-    path = train(config, tmp_path / "run", watch=quiet())
-    translator = Translator.load(path)
-    lines = ["red cat", "dog", "bird", "", "blue dog"]
-    turns, expected = [], []
-    for line in lines:
-        if not line:
-            turns, answer = [], ""
-        else:
-            answer = translator.translate(" <turn> ".join([*turns, line]))
-            turns = [*turns, line, answer][-3:]
-        expected.append(answer)
-    (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
-    arguments = [path, "--input", tmp_path / "in", "--history"]
-    status, printed = decoded([*arguments, "3"], monkeypatch, capsys)
-    assert (status, printed.out.splitlines()) == (0, expected)
-    status, printed = decoded([*arguments, "3", "--tsv"], monkeypatch, capsys)
-    assert status == 2
-    assert "--history: leave out --tsv" in printed.err
-
-
-def test_several_files_of_references(run, tmp_path, monkeypatch, capsys):
-    (tmp_path / "in").write_text("end: question: last article: a\n" * 2)
-    (tmp_path / "one").write_text("a\n\n")
-    (tmp_path / "two").write_text("b\nc\n")
-    arguments = [run.path, "--input", tmp_path / "in", "--reference", tmp_path / "one", tmp_path / "two"]
-    status, printed = decoded(arguments, monkeypatch, capsys)
-    assert status == 0
-    assert "F1 = " in printed.err
-    assert "exact match = " in printed.err
-    (tmp_path / "two").write_text("b\n")
-    status, printed = decoded(arguments, monkeypatch, capsys)
-    assert status == 2
-    assert "two has 1" in printed.err
 
 
 # --- a task of one's own ---

@@ -48,10 +48,11 @@ class DecodeArguments:
     """Read lines of up to five columns, with tabs between them: a sentence, the beginning of its translation,
     terms that must occur in its translation, with | between them, and the codes of source and target
     language. All but the sentence may be empty or left out. The last word of a beginning may be incomplete; a
-    space after it completes it."""
+    space after it completes it. A model with several inputs reads a column for each, in the order of its
+    --data.inputs, in place of the sentence."""
     jsonl: bool = False
     """Read lines that are JSON objects, with the fields source, prefix, terms (a list), source_language and
-    target_language, of which only source is needed."""
+    target_language, of which only source is needed; in its place, the inputs that a model has by name."""
     glossary: Path | None = None
     """Glossary file: a term, a tab and its translation on each line. Where a sentence has the term, its
     translation has that translation."""

@@ -1,6 +1,7 @@
 """What a line of decode.py's input has beside a sentence: columns of --tsv, or fields of --jsonl."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.config import DataConfig
@@ -30,9 +31,9 @@ def request_of(number: int, line: str, arguments: DecodeArguments, data: DataCon
     names = data.input_names if data.input_names != COLUMNS[:1] else ()
     try:
         if arguments.jsonl:
-            request, named = _of_object(line, names)
+            request, named = _of_object(line, names, data.target if data.has_columns else ())
         elif arguments.tsv:
-            request, named = _of_columns(line, names)
+            request, named = _of_columns(number, line, names)
         else:
             request, named = TranslationRequest(line), {}
         return request._replace(source=source_of(named or request.source, data, arguments.target_length))
@@ -40,11 +41,11 @@ def request_of(number: int, line: str, arguments: DecodeArguments, data: DataCon
         raise UserError(f"line {number}: {error}") from None
 
 
-Named = dict[str, str]
+Named = dict[str, Any]
 """Inputs by name, if a model has several."""
 
 
-def _of_columns(line: str, names: Sequence[str]) -> tuple[TranslationRequest, Named]:
+def _of_columns(number: int, line: str, names: Sequence[str]) -> tuple[TranslationRequest, Named]:
     columns = line.split("\t")
     inputs, others = names or COLUMNS[:1], COLUMNS[1:]
     if len(columns) > len(inputs) + len(others):
@@ -53,16 +54,19 @@ def _of_columns(line: str, names: Sequence[str]) -> tuple[TranslationRequest, Na
             f"{len(columns)} columns; --tsv reads {reads}, a prefix and terms, source and target language, "
             "with tabs between them"
         )
+    if number == 1 and columns[: len(inputs)] == list(names):
+        raise UserError("it names the columns, as in training files: leave it out")
+    named = dict(zip(names, columns, strict=False)) if any(columns[: len(inputs)]) else {}
     columns += [""] * (len(inputs) + len(others) - len(columns))
     prefix, terms, *languages = columns[len(inputs) :]
     source_language, target_language = (language.strip() or None for language in languages)
     listed = tuple(filter(None, map(str.strip, terms.split("|"))))
-    named = dict(zip(names, columns, strict=False)) if any(columns[: len(inputs)]) else {}
     source = "" if names else columns[0]
     return TranslationRequest(source, "", prefix, listed, source_language, target_language), named
 
 
-def _of_object(line: str, names: Sequence[str]) -> tuple[TranslationRequest, Named]:
+def _of_object(line: str, names: Sequence[str], targets: Sequence[str]) -> tuple[TranslationRequest, Named]:
+    """Named inputs are read as they are, and targets, which rows for training have too, are not."""
     if not line.strip():
         return TranslationRequest(""), {}
     try:
@@ -70,17 +74,16 @@ def _of_object(line: str, names: Sequence[str]) -> tuple[TranslationRequest, Nam
     except (ValueError, RecursionError) as error:
         raise UserError(f"--jsonl reads a JSON object on each line ({error})") from None
     known = (*names, *COLUMNS)
-    if unknown := sorted(fields.keys() - set(known)):
+    if unknown := sorted(fields.keys() - {*known, *targets}):
         raise UserError(f"--jsonl has no field {brief(unknown[0])}; it reads {', '.join(known)}")
     terms = fields.get("terms") or []
-    texts = {name: fields.get(name) or "" for name in known if name != "terms"}
-    texts |= {name: str(texts[name]) for name in names if type(texts[name]) in (int, float)}
+    texts = {name: fields.get(name) or "" for name in COLUMNS if name not in ("terms", *names)}
     for name, value in [*texts.items(), *(("terms", term) for term in terms if isinstance(terms, list))]:
         if not isinstance(value, str):
             raise UserError(f"{name} must be text, not {brief(repr(value))}")
     if not isinstance(terms, list):
         raise UserError("terms must be a list of words and phrases")
-    named = {name: one_line(texts[name]) for name in names} if not texts["source"] else {}
+    source = one_line(texts.get("source", ""))
+    named = {name: fields.get(name) for name in names} if not source else {}
     languages = texts["source_language"] or None, texts["target_language"] or None
-    source = one_line(texts["source"])
     return TranslationRequest(source, "", texts["prefix"], tuple(terms), *languages), named

@@ -153,8 +153,17 @@ class Translations(Texts):
         if arguments.target_length < 0:
             raise UserError(f"--target-length {arguments.target_length}: must be a number of words")
         source_of("", self.translator.task.data, arguments.target_length)
+        if arguments.history and not self.translator.tokenizers[0].knows(TURN.strip()):
+            raise UserError(
+                f"--history: the vocabulary of this model has no {TURN.strip()}, so it was not trained on "
+                "conversations"
+            )
         if arguments.choices:
-            self.translator.check_choices(self._labels, arguments.temperature_of_choices)
+            if (arguments.n_best or 1) > 1:
+                raise UserError("--n-best: --choices writes one label; --format json has all of them")
+            unknown = self.translator.check_choices(self._labels, arguments.temperature_of_choices)
+            if unknown:
+                log.warning("--choices: the training text has no label %s", ", ".join(unknown))
         if arguments.rescore_weights and not arguments.rescore:
             raise UserError("--rescore-weights needs --rescore RUN: it weighs those runs")
         ranked = (
@@ -285,11 +294,12 @@ class Translations(Texts):
         labels = self._labels
         for group in _groups(lines, TOGETHER):
             requests = [(number, self.request_parser(number, line)) for number, line in group]
-            texts = [request.source for _, request in requests]
+            texts = [request.source for _, request in requests if has_text(request.source)]
             temperature = self.arguments.temperature_of_choices
-            shares = self.translator.choices(texts, labels, temperature=temperature) if texts else []
-            for (number, request), probable in zip(requests, shares, strict=True):
-                label, share = next(iter(probable.items()))
+            shares = iter(self.translator.choices(texts, labels, temperature=temperature) if texts else [])
+            for number, request in requests:
+                probable = next(shares) if has_text(request.source) else {}
+                label, share = next(iter(probable.items()), ("", 0.0))
                 about = {"line": number, "source": request.source, "choices": probable}
                 forms = {
                     "text": label,
@@ -330,7 +340,7 @@ class Translations(Texts):
         return self.translator.tokenizers[0].for_source(source).pieces(tokens)
 
     def read_object(self, about: Json) -> str:
-        return next(iter(about["choices"])) if "choices" in about else super().read_object(about)
+        return next(iter(about["choices"]), "") if "choices" in about else super().read_object(about)
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
         from transformer.tasks.metrics.segmentation import OPTION

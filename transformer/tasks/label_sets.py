@@ -146,7 +146,7 @@ class LabelSets(Classification):
         return {
             MICRO_F1: lambda evaluation: micro_f1(*self.both(evaluation), self.labels),
             MACRO_F1: lambda evaluation: macro_f1(*self.both(evaluation), self.labels),
-            EXACT_SETS: lambda evaluation: label_accuracy(*self.both(evaluation)),
+            EXACT_SETS: lambda evaluation: label_accuracy(*self.both(evaluation), EXACT_SETS),
         }
 
     def overview(self, evaluation: Evaluation) -> Sequence[Table]:

@@ -48,6 +48,16 @@ class Classification(Overview, TextToText):
         self.labels = tuple(sorted(counts))
         self.counts = tuple(counts[label] for label in self.labels)
 
+    def decide(self, corpus: Corpus) -> list[str]:
+        """Also reports labels of the validation text that no training text has."""
+        known = set(self.labels)
+        targets = (self.labels_of(record[1]) for record in corpus.splits["validation"])
+        if unknown := sorted({label for labels in targets for label in labels} - known):
+            more = f" and {len(unknown) - 1:,} more" * (len(unknown) > 1)
+            note = f"the training text has no label {brief(unknown[0])}{more}, which the validation text has"
+            return [*super().decide(corpus), note]
+        return super().decide(corpus)
+
     @classmethod
     def load(cls, config: Config, folder: Path) -> Self:
         """Also with the labels of labels.json, if this is a run of such a task."""

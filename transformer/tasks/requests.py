@@ -1,17 +1,18 @@
 """What is asked of a translation."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import NamedTuple
 
 from transformer.config import DataConfig
-from transformer.data.sources.tables import TARGET_LENGTH, joined
+from transformer.config.corpus import TextTaskName
+from transformer.data.sources.tables import TARGET_LENGTH, input_text, joined
 from transformer.data.store import DirectedPair, Pair, TextRecord
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.text import without_formatting
 
-Source = str | Mapping[str, str | int]
-"""A sentence, or for a model with named inputs each by its name."""
+Source = str | Mapping[str, str | int | Sequence[str]]
+"""A sentence, or for a model with named inputs each by its name, such as a list of turns."""
 
 
 class TranslationRequest(NamedTuple):
@@ -104,7 +105,7 @@ def source_of(value: object, data: DataConfig, target_length: int = 0) -> str:
         value = {others[0]: value}
     if isinstance(value, Mapping):
         columns = {**value, **(lengths if not value.get(TARGET_LENGTH) else {})}
-        inputs = {name: _input(columns, name, reads) for name in names}
+        inputs = {name: _input(columns, name, reads, data.task) for name in names}
         return joined(inputs, data.inputs, inputs[data.group] if data.group else "")
     text = sentence(value)
     if len(names) > 1 and not data.group and text and not text.startswith(named):
@@ -112,15 +113,12 @@ def source_of(value: object, data: DataConfig, target_length: int = 0) -> str:
     return text
 
 
-def _input(inputs: Mapping[str, object], name: str, reads: str) -> str:
-    """An input by name; a number as it is written."""
-    value = inputs.get(name)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(value)
-    if not isinstance(value, str) or (name == TARGET_LENGTH and not value):
+def _input(inputs: Mapping[str, object], name: str, reads: str, task: TextTaskName) -> str:
+    """An input by name, as in training."""
+    if inputs.get(name) is None or (name == TARGET_LENGTH and not inputs[name]):
         how = " (--target-length 12)" if name == TARGET_LENGTH else ""
         raise UserError(f"{name} is missing: {reads}{how}")
-    return value
+    return input_text(inputs, name, task)
 
 
 def _none(values: Iterable[object]) -> bool:

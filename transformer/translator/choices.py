@@ -119,9 +119,12 @@ class Chooser(ABC):
         indices = np.array([names.index(label) for label in expected])
         return best_temperature(self._log_p(texts, names), indices)
 
-    def check_choices(self, labels: Sequence[str], temperature: float) -> None:
-        """Raises UserError as `choices`."""
-        probabilities(np.zeros((1, len(self._labels(labels)))), temperature)
+    def check_choices(self, labels: Sequence[str], temperature: float) -> list[str]:
+        """Those of the labels that the training text lacks, if its labels are known. Raises UserError as
+        `choices`."""
+        names, known = self._labels(labels), getattr(self.task, "labels", ())
+        probabilities(np.zeros((1, len(names))), temperature)
+        return [name for name in names if known and name not in known]
 
     def _labels(self, labels: Sequence[str]) -> list[str]:
         known = getattr(self.task, "labels", ())

@@ -301,6 +301,8 @@ class Decoder(Generic[TaskT]):
         until = None if deadline is None else time.monotonic() + seconds("deadline", deadline)
         urgency = {"priority": whole_number("priority", priority), "deadline": until}
         settings = self.settings(n_best, options)
+        if partial is not None and not callable(partial):
+            raise UserError(f"partial must be a function, not {type(partial).__name__}")
 
         def show(result: Any, request: Request) -> None:
             (output,) = self.task.outputs(result, request.record, 1)[:1]

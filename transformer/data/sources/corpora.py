@@ -257,13 +257,17 @@ def _text_files(data: DataConfig, progress: Progress) -> Corpus:
     check_text(data)
     readers = {split: _reader(data, split) for split in SPLITS}
     split_readers = {split: reader for split, reader in readers.items() if reader}
-    counts = Counter[Direction]()
+    counts, referenced = Counter[Direction](), Counter[bool]()
     digests = {}
     for split, reader in split_readers.items():
         pairs: Iterable[Any] = progress(f"reading, {split}", reader(), None)
         if data.directions and split == "train":
             pairs = counting(pairs, counts)
+        if len(data.target) > 1:
+            pairs = _noting(pairs, referenced)
         digests[split] = _digest(pairs)
+    if len(data.target) > 1 and not referenced[True]:
+        raise UserError(f"--data.target: no row has a column {' or '.join(data.target[1:])}; leave it out")
     for split, digest in digests.items():
         if digest == _digest([]):
             raise UserError(f"{_files(data, split)[0]} is empty: there is no {split} text in it")
@@ -318,6 +322,13 @@ def _texts(pair: Pair | store.DirectedPair) -> tuple[str, ...]:
 
 def _hash(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=8).digest()
+
+
+def _noting(records: Iterable[store.TextRecord], referenced: Counter[bool]) -> Iterator[store.TextRecord]:
+    """Records, counted by whether they have further references."""
+    for record in records:
+        referenced[bool(record.references)] += 1
+        yield record
 
 
 def _digest(pairs: Iterable[Any]) -> str:

@@ -70,14 +70,28 @@ def record_of(row: Mapping[str, Any], data: DataConfig) -> TextRecord:
     group = _text(row, data.group) if data.group else ""
     if data.group and not group:
         raise UserError(f"{data.group} is empty: it must say what is asked (--data.group)")
-    between = " " if data.task == "trees" else TURN
     first, *further = data.target
     target, *references = _targets(row, first, data.task)
     row = {TARGET_LENGTH: len(target.split()), **row}
-    texts = {name: between.join(_texts(row, name)) for name in data.inputs}
+    texts = {name: input_text(row, name, data.task) for name in data.inputs}
+    if data.task == "trees" and len(texts) == 1:
+        (sentence,) = texts.values()
+        if sentence.split() != (words := list(read_tree(target).words())):
+            raise UserError(
+                f"the words of {first} are not those of {data.inputs[0]}: {brief(' '.join(words))}"
+            )
     for name in further:
         references += _targets(row, name, data.task) if row.get(name) else []
     return TextRecord(joined(texts, data.inputs, group), target, tuple(references), group)
+
+
+def input_text(row: Mapping[str, Any], name: str, task: TextTaskName) -> str:
+    """The text of an input; of a list, its turns or, for a parser, its words.
+
+    Raises:
+      UserError: it is missing, or something else than text.
+    """
+    return (" " if task == "trees" else TURN).join(_texts(row, name))
 
 
 def _targets(row: Mapping[str, Any], name: str, task: TextTaskName) -> list[str]:
@@ -87,6 +101,8 @@ def _targets(row: Mapping[str, Any], name: str, task: TextTaskName) -> list[str]
         return [SEPARATOR.join(texts)]
     if not texts:
         raise UserError(f"{name} is an empty list: give at least one text")
+    if task == "labels" and not all(texts):
+        raise UserError(f"{name} is empty: a text needs a label")
     if task == "trees":
         try:
             return [linearised(read_tree(text)) for text in texts]
@@ -106,7 +122,8 @@ def _texts(row: Mapping[str, Any], name: str) -> list[str]:
 def _text(row: Mapping[str, Any], name: str) -> str:
     """The text of a column in one line; a number as it is written."""
     if name not in row:
-        raise UserError(f"there is no column {name}, only {brief(', '.join(row))}")
+        separated = "" if len(row) > 1 else " (columns have tabs between them)"
+        raise UserError(f"there is no column {name}, only {brief(', '.join(row))}{separated}")
     value = row[name]
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)

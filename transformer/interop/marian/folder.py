@@ -144,13 +144,13 @@ def _words(vocabulary: Path, pieces: Path) -> tuple[bytes, Words]:
     model = vocabulary if vocabulary.suffix == ".spm" else pieces
     try:
         content = read_bytes(model)
-        _, own = opened(content)
+        _, listed = opened(content)
     except OSError as error:
         raise UserError(f"{model} cannot be read: {error.strerror}") from error
     except RuntimeError as error:
         raise UserError(f"{model} is not a SentencePiece model") from error
     if model == vocabulary:
-        return content, list(own)
+        return content, list(listed)
     try:
         numbered = {word: int(str(index)) for word, index in parse_yaml(read_text(vocabulary)).items()}
     except (OSError, ValueError) as error:

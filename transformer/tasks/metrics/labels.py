@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from transformer.tasks.metrics.scores import Metric, Score
+from transformer.tasks.metrics.scores import ACCURACY, Metric, Score
 
 Labels = Sequence[str | Collection[str]]
 """For each text its label, or a set of labels. How often a label is in a set does not count."""
@@ -38,13 +38,13 @@ class Confusion(NamedTuple):
     """Row: the expected label. Column: the output; the last one counts outputs that are no label."""
 
 
-def label_accuracy(hypotheses: Labels, references: Labels) -> Score:
-    """Percentage of texts with the right label, or with exactly the right set of labels."""
+def label_accuracy(hypotheses: Labels, references: Labels, metric: Metric = ACCURACY) -> Score:
+    """Percentage of texts with the right label, or with exactly the right set of labels (`EXACT_SETS`)."""
     pairs = zip(hypotheses, references, strict=True)
     right = sum(_set(output) == _set(expected) for output, expected in pairs)
     share = 100 * right / max(len(references), 1)
     signature = f"{right} of {len(references)} right"
-    return Score(share, signature, f"accuracy = {share:.2f} ({signature})")
+    return Score(share, signature, f"{metric.title} = {share:.2f} ({signature})")
 
 
 def micro_f1(hypotheses: Labels, references: Labels, labels: Sequence[str] | None = None) -> Score:
