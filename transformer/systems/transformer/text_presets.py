@@ -18,7 +18,7 @@ GROUP = "text tasks"
 
 
 def text_config(
-    data: DataConfig, steps: int, longest_output: int, d_model: int = 128, num_layers: int = 2
+    data: DataConfig, steps: int, longest_output: int, d_model: int = 128, **options: Any
 ) -> Config:
     """A small Transformer for a corpus.
 
@@ -27,11 +27,11 @@ def text_config(
       steps: of training.
       longest_output: tokens of an output.
       d_model: width.
-      num_layers: of encoder and decoder each.
+      options: of the model.
     """
     return Config(
         model=TransformerConfig(
-            num_layers=num_layers, d_model=d_model, d_ff=2 * d_model, num_heads=4, dropout=0.0, norm="pre"
+            num_layers=2, d_model=d_model, d_ff=2 * d_model, num_heads=4, dropout=0.0, norm="pre", **options
         ),
         data=data,
         optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=steps // 10),
@@ -96,7 +96,11 @@ TEXT_PRESETS = {
     ),
     "answering": Preset(
         text_config(
-            _data("stories", "answers", "question story", "answer", 80, max_target_length=6), 1200, 6
+            _data("stories", "answers", "question story", "answer", 80, max_target_length=6),
+            2400,
+            6,
+            d_model=64,
+            positions="rotary",
         ),
         "stories, a question, and its answer; F1 and exact match as of SQuAD",
         GROUP,
@@ -108,12 +112,13 @@ TEXT_PRESETS = {
                 "translation",
                 "turns",
                 "reply",
-                120,
+                176,
                 tokenizer="unigram",
                 max_target_length=24,
             ),
             1200,
             24,
+            positions="rotary",
         ),
         "conversations, and a reply to what was said turns before",
         GROUP,
