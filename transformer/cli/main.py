@@ -22,6 +22,7 @@ COMMANDS = {
     "import": ("transformer.cli.models", "import_main", "import a pretrained model as a run"),
     "export": ("transformer.cli.models", "export_main", "export to transformers and CTranslate2"),
     "shortlist": ("transformer.cli.shortlist", "shortlist_main", "make the lexical shortlist of a run"),
+    "serve": ("transformer.serve.command", "serve_main", "serve runs over HTTP"),
     "report": ("transformer.cli.models", "report_main", "write the page of a run, compare several runs"),
 }
 """Name: module, function, what it does."""

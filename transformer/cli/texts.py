@@ -56,13 +56,7 @@ class Texts(Writer):
 
     def output_fields(self, output: Any) -> Json:
         """An output, in a JSON object."""
-        fields = {name: getattr(output, name) for name in ("text", "tokens", "score", "log_probability")}
-        for name in "token_log_probabilities", "entropies":
-            if (numbers := getattr(output, name, None)) is not None:
-                fields[name] = [round(number, 4) for number in numbers]
-                fields["perplexity"] = round(output.perplexity, 4)
-        if (alignment := getattr(output, "alignment", None)) is not None:
-            fields["alignment"] = [[round(float(weight), 4) for weight in row] for row in alignment]
+        fields: Json = output.to_json()
         return fields
 
     def read_object(self, about: Json) -> str:

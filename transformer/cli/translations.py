@@ -330,14 +330,8 @@ class Translations(Texts):
 
     def _source_tokens(self, request: TranslationRequest) -> list[str]:
         """The subwords of a truncated source: the columns of an alignment, except <eos>."""
-        source = request.source
-        if not has_text(source):
-            return []
         translator = self.translator.between(request.source_language, request.target_language)
-        ids = translator.source_row(source, **self.options)[0]
-        special = self.translator.task.special
-        tokens = [index for index in ids if index not in (special.pad, special.eos)]
-        return self.translator.tokenizers[0].for_source(source).pieces(tokens)
+        return translator.source_tokens(request.source, **self.options)
 
     def read_object(self, about: Json) -> str:
         return next(iter(about["choices"]), "") if "choices" in about else super().read_object(about)

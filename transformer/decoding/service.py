@@ -81,13 +81,23 @@ class SearchService:
                 bound = functools.partial(search, model, copies[worker])
                 return [BatchSearch(bound, options, fields, queue, rows)]
 
-        self._workers = Workers(queue, searchers, devices)
+        self._queue, self._workers = queue, Workers(queue, searchers, devices)
 
     def submit(self, requests: Collection[Request]) -> None:
         """Adds requests to the queue, each for the first lane that is long enough."""
         for request in requests:
             request.lane = next(i for i, length in enumerate(self._lengths) if length >= request.length)
         self._workers.submit(requests)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait to be searched."""
+        return len(self._queue)
+
+    @property
+    def busy(self) -> int:
+        """How many are being searched."""
+        return self._workers.busy
 
     def prepare(self) -> None:
         """Compiles all programs, on each device."""

@@ -68,6 +68,7 @@ class Workers:
         self._searchers = searchers
         self._devices = devices
         self._running: set[int] = set()
+        self._searching: dict[int, Sequence[Searcher]] = {}  # of each worker that has some
 
     def submit(self, requests: Iterable[Request]) -> None:
         """Adds requests to the queue."""
@@ -82,6 +83,11 @@ class Workers:
                     ).start()
                     self._running.add(worker)  # it cannot end before: the queue is locked
 
+    @property
+    def busy(self) -> int:
+        """How many requests are being searched."""
+        return sum(searcher.busy for some in list(self._searching.values()) for searcher in some)
+
     def prepare(self) -> None:
         """Compiles all programs, on each device."""
         for worker, device in enumerate(self._devices):
@@ -95,7 +101,7 @@ class Workers:
         with jax.default_device(self._devices[worker]):
             while self._has_work(worker, searchers):
                 try:
-                    searchers = searchers or list(self._searchers(worker))
+                    searchers = self._searching[worker] = searchers or list(self._searchers(worker))
                 except BaseException as error:
                     for lane in range(self.queue.lanes):
                         for request in self.queue.take(lane, len(self.queue)):
@@ -120,6 +126,7 @@ class Workers:
             while not len(self.queue):
                 if time.monotonic() > end or not threading.main_thread().is_alive():
                     self._running.remove(worker)
+                    self._searching.pop(worker, None)
                     return False
                 self.queue.changed.wait(LOOK)
             return True

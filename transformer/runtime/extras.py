@@ -10,6 +10,7 @@ EXTRAS = {
     **dict.fromkeys(("soundfile", "soxr", "jiwer"), "'.[speech]'"),
     **dict.fromkeys(("gcsfs", "s3fs"), "'.[remote]'"),
     **dict.fromkeys(("rouge_score", "seqeval"), "'.[tasks]'"),
+    **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "'.[serve]'"),
     "PIL": "'.[pictures]'",
     "tokenizers": "'.[pretrained]'",
     "jieba": "'.[chinese]'",

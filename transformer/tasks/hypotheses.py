@@ -10,16 +10,19 @@ from jaxtyping import Float
 from transformer.config import SpecialIds
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.decoding.scores import SearchResult
+from transformer.runtime.files import Json
 from transformer.tasks.metrics.consensus import expected_chrf
-from transformer.tasks.plain import Plain
+from transformer.tasks.plain import Plain, rounded
 
 
 @dataclass(frozen=True, eq=False)
 class Hypothesis(Plain):
-    """One output for one input: a translation, or what was said. `json.dumps(hypothesis.to_dict())` writes it
-    as JSON, and `json.dumps(found, default=Hypothesis.to_dict)` whatever a search returned."""
+    """One output for one input: a translation, or what was said. `json.dumps(hypothesis.to_json())` writes it
+    as decode.py does, `json.dumps(hypothesis.to_dict())` all of its fields, and
+    `json.dumps(found, default=Hypothesis.to_dict)` whatever a search returned."""
 
     computed = ("perplexity",)
+    written = ("text", "tokens", "score", "log_probability")
 
     text: str
     tokens: tuple[str, ...]
@@ -49,6 +52,18 @@ class Hypothesis(Plain):
     def perplexity(self) -> float:
         """exp(-log_probability / |Y|), where |Y| is the number of its tokens, counting <eos>."""
         return math.exp(min(-self.log_probability / max(len(self.ids), 1), 700))
+
+    def to_json(self) -> Json:
+        """As `Plain.to_json`, with alignments and numbers of tokens in four digits if they were requested."""
+        values = super().to_json()
+        if self.token_log_probabilities is not None:
+            values["token_log_probabilities"] = rounded(self.token_log_probabilities)
+            values["perplexity"] = round(self.perplexity, 4)
+        if self.entropies is not None:
+            values["entropies"] = rounded(self.entropies)
+        if self.alignment is not None:
+            values["alignment"] = [rounded(row) for row in self.alignment]
+        return values
 
 
 def hypotheses(

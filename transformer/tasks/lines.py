@@ -13,6 +13,8 @@ class Lines(ABC):
 
     writer: ClassVar[str] = "transformer.cli.writer"
     """The module whose `WRITER` is what decode.py writes."""
+    service: ClassVar[str] = ""
+    """The module whose `SERVICE` is what a server does with its runs; empty: they are not served."""
 
     @abstractmethod
     def record(self, line: str) -> Record:

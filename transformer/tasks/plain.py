@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,12 +17,19 @@ class Plain:
 
     computed: ClassVar[tuple[str, ...]] = ()
     """Properties that the dictionary has besides the fields."""
+    written: ClassVar[tuple[str, ...]] = ()
+    """The fields that `to_json` has. Empty: all."""
 
     def to_dict(self) -> Json:
         """The fields by their names, as JSON values: arrays and tuples are lists, parts are dictionaries.
         What was not requested is omitted; a number that is not finite is None."""
         values = self.fields() | {name: getattr(self, name) for name in self.computed}
         return {name: _plain(value) for name, value in values.items() if value is not None}
+
+    def to_json(self) -> Json:
+        """What decode.py and a server write of it in JSON: values for `json.dumps`."""
+        values = self.to_dict()
+        return {name: values[name] for name in self.written or values if name in values}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Plain) or type(other) is not type(self):
@@ -36,6 +44,11 @@ class Plain:
         """The fields by their names, as they are."""
         declared: Any = self
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(declared)}
+
+
+def rounded(numbers: Sequence[float] | np.ndarray) -> list[float | None]:
+    """Numbers with the four digits that JSON has; None: it is not finite."""
+    return [round(float(number), 4) if math.isfinite(number) else None for number in numbers]
 
 
 def _equal(value: Any, other: Any) -> bool:

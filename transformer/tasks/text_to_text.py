@@ -61,6 +61,7 @@ class TextToText(TextInLanguages, Lines):
 
     unit = "pairs"
     writer = "transformer.cli.translations"
+    service = "transformer.serve.translation"
     inputs = ("source",)
 
     def __init__(self, config: Config, tokenizers: Tokenizers, shortlist: Shortlist | None = None) -> None:

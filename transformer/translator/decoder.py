@@ -329,6 +329,16 @@ class Decoder(Generic[TaskT]):
             raise UserError(f"queue_limit {limit}: must be at least 1, or None")
         self._admission.limit = limit
 
+    @property
+    def waiting(self) -> int:
+        """How many records wait to be searched."""
+        return sum(service.waiting for service in list(self._services.values()))
+
+    @property
+    def searching(self) -> int:
+        """How many are being searched: the slots in use."""
+        return sum(service.busy for service in list(self._services.values()))
+
     def close(self, drain: bool = True, timeout: float | int | None = None) -> bool:
         """Accepts no more records, and waits for those that were submitted.
 

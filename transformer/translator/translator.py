@@ -18,6 +18,7 @@ from transformer.runs.run import Run
 from transformer.runtime.arrays import shard_rows
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.forks import refuse_forked
+from transformer.runtime.text import has_text
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.requests import Source, make_requests
 from transformer.tasks.text_tasks import text_task_of
@@ -381,6 +382,19 @@ class Translator(Decoder[TextToText], Chooser):
         settings = self.settings(None, options)
         (ids,) = self.task.ids([source], self.tokenizers[0], settings.buckets[-1])
         return padded([ids], bucket_of(len(ids), settings), 1, self.task.special.pad)
+
+    def source_tokens(self, source: str, **options: Option) -> list[str]:
+        """The subwords of a source sentence that a search with these options reads: the columns of an
+        alignment, except <eos>."""
+        if not has_text(source):
+            return []
+        special = self.task.special
+        ids = [
+            index
+            for index in self.source_row(source, **options)[0]
+            if index not in (special.pad, special.eos)
+        ]
+        return self.tokenizers[0].for_source(source).pieces(ids)
 
     def as_trained(self, hypothesis: Hypothesis) -> str:
         """A translation in the form of this model's training text: as subwords if that is presegmented."""

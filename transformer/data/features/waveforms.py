@@ -55,15 +55,26 @@ def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
         too few a second, or samples that are not numbers from -1 to 1; or the libraries for audio are not
         installed.
     """
-    library("soundfile")
     try:
         with open_regular(path) as content:
-            wave, channel = _read(content, path, rate)
-            if channel is not None:
-                log.warning("%s: its channels cancel out, so only channel %d is heard", path, channel + 1)
-                wave, _ = _read(content, path, rate, channel)
+            return read_recording(content, path, rate)
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: {unreadable(error)}") from error
+
+
+def read_recording(content: BinaryIO, name: Path | str, rate: int = RATE) -> Float[np.ndarray, " samples"]:
+    """As `read_audio`, of an open file or of `io.BytesIO`.
+
+    Args:
+      content: the file.
+      name: what messages call it.
+      rate: of the waveform.
+    """
+    library("soundfile")
+    wave, channel = _read(content, name, rate)
+    if channel is not None:
+        log.warning("%s: its channels cancel out, so only channel %d is heard", name, channel + 1)
+        wave, _ = _read(content, name, rate, channel)
     return wave
 
 
@@ -77,13 +88,17 @@ def unreadable(error: OSError | ValueError) -> str:
 
 
 def _read(
-    content: BinaryIO, path: Path, rate: int, channel: int | None = None
+    content: BinaryIO, path: Path | str, rate: int, channel: int | None = None
 ) -> tuple[Float[np.ndarray, " samples"], int | None]:
     """The waveform of one channel, or of the mean of all; and the channel to hear alone if all cancel out."""
-    os.lseek(content.fileno(), 0, os.SEEK_SET)
+    content.seek(0)
+    in_memory = isinstance(content, io.BytesIO)
+    if not in_memory:
+        os.lseek(content.fileno(), 0, os.SEEK_SET)
     try:
         # the descriptor, since soundfile reads formats from names
-        with library("soundfile").SoundFile(content.fileno(), closefd=False) as file:
+        source = content if in_memory else content.fileno()
+        with library("soundfile").SoundFile(source, closefd=False) as file:
             file.seekable = lambda: False  # it would seek after each block, which fails where a FLAC ends
             file_rate = file.samplerate
             frames = 0
@@ -117,7 +132,7 @@ def _read(
     return wave, None if channel is not None else loudest_alone(powers)
 
 
-def _most(file: Any, path: Path) -> int:
+def _most(file: Any, path: Path | str) -> int:
     """The most frames that may be read. Raises UserError if the header announces more, or is wrong."""
     file_rate = file.samplerate
     cut = CUT.search(file.extra_info)
@@ -133,7 +148,7 @@ def _most(file: Any, path: Path) -> int:
     return most
 
 
-def _too_long(path: Path, seconds: float) -> UserError:
+def _too_long(path: Path | str, seconds: float) -> UserError:
     return UserError(f"{path}: longer than {math.floor(seconds):,} s: cut it into shorter files")
 
 

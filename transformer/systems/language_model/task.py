@@ -50,6 +50,8 @@ log = logging.getLogger("transformer")
 class Generated(Plain):
     """What follows a prompt. `json.dumps(generated.to_dict())` writes it as JSON."""
 
+    written = ("text", "tokens", "score", "log_probability")
+
     text: str
     """Without the prompt."""
     tokens: tuple[str, ...]
@@ -74,6 +76,7 @@ class LanguageModelling(TextTask, Lines):
     criterion = BITS
     unit = "documents"
     writer = "transformer.systems.language_model.writer"
+    service = "transformer.systems.language_model.service"
     decodes = False
     inputs = ("source",)
 

@@ -16,6 +16,7 @@ from transformer.data.sources.recordings import Recording, features, recording
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
 from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
 from transformer.systems.speech.task import SpeechToText
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.timing import Segment, Word, timed
@@ -38,6 +39,13 @@ class Transcript(Hypothesis):
     """With their times, if requested."""
     segments: tuple[Segment, ...] = ()
     """Parts of the text with their times, if timestamps were requested."""
+
+    def to_json(self) -> Json:
+        """As `Hypothesis.to_json`, with words and segments if there are some."""
+        words = [{"word": word.text, "start": word.start, "end": word.end} for word in self.words]
+        segments = [segment.to_dict() for segment in self.segments]
+        parts = {"words": words, "segments": segments}
+        return super().to_json() | {name: some for name, some in parts.items() if some}
 
 
 class Transcriber(Decoder[SpeechToText]):

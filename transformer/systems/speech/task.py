@@ -65,6 +65,7 @@ class SpeechToText(Recordings, TextTask):
     # Scores
 
     writer = "transformer.systems.speech.writer"
+    service = "transformer.systems.speech.service"
 
     @property
     def criterion(self) -> Metric:  # type: ignore[override]

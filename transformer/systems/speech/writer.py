@@ -97,13 +97,8 @@ class Transcriptions(Texts):
 
     def output_fields(self, output: Transcript) -> Json:
         fields = super().output_fields(output)
-        if self.arguments.times:
-            fields["words"] = [
-                {"word": word.text, "start": word.start, "end": word.end} for word in output.words
-            ]
-        if self.arguments.timestamps:
-            fields["segments"] = [segment.to_dict() for segment in output.segments]
-        return fields
+        asked = {"words": self.arguments.times, "segments": self.arguments.timestamps}
+        return fields | {name: fields.get(name, []) for name, is_asked in asked.items() if is_asked}
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
         if not self.references:

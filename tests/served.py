@@ -1,0 +1,37 @@
+"""Servers of tests: in this process, with a client that asks them."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from small_translator import small_translator
+
+from transformer.serve.app import server_app
+from transformer.serve.limits import ALLOWED, Limits
+from transformer.serve.service import Service
+from transformer.serve.translation import Translations
+
+
+def translations(
+    name: str = "small", allowed: Any = ALLOWED, limits: Limits | None = None, **given: Any
+) -> Translations:
+    """A run that translates between invented languages, with random parameters."""
+    return Translations(name, small_translator(**given), allowed, limits or Limits(), ("xx", "yy"))
+
+
+@contextlib.contextmanager
+def asked(
+    *services: Service, limits: Limits | None = None, token: str = "", warm: bool = False
+) -> Iterator[TestClient]:
+    """A client of a server in this process, which is ready. Without `warm` it compiles programs when they are
+    needed."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not warm:
+            patch.setattr(Service, "preparations", lambda service: iter(()))
+        app = server_app(services, limits or Limits(), token)
+        with TestClient(app, raise_server_exceptions=False) as client:
+            while not app.state.readiness.is_ready:
+                pass
+            yield client

@@ -1,0 +1,150 @@
+"""The server: what it answers is what the library returns, and what it refuses it says in a sentence."""
+
+import json
+
+import pytest
+from served import asked, translations
+
+from transformer.serve.limits import ALLOWED, Limits
+
+LIMITS = Limits(texts=4, characters=40, body=2_000)
+TEXT = "red green blue"
+
+
+@pytest.fixture(scope="module")
+def service():
+    return translations(limits=LIMITS)
+
+
+@pytest.fixture(scope="module")
+def client(service):
+    with asked(service, limits=LIMITS) as client:
+        yield client
+
+
+def test_translations_are_those_of_the_library(service, client):
+    texts = [TEXT, "cat", ""]
+    more = {"alignments": True, "token_scores": True}
+    answer = client.post("/translate", json={"text": texts, "n_best": 2, **more})
+    assert answer.status_code == 200
+    expected = service.decoder.search(texts, n_best=2, **more)
+    found = answer.json()
+    assert found["model"] == "small"
+    assert [output["hypotheses"] for output in found["outputs"]] == [
+        [hypothesis.to_json() for hypothesis in some] for some in expected
+    ]
+    assert [output["source_tokens"] for output in found["outputs"]] == [TEXT.split(), ["cat"], []]
+
+
+def events(text: str) -> list[tuple[str, dict]]:
+    """Server-sent events."""
+    parts = [block.split("\n") for block in text.split("\n\n") if block]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in parts]
+
+
+def test_outputs_are_seen_as_they_grow(service, client):
+    long = {"extra_length": 3, "min_length": 5}
+    answer = client.post("/translate", json={"text": [TEXT, "cat"], "stream": True, **long})
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    found = events(answer.text)
+    assert found[-1] == ("done", {"model": "small"})
+    outputs = {data["index"]: data["hypotheses"][0]["text"] for name, data in found if name == "output"}
+    expected = service.decoder.translate([TEXT, "cat"], **long)
+    assert outputs == dict(enumerate(expected))
+    for name, data in found:
+        if name == "partial":
+            assert len(data["text"].split()) <= 8
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "message"),
+    [
+        (b"{", 422, "the body is not JSON: "),
+        (b"", 422, "the body is missing"),
+        (b"[]", 422, "the body: "),
+        (b"[" * 1_900, 400, "parsing the body"),
+        (b'{"text": "\\ud800"}', 422, "the body: it has half of a surrogate pair"),
+        (b'{"text": "a", "seed": NaN}', 422, "seed: "),
+        (b'{"text": 1}', 422, "text: input should be a valid string"),
+        (b"{}", 422, "text is missing"),
+        (b'{"text": []}', 422, "text: the list is empty"),
+        (b'{"text": "a", "rows": 1000}', 422, "rows: there is no such field"),
+        (b'{"text": "a", "beam_size": 8}', 422, "beam_size: there is no such field"),
+        (b'{"text": "a", "model": "/etc/passwd"}', 422, "model '/etc/passwd': no such run does this"),
+        (b'{"text": "a", "n_best": 9}', 422, "n_best 9: must be at least 1 and at most 3"),
+        (
+            b'{"text": "a", "extra_length": 9}',
+            422,
+            "extra_length 9, max_length None: there is room for 3",
+        ),
+        (b'{"text": "a", "max_length": 0}', 422, "max_length must be from 1 to 100,000"),
+        (b'{"text": "a", "temperature": 1}', 422, "temperature: there is no such field"),
+        (b'{"text": "a", "source_language": "de"}', 422, "source_language: the texts of this model begin"),
+        (b'{"text": ["a", "b", "c", "d", "e"]}', 422, "text: 5 texts, and a request may have 4: divide them"),
+        (b'{"text": "%s"}' % (b"a" * 41), 422, "text 1: 41 characters, and it may have 40: divide it"),
+        (b'{"text": "%s"}' % (b"a" * 2_000), 413, "the body has more than 2,000 bytes: send less"),
+    ],
+)
+def test_what_is_wrong_is_said_in_a_sentence(client, body, status, message):
+    answer = client.post("/translate", content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, list(answer.json())) == (status, ["error"])
+    assert message in answer.json()["error"]
+    assert "\n" not in answer.json()["error"]
+
+
+def test_scores_are_those_of_the_library(service, client):
+    pairs = {"text": ["red green", "cat"], "target": ["blue dog", "bird"]}
+    found = client.post("/score", json=pairs).json()
+    expected = service.decoder.score(pairs["text"], pairs["target"])
+    assert [score["log_probability"] for score in found["scores"]] == pytest.approx(expected.tolist())
+    answer = client.post("/score", json={"text": "cat"})
+    assert (answer.status_code, answer.json()) == (
+        422,
+        {"error": "target is missing: run small scores translations"},
+    )
+
+
+def test_it_says_what_it_is_and_what_it_does(client):
+    assert client.get("/health").json() == client.get("/ready").json() == {"status": "ok"}
+    (model,) = client.get("/models").json()["models"]
+    assert model["endpoints"] == ["/translate", "/score"]
+    assert model["options"] == [name for name in ALLOWED if name not in ("temperature", "top_p")]
+    described = client.get("/openapi.json").json()
+    others = {"/languages", "/models", "/health", "/ready", "/metrics"}
+    assert set(described["paths"]) == {"/translate", "/score"} | others
+    for path in "/translate", "/score":
+        content = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+        for example in content["examples"].values():
+            text = json.dumps(example["value"])
+            assert client.post(path, content=text).status_code in (200, 422)
+    assert "alignments" in described["components"]["schemas"]["AskedTranslations"]["properties"]
+    metrics = client.get("/metrics").text
+    assert 'transformer_requests_total{endpoint="/score",status="200"}' in metrics
+    assert 'transformer_slots_in_use{run="small"} 0.0' in metrics
+    assert 'transformer_waiting_texts{run="small"} 0.0' in metrics
+    assert 'transformer_request_seconds_bucket{endpoint="/translate",le="0.01"}' in metrics
+    assert client.get("/generate").status_code == client.post("/transcribe").status_code == 404
+    assert client.get("/nothing").json() == {"error": "Not Found"}
+
+
+def test_a_token_is_needed_if_the_server_has_one(service):
+    with asked(service, token="secret") as client:
+        for path in "/translate", "/score":
+            for headers in {}, {"Authorization": "Bearer wrong"}:
+                answer = client.post(path, json={"text": "cat"}, headers=headers)
+                assert (answer.status_code, answer.json()["error"]) == (401, "the token is missing or wrong")
+        assert client.get("/metrics").status_code == 401
+        assert client.get("/health").status_code == client.get("/").status_code == 200
+        known = {"Authorization": "Bearer secret"}
+        assert client.post("/translate", json={"text": "cat"}, headers=known).status_code == 200
+        own = {"q": "cat", "source": "xx", "target": "yy"}
+        assert client.post("/translate", json={**own, "api_key": "secret"}).status_code == 200
+        assert client.post("/translate", data={**own, "api_key": "wrong"}).status_code == 401
+
+
+def test_before_it_is_ready_it_says_so(service):
+    with asked(service) as client:
+        client.app.state.readiness.is_ready = False
+        for answer in client.get("/ready"), client.post("/translate", json={"text": "cat"}):
+            assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+        assert client.get("/health").status_code == 200

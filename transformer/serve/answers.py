@@ -1,0 +1,216 @@
+"""Answers to requests that search: whole, or as events while outputs grow. When a client disconnects, what it
+asked for is cancelled."""
+
+import asyncio
+import json
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor, Future
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import Response, StreamingResponse
+
+from transformer.decoding.admission import QueueFull
+from transformer.runtime.files import Json
+from transformer.serve.gate import Disconnected
+from transformer.serve.messages import Asked
+from transformer.serve.metrics import Metrics
+from transformer.serve.refusals import UNAVAILABLE, JsonResponse, later, refusal_of
+from transformer.serve.service import Service
+
+STOPPING = later(UNAVAILABLE, "the server is stopping")
+
+
+class Answers:
+    """Answers requests of clients.
+
+    Args:
+      metrics: of the server.
+      pool: threads that prepare searches and write their outputs, so that the server's own never waits.
+    """
+
+    def __init__(self, metrics: Metrics, pool: Executor) -> None:
+        self.metrics, self.pool = metrics, pool
+        self._latest = 0.0  # seconds that a search took
+
+    async def begun(self, service: Service, asked: Asked, items: Sequence[Any]) -> "Work":
+        """A search that has begun. Arguments and errors are those of `search`."""
+        work = Work(service, asked, items)
+        try:
+            await work.begin(self.pool)
+        except QueueFull as error:
+            raise refusal_of(error, math.ceil(self._latest) or 1) from error
+        return work
+
+    async def outputs(self, request: Request, work: "Work") -> list[Any]:
+        """The outputs of all items.
+
+        Raises:
+          Disconnected: the client is gone.
+        """
+        start = time.monotonic()
+        outputs = await unless_gone(request, work)
+        self._latest = time.monotonic() - start
+        self.metrics.searched(work.service.name, (best for best, *_ in outputs))
+        return outputs
+
+    async def search(
+        self, request: Request, service: Service, asked: Asked, items: Sequence[Any]
+    ) -> Response:
+        """The outputs of a search.
+
+        Args:
+          request: of the client.
+          service: the run that is asked.
+          asked: the request's fields.
+          items: what is searched.
+
+        Raises:
+          UserError: as `Decoder.submit`.
+        """
+        work = await self.begun(service, asked, items)
+        if asked.stream:
+            return Events(work, self._written)
+        outputs = await self.outputs(request, work)
+        written = await self.run(lambda: [written_output(work, *pair) for pair in enumerate(outputs)])
+        return JsonResponse({"model": service.name, "outputs": written})
+
+    async def _written(self, work: "Work", index: int, outputs: list[Any]) -> Json:
+        """The outputs of an item as JSON, when others are still searched."""
+        self.metrics.searched(work.service.name, outputs[:1])
+        return await self.run(written_output, work, index, outputs)
+
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Calls a function in another thread."""
+        return await asyncio.get_running_loop().run_in_executor(self.pool, function, *arguments)
+
+
+def written_output(work: "Work", index: int, outputs: list[Any]) -> Json:
+    """The outputs of an item as JSON."""
+    return work.service.answer(work.items[index], outputs, work.asked)
+
+
+class Work:
+    """What a request searches."""
+
+    def __init__(self, service: Service, asked: Asked, items: Sequence[Any]) -> None:
+        self.service, self.asked, self.items = service, asked, items
+        self.futures: list[Future[Any]] = []
+        self.shown: dict[int, Any] = {}
+        """The latest unfinished output of an item that was not sent yet."""
+        self.changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._is_cancelled = False
+
+    async def begin(self, pool: Executor) -> None:
+        """Submits all items, or none.
+
+        Raises:
+          UserError: as `Decoder.submit`.
+        """
+        try:
+            await self._loop.run_in_executor(pool, self._submit)
+        except BaseException:
+            self.cancel()
+            raise
+
+    def _submit(self) -> None:
+        for index, item in enumerate(self.items):
+            partial = self._partial(index) if self.asked.stream else None
+            self.futures.append(self.service.submit(item, self.asked, index + 1, partial))
+            if self._is_cancelled:  # meanwhile, in another thread
+                self.cancel()
+                return
+
+    def _partial(self, index: int) -> Callable[[Any], None]:
+        def show(output: Any) -> None:
+            self._loop.call_soon_threadsafe(self._show, index, output)
+
+        return show
+
+    def _show(self, index: int, output: Any) -> None:
+        self.shown[index] = output
+        self.changed.set()
+
+    def cancel(self) -> None:
+        """Ends what is not done."""
+        self._is_cancelled = True
+        for future in list(self.futures):
+            future.cancel()
+
+
+async def unless_gone(request: Request, work: Work) -> list[Any]:
+    """The outputs of all items.
+
+    Raises:
+      Disconnected: the client is gone.
+      Refusal: the decoder was closed.
+    """
+    results: asyncio.Future[list[Any]] = asyncio.gather(*map(asyncio.wrap_future, work.futures))
+    gone = asyncio.ensure_future(disconnected(request))
+    either: set[asyncio.Future[Any]] = {results, gone}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if not results.done():
+            raise Disconnected
+        if any(future.cancelled() for future in work.futures):
+            raise STOPPING
+        return results.result()
+    finally:
+        gone.cancel()
+        results.cancel()
+        work.cancel()
+
+
+async def disconnected(request: Request) -> None:
+    """Returns when the client is gone."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class Events(StreamingResponse):
+    """Server-sent events: `partial` with the best unfinished output of a text, `output` with its outputs,
+    `error`, and `done` at the end. A client that reads slowly misses unfinished outputs, and nothing else."""
+
+    def __init__(self, work: Work, write: Callable[[Work, int, list[Any]], Any]) -> None:
+        super().__init__(self._events(work, write), media_type="text/event-stream")
+        self.headers["Cache-Control"] = "no-store"
+        self.headers["X-Accel-Buffering"] = "no"
+        self.work = work
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Sends them."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.work.cancel()
+
+    async def _events(self, work: Work, write: Callable[[Work, int, list[Any]], Any]) -> AsyncIterator[str]:
+        waiting = {asyncio.wrap_future(future): index for index, future in enumerate(work.futures)}
+        for future in waiting:
+            future.add_done_callback(lambda _: work.changed.set())
+        while waiting:
+            await work.changed.wait()
+            work.changed.clear()
+            done = {future: index for future, index in waiting.items() if future.done()}
+            for index in done.values():
+                work.shown.pop(index, None)
+            while work.shown:
+                index, output = work.shown.popitem()
+                yield event("partial", {"index": index, "text": output.text})
+            for future, index in done.items():
+                del waiting[future]
+                try:
+                    if future.cancelled():
+                        raise STOPPING
+                    yield event("output", {"index": index, **await write(work, index, future.result())})
+                except Exception as error:
+                    yield event("error", {"index": index, "error": refusal_of(error).message})
+        yield event("done", {"model": work.service.name})
+
+
+def event(name: str, data: Json) -> str:
+    """A server-sent event."""
+    return f"event: {name}\ndata: {json.dumps(data)}\n\n"

@@ -1,0 +1,78 @@
+"""The application of a server: its endpoints, behind its gate."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+import transformer
+from transformer.runtime.errors import UserError
+from transformer.serve import libretranslate
+from transformer.serve.answers import Answers
+from transformer.serve.endpoints import of_runs, of_server
+from transformer.serve.gate import Gate
+from transformer.serve.libretranslate import FormsAsJson
+from transformer.serve.limits import Limits
+from transformer.serve.metrics import Metrics
+from transformer.serve.readiness import Readiness
+from transformer.serve.refusals import Refusal, refuse
+from transformer.serve.service import Service
+
+log = logging.getLogger("transformer")
+PREPARING = 4  # threads that prepare searches and write their outputs
+
+
+def server_app(services: Sequence[Service], limits: Limits, token: str = "") -> FastAPI:
+    """The application of a server.
+
+    Args:
+      services: of the runs; the first that can do what is asked does it, if a request names none.
+      limits: of requests.
+      token: that requests must bring; empty: none.
+    """
+    readiness = Readiness(services)
+    metrics = Metrics(services)
+    preparing, scoring = ThreadPoolExecutor(PREPARING, "prepare"), ThreadPoolExecutor(1, "score")
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        warming = asyncio.get_running_loop().run_in_executor(None, readiness.warm_up)
+        try:
+            yield
+        finally:
+            readiness.stop()
+            await warming
+            for service in services:
+                service.decoder.close(timeout=limits.seconds)
+            for pool in preparing, scoring:
+                pool.shutdown(cancel_futures=True)
+
+    app = FastAPI(
+        title="transformer",
+        version=transformer.__version__,
+        description='Trained models. What is not served is answered with JSON: {"error": "a sentence"}.',
+        lifespan=lifespan,
+        docs_url=None,  # pages that load scripts from elsewhere
+        redoc_url=None,
+    )
+    app.state.readiness = readiness
+    app.include_router(of_runs(services, readiness, Answers(metrics, preparing), scoring))
+    app.include_router(of_server(services, readiness, metrics))
+    for error in Refusal, UserError, RequestValidationError, HTTPException, Exception:
+        app.add_exception_handler(error, refuse)
+    app.add_middleware(FormsAsJson)
+    app.add_middleware(
+        Gate,
+        limits=limits,
+        metrics=metrics,
+        token=token,
+        hearing={service.search.path for service in services if service.search.hears},
+        named=set(app.openapi()["paths"]),
+        key_of=libretranslate.key_of,
+    )
+    return app

@@ -1,0 +1,172 @@
+"""The endpoints of a server: of its runs, each only if one of them can do it, and of the server itself."""
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body, Depends, Query, Request
+from fastapi.responses import HTMLResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from transformer.runtime.errors import UserError, nearest
+from transformer.runtime.files import Json
+from transformer.serve.answers import Answers
+from transformer.serve.libretranslate import (
+    EXAMPLE,
+    PATH,
+    LibreTranslation,
+    either,
+    languages,
+    service_and_fields,
+    translated,
+)
+from transformer.serve.messages import AskedScores, Endpoint, with_options
+from transformer.serve.metrics import Metrics
+from transformer.serve.page import page_of_services
+from transformer.serve.readiness import Readiness
+from transformer.serve.refusals import JsonResponse
+from transformer.serve.service import Service
+
+JSON: dict[int | str, dict[str, Any]] = {
+    status: {"description": what}
+    for status, what in {
+        413: "the body is too large",
+        422: "something in the request is wrong",
+        429: "there is no room; Retry-After has the seconds to wait",
+        503: "the server is not ready, or the time was over",
+    }.items()
+}
+"""What is answered to a request that is not served: JSON with `error`, a sentence."""
+
+
+def named(services: Sequence[Service], name: str | None) -> Service:
+    """The run of a request. Raises UserError if there is none of this name."""
+    if name is None:
+        return services[0]
+    by_name = {service.name: service for service in services}
+    if name not in by_name:
+        raise UserError(f"model {name!r}: no such run does this{nearest(name, by_name) or '; see /models'}")
+    return by_name[name]
+
+
+def of_runs(
+    services: Sequence[Service], readiness: Readiness, answers: Answers, scoring: Executor
+) -> APIRouter:
+    """What runs do.
+
+    Args:
+      services: of the runs.
+      readiness: of their programs.
+      answers: to searches.
+      scoring: the thread that scores.
+    """
+    router = APIRouter(dependencies=[Depends(readiness.check)], responses=JSON)
+    endpoints = {service.search.path: service.search for service in services}
+    for path, endpoint in endpoints.items():
+        able = [service for service in services if service.search.path == path]
+        add_search(router, endpoint, able, answers)
+    if scorers := [service for service in services if service.scores]:
+        add_scores(router, scorers, scoring)
+    return router
+
+
+def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], answers: Answers) -> None:
+    """An endpoint that searches.
+
+    Args:
+      router: what it is added to.
+      endpoint: what can be asked.
+      able: the runs that can do it.
+      answers: to searches.
+    """
+    fields = with_options(endpoint, dict.fromkeys(option for service in able for option in service.options))
+    examples: dict[str, Any] = {"default": {"value": endpoint.example}}
+
+    async def hear(request: Request, asked: Any) -> Response:
+        return await answers.search(request, named(able, asked.model), asked, [await request.body()])
+
+    async def search(request: Request, asked: Any) -> Response:
+        service = named(able, asked.model)
+        return await answers.search(request, service, asked, service.items(asked))
+
+    async def translate(request: Request, asked: Any) -> Response:
+        if not isinstance(asked, LibreTranslation):
+            return await search(request, asked)
+        service, own = service_and_fields(asked, able, fields)
+        work = await answers.begun(service, own, service.items(own))
+        return JsonResponse(translated(asked, await answers.outputs(request, work)))
+
+    options: Json = {"summary": endpoint.about, "name": endpoint.path[1:]}
+    if endpoint.hears:
+        recording = {"schema": {"type": "string", "format": "binary"}}
+        options["openapi_extra"] = {"requestBody": {"required": True, "content": {"audio/*": recording}}}
+        function, kind = hear, Annotated[fields, Query()]
+    elif endpoint.path == PATH:
+        examples["LibreTranslate"] = {"value": EXAMPLE}
+        function, kind = translate, Annotated[either(fields), Body(openapi_examples=examples)]
+    else:
+        function, kind = search, Annotated[fields, Body(openapi_examples=examples)]
+    function.__annotations__["asked"] = kind
+    router.post(endpoint.path, **options)(function)
+    if endpoint.path == PATH:
+
+        @router.get("/languages", summary="The languages of texts, and those they are translated to.")
+        async def list_languages() -> Response:
+            return JsonResponse(languages(able))
+
+
+def add_scores(router: APIRouter, able: Sequence[Service], scoring: Executor) -> None:
+    """The endpoint for scores of given texts.
+
+    Args:
+      router: what it is added to.
+      able: the runs that have scores.
+      scoring: the thread that computes them.
+    """
+    pair = {"text": "A dog runs.", "target": "Ein Hund rennt."}
+    examples: dict[str, Any] = {"default": {"value": pair}}
+
+    @router.post("/score", summary="The log-probabilities of given texts, in nats.")
+    async def score(asked: Annotated[AskedScores, Body(openapi_examples=examples)]) -> Response:
+        service = named(able, asked.model)
+        assert service.scores
+        loop = asyncio.get_running_loop()
+        scores = await loop.run_in_executor(scoring, service.scores, asked)
+        return JsonResponse({"model": service.name, "scores": scores})
+
+
+def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metrics) -> APIRouter:
+    """What a server says of itself.
+
+    Args:
+      services: of the runs.
+      readiness: of their programs.
+      metrics: of the server.
+    """
+    router = APIRouter()
+    page = page_of_services(services)
+
+    @router.get("/", include_in_schema=False)
+    async def form() -> Response:
+        return HTMLResponse(page)
+
+    @router.get("/health", summary="Whether the server runs.")
+    async def health() -> Response:
+        return JsonResponse({"status": "ok"})
+
+    @router.get(
+        "/ready", summary="Whether all programs are compiled.", dependencies=[Depends(readiness.check)]
+    )
+    async def ready() -> Response:
+        return JsonResponse({"status": "ok"})
+
+    @router.get("/metrics", summary="Metrics in the format of Prometheus.")
+    async def measured() -> Response:
+        return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
+
+    @router.get("/models", summary="The runs, and what each can do.")
+    async def models() -> Response:
+        return JsonResponse({"models": [service.about() for service in services]})
+
+    return router

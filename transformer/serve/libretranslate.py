@@ -1,0 +1,124 @@
+"""The shape of LibreTranslate's API, so that its clients work unchanged: `/translate` with q, source, target
+and format, and `/languages`. Forms are read as JSON."""
+
+import json
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+from urllib.parse import parse_qs
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
+from transformer.serve.gate import App, Message, Receive, Send, replayed
+from transformer.serve.messages import Asked, Sent
+from transformer.serve.service import Service
+
+FORM = "application/x-www-form-urlencoded"
+PATH = "/translate"
+ANY = "auto"
+"""The source language of a client that leaves it open."""
+EXAMPLE = {"q": "A dog runs.", "source": "en", "target": "de", "format": "text"}
+OWN, OTHER = "own", "libretranslate"
+"""The two shapes of a request."""
+
+
+class LibreTranslation(Sent):
+    """Texts to translate, as clients of LibreTranslate ask for it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    q: str | list[str] = Field(description="A text, or a list of them.")
+    source: str = Field(ANY, description="Code of the language of the texts, or auto.")
+    target: str = Field(description="Code of the language to translate to.")
+    format: Literal["text"] = Field("text", description="Only text is translated.")
+    alternatives: int = Field(0, ge=0, description="Further translations of each text.")
+    api_key: str = Field("", description="The token, if the server has one.")
+
+
+def either(fields: Any) -> Any:
+    """The type of requests that have either these fields or those of LibreTranslate, which have q."""
+
+    def shape(body: Any) -> str:
+        return OTHER if isinstance(body, dict) and "q" in body else OWN
+
+    shapes = Annotated[fields, Tag(OWN)] | Annotated[LibreTranslation, Tag(OTHER)]
+    return Annotated[shapes, Discriminator(shape)]
+
+
+def service_and_fields(
+    asked: LibreTranslation, services: Sequence[Service], fields: type[Asked]
+) -> tuple[Service, Asked]:
+    """The run that translates between the languages of a request, and the request in this server's shape.
+
+    Raises:
+      UserError: no run does.
+    """
+    for service in services:
+        n_best = min(1 + asked.alternatives, service.settings.num_hypotheses)
+        source, target = service.languages
+        if source and target and asked.target == target and asked.source in (source, ANY):
+            return service, fields.model_validate({"text": asked.q, "n_best": n_best})
+        if {asked.source, asked.target} <= set(service.codes):
+            named = {"source_language": asked.source, "target_language": asked.target}
+            return service, fields.model_validate({"text": asked.q, "n_best": n_best, **named})
+    raise UserError(f"no run translates from {asked.source} to {asked.target}: see /languages")
+
+
+def languages(services: Sequence[Service]) -> list[Json]:
+    """The source languages of all runs, with those they are translated to."""
+    targets: dict[str, set[str]] = {}
+    for service in services:
+        source, target = service.languages
+        if source and target:
+            targets.setdefault(source, set()).add(target)
+        for code in service.codes:
+            targets.setdefault(code, set()).update(other for other in service.codes if other != code)
+    return [
+        {"code": code, "name": code, "targets": sorted(others)} for code, others in sorted(targets.items())
+    ]
+
+
+def translated(asked: LibreTranslation, outputs: Sequence[list[Any]]) -> Json:
+    """The answer: a text for a text, a list for a list."""
+    texts = [best.text for best, *_ in outputs]
+    others = [[other.text for other in rest] for _, *rest in outputs]
+    is_one = isinstance(asked.q, str)
+    answer: Json = {"translatedText": texts[0] if is_one else texts}
+    return answer | ({"alternatives": others[0] if is_one else others} if asked.alternatives else {})
+
+
+def fields_of(form: bytes) -> dict[str, str]:
+    """The fields of a form."""
+    return {name: values[-1] for name, values in parse_qs(form.decode("utf-8", "replace"), True).items()}
+
+
+def key_of(path: str, body: bytes, content: str) -> str | None:
+    """The token in the body of a request. None: such a request has none there."""
+    if path != PATH:
+        return None
+    try:
+        fields = fields_of(body) if content.startswith(FORM) else json.loads(body or b"{}")
+        return str(fields.get("api_key", ""))
+    except (ValueError, AttributeError, RecursionError):
+        return ""
+
+
+class FormsAsJson:
+    """An ASGI application around another one, which gets JSON where a client sent a form."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Passes a request on."""
+        headers = dict(scope.get("headers", ()))
+        if scope.get("path") != PATH or not headers.get(b"content-type", b"").startswith(FORM.encode()):
+            await self.app(scope, receive, send)
+            return
+        body = (await receive()).get("body", b"")  # whole: the gate has read it
+        if not body.lstrip().startswith(b"{"):  # JSON, of which curl says that it is a form
+            body = json.dumps(fields_of(body)).encode()
+        headers[b"content-type"] = b"application/json"
+        headers[b"content-length"] = str(len(body)).encode()
+        await self.app({**scope, "headers": list(headers.items())}, replayed(body, receive), send)

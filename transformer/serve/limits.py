@@ -1,0 +1,59 @@
+"""What a server accepts: limits, and which options requests may have."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+from transformer.config.decoding import METHODS, names_of
+from transformer.config.ranges import LARGEST, LONGEST, Range, check_ranges
+from transformer.runtime.errors import UserError, nearest
+
+ALLOWED = (
+    *("length_penalty", "extra_length", "max_length", "min_length", "no_repeat_ngram"),
+    *("temperature", "top_p", "seed"),
+)
+"""The options of requests unless the command line names others: the same programs serve all values."""
+OF_RECORDS = {
+    "prefix": "What each translation begins with.",
+    "terms": "Words and phrases that each translation has.",
+}
+"""What may be asked of each text besides, if it is allowed."""
+NEVER = ("rows", "buckets", "shortlist")
+"""Options that decide about memory, or read files."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of requests. What is beyond them is refused at once."""
+
+    body: Annotated[int, Range(1, 100 * LARGEST)] = 1_000_000
+    """Bytes in the body of a request, except for recordings."""
+    recording: Annotated[int, Range(1, 100 * LARGEST)] = 25_000_000
+    """Bytes of a recording."""
+    texts: Annotated[int, Range(1, LONGEST)] = 64
+    """Texts in a request."""
+    characters: Annotated[int, Range(1, LARGEST)] = 5_000
+    """Characters in a text."""
+    queue: Annotated[int, Range(1, LARGEST)] = 512
+    """Texts of a run that wait or are searched at the same time."""
+    requests: Annotated[int, Range(1, LARGEST)] = 256
+    """Requests that are answered at the same time."""
+    seconds: Annotated[float, Range(0.001, LONGEST)] = 60.0
+    """Time for a request, from its first byte to the last one of its answer."""
+
+    def __post_init__(self) -> None:
+        check_ranges("limits", self)
+        if self.texts > self.queue:
+            raise UserError(
+                f"--limits.texts {self.texts:,} is more than --limits.queue {self.queue:,}: the queue must "
+                "have room for a request"
+            )
+
+
+def check_allowed(names: Iterable[str]) -> None:
+    """Raises UserError if one of the names is no option that requests can have."""
+    known = {*OF_RECORDS}.union(*map(names_of, METHODS.values())) - {*NEVER}
+    for name in names:
+        if name not in known:
+            meant = nearest(name, known) or f"; there are {', '.join(sorted(known))}"
+            raise UserError(f"--allow {name}: no such option of requests{meant}")

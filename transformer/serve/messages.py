@@ -1,0 +1,122 @@
+"""What clients send: fields, their types and what they mean. Options of a search are those of its config."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+
+from transformer.cli.parser import texts as docstrings
+from transformer.config.decoding import METHODS, DecodingConfig
+from transformer.runtime.files import Json
+from transformer.serve.limits import OF_RECORDS
+from transformer.translator.search_outputs import Extras
+
+EXTRAS = tuple(field.name for field in dataclasses.fields(Extras))
+"""What may be asked of every output besides its text and score."""
+_KINDS = {"prefix": str, "terms": tuple[str, ...]}
+
+
+class Sent(BaseModel):
+    """What a client sends: no other fields, and only characters that there are."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_characters(cls, fields: Any) -> Any:
+        try:
+            if isinstance(fields, Mapping):
+                json.dumps(fields, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError("it has half of a surrogate pair, which is no character") from error
+        return fields
+
+
+class Asked(Sent):
+    """What every search is asked."""
+
+    model: str | None = Field(None, description="Name of a run. Default: the first that can do it.")
+    n_best: int = Field(1, ge=1, description="Outputs of each text, best first.")
+    stream: bool = Field(False, description="Answer with server-sent events, with outputs as they grow.")
+
+
+class AskedTexts(Asked):
+    """Texts to search outputs of."""
+
+    text: str | list[str] = Field(description="A text, or a list of them.")
+
+
+class AskedTranslations(AskedTexts):
+    """Texts to translate."""
+
+    source_language: str | None = Field(None, description="Its code, for a model of many languages.")
+    target_language: str | None = Field(None, description="The code of the language to translate to.")
+
+
+class AskedScores(Sent):
+    """Texts to score."""
+
+    model: str | None = Field(None, description="Name of a run. Default: the first that can do it.")
+    text: str | list[str] = Field(description="A text, or a list of them: sources, or what is scored itself.")
+    target: str | list[str] | None = Field(None, description="The translation of each, for translators.")
+    source_language: str | None = Field(None, description="Its code, for a model of many languages.")
+    target_language: str | None = Field(None, description="The code of the translations' language.")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """What can be asked of some runs."""
+
+    path: str
+    about: str
+    asked: type[Asked]
+    """The fields of a request, without the options of its search."""
+    example: Json
+    hears: bool = False
+    """Whether the body is a recording, and fields are in the query of the address."""
+    extras: tuple[str, ...] = EXTRAS
+    """Those that its outputs have."""
+
+
+def with_options(endpoint: Endpoint, options: Iterable[str]) -> type[Asked]:
+    """The fields of a request with what may be asked of outputs, and the options of the search.
+
+    Args:
+      endpoint: what is asked.
+      options: those that are allowed.
+    """
+    fields: dict[str, Any] = {
+        name: (bool, Field(False, description=_about_extra(name))) for name in endpoint.extras
+    }
+    for name in options:
+        kind, about = (_KINDS[name], OF_RECORDS[name]) if name in OF_RECORDS else _option(name)
+        fields[name] = (kind | None, Field(None, description=about))
+    return create_model(endpoint.asked.__name__, __base__=endpoint.asked, **fields)
+
+
+def _option(name: str) -> tuple[Any, str]:
+    """The type of a search option, and what it means."""
+    kind = next(kind for kind in (DecodingConfig, *METHODS.values()) if name in get_type_hints(kind))
+    return get_type_hints(kind)[name], docstrings(kind)[name]
+
+
+def _about_extra(name: str) -> str:
+    return f"Whether to return the {name.replace('_', ' ')} of each output."
+
+
+def search_options(asked: Asked, names: Iterable[str]) -> Json:
+    """The options of the search that a request gives."""
+    return {name: value for name in names if (value := getattr(asked, name, None)) is not None}
+
+
+def extras_of(asked: Asked) -> Json:
+    """What a request asks of every output besides."""
+    return {name: True for name in EXTRAS if getattr(asked, name, False)}
+
+
+def several(text: str | list[str]) -> list[str]:
+    """A list of texts."""
+    return [text] if isinstance(text, str) else text

@@ -1,0 +1,52 @@
+"""Whether a server is ready: the programs of all runs are compiled."""
+
+import logging
+from collections.abc import Sequence
+
+from transformer.serve.refusals import UNAVAILABLE, later
+from transformer.serve.service import Service
+
+log = logging.getLogger("transformer")
+WAIT = 5  # seconds after which a client may ask again
+
+
+class Readiness:
+    """Whether all programs are compiled.
+
+    Args:
+      services: of the runs.
+
+    Attributes:
+      is_ready: whether they are.
+      error: why they could not be.
+    """
+
+    def __init__(self, services: Sequence[Service]) -> None:
+        self._services = services
+        self._is_stopped = False
+        self.is_ready = False
+        self.error: Exception | None = None
+
+    def warm_up(self) -> None:
+        """Compiles them."""
+        try:
+            for service in self._services:
+                for compile_some in service.preparations():
+                    if self._is_stopped:
+                        return
+                    compile_some()
+            self.is_ready = True
+        except Exception as error:
+            self.error = error
+            log.exception("the programs could not be compiled")
+
+    def stop(self) -> None:
+        """Ends `warm_up` at the next opportunity."""
+        self._is_stopped = True
+
+    async def check(self) -> None:
+        """Raises Refusal if they are not compiled."""
+        if self.error:
+            raise later(UNAVAILABLE, "the models could not be prepared: the server's log says why", WAIT)
+        if not self.is_ready:
+            raise later(UNAVAILABLE, "the models are being prepared: try again later", WAIT)

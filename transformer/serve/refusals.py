@@ -1,0 +1,99 @@
+"""Answers to requests that are not served: a status, and one sentence as JSON."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+
+from transformer.decoding.admission import QueueFull
+from transformer.decoding.queue import Expired
+from transformer.runtime.errors import UserError, shortened
+
+BUSY, TOO_LARGE, INVALID, FAILED, UNAVAILABLE = 429, 413, 422, 500, 503
+OPTION = re.compile(r"--(?:decoding\.)?([a-z][a-z-]+)")
+"""Of a command line, in a message; fields of requests have underscores."""
+SHAPES = ("str", "list[str]", "own", "libretranslate")
+"""Alternatives of a request or of a field, in the locations of mistakes."""
+GONE = 499
+"""Of the log: the client has disconnected, and nobody reads the answer."""
+
+
+class Refusal(Exception):
+    """A request is not served.
+
+    Args:
+      status: of HTTP.
+      message: why, in a sentence.
+      headers: of the answer.
+    """
+
+    def __init__(self, status: int, message: str, headers: Mapping[str, str] = {}) -> None:
+        super().__init__(message)
+        self.status, self.message, self.headers = status, message, dict(headers)
+
+    @property
+    def response(self) -> Response:
+        """The answer."""
+        return JsonResponse({"error": self.message}, self.status, self.headers)
+
+
+class JsonResponse(Response):
+    """JSON in ASCII: a text of a client may have half of a surrogate pair, which UTF-8 has not."""
+
+    media_type = "application/json"
+
+    def __init__(self, content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(json.dumps(content), status, headers)
+
+
+def later(status: int, message: str, seconds: int = 1) -> Refusal:
+    """A refusal of what may be asked again after some seconds."""
+    return Refusal(status, message, {"Retry-After": str(seconds)})
+
+
+def refusal_of(error: Exception, wait: int = 1) -> Refusal:
+    """What a client is told of an error.
+
+    Args:
+      error: raised while a request was served.
+      wait: seconds after which it may be asked again, if there was no room for it.
+    """
+    match error:
+        case Refusal():
+            return error
+        case QueueFull():
+            return later(BUSY, str(error), wait)
+        case Expired():
+            return later(UNAVAILABLE, "the search was not begun in time: try again later", wait)
+        case RequestValidationError():
+            return Refusal(INVALID, sentence_of(error))
+        case HTTPException():
+            return Refusal(error.status_code, str(error.detail), error.headers or {})
+        case UserError():
+            return Refusal(INVALID, OPTION.sub(lambda name: name[1].replace("-", "_"), str(error)))
+    return Refusal(FAILED, "the server has failed; its log says why")
+
+
+def sentence_of(error: RequestValidationError) -> str:
+    """What is wrong with a request, in one sentence: its first mistake."""
+    first = error.errors()[0]
+    names = [str(part) for part in first["loc"][1:] if part not in SHAPES]
+    where = ".".join(names) or "the body"
+    if first["type"] == "json_invalid":
+        return f"the body is not JSON: {first['ctx']['error']}"
+    if first["type"] == "extra_forbidden":
+        return shortened(f"{where}: there is no such field")
+    if first["type"] == "missing":
+        return f"{where} is missing"
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return shortened(f"{where}: {message[:1].lower()}{message[1:]}")
+
+
+async def refuse(request: Request, error: Exception) -> Response:
+    """The handler of an app for errors."""
+    return refusal_of(error).response

@@ -1,0 +1,94 @@
+"""Runs the application until a signal, and then until what was begun is answered."""
+
+import contextlib
+import signal
+import socket
+from collections.abc import Generator, Sequence
+from types import FrameType
+from typing import Any
+
+import uvicorn
+
+from transformer.runtime.errors import UserError
+from transformer.serve.app import server_app
+from transformer.serve.limits import Limits
+from transformer.serve.service import Service
+
+
+class Server(uvicorn.Server):
+    """A server that ends without an error if it is asked to end. It begins no request then, and answers those
+    that it has begun. A second signal ends it at once."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """As that of `uvicorn.Server`, without raising signals again at the end."""
+        before: dict[int, Any] = {}
+        try:
+            for number in (int(signal.SIGTERM), int(signal.SIGINT)):
+                before[number] = signal.signal(number, self.handle_exit)
+        except ValueError:  # not the main thread, as in tests
+            pass
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Ends the server, at once if it was asked before."""
+        self.force_exit = self.should_exit
+        self.should_exit = True
+
+
+def serve(services: Sequence[Service], limits: Limits, token: str, host: str, port: int) -> None:
+    """Serves runs until SIGTERM or SIGINT.
+
+    Args:
+      services: of the runs.
+      limits: of requests.
+      token: that requests must bring; empty: none.
+      host: the address to listen at.
+      port: 0: any free one.
+
+    Raises:
+      UserError: the address cannot be listened at, or the programs cannot be compiled.
+    """
+    app = server_app(services, limits, token)
+    listening = bound(host, port)
+    address = listening.getsockname()
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=int(limits.seconds) + 1,
+        h11_max_incomplete_event_size=64 * 1024,
+        server_header=False,
+    )
+    with listening:
+        print(
+            f"Serving {', '.join(service.name for service in services)} at http://{host}:{address[1]}",
+            flush=True,
+        )
+        Server(config).run([listening])
+    if app.state.readiness.error:
+        raise UserError(f"the programs could not be compiled: {app.state.readiness.error}")
+    print("Stopped: all that was begun is answered", flush=True)
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket at an address. Raises UserError if there can be none."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listening = socket.socket(family, kind, protocol)
+        try:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind(address)
+        except BaseException:
+            listening.close()
+            raise
+        return listening
+    except OSError as error:
+        raise UserError(
+            f"--host {host} --port {port}: {error.strerror or error}; choose another one"
+        ) from error

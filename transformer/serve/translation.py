@@ -1,0 +1,93 @@
+"""What runs that translate do for clients: translations of texts, and the scores of given ones."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import Json
+from transformer.serve.messages import EXTRAS, AskedScores, AskedTranslations, Endpoint, extras_of, several
+from transformer.serve.texts import TextService, checked
+from transformer.tasks.hypotheses import Hypothesis
+from transformer.translator.translator import Translator
+
+
+class Translations(TextService):
+    """Translations, or whatever else a task makes of texts."""
+
+    search = Endpoint(
+        "/translate",
+        "The best translations of texts.",
+        AskedTranslations,
+        {"text": ["A dog runs.", "Two men talk."], "n_best": 2},
+        extras=tuple(name for name in EXTRAS if name != "times"),
+    )
+    loads: ClassVar = Translator
+    decoder: Translator
+
+    def record(self, item: str, asked: Any) -> tuple[str, Json]:
+        """A text, and what is asked of its translation."""
+        return item, {**extras_of(asked), **languages_of(asked)}
+
+    def answer(self, item: str, outputs: list[Hypothesis], asked: Any) -> Json:
+        """Translations, and the columns of their alignments."""
+        answer = super().answer(item, outputs, asked)
+        if asked.alignments:
+            translator = self.decoder.between(**languages_of(asked))
+            answer["source_tokens"] = translator.source_tokens(item)
+        return answer
+
+    @property
+    def known_languages(self) -> tuple[str | None, str | None]:
+        """Those of options and files."""
+        return (None, None) if self.codes else self.decoder.task.data.languages
+
+    @property
+    def codes(self) -> Sequence[str]:
+        """The codes of a model of many languages."""
+        tokenizer = self.decoder.tokenizers[0]
+        return tuple(tokenizer.codes) if tokenizer.has_codes else ()
+
+    @property
+    def scores(self) -> Callable[[AskedScores], list[Json]] | None:
+        """log P(target | text) of each pair."""
+        return self._scores if self.decoder.system.scores else None
+
+    def _scores(self, asked: AskedScores) -> list[Json]:
+        texts = checked(several(asked.text), self.limits)
+        if asked.target is None:
+            raise UserError(f"target is missing: run {self.name} scores translations")
+        targets = checked(several(asked.target), self.limits, "target")
+        if len(texts) != len(targets):
+            raise UserError(
+                f"{counted(len(texts), 'text')} and {counted(len(targets), 'target')}: give one for each"
+            )
+        scores = self.decoder.score(texts, targets, **languages_of(asked))
+        return [{"log_probability": float(score)} for score in scores]
+
+    def rehearse(self) -> None:
+        """Compiles what alignments and scores need, by texts of each length."""
+        asked = {**dict.fromkeys(self.search.extras, True), **self._language}
+        if not self.decoder.system.alignment:
+            asked["alignments"] = False
+        short = {"max_length": 2, "min_length": 0} if self.options else {}
+        for length in self.settings.buckets:
+            self.decoder.submit(self._text_of(length), **{**self.defaults, **asked, **short}).result()
+
+    @property
+    def _language(self) -> Json:
+        """Languages to try a model of many with."""
+        return dict.fromkeys(("source_language", "target_language"), self.codes[0]) if self.codes else {}
+
+    def _text_of(self, length: int) -> str:
+        """A text with about as many tokens, without <eos>."""
+        size = max(1, length - 1)
+        of_ten = len(self.decoder.subwords(" ".join("a" * 10)))
+        return " ".join("a" * max(1, size * 10 // max(of_ten, 1)))
+
+
+def languages_of(asked: Any) -> Json:
+    """The languages that a request names."""
+    return {"source_language": asked.source_language, "target_language": asked.target_language}
+
+
+SERVICE = Translations

@@ -1,0 +1,47 @@
+"""What runs that hear do for clients: transcriptions of recordings."""
+
+import dataclasses
+import io
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from transformer.data.features.waveforms import read_recording
+from transformer.data.sources.recordings import Recording
+from transformer.runtime.files import Json
+from transformer.serve.messages import Asked, Endpoint, extras_of
+from transformer.serve.service import Service
+from transformer.systems.speech.api import Transcriber
+from transformer.translator.search_outputs import Extras
+
+
+class AskedTranscription(Asked):
+    """How a recording is transcribed."""
+
+    language: str | None = Field(None, description="Whisper: the code of the language that is spoken.")
+    task: str | None = Field(None, description="Whisper: transcribe, or translate (to English).")
+    timestamps: bool = Field(False, description="Whisper: segments with their times.")
+
+
+class Transcriptions(Service):
+    """What is said in recordings."""
+
+    search = Endpoint(
+        "/transcribe",
+        "What is said in a recording: the body is a WAV, FLAC, OGG or MP3 file.",
+        AskedTranscription,
+        {},
+        hears=True,
+        extras=("alignments", "times"),
+    )
+    loads: ClassVar = Transcriber
+    decoder: Transcriber
+
+    def record(self, item: bytes, asked: Any) -> tuple[Recording, Json]:
+        """The features of a recording, and what is asked of its transcription."""
+        start = self.decoder.task.start(asked.language, asked.task, asked.timestamps)
+        heard = self.decoder.heard(read_recording(io.BytesIO(item), "the recording"))
+        return dataclasses.replace(heard, start=start), {"extras": Extras(**extras_of(asked))}
+
+
+SERVICE = Transcriptions
