@@ -83,6 +83,27 @@ def test_a_hundred_different_requests_compile_nothing(method, most, compilations
     assert compilations.programs == []
 
 
+@pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
+@pytest.mark.parametrize("steered", ["nothing", "prefix", "terms", "both"])
+def test_nothing_is_compiled_after_a_warm_up_of_all(method, steered, compilations):
+    """Prefixes, terms, alignments and token scores, of sentences in each bucket."""
+    translator = small_translator()
+    prefix, terms = steered in ("prefix", "both"), steered in ("terms", "both")
+    options = {"method": method, "extra_length": 4, "buckets": (8, 24), "rows": 2}
+    if terms and method != "beam":
+        with pytest.raises(UserError, match="terms: only --decoding.method beam"):
+            translator.warm_up(terms=True, **options)
+        return
+    translator.warm_up(prefix=prefix, terms=terms, alignments=True, token_scores=True, **options)
+    asked = {"prefixes": ["cat"]} if prefix else {}
+    asked |= {"terms": [["dog", "red"]]} if terms else {}
+    assert compilations.programs
+    compilations.programs.clear()
+    for source in ("red green", "sings " * 20):
+        translator.search([source], alignments=True, token_scores=True, **asked, **options)
+    assert compilations.programs == []
+
+
 @pytest.mark.parametrize("method", ["beam", "sample"])
 def test_each_has_what_a_program_of_its_own_gives(method):
     """Requests with different options, in the same slots at once, find what each finds alone."""

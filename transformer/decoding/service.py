@@ -12,7 +12,7 @@ from transformer.config import LONGEST, DecodingConfig
 from transformer.data.sequences import Fields
 from transformer.decoding.batch_search import BatchSearch
 from transformer.decoding.lane_programs import ProgramKey
-from transformer.decoding.lanes import Lane, sizes
+from transformer.decoding.lanes import Lane, LaneShape, sizes
 from transformer.decoding.queue import Queue, Request
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.workers import Searcher, Workers, worker_devices
@@ -58,13 +58,15 @@ class SearchService:
         self, search: Any, model: nn.Module, variables: Variables, options: DecodingConfig, fields: Fields
     ) -> None:
         self.options = options
+        self.shapes: list[LaneShape] = []
+        """Of its lanes, if it has some."""
         is_replicated = all(x.is_fully_replicated for x in jax.tree.leaves(variables))
         devices = worker_devices() if is_replicated else [None]  # a model may be too large for one device
         copies = [_on_device(variables, device) for device in devices]
         rows = -(-options.rows // len(devices))
         if isinstance(search, AutoregressiveSearch):
             job = ProgramKey(search, model, options.shared(), tuple(fields.items()))
-            shapes = sizes(job, rows)
+            shapes = self.shapes = sizes(job, rows)
             self._lengths = [shape.inputs for shape in shapes]
             queue = Queue(len(shapes))
 

@@ -165,6 +165,14 @@ class TextSteering:
                 return (self.tokenizer.by_piece[alone], *ids[1:])
         return tuple(ids)
 
+    def some_word(self) -> str:
+        """The first word of the vocabulary that can be a term. Raises UserError if there is none."""
+        for index in range(self.tokenizer.vocab_size):
+            text = self.tokenizer.decode([index]).strip()
+            if text.isalnum() and self.special.unk not in self._ids(text):
+                return text
+        raise UserError("the vocabulary has no words: outputs can have no terms")
+
     def _ids(self, text: str) -> list[int]:
         """The ids of a text, without those that begin every one."""
         return self.tokenizer.encode(text)[len(self.tokenizer.start) :]

@@ -296,6 +296,10 @@ class TextToText(TextInLanguages, Lines):
         """The ids of a term. Raises UserError if the vocabulary cannot spell it."""
         return self._steering.term(text)
 
+    def some_word(self) -> str:
+        """A word that can be a term."""
+        return self._steering.some_word()
+
     def split_prefix(self, text: str) -> tuple[list[int], str]:
         """The ids of a prefix's whole words, and the letters of an unfinished last one. Raises UserError if
         the vocabulary cannot spell it."""

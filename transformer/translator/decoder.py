@@ -5,7 +5,7 @@ import itertools
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
@@ -45,7 +45,7 @@ from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask, Output
 from transformer.translator.lengths import within_positions
 from transformer.translator.search_inputs import SearchInputs, search_inputs, steered_search
-from transformer.translator.search_outputs import NO_EXTRAS, Extras, search_outputs
+from transformer.translator.search_outputs import NO_EXTRAS, Extras, compile_extras, search_outputs
 
 SERVICES = 8  # searches with options that need programs of their own
 AHEAD = 4096  # records read, and outputs buffered, while an earlier one is searched
@@ -352,15 +352,25 @@ class Decoder(Generic[TaskT]):
         until = None if timeout is None else seconds("timeout", timeout)
         return self._admission.close(true_or_false("drain", drain), until)
 
-    def warm_up(self, **options: Option) -> None:
-        """Compiles all programs that `decode` with these options can need, except for alignments.
+    def warm_up(self, *, alignments: bool = False, token_scores: bool = False, **options: Option) -> None:
+        """Compiles all programs that `decode` with these options can need.
 
         Args:
+          alignments: also those of alignments.
+          token_scores: also those of token scores.
           options: any field of `DecodingConfig`.
         """
+        extras = Extras(true_or_false("alignments", alignments), true_or_false("token_scores", token_scores))
+        self._warm_up({}, extras, options)
+
+    def _warm_up(self, records: Mapping[int, Record], extras: Extras, options: dict[str, Option]) -> None:
+        """As `warm_up`, for searches that are steered as those of records are."""
         refuse_forked()
         settings = self.settings(None, options)
-        self._service(settings, search_inputs(self.system, self.task, {}, settings)).prepare()
+        service = self._service(settings, search_inputs(self.system, self.task, records, settings))
+        service.prepare()
+        if extras != NO_EXTRAS or getattr(settings, "coverage_penalty", 0) > 0:
+            compile_extras(self, service.shapes, settings, extras)
 
     def settings(self, n_best: int | None, options: dict[str, Option]) -> DecodingConfig:
         """The options of a search: those given, otherwise the run's. Raises UserError if they are invalid

@@ -1,6 +1,6 @@
 """What comes after the search: the outputs of a request, and what else is requested of each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -9,11 +9,11 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.config import BeamConfig, MbrConfig
+from transformer.config import BeamConfig, DecodingConfig, MbrConfig
 from transformer.data.sequences import length_in_search
 from transformer.decoding.calls import Inputs
 from transformer.decoding.diverse import distinct
-from transformer.decoding.lanes import batch
+from transformer.decoding.lanes import LaneShape, batch
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult, TokenScores
 from transformer.model.parameters import Variables
@@ -85,14 +85,36 @@ def teacher_forcing(
 ) -> tuple[System, nn.Module, Variables, Inputs, jax.Array]:
     """The arguments of `scored` and `aligned` for the hypotheses of a request. They have the rows and columns
     of the search's result, so there is one program for each bucket."""
-    task = decoder.task
+    fields = decoder.task.input_fields
     rows, columns = result.tokens.shape
-    bucket = bucket_of(length_in_search(request.example, task.input_fields), request.options)
-    row = batch([request.example], task.input_fields, bucket, 1)
-    target = padded([x.ids for x in hypotheses], columns, rows, task.special.pad)
-    *arrays, target_rows = shard_rows(*(np.repeat(array, rows, axis=0) for array in row.values()), target)
+    bucket = bucket_of(length_in_search(request.example, fields), request.options)
+    target = padded([x.ids for x in hypotheses], columns, rows, decoder.task.special.pad)
+    return _forced(decoder, batch([request.example], fields, bucket, 1), target)
+
+
+def _forced(
+    decoder: TrainedModel, row: Mapping[str, np.ndarray], target: Int[np.ndarray, "b t"]
+) -> tuple[System, nn.Module, Variables, Inputs, jax.Array]:
+    """The arguments of `scored` and `aligned` for several outputs of one input."""
+    repeated = (np.repeat(array, len(target), axis=0) for array in row.values())
+    *arrays, target_rows = shard_rows(*repeated, target)
     inputs = dict(zip(row, arrays, strict=True))
     return decoder.system, decoder.model, decoder.variables, inputs, target_rows
+
+
+def compile_extras(
+    decoder: TrainedModel, shapes: Iterable[LaneShape], settings: DecodingConfig, extras: Extras
+) -> None:
+    """Compiles what alignments and token scores need: a program for each bucket in each lane."""
+    task = decoder.task
+    for shape in shapes:
+        for bucket in (length for length in settings.buckets if length <= shape.inputs):
+            target = padded([], shape.columns, settings.num_hypotheses, task.special.pad)
+            arrays = _forced(decoder, batch([], task.input_fields, bucket, 1), target)
+            if extras.alignments or extras.times or getattr(settings, "coverage_penalty", 0) > 0:
+                jax.block_until_ready(aligned(*arrays))
+            if extras.token_scores:
+                jax.block_until_ready(scored(*arrays))
 
 
 def with_alignments(

@@ -20,7 +20,7 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.forks import refuse_forked
 from transformer.runtime.text import has_text
 from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.requests import Source, make_requests
+from transformer.tasks.requests import Source, TranslationRequest, make_requests
 from transformer.tasks.text_tasks import text_task_of
 from transformer.tasks.text_to_text import TextToText
 from transformer.translator.choices import Chooser
@@ -301,6 +301,33 @@ class Translator(Decoder[TextToText], Chooser):
         return super(Translator, translator).submit(
             request, n_best=n_best, line=line, extras=extras, **options
         )
+
+    def warm_up(
+        self,
+        *,
+        prefix: bool = False,
+        terms: bool = False,
+        alignments: bool = False,
+        token_scores: bool = False,
+        **options: Option,
+    ) -> None:
+        """Compiles all programs that a search with these options can need.
+
+        Args:
+          prefix: those of sentences with a prefix, in place of those without.
+          terms: those of sentences with up to four different terms, in place of those without.
+          alignments: also those of alignments.
+          token_scores: also those of token scores.
+          options: any field of `DecodingConfig`.
+
+        Raises:
+          UserError: an option is invalid, or this search cannot have terms or a prefix.
+        """
+        extras = Extras(true_or_false("alignments", alignments), true_or_false("token_scores", token_scores))
+        has_prefix, has_terms = true_or_false("prefix", prefix), true_or_false("terms", terms)
+        word = self.task.some_word() if has_prefix or has_terms else ""
+        request = TranslationRequest("", "", word * has_prefix, (word,) * has_terms)
+        self._warm_up({1: request} if word else {}, extras, options)
 
     def score(
         self,

@@ -1,0 +1,267 @@
+"""Lines of input for tasks of text: named inputs, lengths, turns, labels to choose from, references."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from small_run import WORDS
+from text_tables import rows, run_of, write
+
+from transformer import DataConfig, Translator
+from transformer.cli.decode import decode_main
+from transformer.data.sources.tables import read_table
+from transformer.runtime.errors import UserError
+from transformer.translator.choices import best_temperature
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tables")
+    write(folder)
+    return run_of(folder, task="answers")
+
+
+def decoded(arguments, monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["decode.py", *map(str, arguments)])
+    status = decode_main()
+    return status, capsys.readouterr()
+
+
+def test_named_inputs_are_read(run, tmp_path, monkeypatch, capsys):
+    """From JSON, columns and mappings: the same text, so the same output."""
+    row = {"kind": "end", "question": "last", "article": f"{WORDS[0]} {WORDS[1]}"}
+    text = f"end: question: last article: {WORDS[0]} {WORDS[1]}"
+    translator = Translator.load(run.path)
+    expected = translator.translate(text)
+    assert translator.translate(row) == expected
+    assert translator.translate([row, text]) == [expected] * 2
+    forms = {"--jsonl": json.dumps(row), "--tsv": "\t".join(row.values())}
+    for option, line in forms.items():
+        (tmp_path / "in").write_text(f"{line}\n")
+        status, printed = decoded([run.path, option, "--input", tmp_path / "in"], monkeypatch, capsys)
+        assert (status, printed.err) == (0, printed.err)
+        assert (status, printed.out) == (0, f"{expected}\n")
+    with pytest.raises(UserError, match="question is missing: this model reads kind and"):
+        translator.translate([{"kind": "end"}])
+
+
+@pytest.fixture(scope="module")
+def lengths_run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lengths")
+    write(folder)
+    return run_of(folder, task="summaries", inputs=("target-length", "article"), target=("answer",), group="")
+
+
+def test_the_length_of_a_target_is_read(tmp_path):
+    """Without a column of this name it is counted in words; a column of this name is read as it is."""
+    rows = [{"text": "a b c", "short": ["x y", "z"]}, {"text": "d", "short": "x", "target-length": 7}]
+    (tmp_path / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    data = DataConfig(train=tmp_path / "t.jsonl", inputs=("target-length", "text"), target=("short",))
+    sources = [record.source for record in read_table(data.train, data)]
+    assert sources == ["target-length: 2 text: a b c", "target-length: 7 text: d"]
+
+
+def test_the_length_of_an_output_is_asked_for(lengths_run, tmp_path, monkeypatch, capsys):
+    """By an option, by a field of a line, or in a mapping; all give the model the same text."""
+
+    def read(lines, *more):
+        (tmp_path / "in").write_text(lines)
+        options = [lengths_run.path, "--format", "json", "--input", tmp_path / "in", *more]
+        status, printed = decoded(options, monkeypatch, capsys)
+        assert status == 0
+        return [json.loads(line)["source"] for line in printed.out.splitlines()]
+
+    words = " ".join(WORDS[:2])
+    whole = f"target-length: 2 article: {words}"
+    assert read(f"{words}\n{whole}\n", "--target-length", 2) == [whole, whole]
+    lines = [{"article": words}, {"article": words, "target-length": 3}]
+    jsonl = "".join(json.dumps(line) + "\n" for line in lines)
+    assert read(jsonl, "--target-length", 2, "--jsonl") == [whole, whole.replace("2", "3")]
+    translator = Translator.load(lengths_run.path)
+    mapping = {"target-length": 2, "article": words}
+    assert translator.translate([mapping]) == translator.translate([whole])
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "complaint"),
+    [
+        ("a b\n", [], "begin with target-length: "),
+        ('{"article": "a b"}\n', ["--jsonl"], "target-length is missing: .*--target-length 12"),
+        ("a b\n", ["--target-length", -1], "must be a number of words"),
+    ],
+)
+def test_a_missing_length_is_refused(lengths_run, tmp_path, monkeypatch, capsys, lines, options, complaint):
+    (tmp_path / "in").write_text(lines)
+    status, printed = decoded([lengths_run.path, "--input", tmp_path / "in", *options], monkeypatch, capsys)
+    assert status == 2
+    assert re.search(complaint, printed.err)
+
+
+def test_a_model_that_reads_no_length_refuses_one(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").write_text("")
+    options = [run.path, "--target-length", 3, "--input", tmp_path / "in"]
+    status, printed = decoded(options, monkeypatch, capsys)
+    assert status == 2
+    assert "this model reads kind and question and article" in printed.err
+
+
+def conversations(folder):
+    """A run that reads several turns."""
+    for split in ("train", "validation", "test"):
+        turns = [{"turns": [*WORDS[:3], word], "reply": word} for word in WORDS]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in turns))
+    return run_of(folder, inputs=("turns",), target=("reply",), group="")
+
+
+def test_a_conversation(tmp_path, monkeypatch, capsys):
+    """Each line is read after the earlier turns: lines and answers. An empty line begins anew."""
+    path = conversations(tmp_path).path
+    translator = Translator.load(path)
+    lines = ["red cat", "dog", "bird", "", "blue dog"]
+    turns, expected = [], []
+    for line in lines:
+        if not line:
+            turns, answer = [], ""
+        else:
+            answer = translator.translate(" <turn> ".join([*turns, line]))
+            turns = [*turns, line, answer][-3:]
+        expected.append(answer)
+    (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
+    arguments = [path, "--input", tmp_path / "in", "--history"]
+    status, printed = decoded([*arguments, "3"], monkeypatch, capsys)
+    assert (status, printed.out.splitlines()) == (0, expected)
+    status, printed = decoded([*arguments, "3", "--tsv"], monkeypatch, capsys)
+    assert status == 2
+    assert "--history: leave out --tsv" in printed.err
+
+
+def test_a_model_without_turns_has_no_history(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").write_text("red cat\n")
+    status, printed = decoded([run.path, "--input", tmp_path / "in", "--history", 2], monkeypatch, capsys)
+    assert status == 2
+    assert "the vocabulary of this model has no <turn>" in printed.err
+
+
+def test_turns_may_be_a_list(tmp_path):
+    """As in training."""
+    translator = Translator.load(conversations(tmp_path).path)
+    expected = translator.search(["red <turn> cat"])
+    assert translator.search([{"turns": ["red", "cat"]}]) == expected
+
+
+@pytest.mark.parametrize(
+    ("line", "option", "complaint"),
+    [
+        ('{"kind": "end", "article": "a b"}', "--jsonl", "line 1: question is missing: this model reads"),
+        ('{"kind": "end", "question": null, "article": "a"}', "--jsonl", "line 1: question is missing"),
+        ('{"kind": "end", "question": {}, "article": "a"}', "--jsonl", "line 1: question must be text, not"),
+        ("end\tlast", "--tsv", "line 1: article is missing"),
+        ("kind\tquestion\tarticle", "--tsv", "line 1: it names the columns, as in training files"),
+    ],
+)
+def test_a_line_without_an_input_is_refused(run, tmp_path, monkeypatch, capsys, line, option, complaint):
+    (tmp_path / "in").write_text(f"{line}\n")
+    status, printed = decoded([run.path, option, "--input", tmp_path / "in"], monkeypatch, capsys)
+    assert status == 2
+    assert complaint in printed.err
+
+
+def test_a_row_for_training_can_be_decoded(run, tmp_path, monkeypatch, capsys):
+    """Its targets are not read."""
+    row = next(rows(1, 1))
+    inputs = {name: row[name] for name in ("kind", "question", "article")}
+    (tmp_path / "in").write_text("".join(json.dumps(line) + "\n" for line in (row, inputs)))
+    status, printed = decoded([run.path, "--jsonl", "--input", tmp_path / "in"], monkeypatch, capsys)
+    first, second = printed.out.splitlines()
+    assert (status, first) == (0, second)
+
+
+def test_several_files_of_references(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").write_text("end: question: last article: a\n" * 2)
+    (tmp_path / "one").write_text("a\n\n")
+    (tmp_path / "two").write_text("b\nc\n")
+    arguments = [run.path, "--input", tmp_path / "in", "--reference", tmp_path / "one", tmp_path / "two"]
+    status, printed = decoded(arguments, monkeypatch, capsys)
+    assert status == 0
+    assert "F1 = " in printed.err
+    assert "exact match = " in printed.err
+    (tmp_path / "two").write_text("b\n")
+    status, printed = decoded(arguments, monkeypatch, capsys)
+    assert status == 2
+    assert "two has 1" in printed.err
+
+
+# --- choices ---
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("labels")
+    write(folder)
+    return run_of(folder, task="labels")
+
+
+def test_probabilities_of_choices_are_forced_scores(classifier):
+    """Of each label alone, divided by their sum; whatever else is in the batch."""
+    translator = Translator.load(classifier.path)
+    sources = ["begin: question: first article: red cat", "end: question: last article: dog"]
+    labels = ["cat", "red dog", "sleeps"]
+    log_p = [[translator.score([source], [label])[0] for label in labels] for source in sources]
+    for source, scores, chosen in zip(sources, log_p, translator.choices(sources, labels), strict=True):
+        expected = np.exp(scores) / np.exp(scores).sum()
+        assert [chosen[label] for label in labels] == pytest.approx(expected, abs=1e-5)
+        assert sum(chosen.values()) == pytest.approx(1)
+        assert list(chosen.values()) == sorted(chosen.values(), reverse=True)
+        assert translator.choices([source], labels) == [pytest.approx(chosen, abs=1e-6)]
+    assert set(translator.choices(sources)[0]) == set(classifier.task.labels)
+
+
+def test_the_best_temperature_is_that_of_the_draws():
+    """Labels are drawn from probabilities; scores that are three times as certain need a temperature of 3."""
+    random = np.random.default_rng(0)
+    logits = random.normal(0, 1, (20_000, 4))
+    shares = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    right = (shares.cumsum(axis=1) > random.random((20_000, 1))).argmax(axis=1)
+    assert best_temperature(3 * logits, right) == pytest.approx(3, rel=0.05)
+    assert best_temperature(logits / 2, right) == pytest.approx(0.5, rel=0.05)
+
+
+def test_choices_on_the_command_line(classifier, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").write_text("begin: question: first article: red cat\n")
+    arguments = [classifier.path, "--input", tmp_path / "in", "--choices"]
+    expected = Translator.load(classifier.path).choices(["begin: question: first article: red cat"])[0]
+    best = next(iter(expected))
+    status, printed = decoded([*arguments, "trained"], monkeypatch, capsys)
+    assert (status, printed.out) == (0, f"{best}\n")
+    status, printed = decoded([*arguments, "cat", "dog", "--format", "json"], monkeypatch, capsys)
+    assert sum(json.loads(printed.out)["choices"].values()) == pytest.approx(1)
+    (tmp_path / "right").write_text(f"{best}\n")
+    status, printed = decoded([*arguments, "trained", "--reference", tmp_path / "right"], monkeypatch, capsys)
+    assert "accuracy = 100.00" in printed.err
+    for wrong, message in ((["cat"], "at least two"), (["a", "a"], "one is there twice")):
+        status, printed = decoded([*arguments, *wrong], monkeypatch, capsys)
+        assert status == 2
+        assert message in printed.err
+
+
+def test_labels_that_no_training_text_has_are_named(classifier, tmp_path, monkeypatch, capsys, caplog):
+    (tmp_path / "in").write_text("red cat\n")
+    arguments = [classifier.path, "--input", tmp_path / "in", "--choices", "cat", "purple"]
+    status, printed = decoded(arguments, monkeypatch, capsys)
+    assert status == 0
+    assert "--choices: the training text has no label purple" in caplog.text
+    status, printed = decoded([*arguments, "--n-best", 2], monkeypatch, capsys)
+    assert status == 2
+    assert "--n-best: --choices writes one label" in printed.err
+
+
+def test_an_empty_line_has_no_label(classifier, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").write_text("\nred cat\n\n")
+    arguments = [classifier.path, "--input", tmp_path / "in", "--choices", "trained"]
+    status, printed = decoded(arguments, monkeypatch, capsys)
+    first, second, third = printed.out.split("\n")[:3]
+    assert (status, first, third) == (0, "", "")
+    assert second
+    status, printed = decoded([*arguments, "--format", "json"], monkeypatch, capsys)
+    assert [len(json.loads(line)["choices"]) > 0 for line in printed.out.splitlines()] == [False, True, False]
