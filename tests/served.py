@@ -15,10 +15,10 @@ from transformer.serve.translation import Translations
 
 
 def translations(
-    name: str = "small", allowed: Any = ALLOWED, limits: Limits | None = None, **given: Any
+    name: str = "small", limits: Limits | None = None, allowed: Any = ALLOWED, **search: Any
 ) -> Translations:
     """A run that translates between invented languages, with random parameters."""
-    return Translations(name, small_translator(**given), allowed, limits or Limits(), ("xx", "yy"))
+    return Translations(name, small_translator(), allowed, limits or Limits(), ("xx", "yy"), search)
 
 
 @contextlib.contextmanager

@@ -72,6 +72,11 @@ class Service:
         return {"hypotheses": [output.to_json() for output in outputs]}
 
     @property
+    def has_alignments(self) -> bool:
+        """Whether its outputs have alignments to tokens of a text."""
+        return False
+
+    @property
     def known_languages(self) -> tuple[str | None, str | None]:
         """Codes of source and target; None where they are unknown, or there are many."""
         return None, None
@@ -86,8 +91,10 @@ class Service:
         """The scores of given texts, as JSON. None: it has none."""
         return None
 
-    def rehearse(self) -> None:
-        """Has everything compiled that `Decoder.warm_up` does not compile."""
+    @property
+    def prepared(self) -> Json:
+        """What `warm_up` compiles besides the search."""
+        return {}
 
     # What all have
 
@@ -121,8 +128,7 @@ class Service:
     def preparations(self) -> Iterator[Callable[[], None]]:
         """What compiles the programs that requests can need, one after the other."""
         for options in self._variants():
-            yield functools.partial(self.decoder.warm_up, **self.defaults, **options)
-        yield self.rehearse
+            yield functools.partial(self.decoder.warm_up, **self.defaults | options)
 
     def about(self) -> Json:
         """What it is and can do."""
@@ -132,6 +138,7 @@ class Service:
             "endpoints": [self.search.path, *(["/score"] if self.scores else [])],
             "options": list(self.options),
             "outputs": self.settings.num_hypotheses,
+            "alignments": self.has_alignments,
             "source_language": source,
             "target_language": target,
         }
@@ -148,6 +155,9 @@ class Service:
             shares.append({"top_p": 0.9})
         for one, other in itertools.product(rules, shares):
             yield one | other
+        yield self.prepared
+        for name in set(OF_RECORDS) & set(self.options):
+            yield {name: True}
 
 
 def service_of(path: Path) -> type[Service]:

@@ -37,6 +37,19 @@ class Translations(TextService):
         return answer
 
     @property
+    def has_alignments(self) -> bool:
+        """Whether its system has alignments."""
+        return self.decoder.system.alignment is not None
+
+    @property
+    def prepared(self) -> Json:
+        """Alignments and token scores, as far as its system has them."""
+        is_scored = self.scores is not None
+        return {
+            name: self.has_alignments if name == "alignments" else is_scored for name in self.search.extras
+        }
+
+    @property
     def known_languages(self) -> tuple[str | None, str | None]:
         """Those of options and files."""
         return (None, None) if self.codes else self.decoder.task.data.languages
@@ -63,26 +76,6 @@ class Translations(TextService):
             )
         scores = self.decoder.score(texts, targets, **languages_of(asked))
         return [{"log_probability": float(score)} for score in scores]
-
-    def rehearse(self) -> None:
-        """Compiles what alignments and scores need, by texts of each length."""
-        asked = {**dict.fromkeys(self.search.extras, True), **self._language}
-        if not self.decoder.system.alignment:
-            asked["alignments"] = False
-        short = {"max_length": 2, "min_length": 0} if self.options else {}
-        for length in self.settings.buckets:
-            self.decoder.submit(self._text_of(length), **{**self.defaults, **asked, **short}).result()
-
-    @property
-    def _language(self) -> Json:
-        """Languages to try a model of many with."""
-        return dict.fromkeys(("source_language", "target_language"), self.codes[0]) if self.codes else {}
-
-    def _text_of(self, length: int) -> str:
-        """A text with about as many tokens, without <eos>."""
-        size = max(1, length - 1)
-        of_ten = len(self.decoder.subwords(" ".join("a" * 10)))
-        return " ".join("a" * max(1, size * 10 // max(of_ten, 1)))
 
 
 def languages_of(asked: Any) -> Json:

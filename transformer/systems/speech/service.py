@@ -37,6 +37,11 @@ class Transcriptions(Service):
     loads: ClassVar = Transcriber
     decoder: Transcriber
 
+    @property
+    def prepared(self) -> Json:
+        """Alignments, which times of words need."""
+        return {"alignments": self.decoder.system.alignment is not None}
+
     def record(self, item: bytes, asked: Any) -> tuple[Recording, Json]:
         """The features of a recording, and what is asked of its transcription."""
         start = self.decoder.task.start(asked.language, asked.task, asked.timestamps)
