@@ -4,7 +4,7 @@
 lines of a file, by several clients and by one. Then it disconnects, reads slowly, sends what is no request,
 and checks that slots are free again; it prints the server's memory. `--soak SECONDS` sends requests at
 random moments, some of which are cancelled; an answer must be the same each time. `--restart COMMAND`
-starts the server again twice meanwhile. A server to compare with is `benchmarks.speed.ctranslate2_server`.
+starts the server again twice meanwhile. A server to compare with is `benchmarks.speed.peer_server`.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """CTranslate2's `translate_batch` behind a FastAPI app, to compare `transformer serve` with.
 
-`python -m benchmarks.speed.ctranslate2_server FOLDER --port 8001` serves what `transformer export` wrote.
+`python -m benchmarks.speed.peer_server FOLDER --port 8001` serves what `transformer export` wrote.
 Requests that arrive within 5 ms, or while others are translated, share a batch.
 """
 
