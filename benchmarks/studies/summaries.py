@@ -1,0 +1,102 @@
+"""Compares runs of `--data.task summaries` with each other and with the first sentence of each text.
+
+`python -m benchmarks.studies.summaries WORK RUN [RUN ...]` decodes the test text of each run. It prints ROUGE
+with the 95 % interval of a bootstrap over the texts, how long outputs are and how many of their words the
+text has; of a run that reads `target-length`, also how many outputs have as many words as were asked for.
+Outputs are kept in WORK.
+"""
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.command import run, work_folder
+from benchmarks.measure import machine, report
+from benchmarks.runs import once, translated
+from benchmarks.studies.baselines import first_sentence
+from transformer import Run, UserError
+from transformer.config import text_data
+from transformer.data.sources.corpora import open_corpus
+from transformer.data.sources.tables import TARGET_LENGTH
+from transformer.data.store import TextRecord
+from transformer.tasks.metrics.rouge import rouge_of_each
+
+SAMPLES = 1000  # of the bootstrap
+KINDS = ("L", "1", "2")
+_ASKED = re.compile(rf"{TARGET_LENGTH}: (\d+) ")
+
+
+def test_records(path: Path) -> list[TextRecord]:
+    """The test text of a run.
+
+    Raises:
+      UserError: it writes no summaries, it has no test text, or its files are not there.
+    """
+    data = text_data(Run(path).config)
+    if data.task != "summaries":
+        raise UserError(f"{path} writes no summaries: train it with --data.task summaries")
+    splits = open_corpus(data).splits
+    if "test" not in splits:
+        raise UserError(f"{path} was trained without a test text: give --data.test")
+    return list(splits["test"])
+
+
+def row(records: Sequence[TextRecord], outputs: Sequence[str]) -> dict[str, float]:
+    """The scores of outputs by title, in percent, and of each ROUGE half the width of its interval."""
+    references = [[record.target, *record.references] for record in records]
+    draws = np.random.default_rng(0).integers(len(records), size=(SAMPLES, len(records)))
+    scores = {}
+    for kind in KINDS:
+        values = 100 * np.array(rouge_of_each(outputs, references, kind)[0])
+        low, high = np.quantile(values[draws].mean(axis=1), [0.025, 0.975])
+        scores |= {f"ROUGE-{kind}": float(values.mean()), f"± {kind}": float(high - low) / 2}
+    words = [output.lower().split() for output in outputs]
+    count = sum(map(len, words))
+    sources = (set(record.source.lower().split()) for record in records)
+    copied = sum(word in known for known, several in zip(sources, words, strict=True) for word in several)
+    scores |= {"words": count / len(words), "of the text": 100 * copied / max(count, 1)}
+    if all(asked := [_ASKED.match(record.source) for record in records]):
+        lengths = [int(match[1]) for match in asked if match]
+        off = np.array([abs(len(several) - n) for several, n in zip(words, lengths, strict=True)])
+        scores["as long as asked"] = float(100 * (off == 0).mean())
+        scores["one word off"] = float(100 * (off == 1).mean())
+    return scores
+
+
+def table(rows: dict[str, dict[str, float]]) -> str:
+    """Markdown: a row for each run."""
+    titles = list(dict.fromkeys(title for scores in rows.values() for title in scores if title[0] != "±"))
+    lines = [f"| | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
+    for name, scores in rows.items():
+        cells = [name]
+        for title in titles:
+            interval = scores.get(f"± {title.removeprefix('ROUGE-')}")
+            value = f"{scores[title]:.1f}" if title in scores else ""
+            cells.append(value if interval is None else f"{value} ± {interval:.1f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Prints the table and writes WORK/summaries.json and summaries.md."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
+    parser.add_argument("work", type=work_folder, help="folder for outputs and the table")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directories")
+    given = parser.parse_args(arguments)
+    texts = {path: test_records(path) for path in given.runs}
+    given.work.mkdir(parents=True, exist_ok=True)
+    records = [record._replace(source=_ASKED.sub("", record.source)) for record in texts[given.runs[0]]]
+    guess = first_sentence(records)
+    rows = {"first sentence": row(records, [guess(record.source) for record in records])}
+    for path, records in texts.items():
+        kept = given.work / f"{path.name}.json"
+        outputs = once(kept, lambda path=path: {"outputs": translated(path, "best")})["outputs"]
+        rows[path.name] = row(records, outputs)
+    report(given.work / "summaries", {"about": machine(), "rows": rows}, table(rows))
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(__spec__.name, main))

@@ -1,0 +1,42 @@
+"""The study of summaries, with a model of a few updates."""
+
+import json
+
+import pytest
+from text_tables import run_of, write
+
+from benchmarks.studies import summaries
+from transformer import UserError
+from transformer.data.store import TextRecord
+
+INPUTS = {"inputs": ("target-length", "article"), "target": ("answer", "others"), "group": ""}
+
+
+def test_runs_are_compared_with_the_first_sentence(tmp_path, capsys):
+    write(tmp_path)
+    run = run_of(tmp_path, task="summaries", **INPUTS)
+    words = [str(tmp_path / "work"), str(run.path)]
+    summaries.main(words)
+    rows = json.loads((tmp_path / "work" / "summaries.json").read_text())["rows"]
+    assert list(rows) == ["first sentence", "run"]
+    scores = json.loads((run.path / "results.json").read_text())
+    for kind in summaries.KINDS:
+        assert rows["run"][f"ROUGE-{kind}"] == pytest.approx(scores[f"rouge_{kind.lower()}"]["value"])
+    assert rows["first sentence"]["of the text"] == 100
+    assert "as long as asked" not in rows["first sentence"]
+    printed = capsys.readouterr().out
+    summaries.main(words)
+    assert capsys.readouterr().out == printed
+
+
+def test_lengths_and_words_are_counted():
+    texts = ("target-length: 2 text: a b c", "a b"), ("target-length: 3 text: a b", "x y")
+    scores = summaries.row([TextRecord(*text) for text in texts], ["A d", "b e"])
+    assert (scores["words"], scores["of the text"]) == (2, 50)
+    assert (scores["as long as asked"], scores["one word off"]) == (50, 50)
+    assert scores["ROUGE-1"] == pytest.approx(25)  # half of one, none of the other
+
+
+def test_other_runs_are_refused(finished, tmp_path):
+    with pytest.raises(UserError, match="writes no summaries: train it with --data.task summaries"):
+        summaries.main([str(tmp_path), str(finished)])
