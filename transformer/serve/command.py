@@ -107,10 +107,10 @@ def parse_serve(command_line: list[str]) -> ServeArguments:
     )
     check_allowed(arguments.allow)
     for option in "names", "languages":
-        given = getattr(arguments, option)
-        if given and len(given) != len(arguments.runs):
+        values = getattr(arguments, option)
+        if values and len(values) != len(arguments.runs):
             raise UserError(
-                f"--{option}: {len(given)} for {counted(len(arguments.runs), 'run')}: give one for each"
+                f"--{option}: {len(values)} for {counted(len(arguments.runs), 'run')}: give one for each"
             )
     for name, count in Counter(names_of_runs(arguments)).items():
         if count > 1:
@@ -135,8 +135,8 @@ def pair_of(text: str) -> tuple[str, str]:
 
 def search_of(arguments: ServeArguments, command_line: list[str]) -> dict[str, Any]:
     """The options of the search that a command line gives."""
-    given = {option.removeprefix("--").removeprefix("no-") for option in options_in(command_line)}
-    names = names_of(type(arguments.decoding)) & {name.replace("-", "_") for name in given}
+    named = {option.removeprefix("--").removeprefix("no-") for option in options_in(command_line)}
+    names = names_of(type(arguments.decoding)) & {name.replace("-", "_") for name in named}
     return {name: getattr(arguments.decoding, name) for name in names}
 
 

@@ -93,8 +93,8 @@ def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], a
     async def translate(request: Request, asked: Any) -> Response:
         if not isinstance(asked, LibreTranslation):
             return await search(request, asked)
-        service, own = service_and_fields(asked, able, fields)
-        work = await answers.begun(service, own, service.items(own))
+        service, plain = service_and_fields(asked, able, fields)
+        work = await answers.begun(service, plain, service.items(plain))
         return JsonResponse(translated(asked, await answers.outputs(request, work)))
 
     options: Json = {"summary": endpoint.about, "name": endpoint.path[1:]}

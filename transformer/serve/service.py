@@ -115,8 +115,8 @@ class Service:
 
     def _check(self, asked: Asked, options: Json) -> None:
         """Raises UserError if options are wrong, or programs would have to be compiled for them."""
-        given = asked.model_fields_set & {*names_of(type(self.settings)), *OF_RECORDS}
-        if unknown := sorted(given - {*self.options}):
+        named = asked.model_fields_set & {*names_of(type(self.settings)), *OF_RECORDS}
+        if unknown := sorted(named - {*self.options}):
             raise UserError(f"{unknown[0]}: run {self.name} has no such option")
         settings = self.decoder.settings(asked.n_best, options)
         if not has_room(self.settings, settings):

@@ -352,15 +352,13 @@ class Decoder(Generic[TaskT]):
         until = None if timeout is None else seconds("timeout", timeout)
         return self._admission.close(true_or_false("drain", drain), until)
 
-    def warm_up(self, *, alignments: bool = False, token_scores: bool = False, **options: Option) -> None:
+    def warm_up(self, *, extras: Extras = NO_EXTRAS, **options: Option) -> None:
         """Compiles all programs that `decode` with these options can need.
 
         Args:
-          alignments: also those of alignments.
-          token_scores: also those of token scores.
+          extras: what is returned besides.
           options: any field of `DecodingConfig`.
         """
-        extras = Extras(true_or_false("alignments", alignments), true_or_false("token_scores", token_scores))
         self._warm_up({}, extras, options)
 
     def _warm_up(self, records: Mapping[int, Record], extras: Extras, options: dict[str, Option]) -> None:

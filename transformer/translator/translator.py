@@ -302,7 +302,7 @@ class Translator(Decoder[TextToText], Chooser):
             request, n_best=n_best, line=line, extras=extras, **options
         )
 
-    def warm_up(
+    def warm_up(  # type: ignore[override]
         self,
         *,
         prefix: bool = False,
