@@ -96,7 +96,9 @@ def test_every_extra_is_one_of_the_package():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     for name, remedy in EXTRAS.items():
         if own := re.fullmatch(r"'\.\[(.+)\]'", remedy):
-            distribution = {"PIL": "pillow"}.get(name, name.replace("_", "-"))
+            distribution = {"PIL": "pillow", "markdown_it": "markdown-it-py"}.get(
+                name, name.replace("_", "-")
+            )
             assert any(re.match(rf"{distribution}\b", requirement) for requirement in extras[own[1]]), name
     asked = set()
     for path in (ROOT / "transformer").rglob("*.py"):

@@ -21,6 +21,7 @@ LAYERS = (
     {"systems"},
     {"training.methods"},
     {"runs"},
+    {"translator.documents"},
     {"translator"},
     {"training.loop"},
     {"interop", "training.plan", "translator.explorer"},

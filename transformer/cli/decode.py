@@ -21,7 +21,11 @@ def _decode(command_line: list[str]) -> None:
         from transformer.runtime.hosts import join
 
         join(**vars(arguments.hosts))
-        if arguments.explore:
+        if arguments.document:
+            from transformer.cli.documents import translate_file
+
+            translate_file(arguments)
+        elif arguments.explore:
             from transformer.cli.decode_lines import write_page
 
             write_page(arguments)

@@ -39,6 +39,11 @@ class DecodeArguments:
     standard input."""
     output: Path | None = None
     """Output file, one translation per line. Default: standard output."""
+    document: Path | None = None
+    """Document to translate whole, instead of lines: Markdown if its name ends in .md or .markdown, else
+    plain text. What is no text stays as it is: code, addresses, tags."""
+    flags: Path | None = None
+    """File for the sentences of --document whose translation is suspicious, as JSON lines."""
     source_language: str | None = None
     """Code of the source language, such as deu_Latn, for a model of many languages, where a line does not
     name another. Default: the one of the run."""

@@ -56,6 +56,8 @@ def decode_lines(arguments: DecodeArguments) -> None:
     Raises:
       UserError: an option or a file is wrong, or the input changed meanwhile.
     """
+    if arguments.flags:
+        raise UserError("--flags is for --document: it lists the suspicious sentences of one")
     total = check_files(arguments)
     writer = writer_of(arguments.run_dir)(arguments)
     watch = ProgressReporter(

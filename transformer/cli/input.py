@@ -27,6 +27,8 @@ def check_files(arguments: DecodeArguments) -> int | None:
     files = [("--reference", path) for path in arguments.reference]
     if arguments.input:
         files.insert(0, ("--input", arguments.input))
+    if arguments.document:
+        files.insert(0, ("--document", arguments.document))
     if output and address(output):
         raise UserError(f"{option} {display_path(output)}: write to a file here, and copy it there")
     if output and is_recording(output):

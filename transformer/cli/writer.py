@@ -31,6 +31,7 @@ OF_TRANSLATIONS = (
     *("ensemble", "tsv", "glossary", "keep", "reference", "bleu_tokenize", "rescore", "rescore_weights"),
     *(option for option in OF_JSON if option != "times"),
     *("source_language", "target_language", "jsonl", "choices", "history", "target_length"),
+    *("document", "flags"),
 )
 """Options that translations have a use for, and some other tasks."""
 OF_SPEECH = ("times", "language", "task", "timestamps")

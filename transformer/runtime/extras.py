@@ -13,6 +13,7 @@ EXTRAS = {
     **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "'.[serve]'"),
     "PIL": "'.[pictures]'",
     "tokenizers": "'.[pretrained]'",
+    **dict.fromkeys(("markdown_it", "sentencex"), "'.[documents]'"),
     "jieba": "'.[chinese]'",
     "matplotlib": "'.[notebooks]'",
     "tensorflow": "'.[tfds-prepare]'",

@@ -25,6 +25,7 @@ from transformer.tasks.text_tasks import text_task_of
 from transformer.tasks.text_to_text import TextToText
 from transformer.translator.choices import Chooser
 from transformer.translator.decoder import Decoder
+from transformer.translator.documents.document import DocumentTranslator
 from transformer.translator.ensemble import ensemble_of
 from transformer.translator.lengths import bucket_of, of_any_length, padded, within_positions
 from transformer.translator.scoring import scored, without_start
@@ -45,7 +46,7 @@ def translation_of(run: Run) -> TextToText:
     return run.task
 
 
-class Translator(Decoder[TextToText], Chooser):
+class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
     """A trained model that translates. Threads may share it. See `Decoder` for batches and programs.
 
     Args:

@@ -1,0 +1,245 @@
+"""Documents: what is no text stays as it is, what is marked stays marked, nothing is lost."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from markdown_it import MarkdownIt
+from small_run import WORDS
+from small_translator import small_translator
+
+from transformer.cli.decode import decode_main
+from transformer.runtime.errors import UserError
+from transformer.tasks.hypotheses import Hypothesis
+from transformer.translator.documents.document import DocumentTranslator
+from transformer.translator.documents.inline import markdown_parser, marked_lines, to_markdown
+from transformer.translator.documents.sentences import clauses, sentences
+
+PAGES = sorted((Path(__file__).parent.parent / "docs").glob("*.md"))
+
+
+class Pretender(DocumentTranslator):
+    """Translates by a function of words; a translated word attends to its own word."""
+
+    def __init__(self, order=lambda words: words, spell=str, longest=64):
+        real = small_translator()
+        self.task, self.system, self.real = real.task, real.system, real
+        self.order, self.spell, self.longest = order, spell, longest
+        self.sources = []
+
+    def subwords(self, source):
+        return [f"▁{word}" for word in source.split()]
+
+    def settings(self, n_best, options):
+        return self.real.settings(n_best, {"buckets": (self.longest + 1,), **options})
+
+    def stream(self, records, **options):
+        for source in records:
+            self.sources.append(source)
+            words = source.split()
+            order = self.order(list(range(len(words))))
+            target = [self.spell(words[index]) for index in order]
+            alignment = np.zeros((len(order) + 1, len(words) + 1))
+            alignment[range(len(order)), order] = 1
+            yield [Hypothesis(" ".join(target), tuple(f"▁{x}" for x in target), -1.0, -1.0, alignment)]
+
+
+def html(markdown):
+    parser = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+    return " ".join(re.sub(r"\s+", " ", parser.render(markdown)).split())
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_page_that_is_translated_to_itself_reads_as_before(page):
+    """The oracle is the HTML that the parser's own renderer makes of both."""
+    text = page.read_text(encoding="utf-8")
+    document = Pretender(longest=10_000).translate_document(text, "markdown")
+    assert html(document.text) == html(text)
+
+
+def tags(markdown):
+    """What a document has besides words: tags with their attributes, and code."""
+    shown = html(markdown)
+    return sorted(re.findall(r"<code.*?</code>|<[^>]*>", shown, re.DOTALL))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_tags_and_code_survive_another_order_of_words(page):
+    text = page.read_text(encoding="utf-8")
+    document = Pretender(lambda words: words[::-1], longest=10_000).translate_document(text, "markdown")
+    assert [len(tags(document.text))] == [len(tags(text))]
+    assert tags(document.text) == tags(text)
+
+
+def test_marks_follow_their_words():
+    text = 'A **red house** near [the old *river* bank](http://x.y/a_b "T") has `no_door()` today.'
+    document = Pretender(lambda words: words[::-1], str.upper).translate_document(text, "markdown")
+    assert document.text == (
+        'TODAY. `no_door()` HAS [BANK *RIVER* OLD THE](http://x.y/a_b "T") NEAR **HOUSE RED** A'
+    )
+
+
+MARKDOWN = """---
+title: stays
+---
+# One two #
+
+Three four
+five. Six seven
+***
+
+- eight  
+  nine
+  > ten eleven
+  > twelve
+
+```
+code stays
+```
+
+    and this
+
+| a | b |
+|---|:-:|
+| c \\| d | `e` |
+
+<div>stays</div>
+
+[link]: http://stays
+
+![stays](stays.png)
+"""
+
+
+def test_all_text_and_only_text_is_translated():
+    document = Pretender(spell=str.upper).translate_document(MARKDOWN, "markdown")
+    assert document.text == (
+        MARKDOWN.replace("One two", "ONE TWO")
+        .replace("Three four\nfive. Six seven", "THREE FOUR FIVE. SIX SEVEN")
+        .replace("eight  \n  nine", "EIGHT  \n  NINE")
+        .replace("ten eleven\n  > twelve", "TEN ELEVEN TWELVE")
+        .replace("| a | b |", "| A | B |")
+        .replace("c \\| d", "C \\| D")
+    )
+    assert [(sentence.line, sentence.source) for sentence in document.sentences][:3] == [
+        (4, "One two"),
+        (6, "Three four five."),
+        (6, "Six seven"),
+    ]
+
+
+TEXT = """A title
+
+  This paragraph is wrapped, and
+  goes on here. It ends.
+
+1. First item is long
+   enough for two lines
+2. See https://a.b/c_d?e=f.
+\tThe end
+"""
+
+
+def test_plain_text_keeps_its_form():
+    document = Pretender(spell=str.upper).translate_document(TEXT)
+    assert document.text == TEXT.upper().replace("HTTPS://A.B/C_D?E=F", "https://a.b/c_d?e=f")
+    assert Pretender().translate_document("").text == ""
+    assert Pretender().translate_document(" \n\n").text == " \n\n"
+
+
+def test_wrapped_lines_stay_as_narrow():
+    text = TEXT.replace("https://a.b/c_d?e=f", "them")
+    document = Pretender(spell=lambda word: word * 2).translate_document(text)
+    assert max(map(len, document.text.splitlines())) <= max(map(len, text.splitlines()))
+    assert len(document.text.splitlines()) > len(text.splitlines())
+
+
+@pytest.mark.parametrize(
+    "text", ["2 * 3 * 4", "a_b_", "[x](y)", "# no", "1. no", "- no", "<b>", "&amp;", "`", "\\"]
+)
+def test_words_that_look_like_markdown_are_read_as_words(text):
+    parser = markdown_parser()
+    (token,) = parser.parse(to_markdown(plain(text), parser, {}))[1:2]
+    assert token.type == "inline"
+    assert "".join(content.text for content in marked_lines(token.children)) == text
+    assert all(not content.marks for content in marked_lines(token.children))
+
+
+def plain(text):
+    from transformer.translator.documents.passages import MarkedText
+
+    return MarkedText(text)
+
+
+def test_sentences_and_clauses_lose_no_word():
+    text = "Dr. Smith came at 5 p.m. yesterday. He left; she stayed, and (as ever) nobody knew why. " * 3
+    spans = list(sentences(text, "en"))
+    assert " ".join(text[a:b] for a, b in spans).split() == text.split()
+    for longest in (1, 3, 8):
+        parts = [text[a:b] for a, b in clauses(text, lambda part: len(part.split()), longest)]
+        assert max(len(part.split()) for part in parts) <= longest
+        assert " ".join(parts).split() == text.split()
+
+
+def test_a_sentence_that_is_too_long_is_read_in_parts():
+    pretender = Pretender(longest=6)
+    text = "One two three, four five; six seven eight nine ten eleven twelve."
+    assert pretender.translate_document(text).text == text
+    assert pretender.sources == ["One two three, four five;", "six seven eight nine", "ten eleven twelve."]
+
+
+def test_a_model_that_does_not_translate_is_refused():
+    pretender = Pretender()
+    pretender.task = object()
+    with pytest.raises(UserError, match="translates sentences"):
+        pretender.translate_document("a")
+
+
+def run(monkeypatch, *words):
+    monkeypatch.setattr(sys, "argv", ["decode.py", *map(str, words)])
+    return decode_main()
+
+
+def test_the_command_translates_a_file(decoder, tmp_path, monkeypatch, capfd):
+    file = tmp_path / "page.md"
+    file.write_text(f"# {WORDS[0]} {WORDS[1]}\n\n- {WORDS[2]} `code`\n")
+    assert run(monkeypatch, decoder, "--document", file, "--output", tmp_path / "out.md") == 0
+    output = (tmp_path / "out.md").read_text()
+    assert output.startswith("# ")
+    assert "`code`" in output
+    assert "of 2 sentences flagged" in capfd.readouterr().err
+
+
+BAD = {
+    "latin1.txt": (b"ok\ncaf\xe9\n", "line 2: not UTF-8"),
+    "binary.txt": (b"a\0b", "is a binary file"),
+    "empty.md": (b" \n", "is empty"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_file_without_text_is_refused(name, decoder, tmp_path, monkeypatch, capfd):
+    content, message = BAD[name]
+    (tmp_path / name).write_bytes(content)
+    assert run(monkeypatch, decoder, "--document", tmp_path / name, "--output", tmp_path / "out") == 2
+    assert message in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_options_of_lines_are_refused(decoder, tmp_path, monkeypatch, capfd):
+    file = tmp_path / "a.txt"
+    file.write_text("a")
+    for words, message in [
+        (("--input", file), "--input: it is for lines"),
+        (("--format", "json"), "--format json is for lines"),
+        (("--resume",), "--resume: it is for lines"),
+        (("--output", file), "is the file of --document"),
+    ]:
+        assert run(monkeypatch, decoder, "--document", file, *words) == 2
+        assert message in capfd.readouterr().err
+    assert run(monkeypatch, decoder, "--flags", tmp_path / "x") == 2
+    assert "--flags is for --document" in capfd.readouterr().err
+    assert run(monkeypatch, decoder, "--document", tmp_path / "missing.txt") == 2
+    assert "cannot read" in capfd.readouterr().err

@@ -1,0 +1,1 @@
+"""Whole documents: their sentences are translated, and what is around them stays as it is."""

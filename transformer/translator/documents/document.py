@@ -1,0 +1,202 @@
+"""Translates documents: passages become sentences, and translated sentences passages again."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from transformer.config import Option
+from transformer.runtime.errors import UserError
+from transformer.systems.system import System
+from transformer.tasks.hypotheses import Hypothesis
+from transformer.tasks.plain import Plain
+from transformer.tasks.text_to_text import TextToText
+from transformer.tasks.translation import Translation
+from transformer.translator.documents.markdown import read_markdown
+from transformer.translator.documents.passages import Document, Mark, MarkedText
+from transformer.translator.documents.plain_text import read_plain_text
+from transformer.translator.documents.projection import aligned_words, project
+from transformer.translator.documents.sentences import Span, clauses, sentences
+
+READERS: dict[str, Callable[[str], Document]] = {"text": read_plain_text, "markdown": read_markdown}
+_WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff。！？]")
+
+
+@dataclass(frozen=True)
+class TranslatedSentence(Plain):
+    """A sentence of a document, or a part of one that is too long for the model."""
+
+    line: int
+    """Of the document, on which its paragraph begins."""
+    source: str
+    text: str
+    """Its translation."""
+    flags: tuple[str, ...] = ()
+    """What is suspicious about it."""
+
+
+@dataclass(frozen=True)
+class TranslatedDocument(Plain):
+    """A document and what is to be said of its translation."""
+
+    text: str
+    """The translated document."""
+    sentences: tuple[TranslatedSentence, ...] = field(repr=False)
+    """In order."""
+
+    @property
+    def flagged(self) -> list[TranslatedSentence]:
+        """The sentences whose translation someone should read."""
+        return [sentence for sentence in self.sentences if sentence.flags]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A sentence of a passage, and the white space after it."""
+
+    passage: int
+    content: MarkedText
+    gap: str
+
+
+class DocumentTranslator(ABC):
+    """What translates sentences, and so documents."""
+
+    system: System
+    task: TextToText
+
+    @abstractmethod
+    def stream(self, records: Iterable[Any], **options: Any) -> Iterator[list[Hypothesis]]:
+        """The best translations of each sentence."""
+
+    @abstractmethod
+    def subwords(self, source: str) -> list[str]:
+        """The subwords of a sentence."""
+
+    @abstractmethod
+    def settings(self, n_best: int | None, options: Any) -> Any:
+        """The options of a search."""
+
+    def translate_document(
+        self,
+        text: str,
+        format: str = "text",
+        *,
+        progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, _: items,
+        **options: Option,
+    ) -> TranslatedDocument:
+        """The translation of a document, sentence by sentence.
+
+        Args:
+          text: the document.
+          format: "text" or "markdown". Markdown keeps code, addresses, tags and all that is no text; what is
+            marked in a sentence is marked in its translation, by the attention of the model.
+          progress: is given the translations as they are made, and their number, and yields them again.
+          options: as in `Translator.translate`.
+
+        Raises:
+          UserError: the model does not translate, the format is unknown, or a library is missing.
+        """
+        check_translates(self.task)
+        if format not in READERS:
+            raise UserError(f"format {format!r}: choose {' or '.join(READERS)}")
+        document = READERS[format](text)
+        languages = "source_language", "target_language"
+        search = {name: value for name, value in options.items() if name not in languages}
+        settings = self.settings(None, search)
+        pieces = list(self._pieces(document, settings.buckets[-1] - 1))
+        texts = (piece.content.text if _has_words(piece.content) else "" for piece in pieces)
+        aligns = self.system.alignment is not None
+        outputs = self.stream(texts, n_best=1, alignments=aligns, **options)
+        passages: list[list[tuple[MarkedText, str]]] = [[] for _ in document.passages]
+        done = list[TranslatedSentence]()
+        for piece, hypotheses in zip(pieces, progress(outputs, len(pieces)), strict=True):
+            line = document.passages[piece.passage].line
+            content, flags = self._marked(piece.content, hypotheses[0])
+            passages[piece.passage].append((content, piece.gap))
+            done.append(TranslatedSentence(line, piece.content.text, content.text, flags))
+        unread = [TranslatedSentence(line, source, source, ("not read",)) for line, source in document.unread]
+        translation = document.written([_joined(contents) for contents in passages])
+        return TranslatedDocument(translation, tuple(sorted([*done, *unread], key=lambda item: item.line)))
+
+    def _pieces(self, document: Document, longest: int) -> Iterator[_Piece]:
+        """The sentences of a document, in parts where the model could not read them."""
+        language = self.task.data.languages[0] or ""
+        for index, passage in enumerate(document.passages):
+            content = passage.content
+            spans = [
+                (start + first, start + last)
+                for start, end in _undivided(sentences(content.text, language), content)
+                for first, last in clauses(content.text[start:end], self._size, longest)
+            ]
+            if not spans:
+                yield _Piece(index, content, "")
+            begin = 0
+            for (start, end), (following, _) in pairwise([*spans, (len(content.text), 0)]):
+                is_last = following == len(content.text)
+                part = content.part(start, end, begin, is_last)
+                yield _Piece(index, part, "" if is_last else content.text[end:following])
+                begin = end
+
+    def _size(self, text: str) -> int:
+        return len(self.subwords(text))
+
+    def _marked(self, source: MarkedText, hypothesis: Hypothesis) -> tuple[MarkedText, tuple[str, ...]]:
+        """A translation with the marks of its source, and the flag `markup` if some found no words."""
+        if not _has_words(source):
+            return source, ()
+        if not source.marks or hypothesis.alignment is None:
+            return MarkedText(hypothesis.text), ()
+        pair = aligned_words(
+            source.text, hypothesis.text, self.subwords(source.text), hypothesis.tokens, hypothesis.alignment
+        )
+        content, homeless = project(source, pair)
+        return content, ("markup",) * bool(homeless)
+
+
+def _undivided(spans: Iterable[Span], content: MarkedText) -> Iterator[Span]:
+    """Sentences, of which those are joined that share a literal or a link, or have no space between them in a
+    script with spaces."""
+    whole = [
+        (mark.start, mark.end) for mark in content.marks if mark.literal is not None or mark.opening == "["
+    ]
+    begin = end = None
+    for start, last in spans:
+        if begin is None:
+            begin = start
+        elif any(first < start < beyond for first, beyond in whole) or (
+            start == end and not _WITHOUT_SPACES.match(content.text[start - 1])
+        ):
+            pass
+        else:
+            yield begin, end or start
+            begin = start
+        end = last
+    if begin is not None and end is not None:
+        yield begin, end
+
+
+def _has_words(content: MarkedText) -> bool:
+    """Whether there is something to translate: a letter that is not copied."""
+    return any(map(str.isalpha, content.unmarked))
+
+
+def check_translates(task: Any) -> None:
+    """Raises UserError if a task does not translate one text to one text."""
+    if not isinstance(task, Translation) or len(task.data.input_names) > 1:
+        raise UserError("a document is translated by a model that translates sentences; this one does not")
+
+
+def _joined(contents: Sequence[tuple[MarkedText, str]]) -> MarkedText:
+    """The sentences of a passage as one text. Where the source has no space between two, the translation has
+    one, unless it is in a script without."""
+    text, marks = "", list[Mark]()
+    for index, (content, gap) in enumerate(contents):
+        marks += content.shifted(len(text))
+        is_last = index == len(contents) - 1
+        if not gap and not _WITHOUT_SPACES.match(content.text[-1:]):
+            gap = " "
+        text += content.text + ("" if is_last else gap)
+    return MarkedText(text, tuple(marks))

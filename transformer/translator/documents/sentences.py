@@ -1,0 +1,58 @@
+"""Divides a text into sentences, and overlong ones at clauses."""
+
+import re
+from collections.abc import Callable, Iterator
+
+from transformer.runtime.extras import library
+
+Span = tuple[int, int]
+"""First character, and the one after the last."""
+_CLAUSE = re.compile(r"[;:.!?,)]\s+|[。；：，、！？]\s*|\s+[–—-]\s+|\s+(?=\()")
+_SPACE = re.compile(r"\s+")
+
+
+def sentences(text: str, language: str) -> Iterator[Span]:
+    """The sentences of a text, without the white space around them.
+
+    Args:
+      text: any text.
+      language: its code, such as "en". An unknown one has the rules of English.
+
+    Raises:
+      UserError: the library is missing.
+    """
+    end = 0
+    for sentence in library("sentencex").segment(language or "en", text):
+        start, end = end, end + len(sentence)
+        if words := sentence.strip():
+            first = start + sentence.index(words)
+            yield first, first + len(words)
+
+
+def clauses(text: str, size: Callable[[str], int], longest: int) -> Iterator[Span]:
+    """A sentence in parts that a model can read: divided at the end of a clause, else at white space, where
+    it is nearest to the middle; so are the parts. One without either is not divided.
+
+    Args:
+      text: the sentence.
+      size: tokens of a text.
+      longest: tokens of a part.
+    """
+    yield from _parts(text, 0, len(text), size, longest)
+
+
+def _parts(text: str, start: int, end: int, size: Callable[[str], int], longest: int) -> Iterator[Span]:
+    if size(text[start:end]) <= longest:
+        yield start, end
+        return
+    middle = (start + end) / 2
+    for pattern, margin in (_CLAUSE, (end - start) / 5), (_SPACE, 0):
+        breaks = [found.end() for found in pattern.finditer(text, start, end)]
+        inside = [at for at in breaks if start + margin < at < end - margin]
+        if inside:
+            at = min(inside, key=lambda at: abs(at - middle))
+            left = start + len(text[start:at].rstrip())
+            yield from _parts(text, start, left, size, longest)
+            yield from _parts(text, at, end, size, longest)
+            return
+    yield start, end
