@@ -86,8 +86,8 @@ def to_markdown(
 def reads_as(markdown: str, content: MarkedText, parser: Any, environment: Mapping[str, Any]) -> bool:
     """Whether inline Markdown is read as this text with these marks."""
     (token,) = parser.parseInline(markdown.replace("\\|", "|"), dict(environment))
-    found = list(marked_lines(token.children))
-    return len(found) == 1 and _essence(found[0]) == _essence(content)
+    lines = list(marked_lines(token.children))
+    return len(lines) == 1 and _essence(lines[0]) == _essence(content)
 
 
 def _essence(content: MarkedText) -> tuple[str, list[tuple[str, str, str]]]:

@@ -40,9 +40,9 @@ def with_addresses(content: MarkedText) -> MarkedText:
     """The same text, whose addresses are copied."""
     copied = [mark for mark in content.marks if mark.literal is not None]
     marks = [
-        Mark(found.start(), found.end(), literal=found[0])
-        for found in ADDRESS.finditer(content.text)
-        if not any(mark.start < found.end() and mark.end > found.start() for mark in copied)
+        Mark(match.start(), match.end(), literal=match[0])
+        for match in ADDRESS.finditer(content.text)
+        if not any(mark.start < match.end() and mark.end > match.start() for mark in copied)
     ]
     return MarkedText(content.text, (*content.marks, *marks))
 

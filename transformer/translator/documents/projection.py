@@ -73,7 +73,7 @@ def aligned_words(
 
 def _membership(tokens: Sequence[str], text: str) -> tuple[np.ndarray, tuple[Span, ...]]:
     """[units, tokens]: the share of each token that lies in each unit."""
-    units = tuple(found.span() for found in UNIT.finditer(text))
+    units = tuple(match.span() for match in UNIT.finditer(text))
     shares = np.zeros((len(units), len(tokens)))
     for column, (start, end) in enumerate(token_spans(tokens, text)):
         for row, (first, last) in enumerate(units):
@@ -140,7 +140,7 @@ def _words_of(mark: Mark, pair: Aligned, room: _Room) -> Span | None:
     if mark.literal is not None:
         words = re.escape(pair.source[mark.start : mark.end].strip())
         copies = re.finditer(rf"(?<!\w){words}(?!\w)", pair.target) if words else ()
-        spans = [found.span() for found in copies if room.has(found.span())]
+        spans = [match.span() for match in copies if room.has(match.span())]
         if spans:
             return max(spans, key=lambda span: weights[_overlapping(units, span)].sum())
     is_free = [room.has(unit) for unit in units]

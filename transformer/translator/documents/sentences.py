@@ -47,7 +47,7 @@ def _parts(text: str, start: int, end: int, size: Callable[[str], int], longest:
         return
     middle = (start + end) / 2
     for pattern, margin in (_CLAUSE, (end - start) / 5), (_SPACE, 0):
-        breaks = [found.end() for found in pattern.finditer(text, start, end)]
+        breaks = [match.end() for match in pattern.finditer(text, start, end)]
         inside = [at for at in breaks if start + margin < at < end - margin]
         if inside:
             at = min(inside, key=lambda at: abs(at - middle))
