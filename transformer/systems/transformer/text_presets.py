@@ -125,7 +125,7 @@ TEXT_PRESETS = {
     ),
     "sentiment": Preset(
         text_config(
-            _data("opinions", "labels", "text", "label", 32, max_target_length=4), 400, 4, d_model=64
+            _data("opinions", "labels", "text", "label", 32, max_target_length=4), 800, 4, d_model=64
         ),
         "sentences that are positive, negative or neutral; accuracy",
         GROUP,
