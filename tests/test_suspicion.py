@@ -1,13 +1,17 @@
 """Suspicious translations: truncated, repeated, copied and unread text is flagged, and searched again."""
 
+import shutil
+
 import numpy as np
 import pytest
 from small_run import WORDS
 from small_translator import small_translator
 
+from transformer import Translator
+from transformer.cli.calibrate import calibrate_main
 from transformer.runtime.errors import UserError
 from transformer.tasks.hypotheses import Hypothesis
-from transformer.translator.documents.document import USUAL, DocumentTranslator
+from transformer.translator.documents.document import DocumentTranslator
 from transformer.translator.documents.projection import aligned_words
 from transformer.translator.documents.suspicion import Limits, Signs, signs_of
 
@@ -27,7 +31,7 @@ GOOD = "der kleine Hund sieht den alten Mann im Garten"
     ],
 )
 def test_what_is_wrong_with_it_is_named(output, flags):
-    assert USUAL.flags(signs_of(SOURCE, output)) == flags
+    assert Limits().flags(signs_of(SOURCE, output)) == flags
 
 
 def test_what_the_source_repeats_may_be_repeated():
@@ -109,3 +113,17 @@ def test_limits_of_a_model_are_those_of_its_translations():
         assert limits.flags(signs_of(source, output[0].text)) == ()
     with pytest.raises(UserError, match="give sentences of a validation text"):
         translator.usual_limits([])
+
+
+def test_the_command_stores_limits_that_documents_use(finished, tmp_path, monkeypatch, capsys):
+    run = shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "text").write_text("".join(f"{word} {word}\n\n" for word in WORDS[:4]))
+    monkeypatch.setattr("sys.argv", ["calibrate", str(run), "--input", str(tmp_path / "text")])
+    assert calibrate_main() == 0
+    assert "limits of 4 translations" in capsys.readouterr().out
+    limits = Limits.read(run)
+    assert limits != Limits()
+    assert Translator.load(run).limits == limits
+    (run / "limits.json").write_text('{"short": "x"}')
+    with pytest.raises(UserError, match=r"limits.json is damaged: limits must be numbers; make it again"):
+        Translator.load(run)

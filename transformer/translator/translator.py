@@ -26,6 +26,7 @@ from transformer.tasks.text_to_text import TextToText
 from transformer.translator.choices import Chooser
 from transformer.translator.decoder import Decoder
 from transformer.translator.documents.document import DocumentTranslator
+from transformer.translator.documents.suspicion import Limits
 from transformer.translator.ensemble import ensemble_of
 from transformer.translator.lengths import bucket_of, of_any_length, padded, within_positions
 from transformer.translator.scoring import scored, without_start
@@ -132,6 +133,7 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
         task = translation_of(run)
         translator = cls(run.config, variables, task.tokenizers)
         translator.task = task
+        translator.limits = Limits.read(run.path)
         return translator
 
     @property

@@ -21,7 +21,6 @@ from transformer.translator.documents.projection import Aligned, aligned_words, 
 from transformer.translator.documents.sentences import Span, clauses, sentences
 from transformer.translator.documents.suspicion import Limits, Signs, signs_of
 
-USUAL = Limits()
 NO_REPEAT = 4
 """Words of an n-gram that a second search writes once."""
 READERS: dict[str, Callable[[str], Document]] = {"text": read_plain_text, "markdown": read_markdown}
@@ -82,6 +81,9 @@ class DocumentTranslator(ABC):
     system: System
     task: TextToText
 
+    limits = Limits()
+    """Above which a sentence is flagged."""
+
     @abstractmethod
     def stream(self, records: Iterable[Any], **options: Any) -> Iterator[list[Hypothesis]]:
         """The best translations of each sentence."""
@@ -99,18 +101,16 @@ class DocumentTranslator(ABC):
         text: str,
         format: str = "text",
         *,
-        limits: Limits = USUAL,
         progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, _: items,
         **options: Option,
     ) -> TranslatedDocument:
         """The translation of a document, sentence by sentence. A suspicious one is searched again, with all
-        hypotheses and without repeated n-grams; of all outputs the first of those with the fewest flags stays.
+        hypotheses and without repeated n-grams; the first of the outputs with the fewest flags stays.
 
         Args:
           text: the document.
           format: "text" or "markdown". Markdown keeps code, addresses, tags and all that is no text; what is
             marked in a sentence is marked in its translation, by the attention of the model.
-          limits: above which a sentence is flagged.
           progress: is given the translations as they are made, and their number, and yields them again.
           options: as in `Translator.translate`.
 
@@ -129,13 +129,13 @@ class DocumentTranslator(ABC):
         aligns = self.system.alignment is not None
         outputs = self.stream(texts, n_best=1, alignments=aligns, **options)
         pairs = zip(pieces, progress(outputs, len(pieces)), strict=True)
-        judged = [self._judged(piece.content, hypotheses, limits) for piece, hypotheses in pairs]
+        judged = [self._judged(piece.content, hypotheses) for piece, hypotheses in pairs]
         suspicious = [index for index, output in enumerate(judged) if output.flags]
         texts = (pieces[index].content.text for index in suspicious)
         again = {**options, "no_repeat_ngram": NO_REPEAT, "n_best": settings.num_hypotheses}
         retried = dict[int, _Judged]()
         for index, hypotheses in zip(suspicious, self.stream(texts, alignments=aligns, **again), strict=True):
-            output = self._judged(pieces[index].content, hypotheses, limits)
+            output = self._judged(pieces[index].content, hypotheses)
             if len(output.flags) < len(judged[index].flags):
                 judged[index] = retried[index] = output
         passages: list[list[tuple[MarkedText, str]]] = [[] for _ in document.passages]
@@ -191,14 +191,14 @@ class DocumentTranslator(ABC):
         pairs = zip(texts, outputs, strict=True)
         return Limits.calibrated((self._signs(text, outputs[0])[0] for text, outputs in pairs), share)
 
-    def _judged(self, source: MarkedText, hypotheses: Sequence[Hypothesis], limits: Limits) -> "_Judged":
+    def _judged(self, source: MarkedText, hypotheses: Sequence[Hypothesis]) -> "_Judged":
         """The first of the hypotheses with the fewest flags."""
         if not _has_words(source):
             return _Judged(source.text, None, ())
         outputs = list[_Judged]()
         for hypothesis in hypotheses:
             signs, pair = self._signs(source.unmarked, hypothesis, source.text)
-            outputs.append(_Judged(hypothesis.text, pair, limits.flags(signs)))
+            outputs.append(_Judged(hypothesis.text, pair, self.limits.flags(signs)))
         return min(outputs, key=lambda output: len(output.flags))
 
     def _signs(

@@ -1,13 +1,20 @@
-"""What makes a translation suspicious: it is far too short, repeats itself, copies its source, leaves
-words of the source unread, or is improbable. Dropped text and loops are the most frequent faults of translation systems."""
+"""What makes a translation suspicious: it is far too short, repeats itself, copies its source, leaves words
+of the source unread, or is improbable. Dropped text and loops are the most frequent faults of translation
+systems."""
 
+import json
+import os
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
 
 import numpy as np
 
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import parse_object, read_text, write_whole
 from transformer.translator.documents.projection import UNIT, Aligned
 
+FILE = "limits.json"
 LONGEST_REPEAT = 8
 """Words of a part that is said again at once."""
 LONG_WORD = 4
@@ -23,7 +30,7 @@ class Signs:
     """What is measured of a translation: the higher, the more suspicious."""
 
     short: float
-    """Characters of the source for each of the output; infinite if there is no output."""
+    """Characters of the source for each of the output; one without text counts half a character."""
     repeated: float
     """Share of the output's words that say again what was said just before, where the source does not."""
     copied: float
@@ -59,6 +66,26 @@ class Limits(Signs):
         least = (getattr(cls(), field.name) / 2 for field in fields(cls))
         return cls(*(float(max(limit, low)) for limit, low in zip(quantiles, least, strict=True)))
 
+    def write(self, folder: Path) -> None:
+        """Writes limits.json of a run."""
+        write_whole(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
+
+    @classmethod
+    def read(cls, folder: Path) -> "Limits":
+        """Those of a run, or the defaults if it has none. Raises UserError if its limits.json is damaged."""
+        path = folder / FILE
+        if not os.path.lexists(path):
+            return cls()
+        try:
+            limits = cls(**parse_object(read_text(path)))
+            if not all(isinstance(limit, int | float) for limit in astuple(limits)):
+                raise ValueError("limits must be numbers")
+        except (OSError, ValueError, TypeError, RecursionError) as error:
+            raise UserError(
+                f"{path} is damaged: {error}; make it again with transformer calibrate"
+            ) from error
+        return limits
+
     def flags(self, signs: Signs) -> tuple[str, ...]:
         """The names of the signs that are above them."""
         return tuple(
@@ -79,9 +106,9 @@ def signs_of(source: str, output: str, aligned: Aligned | None = None, unsure: f
     again = max(0, _repeated(written) - _repeated(read)) / max(len(written), 1)
     long = [word for word in written if len(word) >= LONG_WORD and word.islower()]
     copied = sum(word in read for word in long) / len(long) if len(long) >= FEW else 0.0
-    length = len(source.strip()) / len(output.strip()) if output.strip() else np.inf
+    length = len(source.strip()) / max(len(output.strip()), 0.5)
     short = length if len(read) >= FEW or not output.strip() else 0.0
-    return Signs(float(short), again, copied, _unread(aligned) if aligned else 0.0, unsure)
+    return Signs(short, again, copied, _unread(aligned) if aligned else 0.0, unsure)
 
 
 def _words(text: str) -> list[str]:
