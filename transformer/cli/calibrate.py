@@ -56,7 +56,7 @@ def _calibrate(command_line: list[str]) -> None:
         try:
             corpus = task.open_corpus(run.config)
         except UserError as error:
-            raise UserError(f"{error}. Its validation text is not there: give --input") from error
+            raise UserError(f"the validation text of {run.name} is not here: give --input") from error
         lines = (record[0] for record in corpus.splits["validation"])
     sources = list(itertools.islice(filter(has_text, lines), arguments.sentences))
     limits = Translator.load(run.path).usual_limits(sources, arguments.false_alarms)
@@ -65,4 +65,4 @@ def _calibrate(command_line: list[str]) -> None:
     except OSError as error:
         raise UserError(f"cannot write {run.name}/{FILE}: {error.strerror}") from error
     print(f"Written to {run.name}/{FILE}: limits of {counted(len(sources), 'translation')}")
-    print(f"Try: {command('decode', run.name, '--document FILE.md')}")
+    print(f"Try: {command('decode', run.name, '--document', 'FILE.md')}")
