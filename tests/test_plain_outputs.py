@@ -15,6 +15,7 @@ from transformer.systems.speech.api import Transcript
 from transformer.systems.synthesis.task import Utterance
 from transformer.tasks.plain import Plain
 from transformer.tasks.timing import Word
+from transformer.translator.documents.document import TranslatedDocument
 from transformer.translator.explorer import Attention
 
 
@@ -73,7 +74,16 @@ def test_every_output_is_compared_so() -> None:
     kinds = {Plain}
     while more := {kind for each in kinds for kind in each.__subclasses__()} - kinds:
         kinds |= more
-    assert {Hypothesis, Transcript, Utterance, Word, ScoredText, Generated, Attention} <= kinds
+    assert {
+        Hypothesis,
+        Transcript,
+        Utterance,
+        Word,
+        ScoredText,
+        Generated,
+        Attention,
+        TranslatedDocument,
+    } <= kinds
     for kind in kinds - {Plain}:
         assert dataclasses.is_dataclass(kind)
         assert (kind.__eq__, kind.__hash__) == (Plain.__eq__, Plain.__hash__)  # eq=False

@@ -27,7 +27,7 @@ READERS: dict[str, Callable[[str], Document]] = {"text": read_plain_text, "markd
 _WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff。！？]")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TranslatedSentence(Plain):
     """A sentence of a document, or a part of one that is too long for the model."""
 
@@ -42,7 +42,7 @@ class TranslatedSentence(Plain):
     """Whether it was found by a second search, since the first output was suspicious."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TranslatedDocument(Plain):
     """A document and what is to be said of its translation."""
 
