@@ -12,7 +12,7 @@ from small_translator import DECODING, small_translator
 
 from transformer import Translator, UserError
 from transformer.decoding.lane_programs import programs_of
-from transformer.translator.decoder import SERVICES
+from transformer.translator.services import SERVICES
 
 SOURCES = ["red green blue", "cat", "dog bird runs sings", "sings red", "bird"]
 SAMPLING = {"method": "sample", "samples": 3}

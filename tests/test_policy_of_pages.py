@@ -7,15 +7,19 @@ from html.parser import HTMLParser
 import pytest
 
 from transformer.runs.report.markup import document, table
-from transformer.translator.explorer.explorer import SCRIPTS, UNIT, page_of
+from transformer.serve.page import FORM
+from transformer.translator.explorer import explorer, seen, sounds
+from transformer.translator.explorer.explorer import UNIT
+from transformer.translator.explorer.page_files import page_of
 
 SOUNDS = {"unit": UNIT, "origin": "x", "stride": 0.04, "records": []}
 SEEN = {"unit": UNIT, "origin": "x", "threshold": None, "records": []}
 PAGES = {
     "report": document("x", [table([("name", "value")])]),
-    "explorer": page_of({"unit": UNIT, "origin": "x", "sentences": []}, "explorer.html", SCRIPTS),
-    "sounds": page_of(SOUNDS, "sounds.html", ("sounds.js",)),
-    "seen": page_of(SEEN, "seen.html", ("seen.js",)),
+    "explorer": page_of({"unit": UNIT, "origin": "x", "sentences": []}, explorer.FILES),
+    "sounds": page_of(SOUNDS, sounds.FILES),
+    "seen": page_of(SEEN, seen.FILES),
+    "form": page_of([], FORM),
 }
 
 
@@ -49,6 +53,7 @@ def test_a_policy_allows_what_the_package_wrote_and_nothing_else(name: str) -> N
     rules = dict(rule.split(maxsplit=1) for rule in page.policy.split(";"))
     assert {rules.pop(rule) for rule in ("default-src", "base-uri", "form-action")} == {"'none'"}
     assert {rules.pop(rule) for rule in rules.keys() & {"img-src", "media-src"}} <= {"data:"}
+    assert rules.pop("connect-src", None) == ("'self'" if name == "form" else None)
     assert {rule.removesuffix("-src") for rule in rules} == set(page.contents)
     for element, (content,) in page.contents.items():
         digest = hashlib.sha256(content.encode()).digest()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from small_run import WORDS
 from small_translator import small_translator
+from test_shortlist import table
 
 from transformer import Translator
 from transformer.cli.calibrate import calibrate_main
@@ -127,3 +128,28 @@ def test_the_command_stores_limits_that_documents_use(finished, tmp_path, monkey
     (run / "limits.json").write_text('{"short": "x"}')
     with pytest.raises(UserError, match=r"limits.json is damaged: limits must be numbers; make it again"):
         Translator.load(run)
+
+
+ALWAYS = Limits(0, -1, -1, -1, -1)
+"""With these every sentence is suspicious."""
+
+
+@pytest.mark.parametrize(
+    "system", ["transformer", "copying", "recurrent", "nonautoregressive", "fast-autoregressive"]
+)
+@pytest.mark.parametrize("method", ["beam", "greedy"])
+def test_a_second_search_asks_for_what_the_system_has(system, method):
+    """A search without rules, or with a shortlist, has none against repetition."""
+    translator = small_translator(system)
+    translator.limits = ALWAYS
+    options = {} if system == "nonautoregressive" else {"method": method}
+    document = translator.translate_document(f"{WORDS[0]} {WORDS[1]}\n", **options)
+    assert document.flagged == list(document.sentences)
+
+
+def test_a_second_search_with_a_shortlist_has_no_rule():
+    translator = small_translator()
+    translator.limits = ALWAYS
+    translator.task.shortlist = table(translator.config.model.vocab_size)
+    document = translator.translate_document(f"{WORDS[0]} {WORDS[1]}\n", shortlist=True)
+    assert document.flagged == list(document.sentences)

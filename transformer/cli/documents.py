@@ -8,6 +8,7 @@ from transformer.cli.input import check_files
 from transformer.cli.output_file import Output
 from transformer.cli.writer import OF_JSON, refuse, writer_of
 from transformer.data.remote import fetched
+from transformer.data.sources.text_files import whole_text
 from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief, read_bytes
@@ -81,13 +82,7 @@ def read_document(path: Path) -> str:
       UserError: it cannot be read, is no text, or has none.
     """
     try:
-        content = read_bytes(fetched(path))
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"--document {path}, line {line}: not UTF-8; convert the file, e.g. with iconv -t UTF-8"
-        ) from error
+        text = whole_text(read_bytes(fetched(path)), f"--document {path}")
     except OSError as error:
         raise UserError(f"cannot read --document {path}: {error.strerror}") from error
     if "\0" in text:

@@ -40,7 +40,7 @@ class ServeArguments:
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
     others: Annotated[tyro.conf.Positional[tuple[Path, ...]], tyro.conf.arg(metavar="[RUN ...]")]
-    """More runs, each of its own."""
+    """More runs."""
     decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
     names: tuple[str, ...] = ()
     """Name of each run for clients. Default: those of their directories."""

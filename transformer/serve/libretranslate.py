@@ -48,7 +48,7 @@ def either(fields: Any) -> Any:
 
 def service_and_fields(
     asked: LibreTranslation, services: Sequence[Service], fields: type[Asked]
-) -> tuple[Service, Asked]:
+) -> tuple[Service, Any]:
     """The run that translates between the languages of a request, and the request in this server's shape.
 
     Raises:

@@ -115,8 +115,3 @@ def search_options(asked: Asked, names: Iterable[str]) -> Json:
 def extras_of(asked: Asked) -> Json:
     """What a request asks of every output besides."""
     return {name: True for name in EXTRAS if getattr(asked, name, False)}
-
-
-def several(text: str | list[str]) -> list[str]:
-    """A list of texts."""
-    return [text] if isinstance(text, str) else text

@@ -77,13 +77,14 @@ def serve(services: Sequence[Service], limits: Limits, token: str, host: str, po
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket at an address. Raises UserError if there can be none."""
+    """A socket that listens at an address. Raises UserError if there can be none."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
+            listening.listen()
         except BaseException:
             listening.close()
             raise

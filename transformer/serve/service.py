@@ -3,6 +3,7 @@
 import functools
 import importlib
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -22,7 +23,7 @@ from transformer.tasks.lines import Lines
 from transformer.translator.decoder import Decoder
 
 
-class Service:
+class Service(ABC):
     """A run that is served under a name. A subclass says what its task can do: a task names the module that
     has it (`Lines.service`), as `SERVICE`.
 
@@ -59,13 +60,10 @@ class Service:
 
     # What a subclass has
 
-    def items(self, asked: Any) -> list[Any]:
-        """What is searched for a request."""
-        raise NotImplementedError
-
+    @abstractmethod
     def record(self, item: Any, asked: Any) -> tuple[Any, Json]:
-        """What is submitted for an item, and the arguments of `submit` that say what is asked of it."""
-        raise NotImplementedError
+        """What is submitted for a text or a recording, and the arguments of `submit` that say what is asked
+        of it."""
 
     def answer(self, item: Any, outputs: list[Any], asked: Any) -> Json:
         """The outputs for an item, as JSON."""

@@ -5,13 +5,14 @@ from typing import Any, ClassVar
 
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
-from transformer.serve.messages import EXTRAS, AskedScores, AskedTranslations, Endpoint, extras_of, several
-from transformer.serve.texts import TextService, checked
+from transformer.serve.messages import EXTRAS, AskedScores, AskedTranslations, Endpoint, extras_of
+from transformer.serve.service import Service
+from transformer.serve.texts import texts_of
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.translator.translator import Translator
 
 
-class Translations(TextService):
+class Translations(Service):
     """Translations, or whatever else a task makes of texts."""
 
     search = Endpoint(
@@ -66,10 +67,10 @@ class Translations(TextService):
         return self._scores if self.decoder.system.scores else None
 
     def _scores(self, asked: AskedScores) -> list[Json]:
-        texts = checked(several(asked.text), self.limits)
+        texts = texts_of(asked.text, self.limits)
         if asked.target is None:
             raise UserError(f"target is missing: run {self.name} scores translations")
-        targets = checked(several(asked.target), self.limits, "target")
+        targets = texts_of(asked.target, self.limits, "target")
         if len(texts) != len(targets):
             raise UserError(
                 f"{counted(len(texts), 'text')} and {counted(len(targets), 'target')}: give one for each"

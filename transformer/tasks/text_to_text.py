@@ -1,6 +1,5 @@
 """Text in, text out: what translation and the other tasks of text share."""
 
-import functools
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -25,27 +24,22 @@ from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.data.sources.text_files import one_line
 from transformer.data.store import Pair, TextRecord
 from transformer.data.temperature import TemperatureOrder, by_first_ids
-from transformer.decoding import opening
-from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
 from transformer.tasks.changed_lines import warn_of_changed
 from transformer.tasks.hypotheses import Hypothesis, hypotheses
-from transformer.tasks.languages import TextInLanguages
 from transformer.tasks.lines import Lines
 from transformer.tasks.metrics.references import References
 from transformer.tasks.parts import by_name, direction_of
-from transformer.tasks.requests import Sentence, TranslationRequest, languages_of, source_of
-from transformer.tasks.steering import TextSteering
+from transformer.tasks.requests import Sentence, languages_of, source_of
+from transformer.tasks.steered_text import SteeredText
 from transformer.tasks.task import Evaluation
-from transformer.tasks.text import Steering
 from transformer.tasks.vocabularies import SIDES, in_languages, stored_tokenizer, with_vocabulary
 
 
-class TextToText(TextInLanguages, Lines):
+class TextToText(SteeredText, Lines):
     """A task whose inputs and outputs are texts, such as translation. A subclass has `criterion` and
     `measures`.
 
@@ -270,45 +264,6 @@ class TextToText(TextInLanguages, Lines):
         """
         return source_of(value, self.data)
 
-    def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
-        """Prefixes and terms."""
-        requests = list(map(TranslationRequest.of, records))
-        starts = [self.start(request, 1) for request in requests]
-        tokenizer = self.tokenizers[1]
-        steerings = []
-        if tokenizer.start or tokenizer.has_codes:
-            examples = list(map(opening.example, starts))
-            size = len(tokenizer.start) or 1  # without records, to compile a search before one is chosen
-            hook, lengths = opening.Opening(size), list(map(len, starts))
-            steerings.append(Steering("start", hook, opening.FIELDS, examples, lengths))
-        if any(request.prefix for request in requests):
-            prefixes = [request.prefix for request in requests]
-            steerings.append(self._steering.prefixes(prefixes, lines, starts))
-        if any(request.terms for request in requests):
-            steerings.append(self._steering.terms([request.terms for request in requests], lines))
-        return steerings
-
-    @functools.cached_property
-    def _steering(self) -> TextSteering:
-        return TextSteering(self.tokenizers[1], self.special)
-
-    def term(self, text: str) -> tuple[int, ...]:
-        """The ids of a term. Raises UserError if the vocabulary cannot spell it."""
-        return self._steering.term(text)
-
-    def some_word(self) -> str:
-        """A word that can be a term."""
-        return self._steering.some_word()
-
-    def split_prefix(self, text: str) -> tuple[list[int], str]:
-        """The ids of a prefix's whole words, and the letters of an unfinished last one. Raises UserError if
-        the vocabulary cannot spell it."""
-        return self._steering.split_prefix(text)
-
-    def phrases(self, text: str) -> list[tuple[int, ...]]:
-        """All divisions of a phrase into subwords, at the beginning of a word."""
-        return self._steering.phrases(text)
-
     def pieces(self, ids: Sequence[int], record: Sentence) -> list[str]:
         """The subword of each id."""
         return self.tokenizers[1].for_source(record[0]).pieces(ids)
@@ -367,19 +322,8 @@ class TextToText(TextInLanguages, Lines):
         """
         outputs = hypotheses(result, self.tokenizers[1].for_source(record[0]), self.special, n_best)
         if not outputs:
-            raise UserError(self._impossible(record))
+            raise UserError(self.impossible(record))
         return outputs
-
-    def _impossible(self, record: Sentence) -> str:
-        """What an output was asked to have, if none has it."""
-        if not isinstance(record, TranslationRequest) or not (record.prefix or record.terms):
-            return NO_OUTPUT
-        demands = [f"the prefix {brief(record.prefix)}"] * bool(record.prefix)
-        demands += [f"the term {brief(term)}" for term in record.terms]
-        return (
-            f"no output can have {', '.join(demands)} by the rules of this search: change these, or options "
-            "such as --decoding.forbidden"
-        )
 
     def scored(self, output: Hypothesis) -> str:
         """The translation."""

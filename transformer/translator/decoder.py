@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,10 +26,7 @@ from transformer.data.corpus import Record
 from transformer.data.sequences import length_in_search
 from transformer.decoding.admission import Admission
 from transformer.decoding.calls import Inputs
-from transformer.decoding.hooks import SearchHook
 from transformer.decoding.queue import Answer, Request
-from transformer.decoding.service import SearchService, has_room, programs_for, with_room
-from transformer.decoding.shortlist import shortlisted
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.int8 import INT8, in_int8
 from transformer.model.parameters import Variables, count
@@ -44,10 +40,10 @@ from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask, Output
 from transformer.translator.lengths import within_positions
-from transformer.translator.search_inputs import SearchInputs, search_inputs, steered_search
+from transformer.translator.search_inputs import search_inputs
 from transformer.translator.search_outputs import NO_EXTRAS, Extras, compile_extras, search_outputs
+from transformer.translator.services import SearchServices
 
-SERVICES = 8  # searches with options that need programs of their own
 AHEAD = 4096  # records read, and outputs buffered, while an earlier one is searched
 TOGETHER = 256  # records prepared at once
 Numbered = tuple[int, Record] | None
@@ -88,8 +84,7 @@ class Decoder(Generic[TaskT]):
         self.system: System = system_of(config)
         self.model: nn.Module = self.system.model(config.model)
         self.origin = ""
-        self._services: dict[tuple[DecodingConfig, tuple[SearchHook, ...]], SearchService] = {}
-        self._lock = threading.Lock()
+        self._services = SearchServices()
         self._admission = Admission()
 
     def __repr__(self) -> str:
@@ -365,7 +360,9 @@ class Decoder(Generic[TaskT]):
         """As `warm_up`, for searches that are steered as those of records are."""
         refuse_forked()
         settings = self.settings(None, options)
-        service = self._service(settings, search_inputs(self.system, self.task, records, settings))
+        service = self._services.service(
+            self, settings, search_inputs(self.system, self.task, records, settings)
+        )
         service.prepare()
         if extras != NO_EXTRAS or getattr(settings, "coverage_penalty", 0) > 0:
             compile_extras(self, service.shapes, settings, extras)
@@ -417,31 +414,8 @@ class Decoder(Generic[TaskT]):
         for (line, record), example in zip(filled.items(), inputs.examples, strict=True):
             searched = example, length_in_search(example, inputs.fields), line, settings, certain
             requests[line] = Request(*searched, self.finished, record, n_best, extras, **urgency)
-        self._service(settings, inputs).submit(requests.values())
+        self._services.service(self, settings, inputs).submit(requests.values())
         empty = [line for line, _ in records if line not in requests]
         futures = {line: Answer.of([self.task.empty_output()]) for line in empty}
         futures |= {line: request.future for line, request in requests.items()}
         return [futures[line] for line, _ in records]
-
-    def _service(self, settings: DecodingConfig, inputs: SearchInputs) -> SearchService:
-        """The search of such inputs with these options. One is made if there is none, or if its programs have
-        no room for so long outputs; those that were not used for long are dropped."""
-        key = programs_for(self.system.search, settings), inputs.hooks
-        with self._lock:
-            service = self._services.pop(key, None)
-            if service is None or not has_room(service.options, settings):
-                program = settings if service is None else with_room(service.options, settings)
-                service = self._new_service(
-                    within_positions(program, self.longest, self.longest_source), inputs
-                )
-            self._services[key] = service
-            while len(self._services) > SERVICES:
-                del self._services[next(iter(self._services))]
-            return service
-
-    def _new_service(self, settings: DecodingConfig, inputs: SearchInputs) -> SearchService:
-        search = steered_search(self.system, self.task, settings, inputs.hooks)
-        model = self.model
-        if settings.shortlist:
-            search, model = shortlisted(search, model)
-        return SearchService(search, model, self.variables, settings, inputs.fields)

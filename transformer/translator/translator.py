@@ -1,6 +1,7 @@
 """The Python API for translation: a decoder whose records are sentences."""
 
 import reprlib
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
@@ -64,6 +65,7 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
             config, variables, text_task_of(text_data(config).task)(config, tokenizers), warns=warns
         )
         self._pairs: dict[str, Translator] = {}
+        self._pairs_lock = threading.Lock()
 
     @classmethod
     def load(  # type: ignore[override]
@@ -156,7 +158,7 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
         if pair == (None, None):
             return self
         name = repr(pair)
-        with self._lock:
+        with self._pairs_lock:
             if name not in self._pairs:
                 task = self.task.between(*pair)
                 other = object.__new__(type(self))

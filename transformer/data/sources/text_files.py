@@ -46,6 +46,25 @@ def text_of(line: bytes, number: int) -> str:
     return line.decode("utf-8-sig" if number == 1 else "utf-8")
 
 
+def whole_text(content: bytes, name: str) -> str:
+    """The text of a file, without a byte order mark.
+
+    Args:
+      content: of the file.
+      name: of the file, for messages.
+
+    Raises:
+      UserError: it is not UTF-8.
+    """
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise UserError(
+            f"{name}, line {line}: not UTF-8; convert the file, e.g. with iconv -t UTF-8"
+        ) from error
+
+
 def one_line(text: str) -> str:
     """A sentence with its line breaks replaced by spaces, and removed at both ends."""
     return " ".join(re.split(r"[\r\n]+", text.strip("\r\n")))

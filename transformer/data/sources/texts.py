@@ -16,7 +16,7 @@ from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.remote import fetched
 from transformer.data.sources import built_in
 from transformer.data.sources.corpora import SPLITS, corpus_folder, tfds_folder
-from transformer.data.sources.text_files import one_line
+from transformer.data.sources.text_files import one_line, whole_text
 from transformer.data.sources.tfds_sets import tfds_texts
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular
@@ -152,20 +152,14 @@ def _opened(path: Path) -> Iterator[Any]:
 
 
 def _text(path: Path) -> str:
-    """The text of a file, without a byte order mark.
+    """The text of a file.
 
     Raises:
       UserError: it cannot be read, is empty, or is not UTF-8.
     """
     with _opened(path) as file:
         content: bytes = file.read()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise UserError(
-            f"{path}, line {line}: not UTF-8; convert the file, e.g. with iconv -t UTF-8"
-        ) from error
+    text = whole_text(content, str(path))
     if not has_text(text):
         raise UserError(f"{path} is empty: there is no text in it")
     return text.replace("\r\n", "\n")

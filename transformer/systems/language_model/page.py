@@ -18,14 +18,14 @@ from transformer.systems.language_model.model import LanguageModel
 from transformer.systems.language_model.task import Generated
 from transformer.translator.explorer.attention import Attention, Weights
 from transformer.translator.explorer.explorer import (
-    SCRIPTS,
+    FILES,
     UNIT,
     Explorer,
     levels_of,
     origin_of,
-    page_of,
     whole,
 )
+from transformer.translator.explorer.page_files import page_of
 from transformer.translator.explorer.tree import search_tree
 
 
@@ -65,7 +65,7 @@ def explore_texts(
         tree = levels_of(search_tree(generator, prompt, **options)) if beams else None
         texts.append({"text": prompt, "cut": 0, "hypotheses": hypotheses, "terms": [], "tree": tree})
     data = {"unit": UNIT, "origin": origin_of(generator), "sentences": texts}
-    return Explorer(page_of(data, "explorer.html", SCRIPTS), len(results), sum(map(len, results)))
+    return Explorer(page_of(data, FILES), len(results), sum(map(len, results)))
 
 
 def attention_of_text(

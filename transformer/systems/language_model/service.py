@@ -8,8 +8,9 @@ from pydantic import Field
 
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
-from transformer.serve.messages import AskedScores, AskedTexts, Endpoint, several
-from transformer.serve.texts import TextService, checked
+from transformer.serve.messages import AskedScores, AskedTexts, Endpoint
+from transformer.serve.service import Service
+from transformer.serve.texts import texts_of
 from transformer.systems.language_model.api import Generator, before
 from transformer.systems.language_model.task import Generated
 
@@ -20,7 +21,7 @@ class AskedContinuations(AskedTexts):
     until: list[str] = Field([], description="Outputs end before the first of these strings.", max_length=16)
 
 
-class Continuations(TextService):
+class Continuations(Service):
     """What follows prompts."""
 
     search = Endpoint(
@@ -52,7 +53,7 @@ class Continuations(TextService):
     def _scores(self, asked: AskedScores) -> list[Json]:
         if asked.target is not None:
             raise UserError(f"target: run {self.name} scores texts alone; leave it out")
-        return [scored.to_json() for scored in self.decoder.score(checked(several(asked.text), self.limits))]
+        return [scored.to_json() for scored in self.decoder.score(texts_of(asked.text, self.limits))]
 
 
 SERVICE = Continuations

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from transformer.config import Option
+from transformer.decoding.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.hypotheses import Hypothesis
@@ -105,7 +106,8 @@ class DocumentTranslator(ABC):
         **options: Option,
     ) -> TranslatedDocument:
         """The translation of a document, sentence by sentence. A suspicious one is searched again, with all
-        hypotheses and without repeated n-grams; the first of the outputs with the fewest flags stays.
+        hypotheses and, if the search has that rule, without repeated n-grams; the first of the outputs with
+        the fewest flags stays.
 
         Args:
           text: the document.
@@ -125,19 +127,10 @@ class DocumentTranslator(ABC):
         search = {name: value for name, value in options.items() if name not in languages}
         settings = self.settings(None, search)
         pieces = list(self._pieces(document, settings.buckets[-1] - 1))
-        texts = (piece.content.text if _has_words(piece.content) else "" for piece in pieces)
-        aligns = self.system.alignment is not None
-        outputs = self.stream(texts, n_best=1, alignments=aligns, **options)
-        pairs = zip(pieces, progress(outputs, len(pieces)), strict=True)
-        judged = [self._judged(piece.content, hypotheses) for piece, hypotheses in pairs]
-        suspicious = [index for index, output in enumerate(judged) if output.flags]
-        texts = (pieces[index].content.text for index in suspicious)
-        again = {**options, "no_repeat_ngram": NO_REPEAT, "n_best": settings.num_hypotheses}
-        retried = dict[int, _Judged]()
-        for index, hypotheses in zip(suspicious, self.stream(texts, alignments=aligns, **again), strict=True):
-            output = self._judged(pieces[index].content, hypotheses)
-            if len(output.flags) < len(judged[index].flags):
-                judged[index] = retried[index] = output
+        contents = [piece.content for piece in pieces]
+        judged = self._searched(contents, 1, options, progress)
+        retried = self._retried(contents, judged, settings, options)
+        judged = [retried.get(index, output) for index, output in enumerate(judged)]
         passages: list[list[tuple[MarkedText, str]]] = [[] for _ in document.passages]
         done = list[TranslatedSentence]()
         for index, (piece, output) in enumerate(zip(pieces, judged, strict=True)):
@@ -191,7 +184,36 @@ class DocumentTranslator(ABC):
         pairs = zip(texts, outputs, strict=True)
         return Limits.calibrated((self._signs(text, outputs[0])[0] for text, outputs in pairs), share)
 
-    def _judged(self, source: MarkedText, hypotheses: Sequence[Hypothesis]) -> "_Judged":
+    def _searched(
+        self,
+        contents: Sequence[MarkedText],
+        n_best: int,
+        options: Any,
+        progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, _: items,
+    ) -> list[_Judged]:
+        """The translation of each sentence: the first of its hypotheses with the fewest flags."""
+        texts = (content.text if _has_words(content) else "" for content in contents)
+        aligns = self.system.alignment is not None
+        outputs = progress(self.stream(texts, n_best=n_best, alignments=aligns, **options), len(contents))
+        return [self._judged(*pair) for pair in zip(contents, outputs, strict=True)]
+
+    def _retried(
+        self, contents: Sequence[MarkedText], judged: Sequence[_Judged], settings: Any, options: Any
+    ) -> dict[int, _Judged]:
+        """What a second search of the suspicious sentences found with fewer flags, by their indices."""
+        suspicious = [index for index, output in enumerate(judged) if output.flags]
+        has_rules = isinstance(self.system.search, AutoregressiveSearch) and not settings.shortlist
+        if not has_rules and settings.num_hypotheses == 1:
+            return {}  # the same would be found
+        again = {**options, "no_repeat_ngram": NO_REPEAT} if has_rules else options
+        outputs = self._searched([contents[index] for index in suspicious], settings.num_hypotheses, again)
+        return {
+            index: output
+            for index, output in zip(suspicious, outputs, strict=True)
+            if len(output.flags) < len(judged[index].flags)
+        }
+
+    def _judged(self, source: MarkedText, hypotheses: Sequence[Hypothesis]) -> _Judged:
         """The first of the hypotheses with the fewest flags."""
         if not _has_words(source):
             return _Judged(source.text, None, ())
@@ -215,7 +237,7 @@ class DocumentTranslator(ABC):
         return signs_of(text, hypothesis.text, pair, unsure), pair
 
 
-def _marked(source: MarkedText, output: "_Judged") -> tuple[MarkedText, tuple[str, ...]]:
+def _marked(source: MarkedText, output: _Judged) -> tuple[MarkedText, tuple[str, ...]]:
     """A translation with the marks of its source, and its flags, with `markup` if a mark found no words."""
     if not _has_words(source):
         return source, ()

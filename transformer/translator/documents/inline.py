@@ -133,7 +133,7 @@ def _code(token: Any) -> str:
 def _address(target: object, token: Any) -> str:
     """What follows the text of a link or an image: the label of its address, or the address and a title."""
     if label := token.meta.get("label"):
-        return f"[{label}]"
+        return f"[{label.lower()}]"  # the parser has it in capitals
     address = str(target or "")
     if re.search(r"[\s()<>]", address):
         address = f"<{address}>"

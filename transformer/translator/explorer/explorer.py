@@ -1,8 +1,6 @@
 """A self-contained page that shows the attention weights of translations and the beam search behind them."""
 
 import html
-import importlib.resources
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,18 +8,22 @@ from typing import Any
 import numpy as np
 
 from transformer.config import BeamConfig, Option
-from transformer.runs.report.markup import source_of
 from transformer.runs.report.trees import drawing
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.tasks.requests import make_requests
 from transformer.translator.decoder import Decoder
 from transformer.translator.explorer.attention import Attention, attention_of, check_inspectable
+from transformer.translator.explorer.page_files import PageFiles, page_of
 from transformer.translator.explorer.tree import SearchTree, search_tree
 from transformer.translator.translator import Translator
 
 SENTENCES = 5  # maximum of `decode.py --explore`, so that the page opens quickly
-SCRIPTS = ("pieces.js", "words.js", "maps.js", "tree.js", "parse.js", "explorer.js")
+FILES = PageFiles(
+    "Attention explorer",
+    "explorer.html",
+    ("pieces.js", "words.js", "maps.js", "tree.js", "parse.js", "explorer.js"),
+)
 UNIT = 10_000  # weights are stored as integers, in ten-thousandths, which halves the size
 
 
@@ -100,7 +102,7 @@ def explore(
             tree = search_tree(translator, source, prefix=request.prefix, terms=request.terms, **options)
             sentences[-1]["tree"] = levels_of(tree)
     data = {"unit": UNIT, "origin": origin_of(translator), "sentences": sentences}
-    return Explorer(page_of(data, "explorer.html", SCRIPTS), len(results), sum(map(len, results)))
+    return Explorer(page_of(data, FILES), len(results), sum(map(len, results)))
 
 
 def origin_of(translator: Decoder[Any]) -> str:
@@ -152,32 +154,3 @@ def levels_of(tree: SearchTree) -> list[Json]:
         }
         for candidate in tree.candidates
     ]
-
-
-def page_of(data: Json, template: str, names: Sequence[str]) -> str:
-    """A page as one file. Its policy allows the style and the scripts of this package alone, by their hashes:
-    no text of a model could be run. The data is inserted last, so text in it is never taken for a
-    placeholder.
-
-    Args:
-      data: what its scripts read.
-      template: its HTML.
-      names: its scripts.
-    """
-    folder = importlib.resources.files("transformer.translator.explorer") / "page"
-    page, style, *scripts = (
-        (folder / name).read_text(encoding="utf-8") for name in (template, "explorer.css", *names)
-    )
-    page = page.replace("/* STYLE */", style).replace("/* SCRIPT */", "\n".join(scripts))
-    for element in ("style", "script"):
-        content = page.partition(f"<{element}>")[2].partition(f"</{element}>")[0]
-        page = page.replace(f"{element.upper()}-SOURCE", source_of(content))
-    return page.replace('"DATA"', _embedded(data))
-
-
-def _embedded(data: Any) -> str:
-    """JSON that can neither end its script element nor open a comment in it."""
-    text = json.dumps(data, separators=(",", ":"))
-    for character in "<>&":  # they occur only inside strings
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text

@@ -14,8 +14,11 @@ from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.tasks.pictures import Located, Pictures
 from transformer.translator.decoder import Decoder
-from transformer.translator.explorer.explorer import UNIT, Explorer, page_of, whole
+from transformer.translator.explorer.explorer import UNIT, Explorer, whole
+from transformer.translator.explorer.page_files import PageFiles, page_of
 from transformer.translator.search_outputs import Extras
+
+FILES = PageFiles("Picture explorer", "seen.html", ("seen.js",), ("seen.css",), sources="img-src data:;")
 
 
 def explore_pictures(
@@ -60,7 +63,7 @@ def explore_pictures(
             for record, outputs in zip(records, results, strict=True)
         ],
     }
-    return Explorer(page_of(data, "seen.html", ("seen.js",)), len(results), sum(map(len, results)))
+    return Explorer(page_of(data, FILES), len(results), sum(map(len, results)))
 
 
 def _part(part: Located) -> Json:

@@ -17,7 +17,16 @@ from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.timing import spans
 from transformer.translator.attention import forced_attention
 from transformer.translator.decoder import Decoder
-from transformer.translator.explorer.explorer import UNIT, Explorer, page_of, whole
+from transformer.translator.explorer.explorer import UNIT, Explorer, whole
+from transformer.translator.explorer.page_files import PageFiles, page_of
+
+FILES = PageFiles(
+    "Sound explorer",
+    "sounds.html",
+    ("sounds.js",),
+    ("sounds.css",),
+    sources="img-src data:; media-src data:;",
+)
 
 
 def explore_sounds(
@@ -56,7 +65,7 @@ def explore_sounds(
             for record, outputs in zip(records, results, strict=True)
         ],
     }
-    return Explorer(page_of(data, "sounds.html", ("sounds.js",)), len(results), sum(map(len, results)))
+    return Explorer(page_of(data, FILES), len(results), sum(map(len, results)))
 
 
 def _output(decoder: Decoder[Recordings], record: Recording, output: Any) -> Json:

@@ -1,0 +1,128 @@
+"""Every system of the registry is served or refused; the command itself, from the first line to SIGTERM."""
+
+import io
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from served import asked
+from small_run import WORDS
+
+from transformer import UserError
+from transformer.serve.limits import ALLOWED, Limits
+from transformer.serve.service import Service, service_of
+from transformer.systems.registry import REGISTRY
+
+STORED = Path(__file__).parent / "data" / "older_runs"
+NOT_SERVED = {"synthesis", "nonautoregressive-synthesis", "masked-lm", "captioning", "detection", "tagging"}
+TEXTS = [f"{WORDS[0]} {WORDS[1]}", WORDS[2]]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("served")
+    for name in REGISTRY:
+        with zipfile.ZipFile(STORED / f"{name}.zip") as archive:
+            members = [member for member in archive.namelist() if member.startswith(f"{name}/run/")]
+            archive.extractall(folder, members)
+    return {name: folder / name / "run" for name in REGISTRY}
+
+
+def served(path: Path, name: str, int8: bool = False) -> Service:
+    kind = service_of(path)
+    return kind(name, kind.loads.load(path, int8=int8), ALLOWED, Limits())
+
+
+def recording() -> bytes:
+    """A second of noise, as a WAV file."""
+    soundfile = pytest.importorskip("soundfile", reason="needs soundfile: pip install '.[speech]'")
+    file = io.BytesIO()
+    soundfile.write(file, np.random.default_rng(0).normal(0, 0.1, 8000), 8000, format="WAV")
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY.keys() - NOT_SERVED - {"speech", "language-model"}))
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_system_that_translates_is_served(runs, name, int8):
+    service = served(runs[name], name, int8)
+    with asked(service) as client:
+        answer = client.post("/translate", json={"text": TEXTS})
+        assert answer.status_code == 200, answer.text
+        outputs = [output["hypotheses"][0]["text"] for output in answer.json()["outputs"]]
+        assert outputs == service.decoder.translate(TEXTS)
+        scored = client.post("/score", json={"text": TEXTS[0], "target": TEXTS[1]})
+        assert (scored.status_code == 200) == (service.decoder.system.scores is not None)
+
+
+@pytest.mark.parametrize("name", sorted(NOT_SERVED))
+def test_a_system_without_requests_is_refused(runs, name):
+    with pytest.raises(UserError, match=f"runs of system {name} are not served; use decode.py"):
+        service_of(runs[name])
+
+
+def test_a_language_model_continues_and_scores(runs):
+    service = served(runs["language-model"], "lm")
+    with asked(service) as client:
+        whole = client.post("/generate", json={"text": "7 and ", "max_length": 12}).json()
+        text = whole["outputs"][0]["hypotheses"][0]["text"]
+        assert text == service.decoder.generate("7 and ", max_length=12)
+        end = text[3:5]
+        cut = client.post("/generate", json={"text": "7 and ", "max_length": 12, "until": [end]}).json()
+        assert cut["outputs"][0]["hypotheses"][0]["text"] == text[: text.index(end)]
+        scores = client.post("/score", json={"text": ["7 and 49, ", "7"]}).json()["scores"]
+        assert scores == [scored.to_json() for scored in service.decoder.score(["7 and 49, ", "7"])]
+        wrong = client.post("/score", json={"text": "7 and", "target": "x"})
+        assert wrong.json() == {"error": "target: run lm scores texts alone; leave it out"}
+
+
+def test_a_recogniser_hears_a_recording(runs, tmp_path):
+    service = served(runs["speech"], "ears")
+    (tmp_path / "noise.wav").write_bytes(recording())
+    with asked(service) as client:
+        answer = client.post("/transcribe", content=recording())
+        expected = service.decoder.transcribe([tmp_path / "noise.wav"])
+        assert [output["hypotheses"][0]["text"] for output in answer.json()["outputs"]] == expected
+        wrong = client.post("/transcribe", content=b"RIFFnothing")
+        assert wrong.status_code == 422
+        assert "the recording" in wrong.json()["error"]
+
+
+def test_runs_of_several_kinds_are_served_together(runs):
+    names = "transformer", "language-model", "recurrent"
+    services = [served(runs[name], name) for name in names]
+    with asked(*services) as client:
+        assert [model["name"] for model in client.get("/models").json()["models"]] == list(names)
+        for service in services[::2]:
+            answer = client.post("/translate", json={"text": TEXTS[0], "model": service.name}).json()
+            assert answer["model"] == service.name
+            assert answer["outputs"][0]["hypotheses"][0]["text"] == service.decoder.translate(TEXTS[0])
+        assert client.post("/generate", json={"text": "7 and "}).json()["model"] == "language-model"
+        wrong = client.post("/generate", json={"text": "7 and ", "model": "transformer"})
+        assert wrong.json()["error"].startswith("model 'transformer': no such run does this")
+
+
+def test_the_command_serves_until_it_is_told_to_stop(runs):
+    """Whoever reads its first line can connect; SIGTERM ends it without an error."""
+    command = [sys.executable, "-m", "transformer", "serve", str(runs["transformer"])]
+    options = ["--port", "0", "--names", "small", "--allow", "max_length"]
+    with subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True, env=os.environ) as server:
+        assert server.stdout
+        try:
+            line = server.stdout.readline()
+            assert line.startswith("Serving small at http://127.0.0.1:")
+            address = line.split()[-1]
+            assert httpx.get(f"{address}/health").json() == {"status": "ok"}
+            while httpx.get(f"{address}/ready").status_code != 200:
+                pass
+            answer = httpx.post(f"{address}/translate", json={"text": TEXTS, "max_length": 5})
+            assert len(answer.json()["outputs"]) == len(TEXTS)
+        finally:
+            server.send_signal(signal.SIGTERM)
+        assert server.stdout.read() == "Stopped: all that was begun is answered\n"
+        assert server.wait(60) == 0
