@@ -6,6 +6,8 @@ Requests that arrive within 5 ms, or while others are translated, share a batch.
 
 import argparse
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 from benchmarks.command import needs, positive, run
@@ -31,7 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
     model = ctranslate2.Translator(str(given.folder), intra_threads=given.threads)
     processor = sentencepiece.SentencePieceProcessor
     source, target = (processor(str(given.folder / f"{side}.spm")) for side in ("source", "target"))
-    app, queue = FastAPI(), asyncio.Queue[tuple[list[str], asyncio.Future[list[str]]]]()
+    queue = asyncio.Queue[tuple[list[str], asyncio.Future[list[str]]]]()
 
     async def search() -> None:
         while True:
@@ -45,9 +47,13 @@ def main(arguments: list[str] | None = None) -> None:
                 if not future.done():
                     future.set_result(result.hypotheses[0])
 
-    @app.on_event("startup")
-    async def start() -> None:
-        app.state.search = asyncio.create_task(search())
+    @contextlib.asynccontextmanager
+    async def searching(app: FastAPI) -> AsyncIterator[None]:
+        task = asyncio.create_task(search())
+        yield
+        task.cancel()
+
+    app = FastAPI(lifespan=searching)
 
     @app.post("/translate")
     async def translate(text: str = Body(embed=True)) -> dict[str, object]:
