@@ -11,7 +11,7 @@ from small_translator import small_translator
 from transformer import Hypothesis
 from transformer.systems.language_model.api import ScoredText
 from transformer.systems.language_model.task import Generated
-from transformer.systems.speech.api import Transcript
+from transformer.systems.speech.transcripts import Transcript
 from transformer.systems.synthesis.task import Utterance
 from transformer.tasks.plain import Plain
 from transformer.tasks.timing import Word

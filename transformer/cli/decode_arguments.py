@@ -35,8 +35,8 @@ class DecodeArguments:
     decoding: Annotated[DecodingConfig, tyro.conf.arg(name="")]
     input: Path | None = None
     """Text to translate, one sentence per line. Speech: names of recordings, relative to this file, with a
-    tab and what is said if that is known (nothing after the tab: silence); or one recording. Default:
-    standard input."""
+    tab and what is said if that is known (nothing after the tab: silence); or one recording of any length.
+    Default: standard input."""
     output: Path | None = None
     """Output file, one translation per line. Default: standard output."""
     document: Path | None = None
@@ -85,11 +85,12 @@ class DecodeArguments:
     ones), or a step."""
     int8: bool = False
     """Use int8 weights: faster on CPUs, at similar quality."""
-    format: Literal["text", "scores", "json"] = "text"
+    format: Literal["text", "scores", "json", "srt", "vtt"] = "text"
     """Output format. text: the translation; scores: its score, a tab, the translation; json: an object for
     each line: its number, source, source_tokens, and hypotheses with text, tokens, score, log_probability,
     and alignment if requested (a row for each token and <eos>, a column for each source token and <eos>).
-    Language models: line, prompt and outputs. Speech: line, recording and hypotheses.
+    Language models: line, prompt and outputs. Speech: line, recording and hypotheses; srt and vtt: subtitles
+    of one recording.
     Taggers: line, words, labels and their probabilities."""
     weights: tuple[float, ...] = ()
     """Weights of the runs of an ensemble, the first one included. Default: equal ones."""

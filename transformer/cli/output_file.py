@@ -7,7 +7,7 @@ import hashlib
 import itertools
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -97,7 +97,8 @@ class LongOutput(Output):
       path: a file.
       job: identifies the input, the model and the options.
       resume: continue a partial file; otherwise start again.
-      each: number of lines per result.
+      lines_per_result: of the partial file.
+      convert: makes the text of the file from the lines of the partial file. None: they are its text.
 
     Attributes:
       done: number of results that the partial file already had.
@@ -105,13 +106,22 @@ class LongOutput(Output):
       has_discarded: whether a partial file was discarded on entering.
     """
 
-    def __init__(self, path: Path, job: str, *, resume: bool, lines_per_result: int = 1) -> None:
+    def __init__(
+        self,
+        path: Path,
+        job: str,
+        *,
+        resume: bool,
+        lines_per_result: int = 1,
+        convert: Callable[[Iterable[str]], Iterable[str]] | None = None,
+    ) -> None:
         super().__init__(path)
         assert self._path
         name = hashlib.blake2b(job.encode(), digest_size=6).hexdigest()
         self._partial = self._path.with_name(f".{self._path.name}.{name}.partial")
         self._resume = resume
         self._lines_per_result = lines_per_result
+        self._convert = convert
         self.done = 0
         self.is_unfinished = False
         self.has_discarded = False
@@ -169,6 +179,10 @@ class LongOutput(Output):
 
     def _settle(self, complete: bool) -> None:
         self.is_unfinished = not complete and self._partial.stat().st_size > 0
+        if complete and self._convert:
+            with open(whole := temp_sibling(self._partial), "x", encoding="utf-8", newline="\n") as file:
+                file.writelines(self._convert(self.lines()))
+            os.replace(whole, self._partial)
         if not self.is_unfinished:
             super()._settle(complete)
         if complete:

@@ -16,7 +16,7 @@ class Texts(Writer):
 
     does = "writes text"
     uses: ClassVar[tuple[str, ...]] = tuple(option for option in OF_JSON if option != "times")
-    formats = ("text", "scores", "json")
+    formats: ClassVar[tuple[str, ...]] = ("text", "scores", "json")
     outputs_key = "hypotheses"
     """Of the outputs in a JSON object."""
 

@@ -90,6 +90,15 @@ class Writer:
                     raise UserError(f"--{name} needs --format json: the text formats do not have them")
 
     @classmethod
+    def write_file(cls, arguments: DecodeArguments) -> bool:
+        """Writes what becomes of the whole input, if it is not one of lines. Returns whether it was.
+
+        Raises:
+          UserError: an option or the input is wrong.
+        """
+        return False
+
+    @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
         """The page of --explore, and what is on it.
 

@@ -3,7 +3,7 @@
 import contextlib
 import textwrap
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
@@ -73,24 +73,30 @@ class ProgressReporter:
             text = "\n".join(line for wrapped in lines for line in wrapped)
         self.console.print(Text(text))
 
-    def progress(self, what: str, items: Iterable, total: int | None) -> Iterable:
+    def progress(
+        self,
+        what: str,
+        items: Iterable,
+        total: float | None,
+        amount: Callable[[Any], float] = lambda item: 1,
+    ) -> Iterable:
         """Yields the items with a progress bar, or without a terminal a line every 30 seconds. A last line
-        has their number and the time."""
-        start, count = time.monotonic(), 0
+        has their number and the time. An item may count for another amount than 1."""
+        start, count = time.monotonic(), 0.0
         last_line = last_update = start
         with self._make_bar(transient=True) as bar:
             task = bar.add_task(what, total=total, status="")
             for item in items:
                 yield item
-                count += 1
+                count += amount(item)
                 now = time.monotonic()
                 if now - last_update > BAR_INTERVAL:
                     last_update = now
                     bar.update(task, completed=count)
                     if not self.console.is_terminal and now - last_line > LINE_INTERVAL:
                         last_line = now
-                        self.message(f"  {what}: {count:,}" + (f" of {total:,}" if total else ""))
-        self.message(f"  {what}: {count:,} in {time.monotonic() - start:.1f} s")
+                        self.message(f"  {what}: {count:,.0f}" + (f" of {total:,.0f}" if total else ""))
+        self.message(f"  {what}: {count:,.0f} in {time.monotonic() - start:.1f} s")
 
     @contextlib.contextmanager
     def training(self, start: int, total: int) -> Iterator[None]:

@@ -71,11 +71,39 @@ def read_recording(content: BinaryIO, name: Path | str, rate: int = RATE) -> Flo
       rate: of the waveform.
     """
     library("soundfile")
-    wave, channel = _read(content, name, rate)
+    powers = list[np.ndarray]()
+    pieces = list(_pieces(content, name, rate, powers))
+    channel = _alone(powers, name)
     if channel is not None:
-        log.warning("%s: its channels cancel out, so only channel %d is heard", name, channel + 1)
-        wave, _ = _read(content, name, rate, channel)
-    return wave
+        pieces = list(_pieces(content, name, rate, channel=channel))
+    return np.concatenate(pieces)
+
+
+def audio_blocks(path: Path) -> Iterator[Float[np.ndarray, " samples"]]:
+    """The waveform of a file of any length, some seconds at once; channels as in `read_audio`. The file is
+    read once before the first block, so what is wrong with it is known by then.
+
+    Raises:
+      UserError: as `read_audio`, but no file is too long.
+    """
+    library("soundfile")
+    try:
+        with open_regular(path) as content:
+            powers = list[np.ndarray]()
+            for _ in _pieces(content, path, RATE, powers, longest=None):
+                pass
+            yield from _pieces(content, path, RATE, channel=_alone(powers, path), longest=None)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: {unreadable(error)}") from error
+
+
+def seconds_of(path: Path) -> float:
+    """How long a file is, by its header; infinity if that does not say it, or it cannot be read."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError), open_regular(path) as content:
+        with library("soundfile").SoundFile(content.fileno(), closefd=False) as file:
+            if file.frames < UNKNOWN:
+                return float(file.frames / file.samplerate)
+    return math.inf
 
 
 def unreadable(error: OSError | ValueError) -> str:
@@ -87,10 +115,17 @@ def unreadable(error: OSError | ValueError) -> str:
     return getattr(error, "strerror", None) or str(error)  # a ValueError: of a name with a null character
 
 
-def _read(
-    content: BinaryIO, path: Path | str, rate: int, channel: int | None = None
-) -> tuple[Float[np.ndarray, " samples"], int | None]:
-    """The waveform of one channel, or of the mean of all; and the channel to hear alone if all cancel out."""
+def _pieces(
+    content: BinaryIO,
+    path: Path | str,
+    rate: int,
+    powers: list[np.ndarray] | None = None,
+    *,
+    channel: int | None = None,
+    longest: int | None = LONGEST,
+) -> Iterator[Float[np.ndarray, " samples"]]:
+    """The waveform of one channel, or of the mean of all, block by block. At the end `powers_of` the whole
+    file is appended to `powers`."""
     content.seek(0)
     in_memory = isinstance(content, io.BytesIO)
     if not in_memory:
@@ -101,11 +136,10 @@ def _read(
         with library("soundfile").SoundFile(source, closefd=False) as file:
             file.seekable = lambda: False  # it would seek after each block, which fails where a FLAC ends
             file_rate = file.samplerate
-            frames = 0
-            most = _most(file, path)
+            frames = samples = 0
+            most = _most(file, path, longest)
             stream = Resampling(file_rate, rate)
-            pieces = []
-            powers = np.zeros(1 + file.channels)
+            sums = np.zeros(1 + file.channels)
             for block in _blocks(file):
                 if (frames := frames + len(block)) > most:
                     raise _too_long(path, most / file_rate)
@@ -117,8 +151,11 @@ def _read(
                         "numbers as 16-bit PCM"
                     )
                 mixed = block.mean(axis=1) if channel is None else block[:, channel]
-                powers += powers_of(mixed, block)
-                pieces.append(stream(mixed))
+                if powers is not None:
+                    sums += powers_of(mixed, block)
+                piece = stream(mixed)
+                samples += len(piece)
+                yield piece
             if frames < file.frames < UNKNOWN:
                 raise UserError(f"{path}: {frames:,} of {file.frames:,} samples are there: copy it again")
     except RuntimeError as error:  # of libsndfile
@@ -126,13 +163,23 @@ def _read(
         raise UserError(f"{path}: cannot be read as audio: {reason}") from error
     if not frames:
         raise UserError(f"{path}: it has no samples")
-    wave = np.concatenate([*pieces, stream.rest()])
-    if not len(wave):
+    rest = stream.rest()
+    if not samples + len(rest):
         raise UserError(f"{path}: too short: {counted(frames, 'sample')} at {file_rate:,} a second")
-    return wave, None if channel is not None else loudest_alone(powers)
+    yield rest
+    if powers is not None:
+        powers.append(sums)
 
 
-def _most(file: Any, path: Path | str) -> int:
+def _alone(powers: list[np.ndarray], name: Path | str) -> int | None:
+    """As `loudest_alone`, with a warning."""
+    channel = loudest_alone(powers[0])
+    if channel is not None:
+        log.warning("%s: its channels cancel out, so only channel %d is heard", name, channel + 1)
+    return channel
+
+
+def _most(file: Any, path: Path | str, longest: int | None) -> float:
     """The most frames that may be read. Raises UserError if the header announces more, or is wrong."""
     file_rate = file.samplerate
     cut = CUT.search(file.extra_info)
@@ -142,7 +189,7 @@ def _most(file: Any, path: Path | str) -> int:
         raise UserError(
             f"{path}: {file_rate:,} samples a second; there must be from {RATES[0]:,} to {RATES[1]:,}"
         )
-    most = min(LONGEST * file_rate, MOST // file.channels)
+    most = math.inf if longest is None else min(longest * file_rate, MOST // file.channels)
     if most < file.frames < UNKNOWN:
         raise _too_long(path, most / file_rate)
     return most
@@ -276,11 +323,8 @@ def mono(samples: Float[np.ndarray, "frames channels"], where: str) -> Float[np.
       where: names them in a warning.
     """
     mixed: np.ndarray = samples.mean(axis=1)
-    channel = loudest_alone(powers_of(mixed, samples))
-    if channel is None:
-        return mixed
-    log.warning("%s: its channels cancel out, so only channel %d is heard", where, channel + 1)
-    return samples[:, channel]
+    channel = _alone([powers_of(mixed, samples)], where)
+    return mixed if channel is None else samples[:, channel]
 
 
 def powers_of(

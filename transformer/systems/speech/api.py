@@ -1,25 +1,30 @@
 """The Python API for speech: a decoder whose records are recordings."""
 
-import dataclasses
 import io
-from collections.abc import Iterable, Sequence
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from transformer.config import Option
-from transformer.config.ranges import true_or_false
-from transformer.data.features.waveforms import waveform_of
+from transformer.config import DecodingConfig, Option
+from transformer.config.ranges import seconds, true_or_false, whole_number
+from transformer.data.features.audio import HOP, RATE
+from transformer.data.features.pauses import Part, parts_of
+from transformer.data.features.waveforms import audio_blocks, seconds_of, waveform_of
+from transformer.data.remote import fetched
 from transformer.data.sources.recordings import Recording, features, recording
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json
 from transformer.systems.speech.task import SpeechToText
-from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.timing import Segment, Word, timed
+from transformer.systems.speech.transcripts import SpokenPart, Transcript, spoken_parts
+from transformer.tasks.timing import timed
 from transformer.translator.decoder import Decoder
 from transformer.translator.search_outputs import Extras
 
@@ -29,23 +34,6 @@ by the range of their type."""
 
 CONTENT = bytes, bytearray, memoryview, io.IOBase
 """What may hold a recording, and is not read."""
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Transcript(Hypothesis):
-    """What was said in a recording. `json.dumps(transcript.to_dict())` writes it as JSON."""
-
-    words: tuple[Word, ...] = ()
-    """With their times, if requested."""
-    segments: tuple[Segment, ...] = ()
-    """Parts of the text with their times, if timestamps were requested."""
-
-    def to_json(self) -> Json:
-        """As `Hypothesis.to_json`, with words and segments if there are some."""
-        words = [{"word": word.text, "start": word.start, "end": word.end} for word in self.words]
-        segments = [segment.to_dict() for segment in self.segments]
-        parts = {"words": words, "segments": segments}
-        return super().to_json() | {name: some for name, some in parts.items() if some}
 
 
 class Transcriber(Decoder[SpeechToText]):
@@ -63,7 +51,8 @@ class Transcriber(Decoder[SpeechToText]):
         **options: Option,
     ) -> Any:
         """What is said in a recording (a string), or in each of several (a list). With timestamps it is a
-        tuple of `Segment` objects.
+        tuple of `Segment` objects. One that is longer than the model hears at once is cut at pauses, as in
+        `parts`.
 
         Args:
           recordings: files, or waveforms at 16,000 samples a second (from -1 to 1, or whole numbers such as
@@ -79,9 +68,78 @@ class Transcriber(Decoder[SpeechToText]):
         is_one = isinstance(recordings, Path | str) or _is_array(recordings)
         several: Any = [recordings] if is_one else recordings
         asked: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
-        bests = [best for (best, *_) in self.search(several, n_best=1, **asked, **options)]
-        texts = [best.segments if timestamps else best.text for best in bests]
+        are_long = [self._is_long(source) for source in several]
+        short = (source for source, is_long in zip(several, are_long, strict=True) if not is_long)
+        bests = iter(self.search(list(short), n_best=1, **asked, **options))
+        texts = list[Any]()
+        for source, is_long in zip(several, are_long, strict=True):
+            if is_long:
+                parts = [part.transcript for part in self.parts(source, **asked, **options)]
+            else:
+                parts = next(bests)[:1]
+            if timestamps:
+                texts.append(tuple(segment for part in parts for segment in part.segments))
+            else:
+                texts.append(" ".join(part.text for part in parts if part.text))
         return texts[0] if is_one else texts
+
+    def parts(
+        self,
+        source: Heard,
+        *,
+        pause: float = 0.5,
+        times: bool = False,
+        language: str | None = None,
+        task: str | None = None,
+        timestamps: bool = False,
+        skip: int = 0,
+        **options: Option,
+    ) -> Iterator[SpokenPart]:
+        """What is said in a recording of any length, part by part, in memory that does not grow with it. It
+        is cut at pauses (`transformer.data.features.pauses`); the parts join one search.
+
+        Args:
+          source: a file, or a waveform at 16,000 samples a second.
+          pause: seconds of silence at which a part ends.
+          times: whether to find when each word begins and ends.
+          language: as in `transcribe`, like task and timestamps.
+          skip: parts at the beginning to leave out.
+          options: as in `transcribe`.
+
+        Raises:
+          UserError: it cannot be read, or an option is invalid.
+        """
+        if not (_is_array(source) or isinstance(source, Path | str)):
+            raise _unheard(source)
+        skip = whole_number("skip", skip)
+        start = self.task.start(language, task, true_or_false("timestamps", timestamps))
+        extras = Extras(times=true_or_false("times", times))
+        settings = self.settings(1, options)
+        sound = (
+            audio_blocks(fetched(Path(source)))
+            if isinstance(source, Path | str)
+            else iter([waveform_of(source)])
+        )
+        cut = parts_of(sound, self.hears(settings), seconds("pause", pause))
+
+        def begun(part: Part, number: int) -> Future[list[Transcript]]:
+            heard = replace(self.heard(part.wave), start=start)
+            return self.submit(heard, n_best=1, line=number, extras=extras, **options)
+
+        return spoken_parts(itertools.islice(cut, skip, None), begun, skip + 1, 2 * settings.rows)
+
+    def hears(self, settings: DecodingConfig | None = None) -> float:
+        """How many seconds the model hears at once, with some options of the search, or those of the run."""
+        data = self.task.data
+        longest = (settings or self.settings(1, {})).buckets[-1]
+        return min(data.padded_length or data.max_length, longest) * HOP / RATE
+
+    def _is_long(self, source: Heard) -> bool:
+        if isinstance(source, Path | str):
+            length = seconds_of(fetched(Path(source)))
+        else:
+            length = np.shape(source)[0] / RATE if np.ndim(source) == 1 else 0.0
+        return self.hears() < length < math.inf
 
     def search(
         self,
@@ -114,7 +172,7 @@ class Transcriber(Decoder[SpeechToText]):
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
         settings = self.settings(n_best, options)
         extras = Extras(alignments, times=times)
-        heard = (dataclasses.replace(self.heard(source), start=start) for source in recordings)
+        heard = (replace(self.heard(source), start=start) for source in recordings)
         return list(self.outputs(enumerate(heard, 1), settings, n_best, extras))
 
     def heard(self, source: Heard) -> Recording:

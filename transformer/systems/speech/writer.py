@@ -16,8 +16,10 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, readable
 from transformer.runtime.text import has_text, without_invisible
-from transformer.systems.speech.api import Transcriber, Transcript
+from transformer.systems.speech.api import Transcriber
+from transformer.systems.speech.subtitles import SUBTITLES
 from transformer.systems.speech.task import SpeechToText
+from transformer.systems.speech.transcripts import Transcript
 
 if TYPE_CHECKING:
     from transformer.translator.explorer.explorer import Explorer
@@ -31,6 +33,7 @@ class Transcriptions(Texts):
 
     does = "hears recordings"
     uses = ("reference", "alignments", *OF_SPEECH)
+    formats: ClassVar = (*Texts.formats, *SUBTITLES)
     instead: ClassVar = {
         "source_language": "the language of recordings is --language",
         "target_language": "Whisper translates to English only, with --task translate",
@@ -44,6 +47,16 @@ class Transcriptions(Texts):
         self.transcriber = Transcriber.load(run_dir, checkpoint, int8=int8)
         self.start = start_of(self.transcriber.task, self.arguments)
         return self.transcriber
+
+    @classmethod
+    def write_file(cls, arguments: DecodeArguments) -> bool:
+        from transformer.systems.speech.recording_file import is_whole, transcribe_file
+
+        cls.refuse_unused(arguments)
+        if not is_whole(arguments):
+            return False
+        transcribe_file(arguments)
+        return True
 
     @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":

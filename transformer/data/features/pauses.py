@@ -1,0 +1,130 @@
+"""Parts of a long recording, which is cut where nobody speaks: at pauses, which its energy shows."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from transformer.data.features.audio import HOP, RATE
+
+CONTEXT = 30.0
+"""Seconds of sound by which speech and silence are told apart."""
+SHARE = 0.2
+"""Frames are speech that are louder than this share of the way from quiet to loud ones, in decibels."""
+QUIET, LOUD = 10, 95
+"""Percentiles of the loudness of frames."""
+RANGE = 12.0
+"""Decibels between quiet and loud frames, if there is both speech and silence."""
+FAINTEST = -60.0
+"""Decibels below full scale, below which nothing is speech."""
+SMOOTH = 5
+"""Frames over which energy is averaged."""
+GAP = 0.25
+"""Seconds of silence between sounds of the same word or phrase, at most."""
+SHORTEST = 0.05
+"""Seconds of the shortest sound that is speech."""
+MARGIN = 0.15
+"""Seconds of silence that a part keeps at both ends, if there are so many."""
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A part of a recording, in which someone speaks."""
+
+    start: float
+    """In seconds from the beginning of the recording."""
+    wave: Float[np.ndarray, " samples"] = field(repr=False)
+    """16,000 samples a second."""
+
+    @property
+    def end(self) -> float:
+        """In seconds from the beginning of the recording."""
+        return self.start + len(self.wave) / RATE
+
+
+def parts_of(blocks: Iterable[Float[np.ndarray, " _"]], longest: float, pause: float = 0.5) -> Iterator[Part]:
+    """The parts of a recording in which someone speaks, in order, in memory that does not grow with it.
+
+    A part ends at a pause. Where speech has none for too long, it is cut at its quietest moment.
+
+    Args:
+      blocks: the recording, 16,000 samples a second.
+      longest: seconds of a part, at least 1.
+      pause: seconds of silence at which a part ends. At shorter ones it ends only if it would be too long.
+    """
+    most = round(longest * RATE)
+    ahead = round((longest + pause + 2 * MARGIN) * RATE)  # what decides where a part ends
+    unread, is_over = iter(blocks), False
+    buffer = np.zeros(0, np.float32)
+    begin = 0  # sample of the recording at which the buffer begins
+    while not is_over or len(buffer):
+        while not is_over and len(buffer) < max(ahead, CONTEXT * RATE):
+            block = next(unread, None)
+            is_over = block is None
+            buffer = buffer if block is None else np.concatenate([buffer, block])
+        part = _first(buffer, most, pause)
+        if part is None:  # silence; its end may belong to a word that follows
+            rest = 0 if is_over else round(2 * MARGIN * RATE)
+            used = len(buffer) - rest
+        elif part[0] and not is_over and len(buffer) < part[0] + ahead:
+            used = part[0]
+        else:
+            start, used = part
+            yield Part((begin + start) / RATE, buffer[start:used].copy())
+        begin, buffer = begin + used, buffer[used:]
+
+
+def _first(wave: Float[np.ndarray, " samples"], most: int, pause: float) -> tuple[int, int] | None:
+    """The first and the last sample of the first part; None if there is silence only."""
+    loudness = _loudness(wave)
+    sounds = _sounds(_speech(loudness))
+    if not len(sounds):
+        return None
+    margin = round(MARGIN * RATE)
+    first = max(0, sounds[0][0] * HOP - margin)
+    end = sounds[0][1]
+    for start, after in sounds[1:]:
+        if (start - end) * HOP >= pause * RATE or after * HOP + margin - first > most:
+            following = start * HOP
+            break
+        end = after
+    else:
+        following = len(wave)
+    last = min(end * HOP + margin, (end * HOP + following) // 2 if following < len(wave) else len(wave))
+    if last - first <= most:
+        return first, last
+    middle, latest = (first + most // 2) // HOP, (first + most) // HOP
+    return first, (middle + int(loudness[middle:latest].argmin())) * HOP
+
+
+def _loudness(wave: Float[np.ndarray, " samples"]) -> Float[np.ndarray, " frames"]:
+    """The energy of frames of 10 ms in decibels, averaged over some of them."""
+    padded = np.pad(wave, (0, -len(wave) % HOP)).astype(np.float64)
+    energy = np.square(padded).reshape(-1, HOP).mean(axis=1)
+    smooth = np.convolve(energy, np.full(SMOOTH, 1 / SMOOTH), mode="same")[: len(energy)]
+    decibels: np.ndarray = 10 * np.log10(np.maximum(smooth, 1e-12))
+    return decibels
+
+
+def _speech(loudness: Float[np.ndarray, " frames"]) -> Bool[np.ndarray, " frames"]:
+    """Which frames are loud enough to be speech."""
+    audible = loudness[loudness > FAINTEST]
+    if not len(audible):
+        return np.zeros(len(loudness), bool)
+    quiet, loud = max(np.percentile(loudness, QUIET), FAINTEST), np.percentile(audible, LOUD)
+    if loud - quiet < RANGE:
+        return loudness > FAINTEST
+    return loudness > quiet + SHARE * (loud - quiet)
+
+
+def _sounds(speech: Bool[np.ndarray, " frames"]) -> list[tuple[int, int]]:
+    """The first frame of each sound, and the one after its last. Short silences are parts of them."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], speech, [False]]).astype(np.int8)))
+    joined = list[tuple[int, int]]()
+    for start, end in edges.reshape(-1, 2).tolist():
+        if joined and (start - joined[-1][1]) * HOP < GAP * RATE:
+            joined[-1] = joined[-1][0], end
+        else:
+            joined.append((start, end))
+    return [(start, end) for start, end in joined if (end - start) * HOP >= SHORTEST * RATE]

@@ -1,0 +1,180 @@
+"""`decode.py RUN --input talk.wav`: a recording of any length in, its text, subtitles or JSON out."""
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.input import is_recording
+from transformer.cli.output_file import LongOutput, Output, is_device
+from transformer.cli.writer import refuse
+from transformer.data.features.audio import HOP, RATE
+from transformer.data.features.waveforms import seconds_of
+from transformer.data.remote import fetched
+from transformer.data.sources.text_files import read_lines
+from transformer.runs.run import Run
+from transformer.runtime.console import ProgressReporter, SteadyConsole
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.extras import check_libraries
+from transformer.runtime.files import open_regular, parse_object
+from transformer.systems.speech.api import Transcriber
+from transformer.systems.speech.subtitles import SUBTITLES, srt, subtitles_of, vtt
+from transformer.systems.speech.transcripts import SpokenPart
+from transformer.tasks.timing import Segment
+
+WHOLE = ("alignments", "n_best")
+"""Options that a long recording has no use for."""
+
+
+def is_whole(arguments: DecodeArguments) -> bool:
+    """Whether the input is a recording that is cut at pauses: longer than the model hears, or for subtitles.
+
+    Raises:
+      UserError: subtitles are asked for, and it is no recording.
+    """
+    path = arguments.input
+    if path is None or not is_recording(path):
+        if arguments.format in SUBTITLES:
+            raise UserError(f"--format {arguments.format} is for one recording: name it with --input")
+        return False
+    check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
+    data: Any = Run(arguments.run_dir).config.data
+    longest = min(data.padded_length or data.max_length, arguments.decoding.buckets[-1]) * HOP / RATE
+    return arguments.format in SUBTITLES or longest < seconds_of(fetched(path)) < math.inf
+
+
+def transcribe_file(arguments: DecodeArguments) -> None:
+    """Transcribes a recording.
+
+    Raises:
+      UserError: an option is wrong, the recording cannot be read, or it changed meanwhile.
+    """
+    assert arguments.input
+    refuse(arguments, WHOLE, "it is for recordings that the model hears at once")
+    if arguments.format == "scores":
+        raise UserError("--format scores is for recordings that the model hears at once; choose json")
+    if len(arguments.reference) > 1:
+        raise UserError("--reference: a recording has one reference; give one file")
+    if jax.process_count() > 1:
+        raise UserError("a long recording is transcribed by one process")
+    check_libraries(["jiwer"] * bool(arguments.reference), "error rates")
+    transcriber = Transcriber.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+    options = _options(arguments, transcriber)
+    watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+    digest = _digest(arguments.input)
+    output = _output(arguments, repr([transcriber.fingerprint(), options, digest]))
+    long = output if isinstance(output, LongOutput) else None
+    total = seconds_of(fetched(arguments.input))
+    texts, start, heard, began = list[str](), 0.0, 0.0, time.monotonic()
+
+    def minutes(part: SpokenPart) -> float:
+        """Those since the part before it."""
+        nonlocal heard
+        seconds, heard = part.end - heard, part.end
+        return seconds / 60
+
+    def watched(parts: Iterable[SpokenPart]) -> Iterator[SpokenPart]:
+        rest = (total - start) / 60 if total < math.inf else None
+        for part in watch.progress("minutes of sound", parts, rest, minutes):
+            texts.append(part.transcript.text)
+            yield part
+
+    try:
+        with output as file:
+            done = list(map(_part, long.lines())) if long else []
+            if done:
+                watch.message(f"  continuing after {done[-1].end / 60:.1f} minutes")
+                texts += [part.transcript.text for part in done]
+                start = heard = done[-1].end
+            parts = watched(transcriber.parts(arguments.input, skip=len(done), **options))
+            for text in FORMATS["json"](parts) if long else FORMATS[arguments.format](parts):
+                file.write(text)
+                file.flush()  # for whoever reads along, and for --resume after a kill
+            if _digest(arguments.input) != digest:
+                if long:
+                    long.discard()
+                raise UserError(f"{arguments.input} changed while it was read: run the same command again")
+    finally:
+        if long and long.is_unfinished:
+            watch.message("the unfinished output is saved: to continue it, add --resume to the same command")
+    took, sound = time.monotonic() - began, heard - start
+    where = f", written to {arguments.output}" if arguments.output else ""
+    speed = f"{sound / 60:.1f} minutes of sound in {took:.1f} s"
+    factor = f"real-time factor {took / max(sound, 1e-9):.3f}"
+    watch.message(f"{counted(len(texts), 'part')}, {speed} ({factor}){where}")
+    for path in arguments.reference:
+        reference = " ".join(filter(None, map(str.strip, read_lines(path))))
+        for rate in transcriber.task.error_rates().values():
+            watch.message(rate([" ".join(filter(None, texts))], [reference]).detail)
+
+
+def _options(arguments: DecodeArguments, transcriber: Transcriber) -> dict[str, Any]:
+    """Those of `Transcriber.parts`. Subtitles have times, as exact as the model has them.
+
+    Raises:
+      UserError: the model has no such language or task, or no options of Whisper.
+    """
+    has_titles = arguments.format in SUBTITLES
+    timestamps = arguments.timestamps or (has_titles and transcriber.task.codes is not None)
+    try:
+        transcriber.task.start(arguments.language, arguments.task, timestamps)
+    except UserError as error:
+        raise UserError(f"--{error}") from error
+    aligns = transcriber.system.alignment is not None and not timestamps
+    return {
+        "times": arguments.times or (has_titles and aligns),
+        "language": arguments.language,
+        "task": arguments.task,
+        "timestamps": timestamps,
+        **vars(arguments.decoding),
+    }
+
+
+def _output(arguments: DecodeArguments, job: str) -> Output:
+    """A file is written at the end, from an object for each part that a process has found so far."""
+    if not arguments.output or is_device(arguments.output):
+        if arguments.resume:
+            raise UserError("--resume needs --output: only files can be resumed")
+        return Output(arguments.output)
+
+    def convert(lines: Iterable[str]) -> Iterator[str]:
+        return FORMATS[arguments.format](map(_part, lines))
+
+    return LongOutput(arguments.output, job, resume=arguments.resume, convert=convert)
+
+
+def _part(line: str) -> SpokenPart:
+    return SpokenPart.of_json(parse_object(line))
+
+
+def _digest(path: Path) -> str:
+    with open_regular(fetched(path)) as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def _as_text(parts: Iterable[SpokenPart]) -> Iterator[str]:
+    return (f"{' '.join(part.transcript.text.split())}\n" for part in parts)
+
+
+def _as_json(parts: Iterable[SpokenPart]) -> Iterator[str]:
+    return (json.dumps(part.to_json(), ensure_ascii=False) + "\n" for part in parts)
+
+
+def _subtitles(parts: Iterable[SpokenPart]) -> Iterator[Segment]:
+    for part in parts:
+        yield from subtitles_of(part)
+
+
+FORMATS: dict[str, Callable[[Iterable[SpokenPart]], Iterator[str]]] = {
+    "text": _as_text,
+    "json": _as_json,
+    "srt": lambda parts: srt(_subtitles(parts)),
+    "vtt": lambda parts: vtt(_subtitles(parts)),
+}
+"""What is written of parts, as they are found."""
