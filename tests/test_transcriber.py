@@ -256,7 +256,8 @@ def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, c
 
 def test_a_long_recording_is_cut_with_the_option_of_the_command(run, decode, tmp_path, caplog):
     soundfile.write(tmp_path / "long.wav", np.zeros(100 * audio.RATE), audio.RATE)
-    assert decode(run.path, "--input", tmp_path / "long.wav") == 0
+    (tmp_path / "list").write_text("long.wav\n")
+    assert decode(run.path, "--input", tmp_path / "list") == 0
     assert re.search(r"line 1: a recording of 100.01 s is truncated to .* s: raise buckets", caplog.text)
     task = SpeechToText.without_corpus(PRESETS["speech"])
     expected = "a recording of 600.01 s is truncated to 600.00 s: raise buckets"

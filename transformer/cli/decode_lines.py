@@ -58,9 +58,9 @@ def decode_lines(arguments: DecodeArguments) -> None:
     """
     if arguments.flags:
         raise UserError("--flags is for --document: it lists the suspicious sentences of one")
-    total = check_files(arguments)
     if (kind := writer_of(arguments.run_dir)).write_file(arguments):
         return
+    total = check_files(arguments)
     writer = kind(arguments)
     watch = ProgressReporter(
         SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process())

@@ -24,7 +24,7 @@ GAP = 0.25
 """Seconds of silence between sounds of the same word or phrase, at most."""
 SHORTEST = 0.05
 """Seconds of the shortest sound that is speech."""
-MARGIN = 0.15
+MARGIN = 0.1
 """Seconds of silence that a part keeps at both ends, if there are so many."""
 
 
@@ -36,6 +36,8 @@ class Part:
     """In seconds from the beginning of the recording."""
     wave: Float[np.ndarray, " samples"] = field(repr=False)
     """16,000 samples a second."""
+    spoken: tuple[float, float]
+    """Where the first sound begins and the last one ends, in seconds of the recording."""
 
     @property
     def end(self) -> float:
@@ -55,67 +57,76 @@ def parts_of(blocks: Iterable[Float[np.ndarray, " _"]], longest: float, pause: f
     """
     most = round(longest * RATE)
     ahead = round((longest + pause + 2 * MARGIN) * RATE)  # what decides where a part ends
+    needed = max(ahead, round(CONTEXT * RATE))
     unread, is_over = iter(blocks), False
     buffer = np.zeros(0, np.float32)
+    past = np.zeros(0)  # loudness of the frames before the buffer
     begin = 0  # sample of the recording at which the buffer begins
     while not is_over or len(buffer):
-        while not is_over and len(buffer) < max(ahead, CONTEXT * RATE):
+        while not is_over and len(buffer) < needed:
             block = next(unread, None)
             is_over = block is None
             buffer = buffer if block is None else np.concatenate([buffer, block])
-        part = _first(buffer, most, pause)
+        wave = buffer[:needed]  # however many the blocks have, so that they do not matter
+        loudness = _loudness(wave)
+        part = _first(loudness, len(wave), most, pause, _threshold(np.concatenate([past, loudness])))
+        is_last = is_over and len(wave) == len(buffer)
         if part is None:  # silence; its end may belong to a word that follows
-            rest = 0 if is_over else round(2 * MARGIN * RATE)
-            used = len(buffer) - rest
-        elif part[0] and not is_over and len(buffer) < part[0] + ahead:
+            used = len(wave) - (0 if is_last else round(2 * MARGIN * RATE))
+        elif part[0] and not is_last and len(wave) < part[0] + ahead:
             used = part[0]
         else:
-            start, used = part
-            yield Part((begin + start) / RATE, buffer[start:used].copy())
+            start, used, *sounds = part
+            spoken = tuple((begin + sample) / RATE for sample in sounds)
+            yield Part((begin + start) / RATE, wave[start:used].copy(), (spoken[0], spoken[1]))
+        past = np.concatenate([past, loudness[: used // HOP]])[-round(CONTEXT * RATE / HOP) :]
         begin, buffer = begin + used, buffer[used:]
 
 
-def _first(wave: Float[np.ndarray, " samples"], most: int, pause: float) -> tuple[int, int] | None:
-    """The first and the last sample of the first part; None if there is silence only."""
-    loudness = _loudness(wave)
-    sounds = _sounds(_speech(loudness))
-    if not len(sounds):
+def _first(
+    loudness: Float[np.ndarray, " frames"], length: int, most: int, pause: float, threshold: float
+) -> tuple[int, int, int, int] | None:
+    """The first part of so many samples: its first and last one, and those of its sounds; None if there is
+    silence only."""
+    sounds = _sounds(loudness > threshold)
+    if not sounds:
         return None
     margin = round(MARGIN * RATE)
     first = max(0, sounds[0][0] * HOP - margin)
-    end = sounds[0][1]
+    end, following = sounds[0][1], None
     for start, after in sounds[1:]:
         if (start - end) * HOP >= pause * RATE or after * HOP + margin - first > most:
-            following = start * HOP
+            following = start
             break
         end = after
-    else:
-        following = len(wave)
-    last = min(end * HOP + margin, (end * HOP + following) // 2 if following < len(wave) else len(wave))
+    last = min(end * HOP + margin, length if following is None else (end + following) * HOP // 2)
+    begins, ends = sounds[0][0] * HOP, min(end * HOP, length)
     if last - first <= most:
-        return first, last
+        return first, last, begins, ends
     middle, latest = (first + most // 2) // HOP, (first + most) // HOP
-    return first, (middle + int(loudness[middle:latest].argmin())) * HOP
+    cut = (middle + int(loudness[middle:latest].argmin())) * HOP
+    return first, cut, begins, cut
 
 
 def _loudness(wave: Float[np.ndarray, " samples"]) -> Float[np.ndarray, " frames"]:
     """The energy of frames of 10 ms in decibels, averaged over some of them."""
+    if not len(wave):
+        return np.zeros(0)
     padded = np.pad(wave, (0, -len(wave) % HOP)).astype(np.float64)
     energy = np.square(padded).reshape(-1, HOP).mean(axis=1)
-    smooth = np.convolve(energy, np.full(SMOOTH, 1 / SMOOTH), mode="same")[: len(energy)]
+    sums = np.cumsum(np.pad(energy, (SMOOTH // 2 + 1, SMOOTH // 2), mode="edge"))
+    smooth = (sums[SMOOTH:] - sums[:-SMOOTH]) / SMOOTH
     decibels: np.ndarray = 10 * np.log10(np.maximum(smooth, 1e-12))
     return decibels
 
 
-def _speech(loudness: Float[np.ndarray, " frames"]) -> Bool[np.ndarray, " frames"]:
-    """Which frames are loud enough to be speech."""
+def _threshold(loudness: Float[np.ndarray, " frames"]) -> float:
+    """The loudness above which frames are speech."""
     audible = loudness[loudness > FAINTEST]
     if not len(audible):
-        return np.zeros(len(loudness), bool)
+        return FAINTEST
     quiet, loud = max(np.percentile(loudness, QUIET), FAINTEST), np.percentile(audible, LOUD)
-    if loud - quiet < RANGE:
-        return loudness > FAINTEST
-    return loudness > quiet + SHARE * (loud - quiet)
+    return float(quiet + SHARE * (loud - quiet)) if loud - quiet >= RANGE else FAINTEST
 
 
 def _sounds(speech: Bool[np.ndarray, " frames"]) -> list[tuple[int, int]]:

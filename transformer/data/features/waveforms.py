@@ -179,7 +179,7 @@ def _alone(powers: list[np.ndarray], name: Path | str) -> int | None:
     return channel
 
 
-def _most(file: Any, path: Path | str, longest: int | None) -> float:
+def _most(file: Any, path: Path | str, longest: int | None = LONGEST) -> float:
     """The most frames that may be read. Raises UserError if the header announces more, or is wrong."""
     file_rate = file.samplerate
     cut = CUT.search(file.extra_info)

@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer.config import DecodingConfig, Option
 from transformer.config.ranges import seconds, true_or_false, whole_number
-from transformer.data.features.audio import HOP, RATE
+from transformer.data.features.audio import RATE
 from transformer.data.features.pauses import Part, parts_of
 from transformer.data.features.waveforms import audio_blocks, seconds_of, waveform_of
 from transformer.data.remote import fetched
@@ -66,6 +66,8 @@ class Transcriber(Decoder[SpeechToText]):
           UserError: a recording cannot be read, or an option is invalid.
         """
         is_one = isinstance(recordings, Path | str) or _is_array(recordings)
+        if not is_one and (isinstance(recordings, CONTENT) or not isinstance(recordings, Iterable)):
+            raise _unheard(recordings)
         several: Any = [recordings] if is_one else recordings
         asked: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
         are_long = [self._is_long(source) for source in several]
@@ -130,9 +132,7 @@ class Transcriber(Decoder[SpeechToText]):
 
     def hears(self, settings: DecodingConfig | None = None) -> float:
         """How many seconds the model hears at once, with some options of the search, or those of the run."""
-        data = self.task.data
-        longest = (settings or self.settings(1, {})).buckets[-1]
-        return min(data.padded_length or data.max_length, longest) * HOP / RATE
+        return self.task.hears(settings or self.settings(1, {}))
 
     def _is_long(self, source: Heard) -> bool:
         if isinstance(source, Path | str):

@@ -5,17 +5,17 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jax
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.input import is_recording
+from transformer.cli.input import check_files, is_recording
 from transformer.cli.output_file import LongOutput, Output, is_device
 from transformer.cli.writer import refuse
-from transformer.data.features.audio import HOP, RATE
-from transformer.data.features.waveforms import seconds_of
+from transformer.data.features.waveforms import seconds_of, unreadable
 from transformer.data.remote import fetched
 from transformer.data.sources.text_files import read_lines
 from transformer.runs.run import Run
@@ -44,9 +44,10 @@ def is_whole(arguments: DecodeArguments) -> bool:
             raise UserError(f"--format {arguments.format} is for one recording: name it with --input")
         return False
     check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
-    data: Any = Run(arguments.run_dir).config.data
-    longest = min(data.padded_length or data.max_length, arguments.decoding.buckets[-1]) * HOP / RATE
-    return arguments.format in SUBTITLES or longest < seconds_of(fetched(path)) < math.inf
+    task: Any = Run(arguments.run_dir).task
+    return (
+        arguments.format in SUBTITLES or task.hears(arguments.decoding) < seconds_of(fetched(path)) < math.inf
+    )
 
 
 def transcribe_file(arguments: DecodeArguments) -> None:
@@ -59,6 +60,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
     refuse(arguments, WHOLE, "it is for recordings that the model hears at once")
     if arguments.format == "scores":
         raise UserError("--format scores is for recordings that the model hears at once; choose json")
+    check_files(replace(arguments, reference=()))  # whose lines together are what is said
     if len(arguments.reference) > 1:
         raise UserError("--reference: a recording has one reference; give one file")
     if jax.process_count() > 1:
@@ -154,12 +156,17 @@ def _part(line: str) -> SpokenPart:
 
 
 def _digest(path: Path) -> str:
-    with open_regular(fetched(path)) as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()
+    """A hash of a file's content. Raises UserError if it cannot be read."""
+    try:
+        with open_regular(fetched(path)) as file:
+            return hashlib.file_digest(file, "blake2b").hexdigest()
+    except OSError as error:
+        raise UserError(f"{path}: {unreadable(error)}") from error
 
 
 def _as_text(parts: Iterable[SpokenPart]) -> Iterator[str]:
-    return (f"{' '.join(part.transcript.text.split())}\n" for part in parts)
+    texts = (" ".join(part.transcript.text.split()) for part in parts)
+    return (f"{text}\n" for text in texts if text)
 
 
 def _as_json(parts: Iterable[SpokenPart]) -> Iterator[str]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config, ErrorRate
+from transformer.config import Config, DecodingConfig, ErrorRate
 from transformer.data.corpus import Corpus
 from transformer.data.features.audio import HOP, RATE
 from transformer.data.features.hub import HubTokenizer
@@ -103,8 +103,15 @@ class SpeechToText(Recordings, TextTask):
         before, after = (frames * HOP / RATE for frames in (size, longest))
         return (
             f"a recording of {before:.2f} s: this model hears {after:g} s at once, and the rest is not "
-            "transcribed; cut the recording into parts"
+            "transcribed; name this recording alone with --input, which hears all of it"
         )
+
+    def hears(self, settings: DecodingConfig) -> float:
+        """How many seconds a search reads at once."""
+        data, longest = self.data, settings.buckets[-1]
+        if data.padded_length:
+            return min(data.padded_length, longest) * HOP / RATE
+        return (min(data.max_length, longest) - 1) * HOP / RATE  # a wave has a frame at both ends
 
     def truncated(self, records: Sequence[Recording], longest: int) -> str:
         """A warning if recordings of a split are longer than the search reads."""

@@ -86,8 +86,8 @@ def _spoken(part: Part, future: Future[list[Transcript]]) -> SpokenPart:
     best, *_ = future.result()
 
     def moved(seconds: float) -> float:
-        return round(min(part.start + seconds, part.end), 3)
+        return round(min(max(part.start + seconds, part.spoken[0]), part.spoken[1]), 3)
 
     words = tuple(replace(word, start=moved(word.start), end=moved(word.end)) for word in best.words)
     segments = tuple(replace(some, start=moved(some.start), end=moved(some.end)) for some in best.segments)
-    return SpokenPart(moved(0), round(part.end, 3), replace(best, words=words, segments=segments))
+    return SpokenPart(round(part.start, 3), round(part.end, 3), replace(best, words=words, segments=segments))
