@@ -29,7 +29,13 @@ LAYERS = (
     {"serve"},
 )
 """From the bottom to the top: each imports those below, itself, and nothing else of the package."""
-OF_A_SYSTEM = {"api": "translator", "page": "translator.explorer", "writer": "cli", "service": "serve"}
+OF_A_SYSTEM = {
+    "api": "translator",
+    "page": "translator.explorer",
+    "recording_file": "cli",
+    "service": "serve",
+    "writer": "cli",
+}
 """Modules of a system's folder that belong to another layer than the rest of it."""
 PACKAGES = set().union(*LAYERS)
 
