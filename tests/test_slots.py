@@ -1,5 +1,6 @@
 """Sentences enter and leave one running search: each finds what it finds alone."""
 
+import contextlib
 import functools
 import itertools
 import threading
@@ -306,7 +307,8 @@ def test_a_callback_that_exits_harms_nobody(translator: Translator) -> None:
         raise SystemExit(3)
 
     futures = [translator.submit("red cat runs") for _ in range(12)]
-    futures[3].add_done_callback(leave)
+    with contextlib.suppress(SystemExit):  # of this thread, if the request is done already
+        futures[3].add_done_callback(leave)
     assert len({future.result()[0].text for future in futures}) == 1
 
 
