@@ -201,6 +201,21 @@ def save(path: str, results: dict[str, Any]) -> None:
         file.write("\n")
 
 
+def table(rows: dict[str, dict[str, float]]) -> str:
+    """Markdown: a row for each name. What is named `± TITLE` is half the width of the interval of TITLE, and
+    stands beside it."""
+    titles = list(dict.fromkeys(title for values in rows.values() for title in values if title[0] != "±"))
+    lines = [f"| | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
+    for name, values in rows.items():
+        cells = [name]
+        for title in titles:
+            value = f"{values[title]:.1f}" if title in values else ""
+            interval = values.get(f"± {title}")
+            cells.append(value if interval is None else f"{value} ± {interval:.1f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
 def report(stem: Path, results: dict[str, Any], table: str) -> None:
     """Prints a table in Markdown, and writes it to STEM.md and the results to STEM.json."""
     save(str(stem.with_suffix(".json")), results)

@@ -285,9 +285,18 @@ def test_pictures_that_cannot_be_read_are_named(
         status, _, said = decode(str(run.path), "--input", str(names))
         assert status == 2
         assert message in said
-    status, _, said = decode(run.path, "--input", pictures / "0.png")
-    assert status == 2
-    assert "is a picture: give a file that names pictures, one on each line" in said
+    photo = tmp_path / "photo.jpg"
+    Image.new("RGB", (16, 16)).save(photo)
+    names.write_text("photo.jpg\n")
+    for words in ([], ["--explore", tmp_path / "page.html"]):
+        status, _, said = decode(run.path, "--input", names, *words)
+        assert status == 2
+        assert f"names.txt, line 1: {photo}: is no PNG file: convert it" in said
+    assert not (tmp_path / "page.html").exists()
+    for path in (pictures / "0.png", photo):
+        status, _, said = decode(run.path, "--input", path)
+        assert status == 2
+        assert "is a picture: give a file that names pictures, one on each line" in said
     with pytest.raises(UserError, match="cannot read int: give PNG files or arrays"):
         run.task.seen(3)
 

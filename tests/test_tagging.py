@@ -295,6 +295,8 @@ def test_the_command_writes_text_and_json(trained, decoded):
     ("words", "message"),
     [
         (["--reference", __file__], "--reference: .*labels words and does not translate; leave it out"),
+        (["--jsonl"], "--jsonl: a line is a sentence, its words separated by spaces; leave it out"),
+        (["--tsv"], "--tsv: a line is a sentence, its words separated by spaces; leave it out"),
         (["--n-best", "2"], "--n-best 2: must be at least 1 and at most 1"),
         (["--format", "scores"], "--format scores: .*labels words"),
         (["--explore", "page.html"], "--explore: .*labels words"),

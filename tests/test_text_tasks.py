@@ -17,6 +17,7 @@ from transformer import PRESETS, DataConfig, Run, Translator
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.tables import read_table
 from transformer.data.store import TextRecord
+from transformer.data.trees import with_words
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import REGISTRY, find_system, options_of, system_of
 from transformer.systems.transformer.text_presets import TEXT_PRESETS
@@ -63,11 +64,12 @@ def test_a_table_with_tabs_is_the_same(tmp_path):
 
 
 def test_a_file_of_a_treebank(tmp_path):
-    """Trees over several lines; traces, functions and the outermost bracket are left out."""
+    """Trees over several lines; traces, functions and the outermost bracket are left out. One with several
+    parts has a label, and chains of single parts stay."""
     path = tmp_path / "a.mrg"
     path.write_text(
         "\n( (S\n    (NP-SBJ-1 (DT a) (NN dog) )\n    (VP (VBZ is) (VP (VBN seen) (NP (-NONE- *-1) )))\n"
-        " (. .) ))\n( (NP=2 (-NONE- *) ))\n(X (-LRB- -LRB-) (NN b))\n"
+        " (. .) ))\n( (NP=2 (-NONE- *) ))\n(X (-LRB- -LRB-) (NN b))\n( (NP (X (X (NN b)))) (. .) )\n"
     )
     data = DataConfig(task="trees", train=path)
     assert list(read_table(path, data)) == [
@@ -75,10 +77,24 @@ def test_a_file_of_a_treebank(tmp_path):
             "a dog is seen .", "(S (NP (DT a ) (NN dog ) ) (VP (VBZ is ) (VP (VBN seen ) ) ) (. . ) )"
         ),
         TextRecord("-LRB- b", "(X (-LRB- -LRB- ) (NN b ) )"),
+        TextRecord("b .", "(TOP (NP (X (X (NN b ) ) ) ) (. . ) )"),
     ]
     path.write_text("(S (N a))\n\n(S (N b)\n")
     with pytest.raises(UserError, match=r"a.mrg, line 3: a bracket is not closed"):
         list(read_table(path, data))
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "expected"),
+    [
+        ("(S (A <unk> ) (B x ) )", ["a", "b"], "(S (A a ) (B b ) )"),
+        ("(S (A <unk> ) )", ["f(x)"], "(S (A f-LRB-x-RRB- ) )"),
+        ("(S (A <unk> ) (B x ) )", ["a"], "(S (A <unk> ) (B x ) )"),
+        ("", [], ""),
+    ],
+)
+def test_a_tree_with_other_words(text, words, expected):
+    assert with_words(text, words) == expected
 
 
 def test_trees_become_tokens(tmp_path):

@@ -11,7 +11,7 @@ import pytest
 from small_run import WORDS, changed, quiet, small_config
 from test_inspection import data_of, decode
 
-from transformer import Run
+from transformer import Run, Translator
 from transformer.data.trees import Tree, read_tree
 from transformer.runs.exhibits import exhibit_as_json, read_exhibits, write_exhibits
 from transformer.runs.report.charts import LETTER
@@ -161,6 +161,13 @@ def test_the_report_has_both_trees(run):
     for svg in (found := re.findall(r'<svg class="tree".*?</svg>', page)):
         ElementTree.fromstring(svg)
     assert len(found) == 4
+
+
+def test_outputs_have_words_that_the_vocabulary_lacks(run):
+    """They are those of the source, so that such a tree is compared with its reference."""
+    (output,) = Translator.load(run.path).search(["red ( quokka"])[0][:1]
+    assert "<unk>" in output.tokens
+    assert list(read_tree(output.text).words()) == ["red", "-LRB-", "quokka"]
 
 
 def test_an_output_that_is_no_tree_is_written(run):

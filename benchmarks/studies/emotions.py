@@ -22,7 +22,7 @@ import numpy as np
 import optax
 
 from benchmarks.command import run, work_folder
-from benchmarks.measure import machine, report
+from benchmarks.measure import machine, report, table
 from benchmarks.runs import once, translated
 from benchmarks.studies.baselines import most_frequent
 from transformer import Config, Run, UserError, make_optimizer
@@ -103,8 +103,8 @@ class Study:
         return np.array([[label in labels for label in self.task.labels] for labels in sets])
 
     def scores(self, outputs: Sequence[str]) -> dict[str, float]:
-        """The scores of outputs for the test text by title, and as `interval` half the width of the 95 %
-        interval of the first one: of micro F1, which is the accuracy if each text has one label."""
+        """The scores of outputs for the test text by title, and for the first one half the width of its 95 %
+        interval: of micro F1, which is the accuracy if each text has one label."""
         records = list(self.corpus.splits[self.split])
         scores = self.task.scores(Evaluation(records, outputs, {}))
         written, right = self.sets(outputs), self.sets(self.targets(self.split))
@@ -113,7 +113,7 @@ class Study:
         both, total = np.array([counts[:, draw].sum(1) for draw in draws]).T
         low, high = np.quantile(100 * both / total, [0.025, 0.975])
         values = {metric.title: score.value for metric, score in scores.items()}
-        return values | {"interval": float(high - low) / 2}
+        return values | {f"± {next(iter(values))}": float(high - low) / 2}
 
     # The classifier
 
@@ -180,17 +180,6 @@ def above_or_best(probabilities: np.ndarray, threshold: float) -> np.ndarray:
 def f1_of(chosen: np.ndarray, right: np.ndarray) -> float:
     """Micro F1, from 0 to 1."""
     return float(2 * (chosen & right).sum() / max((chosen.sum() + right.sum()), 1))
-
-
-def table(rows: dict[str, dict[str, float]]) -> str:
-    """Markdown: a row for each model, with the interval of its first score."""
-    titles = [title for title in next(iter(rows.values())) if title != "interval"]
-    lines = [f"| | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
-    for name, scores in rows.items():
-        first, *others = (f"{scores[title]:.1f}" for title in titles)
-        cells = [name, f"{first} ± {scores['interval']:.1f}", *others]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,22 +2,23 @@
 
 `python -m benchmarks.studies.summaries WORK RUN [RUN ...]` decodes the test text of each run. It prints ROUGE
 with the 95 % interval of a bootstrap over the texts, how long outputs are and how many of their words the
-text has; of a run that reads `target-length`, also how many outputs have as many words as were asked for.
-Outputs are kept in WORK.
+text has; of a run that reads `target-length`, also how many outputs have as many words as were asked for: as
+many as the first reference, and with `--lengths 4 8` also 4 and 8 for every text. Outputs are kept in WORK.
 """
 
 import argparse
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks.command import run, work_folder
-from benchmarks.measure import machine, report
-from benchmarks.runs import once, translated
+from benchmarks.command import positive, run, work_folder
+from benchmarks.measure import machine, report, table
+from benchmarks.runs import once
 from benchmarks.studies.baselines import first_sentence
-from transformer import Run, UserError
+from transformer import Run, Translator, UserError
 from transformer.config import text_data
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.tables import TARGET_LENGTH
@@ -52,7 +53,7 @@ def row(records: Sequence[TextRecord], outputs: Sequence[str]) -> dict[str, floa
     for kind in KINDS:
         values = 100 * np.array(rouge_of_each(outputs, references, kind)[0])
         low, high = np.quantile(values[draws].mean(axis=1), [0.025, 0.975])
-        scores |= {f"ROUGE-{kind}": float(values.mean()), f"± {kind}": float(high - low) / 2}
+        scores |= {f"ROUGE-{kind}": float(values.mean()), f"± ROUGE-{kind}": float(high - low) / 2}
     words = [output.lower().split() for output in outputs]
     count = sum(map(len, words))
     sources = (set(record.source.lower().split()) for record in records)
@@ -66,18 +67,14 @@ def row(records: Sequence[TextRecord], outputs: Sequence[str]) -> dict[str, floa
     return scores
 
 
-def table(rows: dict[str, dict[str, float]]) -> str:
-    """Markdown: a row for each run."""
-    titles = list(dict.fromkeys(title for scores in rows.values() for title in scores if title[0] != "±"))
-    lines = [f"| | {' | '.join(titles)} |", "|---" * (len(titles) + 1) + "|"]
-    for name, scores in rows.items():
-        cells = [name]
-        for title in titles:
-            interval = scores.get(f"± {title.removeprefix('ROUGE-')}")
-            value = f"{scores[title]:.1f}" if title in scores else ""
-            cells.append(value if interval is None else f"{value} ± {interval:.1f}")
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+def asking_for(words: int, records: Sequence[TextRecord]) -> list[TextRecord]:
+    """Records that ask for this number of words."""
+    begin = f"{TARGET_LENGTH}: {words} "
+    return [record._replace(source=_ASKED.sub(begin, record.source, count=1)) for record in records]
+
+
+def _outputs(path: Path, sources: Sequence[str]) -> dict[str, list[str]]:
+    return {"outputs": Translator.load(path).translate(sources)}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -85,6 +82,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
     parser.add_argument("work", type=work_folder, help="folder for outputs and the table")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directories")
+    parser.add_argument("--lengths", nargs="+", type=positive, default=[], help="words to ask for")
     given = parser.parse_args(arguments)
     texts = {path: test_records(path) for path in given.runs}
     given.work.mkdir(parents=True, exist_ok=True)
@@ -92,9 +90,13 @@ def main(arguments: list[str] | None = None) -> None:
     guess = first_sentence(records)
     rows = {"first sentence": row(records, [guess(record.source) for record in records])}
     for path, records in texts.items():
-        kept = given.work / f"{path.name}.json"
-        outputs = once(kept, lambda path=path: {"outputs": translated(path, "best")})["outputs"]
-        rows[path.name] = row(records, outputs)
+        asked = {path.name: records}
+        if _ASKED.match(records[0].source):
+            asked |= {f"{path.name}-{words}": asking_for(words, records) for words in given.lengths}
+        for name, some in asked.items():
+            sources = [record.source for record in some]
+            make = functools.partial(_outputs, path, sources)
+            rows[name] = row(some, once(given.work / f"{name}.json", make)["outputs"])
     report(given.work / "summaries", {"about": machine(), "rows": rows}, table(rows))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.output_file import is_device
 from transformer.config import DataConfig
-from transformer.config.pictures import PNG
+from transformer.config.pictures import PICTURE_FILES
 from transformer.config.recordings import AUDIO, SOUND
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import address, brief, display_path, open_regular
@@ -77,7 +77,7 @@ def lines_of(arguments: DecodeArguments) -> Iterator[str]:
         return
     with contextlib.suppress(OSError), open_regular(arguments.input) as file:
         beginning = file.read(12)
-        if beginning.startswith(PNG):
+        if beginning.startswith(PICTURE_FILES):
             raise UserError(
                 f"--input {arguments.input} is a picture: give a file that names pictures, one on each line"
             )

@@ -10,8 +10,8 @@ from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
 
 LARGEST_PICTURE = 4096
-PNG = b"\x89PNG"
-"""How the content of PNG files begins."""
+PICTURE_FILES = (b"\x89PNG", b"\xff\xd8\xff")
+"""How the content of PNG and JPEG files begins."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ DEEPEST = 200
 """Brackets within brackets. Sentences have less than 50."""
 TRACE = "-NONE-"
 """The part of speech of what is not written."""
+ROOT = "TOP"
+"""The label of a bracket without one, around a sentence: it is not scored."""
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
 
@@ -75,8 +77,20 @@ def read_tree(text: str) -> Tree:
 
 def linearised(tree: Tree) -> str:
     """A tree as a sequence of tokens with spaces between them, as a decoder generates it (Vinyals et al.
-    2015): `(S (NP (DT the ) (NN dog ) ) (VP (VBZ barks ) ) )`. `read_tree` reads it."""
-    return str(tree).replace(")", " )")
+    2015): `(S (NP (DT the ) (NN dog ) ) (VP (VBZ barks ) ) )`. A bracket without label is TOP. `read_tree`
+    reads it."""
+    return str(tree).replace("( ", f"({ROOT} ").replace(")", " )")
+
+
+def with_words(text: str, words: Sequence[str]) -> str:
+    """A linearised tree with these words instead of its own, and parentheses in them as the Penn Treebank
+    writes them: -LRB-, -RRB-. Unchanged if it has another number of words."""
+    tokens = text.split()
+    leaves = [index for index, token in enumerate(tokens) if token[0] not in "()"]
+    if len(leaves) == len(words):
+        for index, word in zip(leaves, words, strict=True):
+            tokens[index] = word.replace("(", "-LRB-").replace(")", "-RRB-")
+    return " ".join(tokens)
 
 
 def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree]]:

@@ -3,11 +3,12 @@
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 from transformer.data.corpus import Records
 from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.trees import Tree, read_tree
+from transformer.data.trees import Tree, read_tree, with_words
+from transformer.decoding.scores import SearchResult
 from transformer.decoding.trees import WellFormedTrees
 from transformer.runtime.errors import UserError
 from transformer.tasks.exhibit import Exhibits, ReportSample, TreePicture
@@ -62,6 +63,14 @@ class Trees(Exhibits, TextToText):
         for index in {*astuple(self.special)} - {self.special.unk}:
             words[index] = ""
         return words
+
+    def outputs(self, result: SearchResult, record: Sentence, n_best: int | None) -> list[Hypothesis]:
+        """As `TextToText.outputs`, with the words of the source also where the vocabulary lacks them."""
+        outputs = super().outputs(result, record, n_best)
+        if self._hook is None:
+            return outputs
+        words = record[0].split()
+        return [replace(output, text=with_words(output.text, words)) for output in outputs]
 
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """F1 of brackets, accuracy of parts of speech, and the share of outputs that are trees."""
