@@ -194,8 +194,9 @@ def main(arguments: list[str] | None = None) -> None:
         if study.corpus.folder != first.corpus.folder or type(study.task) is not type(first.task):
             raise UserError(f"{study.path} and {first.path} have different texts or tasks; compare others")
     given.work.mkdir(parents=True, exist_ok=True)
-    guess = most_frequent(list(first.corpus.splits["train"]))
-    rows = {"most frequent": first.scores([guess("")] * len(first.corpus.splits[first.split]))}
+    guess = most_frequent(first.corpus.splits["train"])
+    records = list(first.corpus.splits[first.split])
+    rows = {"most frequent": first.scores(list(map(guess, records)))}
     about: dict[str, Any] = machine()
     if isinstance(first.task, LabelSets):
         classifier = once(given.work / "classifier.json", first.classified)

@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
     given.work.mkdir(parents=True, exist_ok=True)
     records = [record._replace(source=_ASKED.sub("", record.source)) for record in texts[given.runs[0]]]
     guess = first_sentence(records)
-    rows = {"first sentence": row(records, [guess(record.source) for record in records])}
+    rows = {"first sentence": row(records, list(map(guess, records)))}
     for path, records in texts.items():
         asked = {path.name: records}
         if _ASKED.match(records[0].source):
