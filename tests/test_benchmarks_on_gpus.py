@@ -12,6 +12,7 @@ import jax
 import pytest
 import sentencepiece
 from of_a_config import job_of
+from tiers import combinations
 
 from benchmarks.command import run
 from benchmarks.speed import gpu, gpu_table
@@ -21,7 +22,6 @@ from benchmarks.speed.training import batch_of, case_of, network
 from transformer import PRESETS
 
 CARD = "NVIDIA H100 80GB HBM3"
-CASES = [(preset, batch) for preset in gpu.PRESETS for batch in gpu.BATCHES]
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def test_a_case_of_each_part_at_small_sizes(output, finished, monkeypatch, capsy
     assert "nothing is left" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("preset", "batch"), CASES)
+@pytest.mark.parametrize(("preset", "batch"), combinations(gpu.PRESETS, list(gpu.BATCHES)))
 def test_what_is_timed_is_what_a_gpu_trains(preset, batch):
     job = job_of(gpu.config_of(preset, batch))
     config = job.config

@@ -378,6 +378,7 @@ SHORT = ["--training.steps=4", "--training.evaluate-every=4", "--data.cache-dir=
 SMALL = ["--data.vocab-size=285", "--data.batch-tokens=600", "--data.max-length=60", "--data.buckets=60"]
 
 
+@pytest.mark.slow
 def test_the_commands_of_the_page(tmp_path, monkeypatch, capfd):
     """As printed, with small models, and what the end of a training suggests."""
     page = (Path(__file__).parent.parent / "docs" / "data.md").read_text(encoding="utf-8")

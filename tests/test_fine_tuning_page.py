@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from small_run import write_text
 
 from transformer import Run
@@ -33,6 +34,7 @@ def commands():
     return [words for line in lines if (words := shlex.split(line, comments=True))]
 
 
+@pytest.mark.slow
 def test_every_command_of_the_page(tmp_path, monkeypatch, capfd):
     shutil.copytree(ROOT / "tests" / "data" / "marian", tmp_path / "opus-mt-en-de")
     for split, count in (("train", 40), ("test", 4)):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flax.traverse_util import flatten_dict
 from small_run import changed, interrupted, quiet, same, small_config
+from tiers import mostly_slow
 
 from transformer import Config, GreedyConfig, Run, SpecialIds, Translator, UserError, train
 from transformer.config.methods import AdapterConfig
@@ -321,7 +322,7 @@ def test_a_grown_model_grows_again(folder, config, base, text, tmp_path):
 # --- imported models ---
 
 
-@pytest.mark.parametrize("name", ["nllb", "mbart", "t5", "bart"])
+@pytest.mark.parametrize("name", mostly_slow(["nllb", "mbart", "t5", "bart"], ["nllb", "t5"]))
 def test_an_export_carries_words_and_languages(name, tmp_path):
     """It is imported again as the same model, with the same ids."""
     base = import_model(DATA / "pretrained" / name, tmp_path / "base")
