@@ -141,13 +141,16 @@ async def soak(client: Client, texts: list[str], seconds: float, rate: float, re
                 raise RuntimeError(f"another answer to {text!r}")
             return
 
+    async def start_again() -> None:
+        await (await asyncio.create_subprocess_shell(restart)).wait()
+
     tasks, restarts = set[asyncio.Task[None]](), 0
     while (passed := time.monotonic() - start) < seconds:
         patience = draw.uniform(0.01, 0.2) if draw.random() < 0.2 else None
         tasks.add(asyncio.create_task(one(draw.choice(texts), patience)))
         if restart and passed > (restarts + 1) * seconds / 3 and restarts < 2:
             restarts += 1
-            await (await asyncio.create_subprocess_shell(restart)).wait()
+            tasks.add(asyncio.create_task(start_again()))  # requests arrive meanwhile
         await asyncio.sleep(draw.expovariate(rate))
     await asyncio.gather(*tasks)
     await client.settled()
