@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from transformer.data.sources.built_in.inflection import ALL_NOUNS, Noun, determiner
+from transformer.data.sources.built_in.inflection import Noun, determiner, nouns_of
 from transformer.data.sources.built_in.lexicon import NAMES
 from transformer.data.sources.generated import Pair, draw_split
 
@@ -50,7 +50,7 @@ INDEPENDENT = (
 )
 """Sentences that name no thing and need none."""
 ROOMS = {"kitchen": "in der Küche", "garden": "im Garten", "office": "im Büro", "room": "im Zimmer"}
-ADJECTIVES = {"new": "neu", "small": "klein", "red": "rot", "blue": "blau", "black": "schwarz", "white": "weiß"}
+ADJECTIVES = {"new": "neu", "small": "klein", "red": "rot", "blue": "blau", "black": "schwarz"}
 GENDERS = "mfn"
 PRONOUNS = {
     "it_nom": dict(zip(GENDERS, ("er", "sie", "es"), strict=True)),
@@ -72,9 +72,9 @@ class Sentence(NamedTuple):
 
 @cache
 def things(gender: str) -> tuple[Noun, ...]:
-    """The things of a gender that have one word in both languages."""
-    kinds = {"thing", "garment", "furniture", "vehicle", "animal"}
-    return tuple(noun for noun in ALL_NOUNS if noun.kind in kinds and noun.gender == gender)
+    """The things of a gender."""
+    nouns = nouns_of("thing,garment,furniture,vehicle,book,letter,newspaper")
+    return tuple(noun for noun in nouns if noun.gender == gender and "public" not in noun.classes)
 
 
 def records(split: str, seed: int = 0) -> Iterator[tuple[Sentence, ...]]:
