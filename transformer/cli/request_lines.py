@@ -69,11 +69,11 @@ def lines_in_context(
 
 
 def _with_source(line: str, source: str, arguments: DecodeArguments) -> str:
-    """A line with another source."""
+    """A line with another source, unless it has its own context."""
     if arguments.jsonl:
         fields = parse_object(line) if line.strip() else {}
-        fields.pop(CONTEXT, None)
-        return json.dumps({**fields, "source": source}, ensure_ascii=False)
+        has_context = fields.get(CONTEXT) is not None
+        return line if has_context else json.dumps({**fields, "source": source}, ensure_ascii=False)
     if arguments.tsv:
         return "\t".join([source, *line.split("\t")[1:]])
     return source

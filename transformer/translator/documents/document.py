@@ -265,8 +265,8 @@ class DocumentTranslator(ABC):
         pair = None
         if hypothesis.alignment is not None:
             tokens = self.subwords(source), hypothesis.tokens
-            own = hypothesis.alignment[:, -(len(tokens[0]) + 1) :]
-            pair = aligned_words(source, hypothesis.text, *tokens, own)
+            to_sentence = hypothesis.alignment[:, -(len(tokens[0]) + 1) :]
+            pair = aligned_words(source, hypothesis.text, *tokens, to_sentence)
         unsure = -hypothesis.log_probability / (len(hypothesis.tokens) + 1)
         return signs_of(text, hypothesis.text, pair, unsure), pair
 
