@@ -57,8 +57,8 @@ def distill(
       data: location of the teacher's training text. None: as in its run directory, which you must trust.
 
     Raises:
-      UserError: the run or the checkpoint is missing, or the run has several directions or reads context; the folder is not
-        empty, or holds another distillation; the corpus cannot be written; the training text is not the
+      UserError: the run or the checkpoint is missing, or the run has several directions or reads context; the
+        folder is not empty, or holds another distillation; the corpus cannot be written; the training text is not the
         teacher's.
     """
     from transformer.data.sources.corpora import open_corpus
