@@ -58,8 +58,8 @@ def distill(
 
     Raises:
       UserError: the run or the checkpoint is missing, or the run has several directions or reads context; the
-        folder is not empty, or holds another distillation; the corpus cannot be written; the training text is not the
-        teacher's.
+        folder is not empty, or holds another distillation; the corpus cannot be written; the training text
+        is not the teacher's.
     """
     from transformer.data.sources.corpora import open_corpus
     from transformer.runs.run import Run
