@@ -41,6 +41,7 @@ def calibrate_main() -> int:
 def _calibrate(command_line: list[str]) -> None:
     arguments = parse(CalibrateArguments, command_line, "calibrate")
     check_local(arguments.run_dir, "the run directory")
+    from transformer.data.sources.context import in_context
     from transformer.data.sources.text_files import read_lines
     from transformer.runs.run import Run
     from transformer.runtime.text import has_text
@@ -51,7 +52,7 @@ def _calibrate(command_line: list[str]) -> None:
     run = Run(arguments.run_dir)
     check_translates(task := translation_of(run))
     if arguments.input:
-        lines = read_lines(arguments.input)
+        lines = in_context(read_lines(arguments.input), task.data.context)
     else:
         try:
             corpus = task.open_corpus(run.config)

@@ -1,14 +1,17 @@
 """What a line of decode.py's input has beside a sentence: columns of --tsv, or fields of --jsonl."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.config import DataConfig
+from transformer.data.sources.context import History
 from transformer.data.sources.text_files import one_line
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief, parse_object
-from transformer.tasks.requests import TranslationRequest, source_of
+from transformer.runtime.text import has_text
+from transformer.tasks.requests import CONTEXT, TranslationRequest, source_of
 
 COLUMNS = ("source", "prefix", "terms", "source_language", "target_language")
 
@@ -31,7 +34,8 @@ def request_of(number: int, line: str, arguments: DecodeArguments, data: DataCon
     names = data.input_names if data.input_names != COLUMNS[:1] else ()
     try:
         if arguments.jsonl:
-            request, named = _of_object(line, names, data.target if data.has_columns else ())
+            targets = data.target if data.has_columns else ()
+            request, named = _of_object(line, names, targets, data.context > 0)
         elif arguments.tsv:
             request, named = _of_columns(number, line, names)
         else:
@@ -39,6 +43,40 @@ def request_of(number: int, line: str, arguments: DecodeArguments, data: DataCon
         return request._replace(source=source_of(named or request.source, data, arguments.target_length))
     except UserError as error:
         raise UserError(f"line {number}: {error}") from None
+
+
+def lines_in_context(
+    lines: Iterable[tuple[int, str] | None], arguments: DecodeArguments, data: DataConfig
+) -> Iterator[tuple[int, str] | None]:
+    """Yields numbered lines, whose sources come after those of the lines before, if the model reads context.
+    A line without a source begins a new document; one with <turn> in its source, or with a field `context`,
+    has its own context. Arguments as of `request_of`."""
+    history = History(data.context)
+    for numbered in lines:
+        if not data.context or numbered is None:
+            yield numbered
+            continue
+        number, line = numbered
+        try:
+            source = request_of(number, line, arguments, data).source
+        except UserError:  # is raised where the line is read
+            yield numbered
+            continue
+        read = history.before(source)
+        if has_text(source):
+            history.add(source)
+        yield number, _with_source(line, read, arguments)
+
+
+def _with_source(line: str, source: str, arguments: DecodeArguments) -> str:
+    """A line with another source, unless it has its own context."""
+    if arguments.jsonl:
+        fields = parse_object(line) if line.strip() else {}
+        has_context = fields.get(CONTEXT) is not None
+        return line if has_context else json.dumps({**fields, "source": source}, ensure_ascii=False)
+    if arguments.tsv:
+        return "\t".join([source, *line.split("\t")[1:]])
+    return source
 
 
 Named = dict[str, Any]
@@ -65,7 +103,9 @@ def _of_columns(number: int, line: str, names: Sequence[str]) -> tuple[Translati
     return TranslationRequest(source, "", prefix, listed, source_language, target_language), named
 
 
-def _of_object(line: str, names: Sequence[str], targets: Sequence[str]) -> tuple[TranslationRequest, Named]:
+def _of_object(
+    line: str, names: Sequence[str], targets: Sequence[str], has_context: bool
+) -> tuple[TranslationRequest, Named]:
     """Named inputs are read as they are, and targets, which rows for training have too, are not."""
     if not line.strip():
         return TranslationRequest(""), {}
@@ -73,7 +113,7 @@ def _of_object(line: str, names: Sequence[str], targets: Sequence[str]) -> tuple
         fields = parse_object(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"--jsonl reads a JSON object on each line ({error})") from None
-    known = (*names, *COLUMNS)
+    known = (*names, *COLUMNS, *([CONTEXT] if has_context and CONTEXT not in names else []))
     if unknown := sorted(fields.keys() - {*known, *targets}):
         raise UserError(f"--jsonl has no field {brief(unknown[0])}; it reads {', '.join(known)}")
     terms = fields.get("terms") or []
@@ -85,5 +125,7 @@ def _of_object(line: str, names: Sequence[str], targets: Sequence[str]) -> tuple
         raise UserError("terms must be a list of words and phrases")
     source = one_line(texts.get("source", ""))
     named = {name: fields.get(name) for name in names} if not source else {}
+    if has_context and fields.get(CONTEXT) is not None:
+        named = {"source": source, CONTEXT: fields[CONTEXT]}
     languages = texts["source_language"] or None, texts["target_language"] or None
     return TranslationRequest(source, "", texts["prefix"], tuple(terms), *languages), named

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import input_lines
-from transformer.cli.request_lines import request_of
+from transformer.cli.request_lines import lines_in_context, request_of
 from transformer.cli.texts import Texts
 from transformer.cli.writer import OF_TRANSLATIONS, Numbered, Written
 from transformer.config import BeamConfig
-from transformer.data.sources.tables import TURN
+from transformer.data.sources.context import SEPARATOR, History, context_of, sentence_of
 from transformer.data.sources.text_files import one_line, read_lines
 from transformer.decoding.terms import SIZES
 from transformer.runtime.errors import UserError, counted
@@ -26,7 +26,7 @@ from transformer.runtime.files import Json, brief
 from transformer.runtime.text import has_text, without_formatting, without_invisible
 from transformer.tasks.glossary import Glossary
 from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.requests import TranslationRequest, source_of
+from transformer.tasks.requests import TranslationRequest, own_sentence, source_of
 from transformer.tasks.task import Evaluation
 from transformer.tasks.vocabularies import SIDES
 from transformer.translator.ensemble import shares_of
@@ -93,7 +93,8 @@ class RequestParser:
         """The terms of the glossary that a line does not have itself. Those that no search can hold are
         dropped, with a warning."""
         try:
-            glossary_terms = [text for text in self.glossary.terms(request.source) if text not in line_terms]
+            terms = self.glossary.terms(own_sentence(request.source, self.translator.task.data))
+            glossary_terms = [text for text in terms if text not in line_terms]
         except UserError as error:
             raise UserError(f"line {number}: {error}") from error
         if not glossary_terms:
@@ -148,14 +149,16 @@ class Translations(Texts):
         others = ("tsv", "jsonl", "rescore", "choices", "resume")
         if arguments.history and (wrong := [name for name in others if getattr(arguments, name)]):
             raise UserError(f"--history: leave out --{wrong[0]}; each line is read after those before it")
+        if arguments.history and self.translator.task.data.context:
+            raise UserError("--history: this model reads each line after those before it; leave it out")
         if arguments.history < 0:
             raise UserError(f"--history {arguments.history}: must be the number of earlier turns")
         if arguments.target_length < 0:
             raise UserError(f"--target-length {arguments.target_length}: must be a number of words")
         source_of("", self.translator.task.data, arguments.target_length)
-        if arguments.history and not self.translator.tokenizers[0].knows(TURN.strip()):
+        if arguments.history and not self.translator.tokenizers[0].knows(SEPARATOR):
             raise UserError(
-                f"--history: the vocabulary of this model has no {TURN.strip()}, so it was not trained on "
+                f"--history: the vocabulary of this model has no {SEPARATOR}, so it was not trained on "
                 "conversations"
             )
         if arguments.choices:
@@ -181,6 +184,9 @@ class Translations(Texts):
             reranker.between(*languages) if reranker.tokenizers[0].has_codes else reranker
             for reranker in rerankers
         ]
+        for path, reranker in zip(arguments.rescore, self.rerankers, strict=True):
+            if reranker.task.data.context != self.translator.task.data.context:
+                raise UserError(f"--rescore {path}: name a run with the --data.context of {run_dir}")
         return self.translator
 
     @classmethod
@@ -191,7 +197,8 @@ class Translations(Texts):
         translator = loaded.between(arguments.source_language, arguments.target_language)
         request_parser = RequestParser(arguments, translator)
         lines = enumerate(input_lines(arguments), start=1)
-        parsed = (request_parser(number, line) for number, line in lines if line)
+        read = filter(None, lines_in_context(lines, arguments, translator.task.data))
+        parsed = (request_parser(number, line) for number, line in read if line)
         requests = list(
             itertools.islice((request for request in parsed if has_text(request.source)), SENTENCES)
         )
@@ -224,6 +231,10 @@ class Translations(Texts):
             ]
         )
         return [self.translator.fingerprint(), repr((rerankers, arguments.rescore_weights)), settings]
+
+    def in_order(self, lines: Iterable[Numbered]) -> Iterable[Numbered]:
+        """Lines after those before them, if the model reads context."""
+        return lines_in_context(lines, self.arguments, self.translator.task.data)
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         if self.arguments.choices:
@@ -273,20 +284,18 @@ class Translations(Texts):
 
     def _conversation(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         """The answer to each line, which is read after the earlier turns."""
-        turns = deque[str](maxlen=self.arguments.history)
+        history = History(self.arguments.history)
         settings = self.translator.settings(self.n_best, self.options)
         for numbered in lines:
             if numbered is None:
                 yield None
                 continue
             number, line = numbered
-            if not has_text(line):
-                turns.clear()
-            request = TranslationRequest(TURN.join([*turns, line]) if has_text(line) else line)
+            request = TranslationRequest(history.before(line))
             pairs = iter([(number, request)])
             (hypotheses,) = filter(None, self.translator.outputs(pairs, settings, self.n_best, self.extras))
             if has_text(line):
-                turns.extend([line, one_line(hypotheses[0].text)])
+                history.add(line, one_line(hypotheses[0].text))
             yield self._text(number, request, hypotheses[: self.n_best]), hypotheses[0].text
 
     def _chosen(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
@@ -300,7 +309,7 @@ class Translations(Texts):
             for number, request in requests:
                 probable = next(shares) if has_text(request.source) else {}
                 label, share = next(iter(probable.items()), ("", 0.0))
-                about = {"line": number, "source": request.source, "choices": probable}
+                about = {"line": number, **self._about(request.source), "choices": probable}
                 forms = {
                     "text": label,
                     "scores": f"{share:.4f}\t{label}",
@@ -322,11 +331,20 @@ class Translations(Texts):
 
     def _json(self, number: int, request: TranslationRequest, hypotheses: list[Hypothesis]) -> str:
         tokens = self._source_tokens(request)
-        about: Json = {"line": number, "source": request.source, "source_tokens": tokens}
+        about: Json = {"line": number, **self._about(request.source), "source_tokens": tokens}
         names = ("prefix", "terms", "source_language", "target_language")
         about |= {name: value for name in names if (value := getattr(request, name))}
         about["hypotheses"] = [self.output_fields(hypothesis) for hypothesis in hypotheses]
         return json.dumps(about, ensure_ascii=False)
+
+    def _about(self, source: str) -> Json:
+        """A sentence, and what the model reads before it, if it reads context."""
+        task = self.translator.task
+        if not task.data.context:
+            return {"source": source}
+        settings = self.translator.settings(self.n_best, self.options)
+        read = task.read(source, settings.buckets[-1])
+        return {"source": sentence_of(read), "context": context_of(read)}
 
     def _source_tokens(self, request: TranslationRequest) -> list[str]:
         """The subwords of a truncated source: the columns of an alignment, except <eos>."""

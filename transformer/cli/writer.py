@@ -128,6 +128,10 @@ class Writer:
           UserError: one of them exists, and is not of this job.
         """
 
+    def in_order(self, lines: Iterable[Numbered]) -> Iterable[Numbered]:
+        """All lines of the input, each with what its output needs of those before it."""
+        return lines
+
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         """The outputs for numbered lines, in order; None where no other line has arrived."""
         task, settings = self.decoder.task, self.decoder.settings(1, self.options)

@@ -79,6 +79,7 @@ LANGUAGES: dict[str, tuple[str | None, str | None]] = {
     "built-in": ("en", "de"),
     "dialogue-en": ("en", "en"),
     "dialogue-zh": ("zh", "zh"),
+    "pronouns": ("en", "de"),
 }
 """Of the built-in corpora that are in languages."""
 
@@ -87,6 +88,7 @@ TextTaskName = Literal["translation", "summaries", "answers", "labels", "label-s
 LabelOrder = Literal["given", "sorted", "shuffled", "sampled"]
 """In which order the labels of a set are learned."""
 
+MOST_CONTEXT = 100  # sentences; a document is rarely read as a whole
 FEW = 4  # directions that a line for people has
 
 
@@ -109,8 +111,9 @@ class DataConfig(CorpusConfig):
     sorting (numbers, and the same in order), convex-hull (points, and the vertices of their hull), spelling
     (digits, and the letters of their names), pronunciation (numbers, and their phonemes), reports (and their
     summaries), stories (with a question, and its answer), conversations (turns, and the reply), opinions (and
-    their sentiment), topics (documents, and one to four labels), treebank (sentences, and their trees), or a
-    TFDS translation dataset such as wmt14_translate/de-en. Ignored if text files are given."""
+    their sentiment), topics (documents, and one to four labels), treebank (sentences, and their trees),
+    pronouns (English-German passages; see --data.context), or a TFDS translation dataset such as
+    wmt14_translate/de-en. Ignored if text files are given."""
     source_language: str | None = None
     """Source language, such as en: of a TFDS dataset, and for file names and reports. None: that of the
     built-in corpus, or the suffix of --data.train-source, such as .en; otherwise unknown."""
@@ -169,6 +172,11 @@ class DataConfig(CorpusConfig):
     long_sources: Literal["drop", "cut"] = "drop"
     """What is done with sources that are longer than --data.max-length in training. drop: they are left out;
     cut: they are trained on without what follows. Evaluation always cuts."""
+    context: Annotated[int, Range(0, MOST_CONTEXT)] = 0
+    """Previous source sentences that are read before each, with <turn> between them. Consecutive lines are
+    those of one document; an empty line on both sides ends it. Where a source is longer than
+    --data.max-length, its oldest context is left out first. decode.py then reads each line after those before
+    it."""
     directions: tuple[str, ...] = ()
     """Directions in which one model translates, each source:target, such as en:de en:fr de:en. Its texts then
     begin with the code of their language, as those of NLLB. The names of text files have {source} and
@@ -221,6 +229,7 @@ class DataConfig(CorpusConfig):
         self._check_directions()
         self._check_columns()
         self._check_label_order()
+        self._check_context()
         if self.subword_sampling > 1 and self.tokenizer == "bpe":
             strength = f"--data.subword-sampling {self.subword_sampling}"
             raise UserError(f"{strength}: at least 0; with bpe a probability, at most 1")
@@ -264,6 +273,15 @@ class DataConfig(CorpusConfig):
             raise UserError(
                 "--data.label-order sampled: with --data.subword-sampling labels are more than one token; "
                 "leave one of them out"
+            )
+
+    def _check_context(self) -> None:
+        if self.context and self.task == "trees":
+            raise UserError("--data.context: a tree has the words of its sentence alone; leave it out")
+        if self.context and self.has_columns:
+            raise UserError(
+                "--data.context: rows with named columns are in no order; leave it out, or give the context "
+                "as a list in a column, such as turns of a conversation"
             )
 
     @property

@@ -27,7 +27,6 @@ from transformer.serve.page import page_of_services
 from transformer.serve.readiness import Readiness
 from transformer.serve.refusals import JsonResponse
 from transformer.serve.service import Service
-from transformer.serve.texts import texts_of
 
 JSON: dict[int | str, dict[str, Any]] = {
     status: {"description": what}
@@ -89,13 +88,13 @@ def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], a
 
     async def search(request: Request, asked: Any) -> Response:
         service = named(able, asked.model)
-        return await answers.search(request, service, asked, texts_of(asked.text, service.limits))
+        return await answers.search(request, service, asked, service.items(asked))
 
     async def translate(request: Request, asked: Any) -> Response:
         if not isinstance(asked, LibreTranslation):
             return await search(request, asked)
         service, plain = service_and_fields(asked, able, fields)
-        work = await answers.begun(service, plain, texts_of(plain.text, service.limits))
+        work = await answers.begun(service, plain, service.items(plain))
         return JsonResponse(translated(asked, await answers.outputs(request, work)))
 
     options: Json = {"summary": endpoint.about, "name": endpoint.path[1:]}

@@ -52,6 +52,9 @@ class AskedTexts(Asked):
 class AskedTranslations(AskedTexts):
     """Texts to translate."""
 
+    context: list[str] | list[list[str]] | None = Field(
+        None, description="Sentences before the text, oldest first; for a list of texts, a list for each."
+    )
     source_language: str | None = Field(None, description="Its code, for a model of many languages.")
     target_language: str | None = Field(None, description="The code of the language to translate to.")
 

@@ -19,6 +19,7 @@ from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.serve.limits import OF_RECORDS, Limits
 from transformer.serve.messages import Asked, AskedScores, Endpoint, search_options
+from transformer.serve.texts import texts_of
 from transformer.tasks.lines import Lines
 from transformer.translator.decoder import Decoder
 
@@ -64,6 +65,14 @@ class Service(ABC):
     def record(self, item: Any, asked: Any) -> tuple[Any, Json]:
         """What is submitted for a text or a recording, and the arguments of `submit` that say what is asked
         of it."""
+
+    def items(self, asked: Any) -> Sequence[Any]:
+        """The texts of a request.
+
+        Raises:
+          UserError: there are none, too many, or they are too long.
+        """
+        return texts_of(asked.text, self.limits)
 
     def answer(self, item: Any, outputs: list[Any], asked: Any) -> Json:
         """The outputs for an item, as JSON."""

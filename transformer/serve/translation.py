@@ -25,6 +25,23 @@ class Translations(Service):
     loads: ClassVar = Translator
     decoder: Translator
 
+    def items(self, asked: Any) -> list[str]:
+        """The texts of a request, each after its context."""
+        texts = texts_of(asked.text, self.limits)
+        if asked.context is None:
+            return texts
+        is_one = isinstance(asked.text, str)
+        contexts = [asked.context] if is_one else asked.context
+        if len(contexts) != len(texts) or any(isinstance(context, str) for context in contexts):
+            raise UserError(
+                "context: give a list of sentences for a text, and for several texts a list of lists"
+            )
+        for context in filter(None, contexts):
+            texts_of(context, self.limits, "context")
+        pairs = zip(texts, contexts, strict=True)
+        source_of = self.decoder.task.source_of
+        return [source_of({"source": text, "context": context}) for text, context in pairs]
+
     def record(self, item: str, asked: Any) -> tuple[str, Json]:
         """A text, and what is asked of its translation."""
         return item, {**extras_of(asked), **languages_of(asked)}

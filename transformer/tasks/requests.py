@@ -6,13 +6,17 @@ from typing import NamedTuple
 
 from transformer.config import DataConfig
 from transformer.config.corpus import TextTaskName
+from transformer.data.sources.context import TURN, after, sentence_of
 from transformer.data.sources.tables import TARGET_LENGTH, input_text, joined
+from transformer.data.sources.text_files import one_line
 from transformer.data.store import DirectedPair, Pair, TextRecord
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.text import without_formatting
+from transformer.runtime.text import has_text, without_formatting
 
 Source = str | Mapping[str, str | int | Sequence[str]]
-"""A sentence, or for a model with named inputs each by its name, such as a list of turns."""
+"""A sentence; for a model with named inputs each by its name, such as a list of turns; for one that reads
+context, `source` and `context`, a list of the sentences before it."""
+CONTEXT = "context"
 
 
 class TranslationRequest(NamedTuple):
@@ -106,11 +110,36 @@ def source_of(value: object, data: DataConfig, target_length: int = 0) -> str:
     if isinstance(value, Mapping):
         columns = {**value, **(lengths if not value.get(TARGET_LENGTH) else {})}
         inputs = {name: _input(columns, name, reads, data.task) for name in names}
-        return joined(inputs, data.inputs, inputs[data.group] if data.group else "")
+        text = joined(inputs, data.inputs, inputs[data.group] if data.group else "")
+        return text if CONTEXT in names else after(context_in(value, data), text)
     text = sentence(value)
     if len(names) > 1 and not data.group and text and not text.startswith(named):
         raise UserError(f"{reads}: name them (--jsonl, --tsv), or begin with {names[0]}: ")
     return text
+
+
+def own_sentence(source: str, data: DataConfig) -> str:
+    """A source without the context that the model reads before it, if it reads context."""
+    return sentence_of(source) if data.context else source
+
+
+def context_in(inputs: Mapping[str, object], data: DataConfig) -> list[str]:
+    """The sentences before one, oldest first, as many as the model reads.
+
+    Raises:
+      UserError: the model reads none, or they are no list of texts.
+    """
+    context = inputs.get(CONTEXT)
+    if context is None:
+        return []
+    if not data.context:
+        raise UserError("context: this model reads sentences alone; one with --data.context can be trained")
+    if isinstance(context, str) or not isinstance(context, Sequence):
+        raise UserError("context must be a list of the sentences before")
+    texts = [sentence(text, "context must be sentences") for text in context]
+    if any(TURN in text for text in texts):
+        raise UserError(f"context: a sentence has{TURN}in it, which is between sentences; take it out")
+    return list(filter(has_text, map(one_line, texts)))[-data.context :]
 
 
 def _input(inputs: Mapping[str, object], name: str, reads: str, task: TextTaskName) -> str:

@@ -36,10 +36,11 @@ from transformer.tasks.parts import by_name, direction_of
 from transformer.tasks.requests import Sentence, languages_of, source_of
 from transformer.tasks.steered_text import SteeredText
 from transformer.tasks.task import Evaluation
+from transformer.tasks.text_in_context import TextInContext, check_context
 from transformer.tasks.vocabularies import SIDES, in_languages, stored_tokenizer, with_vocabulary
 
 
-class TextToText(SteeredText, Lines):
+class TextToText(SteeredText, TextInContext, Lines):
     """A task whose inputs and outputs are texts, such as translation. A subclass has `criterion` and
     `measures`.
 
@@ -122,6 +123,7 @@ class TextToText(SteeredText, Lines):
                 tokenizer.check_language(" and ".join(options))
         self.data = data = with_method(self.data, self.tokenizers)
         self.config = replace(self.config, data=data)
+        check_context(data, self.tokenizers)
         notes = []
         known = data.source_language, data.target_language
         if data.has_files and not data.directions and data.languages != known:
@@ -164,7 +166,9 @@ class TextToText(SteeredText, Lines):
         starts = [tokenizer.start for tokenizer in self.tokenizers if tokenizer.has_codes]
         files = (tokenizer.content() for tokenizer in self.tokenizers)
         cut = f"cut at {self.data.max_length}".encode() if self.data.long_sources == "cut" else b""
-        return b"".join([*files, repr(starts).encode() if starts else b"", cut])
+        context = f"{self.data.context} before, within {self.data.max_length}".encode()
+        parts = [*files, repr(starts).encode() if starts else b"", cut]
+        return b"".join([*parts, context] if self.data.context else parts)
 
     # To batches
 
@@ -197,7 +201,10 @@ class TextToText(SteeredText, Lines):
         """The ids of a side of records, without <eos>."""
         tokenizer = self.tokenizers[side]
         begin = len(tokenizer.start)
-        encoded = tokenizer.encode_all([record[:2][side] for record in records])
+        texts = [record[:2][side] for record in records]
+        if side == 0:
+            texts = [self.read(text, self.data.max_length) for text in texts]
+        encoded = tokenizer.encode_all(texts)
         return [
             [*self.start(record, side), *ids[begin:]] for record, ids in zip(records, encoded, strict=True)
         ]
@@ -242,7 +249,7 @@ class TextToText(SteeredText, Lines):
         self, records: Sequence[Sentence], longest: int, lines: Sequence[int] = ()
     ) -> list[Example]:
         """The ids of the sources, closed by <eos>, truncated to `longest`. Warns of changed lines."""
-        sources = [record[0] for record in records]
+        sources = [self.read(record[0], longest) for record in records]
         starts, _ = ([self.start(record, side) for record in records] for side in range(len(SIDES)))
         return [
             {"source": ids} for ids in self.ids(sources, self.tokenizers[0], longest, lines, starts=starts)
@@ -298,7 +305,8 @@ class TextToText(SteeredText, Lines):
 
     def truncated(self, records: Sequence[Sentence], longest: int) -> str:
         """A warning if sources of a split are longer than the search reads."""
-        count = sum(len(ids) >= longest for ids in self._encoded(records, 0))
+        read = [self.as_read(record, longest) for record in records]
+        count = sum(len(ids) >= longest for ids in self._encoded(read, 0))
         if not count:
             return ""
         return (

@@ -292,10 +292,11 @@ class Decoder(Generic[TaskT]):
           QueueFull: as many requests as `queue_limit` are not done.
           UserError: an option is invalid, or the model was closed.
         """
-        numbered = whole_number("line", line), record
+        line = whole_number("line", line)
         until = None if deadline is None else time.monotonic() + seconds("deadline", deadline)
         urgency = {"priority": whole_number("priority", priority), "deadline": until}
         settings = self.settings(n_best, options)
+        numbered = line, self.task.as_read(record, settings.buckets[-1])
         if partial is not None and not callable(partial):
             raise UserError(f"partial must be a function, not {type(partial).__name__}")
 

@@ -57,9 +57,9 @@ def distill(
       data: location of the teacher's training text. None: as in its run directory, which you must trust.
 
     Raises:
-      UserError: the run or the checkpoint is missing, or the run has several directions; the folder is not
-        empty, or holds another distillation; the corpus cannot be written; the training text is not the
-        teacher's.
+      UserError: the run or the checkpoint is missing, or the run has several directions or reads context; the
+        folder is not empty, or holds another distillation; the corpus cannot be written; the training text
+        is not the teacher's.
     """
     from transformer.data.sources.corpora import open_corpus
     from transformer.runs.run import Run
@@ -70,6 +70,11 @@ def distill(
         raise UserError(
             f"{run_dir} translates in several directions, and a distillation is of one: train its teacher "
             "without --data.directions"
+        )
+    if text_data(run.config).context:
+        raise UserError(
+            f"{run_dir} reads context, and a distillation is of sentences alone: train its teacher without "
+            "--data.context"
         )
     if data is not None:
         check_given(locations(data, "data."), locations(run.config.data, "data."), run_dir)

@@ -75,6 +75,8 @@ def ensemble_of(
                 f"{name}: a {member.config.system} model cannot be part of an ensemble, whose models "
                 "generate words of one vocabulary one after another"
             )
+        if member.task.data.context != first.task.data.context:
+            raise UserError(f"{name} reads another number of previous sentences (--data.context)")
         if member.task.content() != first.task.content():
             raise UserError(f"{name} has another vocabulary than {first.origin or 'the first model'}")
     kinds = alike([(member.config.system, member.model, _form(member.variables)) for member in members])

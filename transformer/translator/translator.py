@@ -178,7 +178,8 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
 
         Args:
           sources: sentences, or one string. Line breaks at their ends are ignored; those inside are read as
-            spaces, with a warning.
+            spaces, with a warning. A model that reads context (`--data.context`) takes
+            `{"source": "It sleeps.", "context": ["The dog is old."]}`; see `in_context`.
           options: `source_language` and `target_language` as in `between`, and any field of `DecodingConfig`,
             instead of the run's value.
 
@@ -365,7 +366,9 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
         for name, side in ("sources", sources), ("targets", targets):
             if isinstance(side, str | bytes) or not isinstance(side, Iterable):
                 raise UserError(f"{name} must be a list with one for each pair, not {reprlib.repr(side)}")
-        texts = list(map(self.task.source_of, sources))
+        settings = within_positions(self.config.decoding, self.longest, self.longest_source)
+        last = settings.buckets[-1]
+        texts = [self.task.read(self.task.source_of(source), last) for source in sources]
         targets = list(targets)
         if len(texts) != len(targets):
             raise UserError(
@@ -376,9 +379,7 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
         if lines is not None and len(lines) != len(texts):
             numbers = counted(len(lines), "line number")
             raise UserError(f"{numbers} for {counted(len(texts), 'source')}: give one for each")
-        settings = within_positions(self.config.decoding, self.longest, self.longest_source)
         pad = self.task.special.pad
-        last = settings.buckets[-1]
         lines = lines or range(1, len(texts) + 1)
         source_ids = self.task.ids(texts, self.tokenizers[0], last, lines)
         target_ids = ids_of_targets(
@@ -412,7 +413,8 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
         """The ids of a source sentence in a search with these options: truncated to the largest bucket,
         closed by <eos>, padded to its bucket."""
         settings = self.settings(None, options)
-        (ids,) = self.task.ids([source], self.tokenizers[0], settings.buckets[-1])
+        longest = settings.buckets[-1]
+        (ids,) = self.task.ids([self.task.read(source, longest)], self.tokenizers[0], longest)
         return padded([ids], bucket_of(len(ids), settings), 1, self.task.special.pad)
 
     def source_tokens(self, source: str, **options: Option) -> list[str]:

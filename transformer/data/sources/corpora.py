@@ -3,7 +3,6 @@
 import functools
 import hashlib
 import itertools
-import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from transformer.data.sources import (
     generated,
     opinions,
     pointing,
+    pronouns,
     pronunciation,
     reports,
     spelling,
@@ -30,6 +30,7 @@ from transformer.data.sources import (
     treebank,
 )
 from transformer.data.sources.built_in import inflection, lexicon
+from transformer.data.sources.context import first_pairs, pairs_in_context, sentence_of
 from transformer.data.sources.directed import (
     Direction,
     both_ways,
@@ -40,6 +41,7 @@ from transformer.data.sources.directed import (
     in_turns,
     of_direction,
 )
+from transformer.data.sources.held_out import HELD_OUT, held_out
 from transformer.data.sources.tables import read_table, record_of
 from transformer.data.sources.text_files import read_directed, read_lines, read_pairs, read_tsv, visible
 from transformer.data.sources.tfds_sets import tfds_rows, tfds_splits
@@ -51,9 +53,7 @@ from transformer.runtime.text import is_invisible
 Parts = dict[str, Callable[[], Iterator[Any]]]
 """What reads each split."""
 SPLITS = ("train", "validation", "test")
-HELD_OUT = 1000  # sentences in built-in validation and test sets; most that is held out of a training text
 HELD_OUT_NOTE = "no validation text was given: a part of the training text, always the same, is held out"
-SHARE = 0.05  # of a training text that is held out
 
 
 def _paths(*modules: ModuleType) -> list[Path]:
@@ -71,6 +71,10 @@ TABLES: dict[str, tuple[str, tuple[ModuleType, ...]]] = {
 }
 """Built-in corpora whose records have named parts: display name, the module that generates them, and those
 that it imports."""
+DOCUMENTS: dict[str, tuple[str, tuple[ModuleType, ...]]] = {
+    "pronouns": ("built-in passages whose pronouns need context", (pronouns, inflection, lexicon)),
+}
+"""Built-in corpora whose pairs are in documents: as `TABLES`. A pair without text ends a document."""
 BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
     "built-in": (
         "built-in English-German",
@@ -107,7 +111,7 @@ BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
     ),
     **{
         name: (title, _paths(*modules, generated, dialogue), modules[0].pairs)
-        for name, (title, modules) in TABLES.items()
+        for name, (title, modules) in (TABLES | DOCUMENTS).items()
     },
 }
 """Built-in corpora: display name, source files that determine the text, and generator."""
@@ -187,15 +191,20 @@ def _built_in(data: DataConfig, progress: Progress) -> Corpus:
     name, files, pairs = BUILT_IN[data.dataset]
     code = b"".join(file.read_bytes() for file in files)
     columns = [repr((data.task, data.inputs, data.target, data.group))] if data.has_columns else []
-    folder = corpus_folder(data.cache_dir, data.dataset, sizes, code, *data.directions, *columns)
+    context = [f"context {data.context}"] * bool(data.context)
+    folder = corpus_folder(data.cache_dir, data.dataset, sizes, code, *data.directions, *columns, *context)
     records = _rows(data) if data.has_columns else pairs
 
     def split(name: str) -> Callable[[], Iterator[Any]]:
-        return lambda: itertools.islice(records(seed=0, split=name), sizes[name])
+        return lambda: first_pairs(records(seed=0, split=name), sizes[name])
 
     parts: Parts = {name: split(name) for name in SPLITS}
     if data.directions:
-        parts = _alternating({name: both_ways(data, split(name)) for name in SPLITS})
+        parts = {name: both_ways(data, split(name)) for name in SPLITS}
+    if data.dataset in DOCUMENTS:
+        parts = {name: _in_context(part, data) for name, part in parts.items()}
+    if data.directions:
+        parts = _alternating(parts)
     prepared = store.prepare(folder, parts, _kind(data), progress)
     return Corpus(name, prepared, folder)
 
@@ -226,6 +235,11 @@ def _kind(data: DataConfig) -> type[store.Stored]:
     return store.DirectedSource if data.directions else store.PairSource
 
 
+def _in_context(read: Callable[[], Iterator[Any]], data: DataConfig) -> Callable[[], Iterator[Any]]:
+    """A reader of pairs, of which each source is read after those before it."""
+    return lambda: pairs_in_context(read(), data.context)
+
+
 def _alternating(parts: Parts) -> Parts:
     """Splits of which all but the one of training have a pair of each direction in turns."""
 
@@ -237,6 +251,11 @@ def _alternating(parts: Parts) -> Parts:
 
 def check_text(data: DataConfig) -> None:
     """Raises UserError if text files are missing, or their options are inconsistent."""
+    if data.context and not data.has_files and data.dataset not in DOCUMENTS:
+        raise UserError(
+            f"--data.context: the sentences of {data.dataset} are in no documents; give text files, or "
+            f"--data.dataset {' or '.join(DOCUMENTS)}"
+        )
     readers = {split: _reader(data, split) for split in SPLITS}
     for split in filter(readers.get, SPLITS):
         for path in _files(data, split):
@@ -283,7 +302,7 @@ def _text_files(data: DataConfig, progress: Progress) -> Corpus:
 
     parts: Parts = {split: stored_as_hashed(split) for split in split_readers}
     if holds_out(data):
-        parts |= _parted(parts["train"], _files(data, "train")[0])
+        parts |= held_out(parts["train"], _files(data, "train")[0], sentence_of if data.context else str)
     notes = [HELD_OUT_NOTE] if holds_out(data) else []
     if data.directions:
         parts = _alternating(parts)
@@ -295,33 +314,6 @@ def _text_files(data: DataConfig, progress: Progress) -> Corpus:
 def _name(data: DataConfig) -> str:
     """The name of the training text, for people."""
     return str(data.train or data.train_tsv or data.train_source)
-
-
-def _parted(pairs: Callable[[], Iterator[Any]], path: Path) -> Parts:
-    """Splits a training text into training and validation. Held out are the sources with the smallest
-    hashes, so that no sentence is in both; with several directions it is no target of training either."""
-    hashes = sorted(_hash(pair[0]) for pair in pairs())
-    count = min(HELD_OUT, math.ceil(SHARE * len(hashes)))
-    last = hashes[count - 1]
-    if last == hashes[-1]:
-        raise UserError(
-            f"{path} has too few different sentences to hold some out for validation: give "
-            "--data.validation-source and --data.validation-target, --data.validation-tsv, or "
-            "--data.validation"
-        )
-    return {
-        "train": lambda: (pair for pair in pairs() if all(_hash(text) > last for text in _texts(pair))),
-        "validation": lambda: (pair for pair in pairs() if _hash(pair[0]) <= last),
-    }
-
-
-def _texts(pair: Pair | store.DirectedPair) -> tuple[str, ...]:
-    """The texts that are not in the validation if the pair is in the training."""
-    return pair[:2] if isinstance(pair, store.DirectedPair) else pair[:1]
-
-
-def _hash(text: str) -> bytes:
-    return hashlib.blake2b(text.encode(), digest_size=8).digest()
 
 
 def _noting(records: Iterable[store.TextRecord], referenced: Counter[bool]) -> Iterator[store.TextRecord]:
@@ -361,6 +353,12 @@ def _reader(data: DataConfig, split: str) -> Callable[[], Iterator[Any]] | None:
     """A function that reads the split's files, or None if none are given."""
     if data.directions:
         return _directed_reader(data, split)
+    read = _pair_reader(data, split)
+    return _in_context(read, data) if read and data.context else read
+
+
+def _pair_reader(data: DataConfig, split: str) -> Callable[[], Iterator[Any]] | None:
+    """As `_reader`, of one direction and without context."""
     if table := getattr(data, split):
         if any(getattr(data, f"{split}_{kind}") for kind in ("source", "target", "tsv")):
             raise UserError(
@@ -382,7 +380,8 @@ def _directed_reader(data: DataConfig, split: str) -> Callable[[], Iterator[stor
     """As `_reader`, of several directions."""
     readers = [_reader(of_direction(data, direction), split) for direction in data.pairs]
     if has_columns(data, split):
-        return lambda: read_directed(getattr(data, f"{split}_tsv"), data.pairs)
+        read_all = functools.partial(read_directed, getattr(data, f"{split}_tsv"), data.pairs)
+        return _in_context(read_all, data) if data.context else read_all
     if None in readers:
         return None
 

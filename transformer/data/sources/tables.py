@@ -7,6 +7,7 @@ from typing import Any
 
 from transformer.config import DataConfig
 from transformer.config.corpus import TextTaskName
+from transformer.data.sources.context import TURN
 from transformer.data.sources.text_files import one_line, read_lines
 from transformer.data.store import TextRecord
 from transformer.data.trees import linearised, read_tree, read_trees, simplified
@@ -16,10 +17,6 @@ from transformer.runtime.text import without_invisible
 
 SEPARATOR = ", "
 """Between the labels of a set."""
-TURN = " <turn> "
-"""Between the texts of an input that is a list, such as the turns of a conversation. (The words of a sentence
-that is parsed have spaces.)"""
-
 TARGET_LENGTH = "target-length"
 """An input that needs no column: the number of words of the target. (Fan et al. 2018 tell a model the
 length of a summary, in bins.)"""

@@ -123,6 +123,22 @@ TEXT_PRESETS = {
         "conversations, and a reply to what was said turns before",
         GROUP,
     ),
+    "pronouns": Preset(
+        text_config(
+            DataConfig(
+                dataset="pronouns",
+                context=2,
+                max_length=48,
+                max_target_length=16,
+                buckets=(16, 32, 48),
+                **SMALL | {"batch_tokens": 2048},
+            ),
+            500,
+            16,
+        ),
+        "passages whose pronouns need the sentences before; BLEU",
+        GROUP,
+    ),
     "sentiment": Preset(
         text_config(
             _data("opinions", "labels", "text", "label", 32, max_target_length=4), 800, 4, d_model=64

@@ -1,5 +1,6 @@
 """Translates documents: passages become sentences, and translated sentences passages again."""
 
+import itertools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -8,11 +9,13 @@ from itertools import pairwise
 from typing import Any
 
 from transformer.config import Option
+from transformer.data.sources.context import in_context
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.plain import Plain
+from transformer.tasks.requests import own_sentence
 from transformer.tasks.text_to_text import TextToText
 from transformer.tasks.translation import Translation
 from transformer.translator.documents.markdown import read_markdown
@@ -65,6 +68,14 @@ class _Piece:
     passage: int
     content: MarkedText
     gap: str
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A sentence, and what the model reads of it: after its context, and nothing if it has no words."""
+
+    content: MarkedText
+    read: str
 
 
 @dataclass(frozen=True)
@@ -126,10 +137,11 @@ class DocumentTranslator(ABC):
         languages = "source_language", "target_language"
         search = {name: value for name, value in options.items() if name not in languages}
         settings = self.settings(None, search)
-        pieces = list(self._pieces(document, settings.buckets[-1] - 1))
-        contents = [piece.content for piece in pieces]
-        judged = self._searched(contents, 1, options, progress)
-        retried = self._retried(contents, judged, settings, options)
+        longest = settings.buckets[-1]
+        pieces = list(self._pieces(document, longest - 1))
+        sources = self._in_context([piece.content for piece in pieces], longest)
+        judged = self._searched(sources, 1, options, progress)
+        retried = self._retried(sources, judged, settings, options)
         judged = [retried.get(index, output) for index, output in enumerate(judged)]
         passages: list[list[tuple[MarkedText, str]]] = [[] for _ in document.passages]
         done = list[TranslatedSentence]()
@@ -166,6 +178,25 @@ class DocumentTranslator(ABC):
     def _size(self, text: str) -> int:
         return len(self.subwords(text))
 
+    def in_context(self, sentences: Iterable[str]) -> list[str]:
+        """Sentences as a model with `--data.context` reads them: each after those before it. Other models
+        read them alone.
+
+        Args:
+          sentences: in the order of their document. An empty one begins a new document.
+        """
+        return list(in_context(sentences, self.task.data.context))
+
+    def _in_context(self, contents: Sequence[MarkedText], longest: int) -> list[_Source]:
+        """What the model reads of each sentence: those before it have words."""
+        have_words = list(map(_has_words, contents))
+        texts = (content.text for content in itertools.compress(contents, have_words))
+        read = (self.task.read(text, longest) for text in self.in_context(texts))
+        return [
+            _Source(content, next(read) if has_words else "")
+            for content, has_words in zip(contents, have_words, strict=True)
+        ]
+
     def usual_limits(self, sources: Iterable[str], share: float = 0.005, **options: Option) -> Limits:
         """The limits above which this share of the translations of usual sentences is, for each sign.
 
@@ -182,23 +213,24 @@ class DocumentTranslator(ABC):
             raise UserError("sources: give sentences of a validation text")
         outputs = self.stream(texts, n_best=1, alignments=self.system.alignment is not None, **options)
         pairs = zip(texts, outputs, strict=True)
-        return Limits.calibrated((self._signs(text, outputs[0])[0] for text, outputs in pairs), share)
+        judged = (self._signs(own_sentence(text, self.task.data), outputs[0])[0] for text, outputs in pairs)
+        return Limits.calibrated(judged, share)
 
     def _searched(
         self,
-        contents: Sequence[MarkedText],
+        sources: Sequence[_Source],
         n_best: int,
         options: Any,
         progress: Callable[[Iterable[Any], int], Iterable[Any]] = lambda items, _: items,
     ) -> list[_Judged]:
         """The translation of each sentence: the first of its hypotheses with the fewest flags."""
-        texts = (content.text if _has_words(content) else "" for content in contents)
+        texts = (source.read for source in sources)
         aligns = self.system.alignment is not None
-        outputs = progress(self.stream(texts, n_best=n_best, alignments=aligns, **options), len(contents))
-        return [self._judged(*pair) for pair in zip(contents, outputs, strict=True)]
+        outputs = progress(self.stream(texts, n_best=n_best, alignments=aligns, **options), len(sources))
+        return [self._judged(*pair) for pair in zip(sources, outputs, strict=True)]
 
     def _retried(
-        self, contents: Sequence[MarkedText], judged: Sequence[_Judged], settings: Any, options: Any
+        self, sources: Sequence[_Source], judged: Sequence[_Judged], settings: Any, options: Any
     ) -> dict[int, _Judged]:
         """What a second search of the suspicious sentences found with fewer flags, by their indices."""
         suspicious = [index for index, output in enumerate(judged) if output.flags]
@@ -206,33 +238,35 @@ class DocumentTranslator(ABC):
         if not has_rules and settings.num_hypotheses == 1:
             return {}  # the same would be found
         again = {**options, "no_repeat_ngram": NO_REPEAT} if has_rules else options
-        outputs = self._searched([contents[index] for index in suspicious], settings.num_hypotheses, again)
+        outputs = self._searched([sources[index] for index in suspicious], settings.num_hypotheses, again)
         return {
             index: output
             for index, output in zip(suspicious, outputs, strict=True)
             if len(output.flags) < len(judged[index].flags)
         }
 
-    def _judged(self, source: MarkedText, hypotheses: Sequence[Hypothesis]) -> _Judged:
+    def _judged(self, source: _Source, hypotheses: Sequence[Hypothesis]) -> _Judged:
         """The first of the hypotheses with the fewest flags."""
-        if not _has_words(source):
-            return _Judged(source.text, None, ())
+        content = source.content
+        if not _has_words(content):
+            return _Judged(content.text, None, ())
         outputs = list[_Judged]()
         for hypothesis in hypotheses:
-            signs, pair = self._signs(source.unmarked, hypothesis, source.text)
+            signs, pair = self._signs(content.unmarked, hypothesis, content.text)
             outputs.append(_Judged(hypothesis.text, pair, self.limits.flags(signs)))
         return min(outputs, key=lambda output: len(output.flags))
 
     def _signs(
         self, text: str, hypothesis: Hypothesis, source: str | None = None
     ) -> tuple[Signs, Aligned | None]:
-        """The signs of an output, and its words aligned with those of the source. What is copied is not in
-        `text`."""
+        """The signs of an output, and its words aligned with those of the sentence, which is read last. What
+        is copied is not in `text`."""
         source = text if source is None else source
         pair = None
         if hypothesis.alignment is not None:
             tokens = self.subwords(source), hypothesis.tokens
-            pair = aligned_words(source, hypothesis.text, *tokens, hypothesis.alignment)
+            to_sentence = hypothesis.alignment[:, -(len(tokens[0]) + 1) :]
+            pair = aligned_words(source, hypothesis.text, *tokens, to_sentence)
         unsure = -hypothesis.log_probability / (len(hypothesis.tokens) + 1)
         return signs_of(text, hypothesis.text, pair, unsure), pair
 

@@ -89,6 +89,7 @@ def attention_of(
     if not hypotheses:
         return []
     special = translator.model.config.special  # type: ignore[attr-defined]
+    source = translator.task.read(source, translator.settings(None, options).buckets[-1])
     row = translator.source_row(source, **options)
     time = max(len(hypothesis.ids) for hypothesis in hypotheses)
     padded = time + -time % 16  # few lengths, so few compilations

@@ -76,7 +76,7 @@ def explore(
     beams = isinstance(settings, BeamConfig) and settings.groups == 1 and not settings.coverage_penalty
     sentences: list[Json] = []
     for request, hypotheses in zip(make_requests(sources, prefixes, terms), results, strict=True):
-        source = request.source
+        source = translator.task.read(request.source, settings.buckets[-1])
         attentions = attention_of(translator, source, hypotheses, **options)
         sentences.append(
             {
