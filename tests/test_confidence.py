@@ -304,7 +304,7 @@ def test_a_server_answers_with_them() -> None:
 def test_the_explorer_has_them(translator: Translator) -> None:
     (expected,) = translator.search(["red green"], word_confidences=True)
     page = explore(translator, ["red green"]).html
-    data = json.loads(re.search(r'<script id="data"[^>]*>(.*?)</script>', page, re.DOTALL)[1])
+    data = json.loads(re.search(r'<script[^>]* id="data">(.*?)</script>', page, re.DOTALL)[1])
     found = data["sentences"][0]["hypotheses"][0]["confidences"]
     assert found == expected[0].to_json()["word_confidences"]
     assert '"confidences":null' in explore(small_translator(), ["red green"]).html
