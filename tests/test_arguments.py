@@ -55,7 +55,7 @@ def test_arguments_of_a_search() -> None:
             translator.search(["red"], n_best=wrong)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="n_best '1': must be a whole number"):
         translator.search(["red"], n_best="1")  # type: ignore[arg-type]
-    for name in "alignments", "token_scores":
+    for name in "alignments", "token_scores", "word_confidences":
         with pytest.raises(UserError, match=f"{name} 'yes': must be True or False"):
             translator.search(["red"], **{name: "yes"})  # type: ignore[arg-type]
     with pytest.raises(UserError, match="sources must be a list of sentences, not NoneType"):

@@ -1,9 +1,9 @@
-"""The command that learns what is usual for a run."""
+"""The command that learns what is usual for a run, and how sure it may be of its words."""
 
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -11,19 +11,29 @@ from transformer.cli.guard import run_command
 from transformer.cli.parser import parse
 from transformer.config.ranges import LONGEST, Range, check_ranges
 from transformer.runtime.commands import command, program
+from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import check_local
+
+if TYPE_CHECKING:
+    from transformer.runs.run import Run
+    from transformer.tasks.requests import Sentence
+    from transformer.translator.calibration import Calibration
+    from transformer.translator.translator import Translator
 
 
 @dataclass(frozen=True)
 class CalibrateArguments:
     """Learn when a translation is suspicious (RUN/limits.json, for `decode.py --document`): what is rare
-    among the translations of usual sentences."""
+    among the translations of usual sentences. With references, learn the probability that a word is right
+    (RUN/confidence.json, for `decode.py --word-confidences`)."""
 
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
-    """Run directory of a model that translates."""
+    """Run directory of a model that translates, or makes other texts of texts."""
     input: Path | None = None
-    """Usual text, a sentence a line. Default: the validation text of the run."""
+    """Usual text, a sentence a line. Default: the validation text of the run, with its references."""
+    reference: Path | None = None
+    """Its translations by people, line by line."""
     sentences: Annotated[int, Range(1, LONGEST)] = 500
     """Of it that are translated."""
     false_alarms: Annotated[float, Range(0.0, 1.0)] = 0.005
@@ -31,6 +41,8 @@ class CalibrateArguments:
 
     def __post_init__(self) -> None:
         check_ranges("", self)
+        if self.reference and not self.input:
+            raise UserError("--reference has the translations of --input FILE: give both")
 
 
 def calibrate_main() -> int:
@@ -41,29 +53,99 @@ def calibrate_main() -> int:
 def _calibrate(command_line: list[str]) -> None:
     arguments = parse(CalibrateArguments, command_line, "calibrate")
     check_local(arguments.run_dir, "the run directory")
-    from transformer.data.sources.context import in_context
-    from transformer.data.sources.text_files import read_lines
     from transformer.runs.run import Run
-    from transformer.runtime.text import has_text
-    from transformer.translator.documents.document import check_translates
-    from transformer.translator.documents.suspicion import FILE
+    from transformer.translator.confidence import FILE
+    from transformer.translator.documents.document import can_translate
+    from transformer.translator.documents.suspicion import FILE as LIMITS_FILE
     from transformer.translator.translator import Translator, translation_of
 
     run = Run(arguments.run_dir)
-    check_translates(task := translation_of(run))
-    if arguments.input:
-        lines = in_context(read_lines(arguments.input), task.data.context)
+    task = translation_of(run)
+    records = _records(arguments, run, task.data.context)
+    references = [task.shown(record, "")[1] for record in records]
+    is_referenced = any(references)
+    has_limits = can_translate(task)
+    if not has_limits and not (is_referenced and run.system.scores):
+        raise UserError(
+            f"{run.name}: there is nothing to learn of a run that does not translate without scores and "
+            "references of its outputs"
+        )
+    translator = Translator.load(run.path)
+    watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+    last = ""
+    calibration = None
+    if is_referenced and run.system.scores:
+        calibration = _confidence(translator, records, references, watch, arguments.reference is not None)
+    if has_limits:
+        sources = [record[0] for record in records]
+        limits = translator.usual_limits(sources, arguments.false_alarms)
+    try:
+        if has_limits:
+            limits.write(run.path)
+            print(f"Written to {run.name}/{LIMITS_FILE}: limits of {counted(len(records), 'translation')}")
+            last = command("decode", run.name, "--document", "FILE.md")
+        if calibration:
+            calibration.confidence.write(run.path)
+            print(f"Written to {run.name}/{FILE}: {_described(calibration)}")
+            last = command("decode", run.name, "--format", "json", "--word-confidences")
+    except OSError as error:
+        raise UserError(f"cannot write {run.name}/{error.filename}: {error.strerror}") from error
+    print(f"Try: {last}")
+
+
+def _records(arguments: CalibrateArguments, run: "Run", context: int) -> "list[Sentence]":
+    """The sentences to translate, after so many before each, with their references if these are known."""
+    from transformer.data.sources.context import pairs_in_context
+    from transformer.data.sources.text_files import read_lines, read_pairs
+    from transformer.runtime.text import has_text
+
+    if arguments.input and arguments.reference:
+        records = pairs_in_context(read_pairs(arguments.input, arguments.reference), context)
+    elif arguments.input:
+        records = pairs_in_context(((line, "") for line in read_lines(arguments.input)), context)
     else:
         try:
-            corpus = task.open_corpus(run.config)
+            records = iter(run.system.task.open_corpus(run.config).splits["validation"])
         except UserError as error:
             raise UserError(f"the validation text of {run.name} is not here: give --input") from error
-        lines = (record[0] for record in corpus.splits["validation"])
-    sources = list(itertools.islice(filter(has_text, lines), arguments.sentences))
-    limits = Translator.load(run.path).usual_limits(sources, arguments.false_alarms)
+    filled = (record for record in records if has_text(record[0]))
+    found: list[Sentence] = list(itertools.islice(filled, arguments.sentences))
+    if not found:
+        raise UserError(f"{arguments.input or run.name}: there is no sentence to learn from")
+    return found
+
+
+def _confidence(
+    translator: "Translator",
+    records: "list[Sentence]",
+    references: list[str],
+    watch: ProgressReporter,
+    required: bool,
+) -> "Calibration | None":
+    """What is learned of the records that have a reference. None: nothing, and it was not required."""
+    from transformer.translator.calibration import calibrated, scored_outputs
+    from transformer.translator.confidence import FILE
+
+    pairs = [pair for pair in zip(records, references, strict=True) if pair[1]]
+    outputs = scored_outputs(
+        translator,
+        [record for record, _ in pairs],
+        lambda items, total: watch.progress("sentences", items, total),
+    )
     try:
-        limits.write(run.path)
-    except OSError as error:
-        raise UserError(f"cannot write {run.name}/{FILE}: {error.strerror}") from error
-    print(f"Written to {run.name}/{FILE}: limits of {counted(len(sources), 'translation')}")
-    print(f"Try: {command('decode', run.name, '--document', 'FILE.md')}")
+        return calibrated(outputs, [reference for _, reference in pairs])
+    except UserError as error:
+        if required:
+            raise
+        watch.message(f"{FILE} is not written: {error}")
+        return None
+
+
+def _described(calibration: "Calibration") -> str:
+    """How good it is, in a line."""
+    before, after = calibration.before, calibration.after
+    return (
+        f"{counted(calibration.words, 'word')}, {calibration.wrong:.1%} wrong; "
+        f"area under the ROC curve {after.area:.3f} (probability alone: {before.area:.3f}), "
+        f"calibration error {after.error:.3f} ({before.error:.3f})"
+    )

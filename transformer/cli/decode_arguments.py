@@ -109,6 +109,9 @@ class DecodeArguments:
     token_scores: bool = False
     """Add the log-probability of every token and of <eos>, the entropy of the distribution it comes from, and
     the perplexity of the translation to the output (format json)."""
+    word_confidences: bool = False
+    """Add the probability that each word of the output is right (format json). It is learned by transformer
+    calibrate."""
     times: bool = False
     """Speech: add when each word begins and ends, in seconds, to the output (format json)."""
     language: str | None = None

@@ -5,10 +5,11 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.writer import OF_JSON, Numbered, Writer, Written
 from transformer.data.corpus import Record
 from transformer.runtime.files import Json
-from transformer.translator.search_outputs import Extras
+from transformer.translator.search_outputs import Extras, check_extras, identity
 
 
 class Texts(Writer):
@@ -20,6 +21,10 @@ class Texts(Writer):
     outputs_key = "hypotheses"
     """Of the outputs in a JSON object."""
 
+    def __init__(self, arguments: DecodeArguments) -> None:
+        super().__init__(arguments)
+        check_extras(self.decoder, self.extras)
+
     @property
     def extras(self) -> Extras:
         """What is asked of each output besides text and score."""
@@ -27,7 +32,7 @@ class Texts(Writer):
 
     @property
     def job(self) -> list[str]:
-        return [*super().job, repr(self.extras)]
+        return [*super().job, repr(self.extras), *identity(self.decoder, self.extras)]
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         waiting = deque[tuple[int, str]]()

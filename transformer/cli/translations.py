@@ -32,6 +32,7 @@ from transformer.tasks.vocabularies import SIDES
 from transformer.translator.ensemble import shares_of
 from transformer.translator.rescoring import TOGETHER, rescored
 from transformer.translator.search_inputs import room_of
+from transformer.translator.search_outputs import identity
 from transformer.translator.translator import Translator
 
 if TYPE_CHECKING:
@@ -226,6 +227,7 @@ class Translations(Texts):
             [
                 *(self.n_best, arguments.format, extras, arguments.decoding, self.request_parser.identity),
                 *([(arguments.choices, arguments.temperature_of_choices)] if arguments.choices else []),
+                *identity(self.translator, self.extras),
                 *([arguments.history] if arguments.history else []),
                 *([arguments.target_length] if arguments.target_length else []),
             ]

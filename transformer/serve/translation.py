@@ -9,6 +9,7 @@ from transformer.serve.messages import EXTRAS, AskedScores, AskedTranslations, E
 from transformer.serve.service import Service
 from transformer.serve.texts import texts_of
 from transformer.tasks.hypotheses import Hypothesis
+from transformer.translator.search_outputs import available
 from transformer.translator.translator import Translator
 
 
@@ -61,11 +62,13 @@ class Translations(Service):
 
     @property
     def prepared(self) -> Json:
-        """Alignments and token scores, as far as its system has them."""
-        is_scored = self.scores is not None
-        return {
-            name: self.has_alignments if name == "alignments" else is_scored for name in self.search.extras
-        }
+        """What may be asked of every output, as far as the run has it."""
+        extras = available(self.decoder)
+        return {name: getattr(extras, name) for name in self.search.extras}
+
+    def about(self) -> Json:
+        """With what may be asked of every output."""
+        return {**super().about(), "extras": [name for name, has in self.prepared.items() if has]}
 
     @property
     def known_languages(self) -> tuple[str | None, str | None]:

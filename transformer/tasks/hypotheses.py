@@ -16,6 +16,18 @@ from transformer.tasks.plain import Plain, rounded
 
 
 @dataclass(frozen=True, eq=False)
+class WordConfidence(Plain):
+    """The probability that a word of an output is right."""
+
+    word: str
+    """A word, a punctuation mark, or a character of a script without spaces."""
+    start: int
+    """Its first character in the text."""
+    confidence: float
+    """The probability, by the confidence.json of the run (`transformer calibrate`)."""
+
+
+@dataclass(frozen=True, eq=False)
 class Hypothesis(Plain):
     """One output for one input: a translation, or what was said. `json.dumps(hypothesis.to_json())` writes it
     as decode.py does, `json.dumps(hypothesis.to_dict())` all of its fields, and
@@ -47,6 +59,8 @@ class Hypothesis(Plain):
     to `log_probability`."""
     entropies: tuple[float, ...] | None = field(default=None, repr=False)
     """If requested: of the distribution that each of them comes from, in nats."""
+    word_confidences: tuple[WordConfidence, ...] | None = field(default=None, repr=False)
+    """If requested: the probability that each word is right, in the order of the text."""
 
     @property
     def perplexity(self) -> float:
@@ -61,6 +75,9 @@ class Hypothesis(Plain):
             values["perplexity"] = round(self.perplexity, 4)
         if self.entropies is not None:
             values["entropies"] = rounded(self.entropies)
+        if self.word_confidences is not None:
+            words = (replace(word, confidence=round(word.confidence, 4)) for word in self.word_confidences)
+            values["word_confidences"] = [word.to_json() for word in words]
         if self.alignment is not None:
             values["alignment"] = [rounded(row) for row in self.alignment]
         return values

@@ -39,9 +39,16 @@ from transformer.systems.parameters import declared_parameters
 from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask, Output
+from transformer.translator.confidence import Confidence
 from transformer.translator.lengths import within_positions
 from transformer.translator.search_inputs import search_inputs
-from transformer.translator.search_outputs import NO_EXTRAS, Extras, compile_extras, search_outputs
+from transformer.translator.search_outputs import (
+    NO_EXTRAS,
+    Extras,
+    check_extras,
+    compile_extras,
+    search_outputs,
+)
 from transformer.translator.services import SearchServices
 
 AHEAD = 4096  # records read, and outputs buffered, while an earlier one is searched
@@ -69,6 +76,7 @@ class Decoder(Generic[TaskT]):
       origin: the run and the checkpoint it was loaded from, if any.
       longest: the length up to which the decoder has positions; None: any.
       longest_source: that of the encoder.
+      confidence: of its words, if the run has it (`transformer calibrate`).
     """
 
     reads: ClassVar[Any] = DecodingTask
@@ -84,6 +92,7 @@ class Decoder(Generic[TaskT]):
         self.system: System = system_of(config)
         self.model: nn.Module = self.system.model(config.model)
         self.origin = ""
+        self.confidence: Confidence | None = None
         self._services = SearchServices()
         self._admission = Admission()
 
@@ -138,6 +147,7 @@ class Decoder(Generic[TaskT]):
             variables = in_int8(variables, {path: leaf.summed for path, leaf in declared.items()})
         decoder = cls.of_run(run, variables)
         decoder.origin = f"{run.name}, checkpoint {checkpoint}" + (", int8" if int8 else "")
+        decoder.confidence = Confidence.read(run.path)
         return decoder
 
     def adapted(self: D, adapter: Path | str, checkpoint: str | int = "best") -> D:
@@ -156,6 +166,7 @@ class Decoder(Generic[TaskT]):
             raise UserError("adapted: load the model without int8, or the adapter with it")
         decoder = type(self).of_run(run, run.variables(checkpoint, self.variables["params"]))
         decoder.origin = f"{run.name}, checkpoint {checkpoint}"
+        decoder.confidence = Confidence.read(run.path)
         return decoder
 
     @classmethod
@@ -360,6 +371,7 @@ class Decoder(Generic[TaskT]):
     def _warm_up(self, records: Mapping[int, Record], extras: Extras, options: dict[str, Option]) -> None:
         """As `warm_up`, for searches that are steered as those of records are."""
         refuse_forked()
+        check_extras(self, extras)
         settings = self.settings(None, options)
         service = self._services.service(
             self, settings, search_inputs(self.system, self.task, records, settings)
@@ -406,6 +418,7 @@ class Decoder(Generic[TaskT]):
         say how urgent they are."""
         refuse_forked()
         self._admission.check()
+        check_extras(self, extras)
         filled = {line: record for line, record in records if not self.task.is_empty(record)}
         warned = list(filled) if self._warns else ()
         inputs = search_inputs(self.system, self.task, filled, settings, warned)

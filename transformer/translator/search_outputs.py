@@ -22,6 +22,7 @@ from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.outputs import Output
+from transformer.translator.confidence import FILE, Confidence
 from transformer.translator.lengths import bucket_of, padded
 from transformer.translator.scoring import aligned, scored, without_start
 
@@ -31,14 +32,16 @@ UNPAID = 1e-6  # the least attention of a source token, of which the coverage pe
 @dataclass(frozen=True)
 class Extras:
     """What to return of every hypothesis besides its text and score. Alignments and times take another pass
-    of the model, and token scores another."""
+    of the model, and token scores and the confidence of words another."""
 
     alignments: bool = False
     token_scores: bool = False
     times: bool = False
+    word_confidences: bool = False
 
 
 NO_EXTRAS = Extras()
+WITH_SCORES = Extras(token_scores=True)
 
 
 @runtime_checkable
@@ -49,9 +52,44 @@ class TrainedModel(Protocol):
     model: nn.Module
     variables: Variables
     task: Any
+    confidence: Confidence | None
+    """Of its words, if the run has it."""
 
     def source_positions(self, request: Request, inputs: Inputs) -> int:
         """The number of source positions that outputs attend to; the others are padding."""
+
+
+def required_confidence(decoder: TrainedModel) -> Confidence:
+    """The confidence of a model in its words.
+
+    Raises:
+      UserError: it has none.
+    """
+    decoder.system.required("scores")
+    if decoder.confidence is None:
+        raise UserError(
+            f"the confidence of words is not known for this model: transformer calibrate writes {FILE} into "
+            "its run (an ensemble has none)"
+        )
+    return decoder.confidence
+
+
+def check_extras(decoder: TrainedModel, extras: Extras) -> None:
+    """Raises UserError if a model has no confidence of words, and it is asked for."""
+    if extras.word_confidences:
+        required_confidence(decoder)
+
+
+def identity(decoder: TrainedModel, extras: Extras) -> list[str]:
+    """What determines the extras besides model and outputs: the confidence, if it is asked for."""
+    return [repr(decoder.confidence)] if extras.word_confidences else []
+
+
+def available(decoder: TrainedModel) -> Extras:
+    """What a model can return of each output, without times."""
+    scores = decoder.system.scores is not None
+    confident = scores and decoder.confidence is not None
+    return Extras(decoder.system.alignment is not None, scores, word_confidences=confident)
 
 
 def search_outputs(decoder: TrainedModel, request: Request, result: Any) -> list[Output]:
@@ -72,9 +110,14 @@ def search_outputs(decoder: TrainedModel, request: Request, result: Any) -> list
     if coverage or extras.alignments or extras.times:
         columns = decoder.source_positions(request, arrays[-2])
         outputs = with_alignments(outputs, aligned(*arrays), columns)
-    if extras.token_scores:
+    if extras.token_scores or extras.word_confidences:
         start = task.forced_ids(request.record)
         outputs = with_token_scores(outputs, scored(*arrays), np.asarray(arrays[-1]), start)
+    if extras.word_confidences:
+        confidence = required_confidence(decoder)
+        outputs = [replace(x, word_confidences=confidence.of_words(x)) for x in outputs]
+        if not extras.token_scores:
+            outputs = [replace(x, token_log_probabilities=None, entropies=None) for x in outputs]
     if coverage:
         outputs = by_coverage(outputs, coverage)[: request.n_best]
     return outputs if extras.alignments or extras.times else [replace(x, alignment=None) for x in outputs]
@@ -113,7 +156,7 @@ def compile_extras(
             arrays = _forced(decoder, batch([], task.input_fields, bucket, 1), target)
             if extras.alignments or extras.times or getattr(settings, "coverage_penalty", 0) > 0:
                 jax.block_until_ready(aligned(*arrays))
-            if extras.token_scores:
+            if extras.token_scores or extras.word_confidences:
                 jax.block_until_ready(scored(*arrays))
 
 

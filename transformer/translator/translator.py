@@ -201,6 +201,7 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
         prefixes: Iterable[str] = (),
         terms: Iterable[Sequence[str]] = (),
         token_scores: bool = False,
+        word_confidences: bool = False,
         source_language: str | None = None,
         target_language: str | None = None,
         **options: Option,
@@ -217,6 +218,8 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
           terms: words and phrases that must occur in each translation, such as those of a `Glossary`; () for
             none. One that stands there twice must occur twice.
           token_scores: whether to return the log-probability and the entropy of each token.
+          word_confidences: whether to return the probability that each word is right, if the run has learned
+            it (`transformer calibrate`).
           source_language: as in `between`.
           target_language: as in `between`.
           options: any field of `DecodingConfig`.
@@ -233,6 +236,7 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
             prefixes=prefixes,
             terms=terms,
             token_scores=token_scores,
+            word_confidences=word_confidences,
             source_language=source_language,
             target_language=target_language,
             **options,
@@ -249,6 +253,7 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
         prefixes: Iterable[str] = (),
         terms: Iterable[Sequence[str]] = (),
         token_scores: bool = False,
+        word_confidences: bool = False,
         source_language: str | None = None,
         target_language: str | None = None,
         **options: Option,
@@ -261,10 +266,9 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
         records = map(self.task.source_of, any_number("sources", records, "sentences"))
         settings = self.settings(n_best, options)
         pairs = enumerate(make_requests(records, prefixes, terms), whole_number("first_line", first_line))
-        alignments = true_or_false("alignments", alignments)
-        token_scores = true_or_false("token_scores", token_scores)
+        extras = _extras(alignments, token_scores, word_confidences)
         translator = self.between(source_language, target_language)
-        return translator.outputs(pairs, settings, n_best, Extras(alignments, token_scores))
+        return translator.outputs(pairs, settings, n_best, extras)
 
     def submit(  # type: ignore[override]
         self,
@@ -276,6 +280,7 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
         terms: Sequence[str] = (),
         alignments: bool = False,
         token_scores: bool = False,
+        word_confidences: bool = False,
         source_language: str | None = None,
         target_language: str | None = None,
         **options: Any,
@@ -290,6 +295,7 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
           terms: words and phrases that must occur in it.
           alignments: see `n_best`.
           token_scores: see `n_best`.
+          word_confidences: see `n_best`.
           source_language: see `n_best`.
           target_language: see `n_best`.
           options: as in `search`, and `priority`, `deadline` and `partial` of `Decoder.submit`.
@@ -303,7 +309,7 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
         """
         translator = self.between(source_language, target_language)
         (request,) = make_requests([self.task.source_of(record)], [prefix], [terms])
-        extras = Extras(true_or_false("alignments", alignments), true_or_false("token_scores", token_scores))
+        extras = _extras(alignments, token_scores, word_confidences)
         return super(Translator, translator).submit(
             request, n_best=n_best, line=line, extras=extras, **options
         )
@@ -315,6 +321,7 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
         terms: bool = False,
         alignments: bool = False,
         token_scores: bool = False,
+        word_confidences: bool = False,
         **options: Option,
     ) -> None:
         """Compiles all programs that a search with these options can need.
@@ -324,12 +331,13 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
           terms: those of sentences with up to four different terms, in place of those without.
           alignments: also those of alignments.
           token_scores: also those of token scores.
+          word_confidences: also those of the confidence of words, which are the same.
           options: any field of `DecodingConfig`.
 
         Raises:
           UserError: an option is invalid, or this search cannot have terms or a prefix.
         """
-        extras = Extras(true_or_false("alignments", alignments), true_or_false("token_scores", token_scores))
+        extras = _extras(alignments, token_scores, word_confidences)
         has_prefix, has_terms = true_or_false("prefix", prefix), true_or_false("terms", terms)
         word = self.task.some_word() if has_prefix or has_terms else ""
         request = TranslationRequest("", "", word * has_prefix, (word,) * has_terms)
@@ -434,6 +442,15 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
         """A translation in the form of this model's training text: as subwords if that is presegmented."""
         is_presegmented = self.tokenizers[1].presegmented
         return " ".join(hypothesis.tokens) if is_presegmented else hypothesis.text
+
+
+def _extras(alignments: bool, token_scores: bool, word_confidences: bool) -> Extras:
+    """What is asked of each hypothesis. Raises UserError if one of them is no truth value."""
+    return Extras(
+        true_or_false("alignments", alignments),
+        true_or_false("token_scores", token_scores),
+        word_confidences=true_or_false("word_confidences", word_confidences),
+    )
 
 
 def _least(limits: Iterable[int | None]) -> int | None:

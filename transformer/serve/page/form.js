@@ -34,6 +34,7 @@ function request(signal) {
   }
   const asked = { model: model().name, text: at("text").value, stream: true };
   if (model().alignments) asked.alignments = true;
+  if (model().extras?.includes("word_confidences")) asked.word_confidences = true;
   headers["Content-Type"] = "application/json";
   return [endpoint(), { method: "POST", headers, body: JSON.stringify(asked), signal }];
 }
@@ -87,10 +88,15 @@ function show({ hypotheses: [best], source_tokens: sources }) {
 // The text, with words marked that are probably wrong, if the answer has the confidence of each.
 function marked({ text, word_confidences: words }) {
   if (!words) return [text];
-  return words.flatMap(({ word, confidence }, index) => {
+  const letters = [...text]; // positions count characters, not UTF-16 units
+  let end = 0;
+  const parts = words.flatMap(({ word, start, confidence }) => {
+    const gap = letters.slice(end, start).join("");
+    end = start + [...word].length;
     const mark = confidence < UNLIKELY ? "unlikely" : confidence < DOUBTFUL ? "doubtful" : "";
-    return [index ? " " : "", make("span", { class: mark, title: confidence.toFixed(2) }, word)];
+    return [gap, make("span", { class: mark, title: `right with probability ${confidence.toFixed(2)}` }, word)];
   });
+  return [...parts, letters.slice(end).join("")];
 }
 
 function showAlignment(targets, sources, weights) {

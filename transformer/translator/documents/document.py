@@ -308,9 +308,14 @@ def _has_words(content: MarkedText) -> bool:
     return any(map(str.isalpha, content.unmarked))
 
 
+def can_translate(task: Any) -> bool:
+    """Whether a task translates one text to one text."""
+    return isinstance(task, Translation) and len(task.data.input_names) == 1
+
+
 def check_translates(task: Any) -> None:
     """Raises UserError if a task does not translate one text to one text."""
-    if not isinstance(task, Translation) or len(task.data.input_names) > 1:
+    if not can_translate(task):
         raise UserError("a document is translated by a model that translates sentences; this one does not")
 
 

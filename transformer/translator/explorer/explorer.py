@@ -16,6 +16,7 @@ from transformer.translator.decoder import Decoder
 from transformer.translator.explorer.attention import Attention, attention_of, check_inspectable
 from transformer.translator.explorer.page_files import PageFiles, page_of
 from transformer.translator.explorer.tree import SearchTree, search_tree
+from transformer.translator.search_outputs import available
 from transformer.translator.translator import Translator
 
 SENTENCES = 5  # maximum of `decode.py --explore`, so that the page opens quickly
@@ -71,7 +72,14 @@ def explore(
         raise UserError("nothing to explore: give a list of sentences")
     for source in sources:
         check_inspectable(translator, source)
-    results = translator.search(sources, n_best=n_best, prefixes=prefixes, terms=terms, **options)
+    results = translator.search(
+        sources,
+        n_best=n_best,
+        prefixes=prefixes,
+        terms=terms,
+        word_confidences=available(translator).word_confidences,
+        **options,
+    )
     settings = translator.settings(n_best, options)
     beams = isinstance(settings, BeamConfig) and settings.groups == 1 and not settings.coverage_penalty
     sentences: list[Json] = []
@@ -89,6 +97,7 @@ def explore(
                         "text": hypothesis.text,
                         "score": round(hypothesis.score, 4),
                         "logP": round(hypothesis.log_probability, 4),
+                        "confidences": hypothesis.to_json().get("word_confidences"),
                         "parse": parse_of(translator, hypothesis.text),
                         **_decoder(attention),
                     }

@@ -1,5 +1,7 @@
 // The choices, and all of the page.
 
+const DOUBTFUL = 0.7, UNLIKELY = 0.4; // word confidences below which words are marked
+
 function segments(id, options, current, choose) {
   const fieldset = at(id);
   fieldset.replaceChildren(fieldset.querySelector("legend"));
@@ -31,17 +33,31 @@ function showChoices() {
   segments("head", counted(layers()[0].length), state.head, choose("head"));
 }
 
+// The text, with words marked that are probably wrong, if the run knows the confidence of each.
+function marked(text, words) {
+  const letters = [...text]; // positions count characters, not UTF-16 units
+  let end = 0;
+  const parts = (words ?? []).flatMap(({ word, start, confidence }) => {
+    const gap = letters.slice(end, start).join("");
+    end = start + [...word].length;
+    const mark = confidence < UNLIKELY ? "unlikely" : confidence < DOUBTFUL ? "doubtful" : "";
+    return [gap, make("span", { class: mark, title: `right with probability ${confidence.toFixed(2)}` }, word)];
+  });
+  return [...parts, letters.slice(end).join("")];
+}
+
 function showHypotheses() {
   at("source-text").textContent = sentence().text;
   at("cut").hidden = sentence().cut <= 0;
   at("cut").textContent = `Longer than the model reads: the last ${sentence().cut} tokens were left out.`;
   const fieldset = at("hypotheses");
   fieldset.replaceChildren(fieldset.querySelector("legend"));
-  sentence().hypotheses.forEach(({ text, score, logP }, index) => {
+  at("confidence-note").hidden = !sentence().hypotheses.some(({ confidences }) => confidences);
+  sentence().hypotheses.forEach(({ text, score, logP, confidences }, index) => {
     const input = make("input", { type: "radio", name: "hypothesis", value: index });
     input.checked = index === state.hypothesis;
     input.addEventListener("change", () => chooseHypothesis(index));
-    const words = make("span", { class: "text", dir: "auto" }, text || "(empty)");
+    const words = make("span", { class: "text", dir: "auto" }, ...marked(text || "(empty)", confidences));
     const numbers = make("span", { class: "score" }, `score ${signed(score, 3)}, log P ${signed(logP, 2)}`);
     fieldset.append(make("label", {}, input, words, numbers));
   });
