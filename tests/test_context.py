@@ -347,7 +347,7 @@ def test_unfinished_lines_continue_in_their_context(run, tmp_path, monkeypatch, 
 
 
 class Recorder(DocumentTranslator):
-    """Notes what is read; a translated word attends to its own word, of the sentence alone."""
+    """Notes what is read; a translated word attends to its own word, and ten times as much to its context."""
 
     def __init__(self, context):
         self.real = translator(context)
@@ -366,6 +366,8 @@ class Recorder(DocumentTranslator):
             words = sentence_of(source).split()
             before = len(source.split()) - len(words)
             alignment = np.eye(len(words) + 1, len(words) + 1 + before, before)
+            alignment[:, :before] = 10 / max(before, 1)
+            alignment /= alignment.sum(axis=1, keepdims=True)
             text = " ".join(word.upper() for word in words)
             yield [Hypothesis(text, tuple(text.split()), -1.0, -1.0, alignment)]
 
@@ -402,7 +404,7 @@ def test_sentences_of_a_document_are_read_after_those_before():
 
 
 def test_only_the_sentence_is_judged():
-    """Its context is long, is not translated and gets no attention."""
+    """Its context is long, is not translated and gets most of the attention."""
     recorder = Recorder(2)
     text = "Red cat runs over the green field and sings.\n\nDog sings loud now.\n\nBird runs home."
     assert not recorder.translate_document(text).flagged

@@ -21,7 +21,7 @@ from transformer.tasks.translation import Translation
 from transformer.translator.documents.markdown import read_markdown
 from transformer.translator.documents.passages import Document, Mark, MarkedText
 from transformer.translator.documents.plain_text import read_plain_text
-from transformer.translator.documents.projection import Aligned, aligned_words, project
+from transformer.translator.documents.projection import Aligned, aligned_words, last_columns, project
 from transformer.translator.documents.sentences import Span, clauses, sentences
 from transformer.translator.documents.suspicion import Limits, Signs, signs_of
 
@@ -265,8 +265,8 @@ class DocumentTranslator(ABC):
         pair = None
         if hypothesis.alignment is not None:
             tokens = self.subwords(source), hypothesis.tokens
-            to_sentence = hypothesis.alignment[:, -(len(tokens[0]) + 1) :]
-            pair = aligned_words(source, hypothesis.text, *tokens, to_sentence)
+            attention = last_columns(hypothesis.alignment, len(tokens[0]) + 1)
+            pair = aligned_words(source, hypothesis.text, *tokens, attention)
         unsure = -hypothesis.log_probability / (len(hypothesis.tokens) + 1)
         return signs_of(text, hypothesis.text, pair, unsure), pair
 

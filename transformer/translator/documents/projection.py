@@ -71,6 +71,15 @@ def aligned_words(
     return Aligned(source, target, column_units, row_units, weights)
 
 
+def last_columns(attention: np.ndarray, count: int) -> np.ndarray:
+    """The attention to the last source tokens, as if nothing came before them: each row keeps its sum."""
+    if attention.shape[1] <= count:
+        return attention
+    last = attention[:, -count:]
+    sums = last.sum(axis=1, keepdims=True)
+    return last * attention.sum(axis=1, keepdims=True) / np.maximum(sums, np.finfo(np.float32).tiny)
+
+
 def _membership(tokens: Sequence[str], text: str) -> tuple[np.ndarray, tuple[Span, ...]]:
     """[units, tokens]: the share of each token that lies in each unit."""
     units = tuple(match.span() for match in UNIT.finditer(text))
