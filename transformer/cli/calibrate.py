@@ -108,10 +108,10 @@ def _records(arguments: CalibrateArguments, run: "Run") -> "list[Sentence]":
         except UserError as error:
             raise UserError(f"the validation text of {run.name} is not here: give --input") from error
     filled = (record for record in records if has_text(record[0]))
-    found: list[Sentence] = list(itertools.islice(filled, arguments.sentences))
-    if not found:
+    chosen: list[Sentence] = list(itertools.islice(filled, arguments.sentences))
+    if not chosen:
         raise UserError(f"{arguments.input or run.name}: there is no sentence to learn from")
-    return found
+    return chosen
 
 
 def _confidence(
