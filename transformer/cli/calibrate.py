@@ -65,6 +65,8 @@ def _calibrate(command_line: list[str]) -> None:
     references = [task.shown(record, "")[1] for record in records]
     is_referenced = any(references)
     has_limits = can_translate(task)
+    if arguments.reference:
+        run.system.required("scores")
     if not has_limits and not (is_referenced and run.system.scores):
         raise UserError(
             f"{run.name}: there is nothing to learn of a run that does not translate without scores and "
