@@ -68,8 +68,8 @@ def required_confidence(decoder: TrainedModel) -> Confidence:
     decoder.system.required("scores")
     if decoder.confidence is None:
         raise UserError(
-            f"the confidence of words is not known for this model: transformer calibrate writes {FILE} into runs "
-            "from text to text (an ensemble has none)"
+            f"the confidence of words is not known for this model: transformer calibrate writes {FILE} into "
+            "runs from text to text (an ensemble has none)"
         )
     return decoder.confidence
 
