@@ -219,7 +219,7 @@ def test_futures_and_plain_values(translator: Translator) -> None:
 
 def test_a_model_without_them_says_so(translator: Translator) -> None:
     other = small_translator()
-    with pytest.raises(UserError, match=r"transformer calibrate writes confidence.json into its run"):
+    with pytest.raises(UserError, match="writes confidence.json into runs from text to text"):
         other.search(["cat"], word_confidences=True)
     with pytest.raises(UserError, match="an ensemble has none"):
         Translator.together([translator, translator]).search(["cat"], word_confidences=True)

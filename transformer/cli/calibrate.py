@@ -65,6 +65,8 @@ def _calibrate(command_line: list[str]) -> None:
     references = [task.shown(record, "")[1] for record in records]
     is_referenced = any(references)
     has_limits = can_translate(task)
+    if arguments.reference:
+        run.system.required("scores")
     if not has_limits and not (is_referenced and run.system.scores):
         raise UserError(
             f"{run.name}: there is nothing to learn of a run that does not translate without scores and "
@@ -109,10 +111,10 @@ def _records(arguments: CalibrateArguments, run: "Run", context: int) -> "list[S
         except UserError as error:
             raise UserError(f"the validation text of {run.name} is not here: give --input") from error
     filled = (record for record in records if has_text(record[0]))
-    found: list[Sentence] = list(itertools.islice(filled, arguments.sentences))
-    if not found:
+    chosen: list[Sentence] = list(itertools.islice(filled, arguments.sentences))
+    if not chosen:
         raise UserError(f"{arguments.input or run.name}: there is no sentence to learn from")
-    return found
+    return chosen
 
 
 def _confidence(

@@ -1,4 +1,4 @@
-"""The probability that each word of an output is right: a logistic regression on what the model says of its
+"""The probability that each word of an output is right: a logistic regression on the scores of its
 tokens, fitted to outputs with references (`transformer calibrate`)."""
 
 import json

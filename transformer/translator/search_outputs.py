@@ -69,7 +69,7 @@ def required_confidence(decoder: TrainedModel) -> Confidence:
     if decoder.confidence is None:
         raise UserError(
             f"the confidence of words is not known for this model: transformer calibrate writes {FILE} into "
-            "its run (an ensemble has none)"
+            "runs from text to text (an ensemble has none)"
         )
     return decoder.confidence
 
