@@ -61,13 +61,15 @@ def drawn(chance: Random, method: str) -> dict[str, Any]:
     }
     if method == "sample":
         options |= {"samples": 3, "temperature": chance.uniform(0.5, 2), "top_p": chance.uniform(0.3, 0.99)}
+    if method == "beam":
+        options["coverage_penalty"] = chance.choice([0.0, 0.2, 1.0])
     if chance.random() < 0.3:
         options["max_length"] = chance.randint(3, 9)
     return options
 
 
 @pytest.mark.parametrize(
-    ("method", "most"), [("beam", {}), ("greedy", {}), ("sample", {"top_p": 0.5, **SAMPLING})]
+    ("method", "most"), [("beam", {"coverage_penalty": 0.1}), ("greedy", {}), ("sample", {"top_p": 0.5, **SAMPLING})]
 )
 def test_a_hundred_different_requests_compile_nothing(method, most, compilations):
     """After a warm-up with room for all of them."""

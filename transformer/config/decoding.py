@@ -144,6 +144,9 @@ class BeamConfig(DecodingConfig):
     def num_hypotheses(self) -> int:
         return self.beam_size
 
+    def static(self) -> Self:
+        return replace(super().static(), coverage_penalty=0.0)  # re-ranks what a search has found
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.beam_size % self.groups:
