@@ -12,14 +12,12 @@ from served import asked
 from small_run import WORDS, changed, small_config
 from small_translator import small_translator, stored
 
-from benchmarks.studies import context as study
 from transformer import DataConfig, Translator, UserError, train
 from transformer.cli.decode import decode_main
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.decode_lines import decode_lines
 from transformer.cli.translations import Translations as Lines
-from transformer.config import Config, text_data
-from transformer.data.sources import pronouns
+from transformer.config import text_data
 from transformer.data.sources.context import SEPARATOR, context_of, in_context, sentence_of, shortened
 from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.serve.limits import ALLOWED, Limits
@@ -137,58 +135,6 @@ def test_examples_are_of_whole_sentences():
     assert pieces == [sources[0].split(), sources[1].split(), ["cat"] * 5]
     (whole,) = task.examples([("dog <turn> " + "cat " * 9, "")])
     assert len(whole["source"]) == 10  # longer than training reads: such a pair is dropped
-
-
-# --- The built-in corpus
-
-PRONOUNS = {"m": "er ihn ihm", "f": "sie ihr", "n": "es ihm"}
-
-
-def gender_before(sources, index):
-    """The gender of the first thing in the last sentence up to there that names one."""
-    genders = {noun.english: gender for gender in pronouns.GENDERS for noun in pronouns.things(gender)}
-    for source in sources[index::-1]:
-        for word in re.findall(r"\w+", source):
-            if word in genders:
-                return genders[word]
-    raise AssertionError("no thing was named")
-
-
-def test_pronouns_follow_from_the_sentences_before():
-    for passage in itertools.islice(pronouns.records("train"), 300):
-        sources = [sentence.source for sentence in passage]
-        for index, sentence in enumerate(passage):
-            words = set(re.findall(r"\w+", sentence.target.lower()))
-            if re.search(r"\bit\b", sentence.source.lower()):
-                right = set(PRONOUNS[gender_before(sources, index)].split())
-                every = set(" ".join(PRONOUNS.values()).split())
-                assert words & every <= right
-                assert words & right
-            assert sentence.target not in sentence.others
-
-
-def test_no_passage_is_in_two_splits():
-    sources = [
-        {" ".join(sentence.source for sentence in passage) for passage in some}
-        for some in (itertools.islice(pronouns.records(split), 500) for split in SPLITS)
-    ]
-    assert [len(some) for some in sources] == [500] * 3
-    assert not any(one & other for one, other in itertools.combinations(sources, 2))
-
-
-def test_the_corpus_is_read_by_passages(tmp_path):
-    data = DataConfig(dataset="pronouns", built_in_size=30, context=2, cache_dir=tmp_path)
-    records = list(open_corpus(data).splits["train"])
-    assert len(records) == 30
-    expected = []
-    for passage in pronouns.records("train"):
-        sources = [sentence.source for sentence in passage]
-        expected += [" <turn> ".join(sources[max(0, i - 2) : i + 1]) for i in range(len(sources))]
-        if len(expected) >= 30:
-            break
-    assert [source for source, _ in records] == expected[:30]
-    both = DataConfig(dataset="pronouns", built_in_size=5, directions=("en:de", "de:en"), cache_dir=tmp_path)
-    assert len(open_corpus(both).splits["train"]) == 10
 
 
 # --- Refusals
@@ -444,29 +390,3 @@ def test_a_server_takes_the_context():
             answer = client.post("/translate", json=body)
             assert answer.status_code == 422
             assert "context" in answer.text
-
-
-# --- The study
-
-
-def test_lines_of_the_study_know_how_far_the_noun_is():
-    lines = study.lines_of_test(40)
-    assert len([line for line in lines if line.source]) == 40
-    for line in lines:
-        assert bool(line.others) == (line.distance > 0)
-    right = study.Line("It is new.", "Er ist neu.", ("Es ist neu.", "Sie ist neu."), 1)
-    assert study.is_right("Er ist neu.", right)
-    assert study.is_right("Er ist alt.", right)
-    assert not any(study.is_right(text, right) for text in ("Es ist neu.", "Neu.", "Er ist es."))
-
-
-def test_the_table_has_means_over_seeds():
-    row = {"bleu": 50.0, "right": 40.0, "chosen": 30.0, "1": 1.0, "2": 2.0, "3": 3.0}
-    row |= {"p of bleu": 0.2, "p of right": 0.0001}
-    more = row | {"bleu": 60.0, "p of bleu": 0.0001}
-    *_, first, second = study.table({0: [row, more], 1: [more, more]}).splitlines()
-    assert first.startswith("| 0 | 55.0 ± 7.1 | 40.0 ± 0.0 |")
-    assert second.endswith("| 3.0 | < 0.001 |")
-    assert study.p_of([False] * 10, [True] * 10) == pytest.approx(2 / 2**10)
-    assert study.config_of(3, 7, 2).data.context == 3
-    assert isinstance(study.config_of(0, 0, None), Config)
