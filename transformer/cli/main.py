@@ -22,7 +22,11 @@ COMMANDS = {
     "import": ("transformer.cli.models", "import_main", "import a pretrained model as a run"),
     "export": ("transformer.cli.models", "export_main", "export to transformers and CTranslate2"),
     "shortlist": ("transformer.cli.shortlist", "shortlist_main", "make the lexical shortlist of a run"),
-    "calibrate": ("transformer.cli.calibrate", "calibrate_main", "learn which translations and words are doubtful"),
+    "calibrate": (
+        "transformer.cli.calibrate",
+        "calibrate_main",
+        "learn which outputs and words are doubtful",
+    ),
     "serve": ("transformer.serve.command", "serve_main", "serve runs over HTTP"),
     "report": ("transformer.cli.models", "report_main", "write the page of a run, compare several runs"),
 }
