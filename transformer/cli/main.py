@@ -25,7 +25,7 @@ COMMANDS = {
     "calibrate": (
         "transformer.cli.calibrate",
         "calibrate_main",
-        "learn which outputs and words are doubtful",
+        "learn which outputs, and words, to doubt",
     ),
     "serve": ("transformer.serve.command", "serve_main", "serve runs over HTTP"),
     "report": ("transformer.cli.models", "report_main", "write the page of a run, compare several runs"),
