@@ -69,7 +69,8 @@ def drawn(chance: Random, method: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("method", "most"), [("beam", {"coverage_penalty": 0.1}), ("greedy", {}), ("sample", {"top_p": 0.5, **SAMPLING})]
+    ("method", "most"),
+    [("beam", {"coverage_penalty": 0.1}), ("greedy", {}), ("sample", {"top_p": 0.5, **SAMPLING})],
 )
 def test_a_hundred_different_requests_compile_nothing(method, most, compilations):
     """After a warm-up with room for all of them."""
