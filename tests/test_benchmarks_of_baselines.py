@@ -40,6 +40,7 @@ def test_the_mean_of_pictures():
     assert baselines.mean_boxes(pictures)(pictures[0]) == expected
 
 
+@pytest.mark.slow
 def test_presets_have_baselines_and_others_are_refused(run_of_trees, capsys):  # noqa: F811
     for name in baselines.NAMES:
         assert baselines.config_of(name) == PRESETS[name]

@@ -24,6 +24,7 @@ def run(tmp_path_factory):
     return train(dataclasses.replace(config, training=training), folder / "shuffled", watch=quiet())
 
 
+@pytest.mark.slow
 def test_the_classifier_learns_and_is_compared(run, tmp_path, monkeypatch, capsys):
     """The texts name their labels: it is far better than the most frequent set."""
     words = [str(tmp_path / "work"), str(run)]

@@ -42,6 +42,7 @@ def test_intervals_over_seeds():
     assert language_model.interval([1.0, 2.0, 3.0]) == "2.000 ± 2.483"  # 4.30 / root of 3
 
 
+@pytest.mark.slow
 def test_the_cost_of_segments_and_memories(tmp_path, capsys):
     pytest.importorskip("matplotlib", reason="pip install '.[bench]'")
     segments.main(["--quick", "--output", str(tmp_path / "segments")])

@@ -43,6 +43,7 @@ def call(*arguments, output):
     pretrained_gpu.main(["--quick", "--rounds", "1", "--output", str(output), *arguments])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAMILIES[1:])
 def test_an_update_learns_and_a_search_has_outputs_of_one_length(name):
     updates = pretrained_programs.update(name, quick=True)

@@ -13,6 +13,7 @@ from transformer.data.store import TextRecord
 INPUTS = {"inputs": ("target-length", "article"), "target": ("answer", "others"), "group": ""}
 
 
+@pytest.mark.slow
 def test_runs_are_compared_with_the_first_sentence(tmp_path, capsys):
     write(tmp_path)
     run = run_of(tmp_path, task="summaries", **INPUTS)

@@ -104,6 +104,7 @@ def test_another_width_is_refused_where_both_share_a_matrix(encoder, config, tmp
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_one_vocabulary_for_both(encoder, config, tmp_path):
     """The decoder's embeddings are pretrained too."""
     shared = replace(
@@ -128,6 +129,7 @@ def test_bert_with_a_vocabulary_of_the_target(bert, config, tmp_path):
     assert len(Translator.load(run.path).translate(SENTENCES)) == 2
 
 
+@pytest.mark.slow
 def test_bert_with_its_vocabulary_for_both(bert, config, tmp_path):
     data = replace(config.data, joint_vocabulary=True, max_length=32, buckets=(32,))
     run = begun(replace(config, data=data, decoding=replace(config.decoding, buckets=(32,))), bert, tmp_path)
@@ -136,6 +138,7 @@ def test_bert_with_its_vocabulary_for_both(bert, config, tmp_path):
     assert len(Translator.load(run.path).translate(SENTENCES)) == 2
 
 
+@pytest.mark.slow
 def test_the_encoder_of_a_translation_model(encoder, config, tmp_path):
     """Also of one that predicts all words at once, and for one."""
     first = begun(config, encoder, tmp_path / "first")

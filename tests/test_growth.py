@@ -268,7 +268,7 @@ def test_it_learns_the_words(folder, config, base, text, tmp_path):
     assert "violet" in Translator.load(tmp_path / "run").translate("violet violet violet")
 
 
-@pytest.mark.parametrize("what", ["all", "frozen", "adapter"])
+@pytest.mark.parametrize("what", mostly_slow(["all", "frozen", "adapter"], ["adapter"]))
 def test_stop_and_resume_without_the_file(what, folder, config, base, text, tmp_path):
     shutil.copy(folder / "words.txt", tmp_path)
     grown = growing(
