@@ -202,6 +202,15 @@ def test_translate_takes_the_context():
     for context, message in (("red", "must be a list"), (["a <turn> b"], "<turn> in it"), ([1], "sentences")):
         with pytest.raises(UserError, match=message):
             model.translate({"source": "dog", "context": context})
+    for source, message in (
+        ({"context": ["red"]}, "source is missing: this model reads source"),
+        ({"source": "dog", "contxt": ["red"]}, "there is no 'contxt' in a source: it has source and context"),
+    ):
+        with pytest.raises(UserError, match=message):
+            model.translate(source)
+    assert model.translate({"source": "", "context": ["red"]}) == ""
+    with pytest.raises(UserError, match="sources must be a list of sentences, not dict"):
+        model.search(given[0])
     with pytest.raises(UserError, match="this model reads sentences alone"):
         small_translator().translate([{"source": "dog", "context": ["cat"]}])
 
@@ -254,6 +263,9 @@ def test_a_line_may_have_its_own_context(run, tmp_path, monkeypatch, capfd):
     lines.write_text('{"source": "dog", "context": "cat"}\n')
     assert decoded(monkeypatch, run, "--input", lines, "--jsonl") == 2
     assert "line 1: context must be a list" in capfd.readouterr().err
+    lines.write_text('{"context": ["cat"]}\n')
+    assert decoded(monkeypatch, run, "--input", lines, "--jsonl") == 2
+    assert "line 1: source is missing" in capfd.readouterr().err
     lines.write_text("dog\n")
     assert decoded(monkeypatch, run, "--input", lines, "--history", 2) == 2
     assert "--history: this model reads each line after those before it" in capfd.readouterr().err

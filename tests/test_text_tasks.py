@@ -291,10 +291,10 @@ def test_presets_have_records(name, tmp_path):
     task_type = text_task_of(data.task)
     config = dataclasses.replace(config, data=data)
     corpus = open_corpus(data)
-    record = next(iter(corpus.splits["train"]))
-    assert record.target
+    source, target, *_ = next(iter(corpus.splits["train"]))
+    assert target
     if len(data.inputs) > 1:
-        assert record.source.startswith(f"{data.inputs[0]}: ")
+        assert source.startswith(f"{data.inputs[0]}: ")
     if config.data.tokenizer == "word":
         task = task_type.create(config, corpus)
         lengths = [[*map(len, example.values())] for example in task.examples(list(corpus.splits["train"]))]

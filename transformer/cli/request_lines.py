@@ -126,6 +126,6 @@ def _of_object(
     source = one_line(texts.get("source", ""))
     named = {name: fields.get(name) for name in names} if not source else {}
     if has_context and fields.get(CONTEXT) is not None:
-        named = {"source": source, CONTEXT: fields[CONTEXT]}
+        named = {**({"source": source} if "source" in fields else {}), CONTEXT: fields[CONTEXT]}
     languages = texts["source_language"] or None, texts["target_language"] or None
     return TranslationRequest(source, "", texts["prefix"], tuple(terms), *languages), named

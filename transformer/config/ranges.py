@@ -5,7 +5,7 @@ import functools
 import math
 import numbers
 import reprlib
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from transformer.runtime.errors import UserError
@@ -159,8 +159,8 @@ def _typed(value: Any, hint: Any) -> Any:
 
 
 def any_number(name: str, value: Any, what: str) -> Iterable[Any]:
-    """Any number of things. Raises UserError if it is one text or no iterable, with this name."""
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+    """Any number of things. Raises UserError if it is one text, a mapping or no iterable, with this name."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         kind = "one string" if isinstance(value, str) else type(value).__name__
         raise UserError(f"{name} must be a list of {what}, not {kind}")
     return value

@@ -11,6 +11,7 @@ from transformer.data.sources.tables import TARGET_LENGTH, input_text, joined
 from transformer.data.sources.text_files import one_line
 from transformer.data.store import DirectedPair, Pair, TextRecord
 from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import brief
 from transformer.runtime.text import has_text, without_formatting
 
 Source = str | Mapping[str, str | int | Sequence[str]]
@@ -95,8 +96,8 @@ def source_of(value: object, data: DataConfig, target_length: int = 0) -> str:
         it. 0: not given.
 
     Raises:
-      UserError: it is neither, an input is missing, or a text does not begin with the name of the first of
-        several inputs; the model does not read how long its output should be.
+      UserError: it is neither, an input is missing or unknown, or a text does not begin with the name of the
+        first of several inputs; the model does not read how long its output should be.
     """
     names = data.input_names
     reads = f"this model reads {' and '.join(names)}"
@@ -108,10 +109,15 @@ def source_of(value: object, data: DataConfig, target_length: int = 0) -> str:
     if lengths and len(others) == 1 and isinstance(value, str) and value and not value.startswith(named):
         value = {others[0]: value}
     if isinstance(value, Mapping):
+        if not data.has_columns and (unknown := sorted(value.keys() - {*names, CONTEXT})):
+            raise UserError(
+                f"there is no {brief(str(unknown[0]))} in a source: it has {names[0]} and {CONTEXT}"
+            )
         columns = {**value, **(lengths if not value.get(TARGET_LENGTH) else {})}
         inputs = {name: _input(columns, name, reads, data.task) for name in names}
         text = joined(inputs, data.inputs, inputs[data.group] if data.group else "")
-        return text if CONTEXT in names else after(context_in(value, data), text)
+        context = [] if CONTEXT in names else context_in(value, data)
+        return after(context, text) if has_text(text) else text
     text = sentence(value)
     if len(names) > 1 and not data.group and text and not text.startswith(named):
         raise UserError(f"{reads}: name them (--jsonl, --tsv), or begin with {names[0]}: ")

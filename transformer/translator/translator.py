@@ -186,8 +186,7 @@ class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
         Returns:
           A list of translations; for one string, a string.
         """
-        names = set(self.task.data.input_names)
-        if isinstance(sources, str) or (isinstance(sources, Mapping) and sources.keys() >= names):
+        if isinstance(sources, str | Mapping):
             return self.search([sources], **options)[0][0].text
         return [hypotheses[0].text for hypotheses in self.search(sources, **options)]
 
