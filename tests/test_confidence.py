@@ -90,7 +90,7 @@ def test_the_calibration_error_of_an_example() -> None:
 
 
 def test_features_of_words() -> None:
-    """Two tokens make a word, punctuation is one of its own, and the neighbours of the ends are certain."""
+    """Two tokens make a word, punctuation is another, and the neighbours of the ends are certain."""
     found = word_features(
         hypothesis("Ein Hund.", "▁Ein ▁Hu nd .", [0.5, 0.8, 0.5, 0.9, 1.0], [1, 0.2, 0.7, 0, 0])
     )

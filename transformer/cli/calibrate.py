@@ -74,7 +74,7 @@ def _calibrate(command_line: list[str]) -> None:
         )
     translator = Translator.load(run.path)
     watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
-    last = ""
+    last, file = "", LIMITS_FILE
     calibration = None
     if is_referenced and run.system.scores:
         calibration = _confidence(translator, records, references, watch, arguments.reference is not None)
@@ -87,11 +87,12 @@ def _calibrate(command_line: list[str]) -> None:
             print(f"Written to {run.name}/{LIMITS_FILE}: limits of {counted(len(records), 'translation')}")
             last = command("decode", run.name, "--document", "FILE.md")
         if calibration:
+            file = FILE
             calibration.confidence.write(run.path)
             print(f"Written to {run.name}/{FILE}: {_described(calibration)}")
             last = command("decode", run.name, "--format", "json", "--word-confidences")
     except OSError as error:
-        raise UserError(f"cannot write {run.name}/{error.filename}: {error.strerror}") from error
+        raise UserError(f"cannot write {run.name}/{file}: {error.strerror}") from error
     print(f"Try: {last}")
 
 

@@ -4,7 +4,7 @@
     It is very small.                  Er ist sehr klein.
     Peter needs a new one.             Peter braucht einen neuen.
 
-"It" is er, sie or es by the gender of a noun that was said before: that of the first thing in the last
+"It" is er, sie or es by the gender of an earlier noun: that of the first thing in the last
 sentence that names one. Words that agree with it ("a new one", "which one") need it too. Sentences about
 something else may stand between, so the noun may be several sentences away.
 """
