@@ -16,6 +16,7 @@ MADE_FOR = {
 COPYING = {
     "copynet": ("dialogue-en", "dialogue-zh"),
     "plain": ("dialogue-en", "dialogue-zh", "sorting", "convex-hull"),
+    "copying": ("summarisation",),
 }
 VARIED: dict[str, Config] = {
     f"{preset} --variant {name}": variant(PRESETS[preset], name)

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 from reference_search import MODEL, SOURCES, hypotheses, random_variables
 
 from transformer import BeamConfig
-from transformer.data.trees import read_tree
+from transformer.data.trees import BracketKinds, read_tree
 from transformer.decoding.hooks import first_states
 from transformer.decoding.once import EachOnce
 from transformer.decoding.search import AutoregressiveSearch
@@ -86,6 +87,63 @@ def test_exactly_the_trees_over_the_source_are_left(source, limit):
     }
     assert expected
     assert outputs_left_by(HOOK, inputs, limit) == expected
+
+
+def has_kinds(tree, kinds, chain=1):
+    """Whether a tree is as training trees with parts of speech are. Chains are those of first children."""
+    if chain > kinds.longest_chain:
+        return False
+    if any(isinstance(child, str) for child in tree.children):
+        return tree.is_preterminal and tree.label in kinds.parts_of_speech
+    lengths = [chain + 1] + [1] * (len(tree.children) - 1)
+    return tree.label in kinds.phrases and all(map(has_kinds, tree.children, [kinds] * 9, lengths))
+
+
+@pytest.mark.parametrize(
+    ("source", "limit", "kinds"),
+    [
+        ((OTHERS[0],), 8, BracketKinds(("B",), ("A",), 3)),
+        ((OTHERS[0],), 8, BracketKinds(("A", "B"), ("A",), 2)),
+        ((OTHERS[0], OTHERS[1]), 9, BracketKinds(("A", "B"), ("A", "B"), 9)),
+        ((OTHERS[0], OTHERS[0]), 11, BracketKinds(("B",), ("A",), 3)),
+        ((OTHERS[0], OTHERS[1]), 9, BracketKinds(("B",), ("A",), 9)),  # just enough
+    ],
+)
+def test_trees_have_the_brackets_of_the_training_trees(source, limit, kinds):
+    inputs = {"source": jnp.array([[*source, EOS, PAD]])}
+    words = [WORD[token] for token in source]
+    brackets = {
+        tokens
+        for length in range(3, limit)
+        for tokens in itertools.product((OPEN_A, OPEN_B, CLOSE, X), repeat=length)
+        if tokens.count(CLOSE) * 2 == length - len(words) and tokens.count(X) == len(words)
+    }
+    outputs = set()
+    for tokens in brackets:
+        rest = iter(words)
+        output = tuple(next(rest) if token == X else token for token in tokens)
+        text = " ".join(TARGET[token] for token in output)
+        if is_tree(output, words) and has_kinds(read_tree(text), kinds):
+            outputs.add(output)
+    assert outputs
+    assert outputs_left_by(WellFormedTrees(SOURCE, TARGET, SPECIAL, kinds), inputs, limit) == outputs
+
+
+def test_without_room_for_parts_of_speech_there_is_a_tree():
+    hook = WellFormedTrees(SOURCE, TARGET, SPECIAL, BracketKinds(("B",), ("A",), 3))
+    words = OTHERS[0], OTHERS[1]
+    outputs = outputs_left_by(hook, {"source": jnp.array([[*words, EOS]])}, 8)
+    assert outputs
+    assert all(is_tree(tokens, [WORD[word] for word in words]) for tokens in outputs)
+
+
+def test_kinds_of_brackets_of_a_treebank():
+    trees = ["(S (NP (DT the ) (NN dog ) ) (VP (VBZ barks ) ) )", "(NN (NN dog ) )"]
+    kinds = BracketKinds.of(trees)
+    assert kinds == BracketKinds(("DT", "NN", "VBZ"), ("NN", "NP", "S", "VP"), 3)
+    assert BracketKinds.from_json(json.loads(json.dumps(kinds._asdict()))) == kinds
+    for text in ("(NP the (NN dog ) )", "(NP (DT the ) dog )", "(NP the dog )"):
+        assert BracketKinds.of([*trees, text]).parts_of_speech == ()
 
 
 def test_a_limit_below_any_tree_leaves_an_output():

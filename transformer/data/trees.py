@@ -1,7 +1,8 @@
 """Constituency trees as the Penn Treebank writes them: `(S (NP (DT the) (NN dog)) (VP (VBZ barks)))`."""
 
+import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Union
 
 DEEPEST = 200
@@ -80,6 +81,49 @@ def linearised(tree: Tree) -> str:
     2015): `(S (NP (DT the ) (NN dog ) ) (VP (VBZ barks ) ) )`. A bracket without label is TOP. `read_tree`
     reads it."""
     return str(tree).replace("( ", f"({ROOT} ").replace(")", " )")
+
+
+class BracketKinds(NamedTuple):
+    """What the trees of a treebank have in common."""
+
+    parts_of_speech: tuple[str, ...]
+    """Labels of brackets around one word. Empty: words stand beside brackets or other words."""
+    phrases: tuple[str, ...]
+    """Labels of brackets around brackets."""
+    longest_chain: int
+    """The most brackets that open one after the other."""
+
+    @classmethod
+    def of(cls, trees: Iterable[str]) -> "BracketKinds":
+        """Those of linearised trees."""
+        parts, phrases, longest, are_alone = set[str](), set[str](), 0, True
+        for text in trees:
+            chain, tokens = 0, text.split()
+            for token, following in itertools.pairwise(tokens):
+                is_open = token.startswith("(")
+                chain = chain + 1 if is_open else 0
+                longest = max(longest, chain)
+                if is_open:
+                    (phrases if following.startswith("(") else parts).add(token[1:])
+                elif following[0] not in "()" or (token != ")" and following != ")"):
+                    are_alone = False
+        return cls(tuple(sorted(parts)) if are_alone else (), tuple(sorted(phrases)), longest)
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, object]) -> "BracketKinds":
+        """What `_asdict` wrote. Raises ValueError if it is something else."""
+        if content.keys() != set(cls._fields):
+            raise ValueError(f"its fields must be {', '.join(cls._fields)}")
+        longest = content["longest_chain"]
+        if type(longest) is not int or longest < 1:
+            raise ValueError("longest_chain must be a whole number above 0")
+        return cls(_labels(content["parts_of_speech"]), _labels(content["phrases"]), longest)
+
+
+def _labels(content: object) -> tuple[str, ...]:
+    if not isinstance(content, list) or not all(isinstance(label, str) for label in content):
+        raise ValueError("labels must be a list of texts")
+    return tuple(content)
 
 
 def with_words(text: str, words: Sequence[str]) -> str:

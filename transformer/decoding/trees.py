@@ -2,7 +2,9 @@
 
 Tokens are those of `transformer.data.trees.linearised`: a bracket with its label, such as `(NP`, a word, or
 `)`. The hook opens and closes one bracket around everything, leaves no bracket empty, and lets each word of
-the source follow the one before it. It knows how many tokens may follow, so a tree is always closed in time.
+the source follow the one before it. If the training trees have a part of speech around each word, outputs
+have too; and they open no more brackets in a row than those trees. It knows how many tokens may follow, so a
+tree is always closed in time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +16,11 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
+from transformer.data.trees import DEEPEST, BracketKinds
 from transformer.decoding.hooks import EqualByContent
 
 NO_WORD = -1
+ANY_BRACKETS = BracketKinds((), (), DEEPEST)
 
 
 class Progress(NamedTuple):
@@ -30,34 +34,46 @@ class Progress(NamedTuple):
     """How many of them have been output."""
     depth: Int[Array, "b *n"]
     """Of open brackets."""
-    opened: Bool[Array, "b *n"]
-    """Whether the last token opened one."""
+    chain: Int[Array, "b *n"]
+    """How many brackets the last tokens opened; 0 if the last token is none."""
+    last: Int[Array, "b *n"]
+    """The last token."""
 
 
 class WellFormedTrees(EqualByContent):
     """Allows trees over the words of the source, and forbids everything else.
 
-    Where the limit of an output is too short for any tree, which needs a bracket, the words and `)`, an
-    output may be no tree.
+    Where the limit of an output is too short for trees with parts of speech, they may lack them. Where it is
+    too short for any tree, which needs a bracket, the words and `)`, an output may be no tree.
 
     Args:
       source: the piece of each id of the source's vocabulary; empty for ids that are no words.
       target: that of each id of the target's.
       special: the special ids of both.
+      kinds: what outputs have in common with the training trees.
 
     Raises:
       ValueError: the target's vocabulary has no opening or no closing bracket.
     """
 
-    def __init__(self, source: Sequence[str], target: Sequence[str], special: SpecialIds) -> None:
-        super().__init__(tuple(source), tuple(target), astuple(special))
+    def __init__(
+        self,
+        source: Sequence[str],
+        target: Sequence[str],
+        special: SpecialIds,
+        kinds: BracketKinds = ANY_BRACKETS,
+    ) -> None:
+        super().__init__(tuple(source), tuple(target), astuple(special), kinds)
         opens = [piece.startswith("(") and len(piece) > 1 for piece in target]
         if ")" not in target or not any(opens):
             raise ValueError("the target's vocabulary has no brackets: it is not that of linearised trees")
         ids = {piece: index for index, piece in enumerate(target) if piece and not opens[index]}
         self._close = ids.pop(")")
-        self._opens = np.array(opens)
         self._eos = special.eos
+        self._opens = np.array(opens)
+        self._parts = np.array([piece[1:] in kinds.parts_of_speech for piece in target]) & self._opens
+        self._phrases = np.array([piece[1:] in kinds.phrases for piece in target]) & self._opens
+        self._longest = kinds.longest_chain
         forms = [ids.get(piece, special.unk) if piece else NO_WORD for piece in source]
         forms[special.unk] = special.unk
         self._forms = np.array(forms, np.int32)
@@ -68,30 +84,73 @@ class WellFormedTrees(EqualByContent):
         is_word = forms != NO_WORD
         words = jnp.take_along_axis(forms, jnp.argsort(~is_word, axis=1, stable=True), axis=1)
         zeros = jnp.zeros(len(words), jnp.int32)
-        return Progress(words, is_word.sum(axis=1).astype(jnp.int32), zeros, zeros, zeros > 0)
+        return Progress(words, is_word.sum(axis=1).astype(jnp.int32), zeros, zeros, zeros, zeros + self._eos)
 
     def filter(
         self, logits: Float[Array, "b n v"], state: Progress, steps_left: Int[Array, " b"]
     ) -> Float[Array, "b n v"]:
         """Only what continues a tree that can be completed."""
-        missing = state.num_words - state.position
-        has_begun = (state.depth > 0) | (state.position > 0)
-        is_complete = (state.depth == 0) & (missing == 0)
-        shortest = jnp.where(has_begun, missing + state.depth, missing + 2)
-        spare = steps_left[:, None] - 1 - jnp.where(is_complete, 0, shortest)
-        can_open = (missing > 0) & ((state.depth > 0) | ~has_begun)
-        can_open &= (spare >= 2) | (~has_begun & (spare >= 0))
-        can_close = (state.depth > 0) & ~state.opened & ((state.depth > 1) | (missing == 0))
-        can_be_word = (state.depth > 0) & (missing > 0)
-        vocabulary = jnp.arange(logits.shape[-1])
+        following = steps_left[:, None] - 2  # tokens after this one, without <eos>
+        allowed = self._in_any_bracket(state, following)
+        if self._parts.any():
+            tagged = self._in_parts_of_speech(state, following)
+            allowed = jnp.where(tagged.any(axis=-1, keepdims=True), tagged, allowed)
+        is_complete = (state.depth == 0) & (state.position == state.num_words) & (following >= -1)
+        allowed |= is_complete[..., None] & (jnp.arange(logits.shape[-1]) == self._eos)
+        return jnp.where(allowed | ~allowed.any(axis=-1, keepdims=True), logits, -jnp.inf)
+
+    def _in_any_bracket(self, state: Progress, following: Int[Array, "b 1"]) -> Bool[Array, "b n v"]:
+        """What leaves room for each missing word and the `)` of each open bracket."""
+        missing, depth = state.num_words - state.position, state.depth
+        spare = following - missing - depth
+        may_open = (missing > 0) & ((depth > 0) | (state.position == 0)) & (state.chain < self._longest)
+        return self._tokens(
+            state,
+            brackets=jnp.asarray(self._opens) & (may_open & (spare >= 1))[..., None],
+            word=(missing > 0) & (depth > 0) & (spare >= -1),
+            close=(state.chain == 0) & self._may_close(state) & (spare >= -1),
+        )
+
+    def _in_parts_of_speech(self, state: Progress, following: Int[Array, "b 1"]) -> Bool[Array, "b n v"]:
+        """What leaves room for each missing word with its part of speech, `(DT the )`, and for the `)` of
+        each open bracket."""
+        missing, depth, just_opened = state.num_words - state.position, state.depth, state.chain > 0
+        spare = following - 3 * missing - depth
+        opens, parts, phrases = (jnp.asarray(kind) for kind in (self._opens, self._parts, self._phrases))
+        after_word = (state.position > 0) & ~opens[state.last] & (state.last != self._close)
+        may_open = (missing > 0) & ((depth > 0) | (state.position == 0))
+        may_open &= jnp.where(just_opened, phrases[state.last], ~after_word)
+        phrase = may_open & (state.chain + 1 < self._longest) & (spare >= 1)
+        part = may_open & (state.chain < self._longest) & (spare >= -1) & ((depth > 0) | (missing == 1))
+        has_bracket = just_opened & parts[state.last] & ((depth > 1) | (missing == 1))
+        return self._tokens(
+            state,
+            brackets=(phrases & phrase[..., None]) | (parts & part[..., None]),
+            word=(missing > 0) & has_bracket & (spare >= -3),
+            close=~just_opened & self._may_close(state) & (spare >= -1),
+        )
+
+    @staticmethod
+    def _may_close(state: Progress) -> Bool[Array, "b n"]:
+        """Whether a bracket is open, and is not the outermost one while words are missing."""
+        return (state.depth > 0) & ((state.depth > 1) | (state.position == state.num_words))
+
+    def _tokens(
+        self,
+        state: Progress,
+        brackets: Bool[Array, "b n v"],
+        word: Bool[Array, "b n"],
+        close: Bool[Array, "b n"],
+    ) -> Bool[Array, "b n v"]:
+        """These brackets, and where they are allowed, the next word of the source and `)`."""
         position = jnp.minimum(state.position, state.words.shape[-1] - 1)[..., None]
-        word = jnp.take_along_axis(state.words, position, axis=-1)
-        is_allowed = jnp.asarray(self._opens) & can_open[..., None]
-        is_allowed |= (vocabulary == self._close) & can_close[..., None]
-        is_allowed |= (vocabulary == word) & can_be_word[..., None]
-        is_allowed |= (vocabulary == self._eos) & is_complete[..., None]
-        is_impossible = (spare < 0)[..., None] | ~is_allowed.any(axis=-1, keepdims=True)
-        return jnp.where(is_allowed | is_impossible, logits, -jnp.inf)
+        next_word = jnp.take_along_axis(state.words, position, axis=-1)
+        tokens = jnp.arange(brackets.shape[-1])
+        return (
+            brackets
+            | ((tokens == next_word) & word[..., None])
+            | ((tokens == self._close) & close[..., None])
+        )
 
     def advance(self, tokens: Int[Array, "b n"], state: Progress) -> Progress:
         """The tree after these tokens."""
@@ -101,5 +160,6 @@ class WellFormedTrees(EqualByContent):
         return state._replace(
             position=jnp.minimum(state.position + is_word, state.num_words),
             depth=jnp.maximum(state.depth + opened - closed, 0),
-            opened=opened,
+            chain=jnp.where(opened, state.chain + 1, 0),
+            last=tokens,
         )

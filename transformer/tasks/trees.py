@@ -2,15 +2,22 @@
 
 import functools
 import itertools
+import json
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, replace
+from pathlib import Path
+from typing import Self
 
-from transformer.data.corpus import Records
+from transformer.config import Config
+from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.trees import Tree, read_tree, with_words
+from transformer.data.features.trained import Tokenizers
+from transformer.data.trees import BracketKinds, Tree, read_tree, with_words
 from transformer.decoding.scores import SearchResult
-from transformer.decoding.trees import WellFormedTrees
+from transformer.decoding.trees import ANY_BRACKETS, WellFormedTrees
 from transformer.runtime.errors import UserError
+from transformer.runtime.files import parse_object, read_text, write_whole
 from transformer.tasks.exhibit import Exhibits, ReportSample, TreePicture
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.metrics.bracketing import (
@@ -29,6 +36,7 @@ from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Steering
 from transformer.tasks.text_to_text import TextToText
 
+FILE = "brackets.json"
 WIDEST = 14
 """The most words of a tree in a report."""
 
@@ -39,6 +47,39 @@ class Trees(Exhibits, TextToText):
     criterion = BRACKETING_F1
     needs_steps = "--data.task trees"
     shows_attention = False
+    learned = "vocabulary and brackets"
+    brackets: BracketKinds = ANY_BRACKETS
+    """What the training trees have in common; for runs of earlier versions, nothing."""
+
+    def learn(self, corpus: Corpus, progress: Progress = silent) -> None:
+        """The kinds of brackets of the training text."""
+        records = corpus.splits["train"]
+        trees = (record[1] for record in progress("reading the trees", records, len(records)))
+        self.brackets = BracketKinds.of(trees)
+
+    @classmethod
+    def load(cls, config: Config, folder: Path) -> Self:
+        """Also with brackets.json."""
+        task = super().load(config, folder)
+        path = folder / FILE
+        if os.path.lexists(path):
+            try:
+                task.brackets = BracketKinds.from_json(parse_object(read_text(path)))
+            except (OSError, ValueError, RecursionError) as error:
+                raise UserError(f"{path} is damaged: {error}") from error
+        return task
+
+    def again(self, config: Config, tokenizers: Tokenizers) -> Self:
+        """Also with these brackets."""
+        task = super().again(config, tokenizers)
+        task.brackets = self.brackets
+        return task
+
+    def save(self, folder: Path) -> None:
+        """Also writes the kinds of brackets."""
+        super().save(folder)
+        content = json.dumps(self.brackets._asdict(), ensure_ascii=False, indent=1)
+        write_whole(folder / FILE, content + "\n")
 
     def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
         """Also that outputs are trees over the words of the source, if tokens are words and brackets."""
@@ -53,7 +94,7 @@ class Trees(Exhibits, TextToText):
             return None
         source, target = (self._words(tokenizer) for tokenizer in self.tokenizers)
         try:
-            return WellFormedTrees(source, target, self.special)
+            return WellFormedTrees(source, target, self.special, self.brackets)
         except ValueError as error:
             raise UserError(f"--data.task trees: {error}") from None
 

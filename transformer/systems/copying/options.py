@@ -105,7 +105,13 @@ def _pointing(task: str, language: str) -> Config:
 def _without_pointer(base: Config) -> Config:
     """The Transformer of the same sizes, which has only the words of its vocabulary."""
     config = of_system(base, "transformer", TransformerConfig)
-    return replace(config, data=replace(text_data(base), tokenizer="word"))
+    return replace(config, data=replace(text_data(config), tokenizer="word"))
+
+
+def _with_pointer(base: Config) -> Config:
+    """The pointer-generator of the same sizes. Its vocabulary has whole words, so that it can copy others."""
+    config = of_system(base, "copying", CopyingConfig)
+    return replace(config, data=replace(text_data(config), tokenizer="open-word"))
 
 
 _GROUP, _SYSTEMS = "copying", ("copying",)
@@ -125,5 +131,11 @@ OPTIONS = Options(
             "CopyNet (Gu et al. 2016)", {"model.output": "copynet", "model.once": False}, _GROUP, _SYSTEMS
         ),
         "plain": Variant("no pointer", group=_GROUP, systems=_SYSTEMS, change=_without_pointer),
+        "copying": Variant(
+            "pointer-generator (See et al. 2017)",
+            group=_GROUP,
+            systems=("transformer",),
+            change=_with_pointer,
+        ),
     },
 )
