@@ -32,17 +32,20 @@ def cpu_seconds() -> float:
     return used.ru_utime + used.ru_stime
 
 
-def trained(work: Path, name: str, seed: int, options: Sequence[str] = ()) -> dict[str, Any]:
-    """Trains a preset with some options, or finishes its training.
+def trained(
+    work: Path, name: str, seed: int, options: Sequence[str] = (), run_name: str = ""
+) -> dict[str, Any]:
+    """Trains a preset with some options, or finishes its training. The run directory is `run_name` in `work`,
+    or has the names of preset and seed.
 
     Returns:
       Its test scores by title, its curve of (update, first validation score), its CPU seconds (None if an
       earlier command did a part of the training), and the title of the first score.
     """
-    run_dir = work / f"{name}-{seed}"
+    run_dir = work / (run_name or f"{name}-{seed}")
     command = [sys.executable, str(ROOT / "train.py"), name, "--run-dir", str(run_dir)]
     whole, before = not run_dir.exists(), cpu_seconds()
-    with (work / f"{name}-{seed}.log").open("a") as log:
+    with run_dir.with_name(f"{run_dir.name}.log").open("a") as log:
         ended = subprocess.run([*command, "--training.seed", str(seed), *options], stdout=log, stderr=log)
     if ended.returncode:
         raise RuntimeError(f"the training ended with an error: see {log.name}")

@@ -128,8 +128,9 @@ class DecodeArguments:
     """Language models: the output ends before the first of these strings, in which a backslash and an n are a
     line break."""
     stream: bool = False
-    """Language models: show the output while it grows, by greedy search or sampling. It may be longer than
-    any search: --extra-length 0 continues until the model ends the document."""
+    """Show the output while it grows. Translations, by models with --model.wait-k: translate words as they
+    arrive. Language models: by greedy search or sampling; the output may be longer than any search, and
+    --extra-length 0 continues until the model ends the document."""
     explore: Path | None = None
     """Write an interactive page to this file instead of translations: attention and beam search of the first
     five sentences; of runs that hear or speak, attention and sound of the first five lines."""

@@ -1,7 +1,9 @@
 """What decode.py reads: a file, or standard input, whose lines are decoded while others are being typed."""
 
 import contextlib
+import itertools
 import os
+import re
 import select
 import sys
 from collections.abc import Iterator
@@ -120,6 +122,42 @@ def standard_input(patient: bool = False) -> Iterator[str | None]:
 
 
 def _arriving(patient: bool) -> Iterator[bytes | None]:
+    """The lines of standard input."""
+    rest = bytearray()
+    for read in _chunks(patient):
+        if read is None:
+            yield None
+            continue
+        rest += read
+        if b"\n" in read:
+            *whole, rest = rest.split(b"\n")
+            yield from map(bytes, whole)
+    if rest:
+        yield bytes(rest)
+
+
+def arriving_words() -> Iterator[str]:
+    """The words of standard input, each as soon as a space follows it, and "" where a line ends.
+
+    Raises:
+      UserError: standard input is closed, or a word is not UTF-8.
+    """
+    from transformer.data.sources.text_files import text_of
+
+    rest, number = b"", 1
+    for read in itertools.chain(_chunks(patient=True), [b" "]):
+        *words, rest = re.split(rb"[ \t\r]", rest + (read or b"").replace(b"\n", b" \n "))
+        for word in filter(None, words):
+            try:
+                text = text_of(word, number)
+            except UnicodeDecodeError as error:
+                raise UserError(f"standard input, line {number}: not UTF-8; convert it first") from error
+            number += not text
+            yield text
+
+
+def _chunks(patient: bool) -> Iterator[bytes | None]:
+    """Standard input as it arrives, and None whenever nothing does for a moment, unless `patient`."""
     if sys.stdin is None:
         raise UserError("standard input is closed: name a file with --input")
     try:
@@ -129,17 +167,10 @@ def _arriving(patient: bool) -> Iterator[bytes | None]:
         return
     if os.isatty(descriptor):
         print("one line at a time; Ctrl-D to end", file=sys.stderr, flush=True)
-    rest = bytearray()
     while True:
         if not patient and not select.select([descriptor], [], [], PAUSE)[0]:
             yield None
-            continue
-        read = os.read(descriptor, 2**16)
-        if not read:
-            break
-        rest += read
-        if b"\n" in read:
-            *whole, rest = rest.split(b"\n")
-            yield from map(bytes, whole)
-    if rest:
-        yield bytes(rest)
+        elif read := os.read(descriptor, 2**16):
+            yield read
+        else:
+            return

@@ -128,8 +128,18 @@ class Translations(Texts):
     """Translations as text, with scores, or as JSON."""
 
     does = "translates text"
-    uses = OF_TRANSLATIONS
+    uses = (*OF_TRANSLATIONS, "stream")
     instead: ClassVar = {"language": "languages of texts are --source-language and --target-language"}
+
+    @classmethod
+    def write_file(cls, arguments: DecodeArguments) -> bool:
+        """With --stream: text that is translated while it arrives."""
+        if arguments.stream:
+            from transformer.cli.simultaneous import translate_arriving
+
+            cls.refuse_unused(arguments)
+            translate_arriving(arguments)
+        return arguments.stream
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Translator:
         """The model, and those that re-rank its hypotheses."""

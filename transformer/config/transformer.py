@@ -126,6 +126,11 @@ class StackConfig(ModelConfig):
         return self
 
     @property
+    def encodes_causally(self) -> bool:
+        """Whether the state of a source token depends on no later ones."""
+        return False
+
+    @property
     def is_relative(self) -> bool:
         """Whether attention depends on distances, and not on positions."""
         return self.positions in ("rotary", "alibi", "relative", "buckets")
@@ -244,6 +249,9 @@ class TransformerConfig(StackConfig):
     """Deviation of the noise on the energies of monotonic attention in training."""
     monotonic_offset: float = 0.0
     """Initial offset of the energies of monotonic attention: the lower, the further a step goes at first."""
+    wait_k: Annotated[int, Range(1, LARGEST)] | None = None
+    """Simultaneous translation (wait-k, Ma et al. 2019): the encoder is causal, and token t of the output
+    attends to the first K + t - 1 tokens of the source only. None: it attends to the whole source."""
     source_end: bool = True
     """Attend to the </s> of the source. Without it a source has none, as in OpenNMT."""
     cross_view: Literal["last", "soft-sum", "layer-wise", "coarse-to-fine"] = "last"
@@ -251,6 +259,7 @@ class TransformerConfig(StackConfig):
     soft-sum: a learned mean of all layers; layer-wise: the layer at its own height; coarse-to-fine: the
     layers from the last, for the first decoder layer, to the first."""
 
+    PARAMETER_FREE = (*StackConfig.PARAMETER_FREE, "wait_k")
     AUTOREGRESSIVE: ClassVar[bool] = True
     """Whether the decoder predicts a token from those before it."""
 
@@ -258,10 +267,26 @@ class TransformerConfig(StackConfig):
         super().__post_init__()
         if self.location_width % 2 == 0:
             raise UserError("--model.location-width must be odd: the filters are centred")
+        if self.wait_k is not None:
+            self._check_waiting()
         if self.decoder_recurrence != "none":
             self._check_recurrence()
         if self.encoder_stack != SAME:
             self._check_encoder()
+
+    def _check_waiting(self) -> None:
+        """Raises UserError for a model that reads other inputs than tokens, or all of them."""
+        if type(self) is not TransformerConfig:
+            raise UserError(
+                "--model.wait-k is for system transformer: others read the whole input; leave it out"
+            )
+        if self.cross_mechanism in ("location", "monotonic"):
+            raise UserError(
+                f"--model.wait-k: --model.cross-mechanism {self.cross_mechanism} decides by itself where it "
+                "attends; leave one of them out"
+            )
+        if self.of_encoder.mechanism == "linear":
+            raise UserError("--model.wait-k: linear attention of the encoder reads the whole source")
 
     def _check_recurrence(self) -> None:
         """Raises UserError for a decoder that cannot have it, and for options of self-attention."""
@@ -301,6 +326,10 @@ class TransformerConfig(StackConfig):
             return self
         overrides = {name: value for name, value in vars(self.encoder_stack).items() if value is not None}
         return replace(self, encoder_stack=SAME, decoder_recurrence="none", **overrides)
+
+    @property
+    def encodes_causally(self) -> bool:
+        return self.wait_k is not None
 
     @property
     def longest_source(self) -> int | None:

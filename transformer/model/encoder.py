@@ -1,5 +1,7 @@
 """The encoder of the Transformer (section 3.1, the left half of Figure 1)."""
 
+from dataclasses import replace
+
 import flax.linen as nn
 import jax.numpy as jnp
 from flax import struct
@@ -53,9 +55,8 @@ class TransformerEncoder(EncoderDecoder):
     ) -> Memory:
         """The encoder stack. With `every_layer` the memory has the output of each layer."""
         source_mask = self.source_mask(source)
-        mask = Mask(keys=source_mask, window=self.config.window)
-        if segments is not None:
-            mask = Mask(segments=(segments, segments), window=self.config.window)
+        mask = Mask(keys=source_mask) if segments is None else Mask(segments=(segments, segments))
+        mask = replace(mask, window=self.config.window, causal=self.config.encodes_causally)
         return self.encode_embedded(
             self.source_embedding(source),
             source_mask,

@@ -93,6 +93,9 @@ class Transformer(TransformerEncoder):
             self_mask = replace(self_mask, segments=(target_segments, target_segments))
             cross_mask = Mask(segments=(target_segments, source_segments))
             positions = positions_in(target_segments)
+        if self.config.wait_k is not None:
+            sources = jnp.arange(memory.mask.shape[1]) if segments is None else positions_in(segments[0])
+            cross_mask = replace(cross_mask, pairs=self.has_arrived(sources, positions))
         embedded = self.embed_target(target) if embedded is None else embedded
         target_mask = target != self.config.special.pad
         x = self.target_positions(embedded, positions, deterministic, target_mask)
@@ -100,6 +103,13 @@ class Transformer(TransformerEncoder):
         for layer, views in zip(self.decoder, self.views(memory), strict=True):
             x = layer(x, target_mask, views, self_mask, cross_mask, positions, deterministic, shared_scores)
         return self.decoder_norm(x, target_mask, deterministic) if self.config.normalizes_output else x
+
+    def has_arrived(self, sources: Int[Array, "*b s"], targets: Int[Array, "*b t"]) -> Bool[Array, "#b t s"]:
+        """Whether a source token has arrived when a target token is predicted (wait-k, Ma et al. 2019, Eq.
+        5), by their positions from 0."""
+        assert self.config.wait_k is not None
+        arrived = sources[..., None, :] < targets[..., :, None] + self.config.wait_k
+        return arrived if arrived.ndim == 3 else arrived[None]
 
     def decoder_mask(self, target: Int[Array, "b t"]) -> Mask:
         """The mask of the decoder's self-attention."""
@@ -144,6 +154,9 @@ class Transformer(TransformerEncoder):
         one_layer = DecoderLayer(self.config, parent=None)
         shared = replace(cache, layers=(), source=())
         sources, source_mask = cache.source
+        if self.config.wait_k is not None:
+            source_positions = jnp.arange(source_mask.shape[1])[None]
+            source_mask &= self.has_arrived(source_positions, cache.positions[:, None])[:, 0]
         layers = []
         for layer, layer_cache, source in zip(self.decoder, cache.layers, sources, strict=True):
             x, layer_cache = _traced_once(

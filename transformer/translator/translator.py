@@ -32,6 +32,7 @@ from transformer.translator.ensemble import ensemble_of
 from transformer.translator.lengths import bucket_of, of_any_length, padded, within_positions
 from transformer.translator.scoring import scored, without_start
 from transformer.translator.search_outputs import Extras
+from transformer.translator.simultaneous import SimultaneousTranslator
 from transformer.translator.targets import Target, ids_of_targets
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
@@ -48,7 +49,7 @@ def translation_of(run: Run) -> TextToText:
     return run.task
 
 
-class Translator(Decoder[TextToText], Chooser, DocumentTranslator):
+class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentTranslator):
     """A trained model that translates. Threads may share it. See `Decoder` for batches and programs.
 
     Args:

@@ -217,10 +217,11 @@ def undescribed(options: dict[str, Any], model: TransformerConfig) -> list[str]:
 
 
 def _differences(model: TransformerConfig, stored: TransformerConfig, prefix: str) -> Iterator[str]:
+    free = {*model.PARAMETER_FREE} - {"wait_k"}  # which changes what is read
     for name in (field.name for field in fields(model)):
         two = [getattr(_resolved(config), name) for config in (model, stored)]
         is_zero_bias = name in ("attention_bias", "output_bias") and not two[0]
-        if two[0] == two[1] or name in _NEUTRAL or name in model.PARAMETER_FREE or is_zero_bias:
+        if two[0] == two[1] or name in _NEUTRAL or name in free or is_zero_bias:
             continue
         if _ONLY_WITH.get(name, model.positions) == model.positions:
             yield f"{prefix}{name.replace('_', '-')} {two[0]}"
