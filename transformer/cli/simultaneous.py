@@ -28,8 +28,8 @@ def translate_arriving(arguments: DecodeArguments) -> None:
     translator = Translator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     translator = translator.between(arguments.source_language, arguments.target_language)
     those_of_run = vars(translator.config.decoding)
-    given = vars(arguments.decoding).items()
-    options = {name: value for name, value in given if value != those_of_run.get(name)}
+    every = vars(arguments.decoding).items()
+    options = {name: value for name, value in every if value != those_of_run.get(name)}
     translator.waits_for(**options)
     arriving = _words(arguments)
     for first in arriving:
