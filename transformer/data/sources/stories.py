@@ -3,7 +3,7 @@
     Anna went to the kitchen. Anna took the ball. Paul moved to the garden. Anna went to the park.
     Where is the ball?        the park
 
-Persons move, take objects, put them down and give them away. Stories have four to eight sentences. The answer
+Persons move, take objects, put them down and give them away. Stories have two to eight sentences. The answer
 is a place, a person, "nobody" if an object lies where it was put down, or "unknown" if the story does not
 say: a word that a model can output like any other.
 """
@@ -22,7 +22,7 @@ GOES = ("went to the {}", "moved to the {}", "travelled to the {}", "walked to t
 TAKES = ("took the {}", "picked up the {}", "grabbed the {}")
 DROPS = ("put down the {}", "dropped the {}", "left the {} there")
 GIVES = ("gave the {} to {}", "handed the {} to {}")
-LENGTHS = range(4, 9)
+LENGTHS = range(2, 9)
 UNKNOWN = "unknown"
 NOBODY = "nobody"
 UNANSWERABLE = 0.15

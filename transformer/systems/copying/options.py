@@ -33,6 +33,8 @@ class CopyingConfig(TransformerConfig):
     """Weight of the coverage loss, which counts attention paid twice (See et al. 2017, Eq. 12).
     0: none."""
 
+    PARAMETER_FREE = (*TransformerConfig.PARAMETER_FREE, "coverage_weight")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.once and self.output != "pointer":

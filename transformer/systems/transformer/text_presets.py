@@ -97,7 +97,7 @@ TEXT_PRESETS = {
     "answering": Preset(
         text_config(
             _data("stories", "answers", "question story", "answer", 80, max_target_length=6),
-            2400,
+            3000,
             6,
             d_model=64,
             positions="rotary",
@@ -116,7 +116,7 @@ TEXT_PRESETS = {
                 tokenizer="unigram",
                 max_target_length=24,
             ),
-            1200,
+            1000,
             24,
             positions="rotary",
         ),
