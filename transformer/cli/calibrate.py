@@ -34,6 +34,10 @@ class CalibrateArguments:
     """Usual text, a sentence a line. Default: the validation text of the run, with its references."""
     reference: Path | None = None
     """Its translations by people, line by line."""
+    source_language: str | None = None
+    """Code of the source language, for a model of many languages. Default: the one of the run."""
+    target_language: str | None = None
+    """Code of the target language."""
     sentences: Annotated[int, Range(1, LONGEST)] = 500
     """Of it that are translated."""
     false_alarms: Annotated[float, Range(0.0, 1.0)] = 0.005
@@ -54,25 +58,35 @@ def _calibrate(command_line: list[str]) -> None:
     arguments = parse(CalibrateArguments, command_line, "calibrate")
     check_local(arguments.run_dir, "the run directory")
     from transformer.runs.run import Run
+    from transformer.tasks.requests import TranslationRequest
+    from transformer.tasks.vocabularies import SIDES
     from transformer.translator.confidence import FILE
     from transformer.translator.documents.document import can_translate
     from transformer.translator.documents.suspicion import FILE as LIMITS_FILE
     from transformer.translator.translator import Translator, translation_of
 
     run = Run(arguments.run_dir)
-    task = translation_of(run)
+    task, languages = translation_of(run), (arguments.source_language, arguments.target_language)
+    if any(languages):
+        task = task.between(*languages)
+    for side in range(len(SIDES)):  # refuses what needs a language and has none
+        task.start(TranslationRequest(""), side)
     records = _records(arguments, run, task.data.context)
     references = [task.shown(record, "")[1] for record in records]
     is_referenced = any(references)
     has_limits = can_translate(task)
     if arguments.reference:
         run.system.required("scores")
+        if not is_referenced:
+            raise UserError(
+                f"{arguments.reference}: no sentence of {arguments.input} has a translation there"
+            )
     if not has_limits and not (is_referenced and run.system.scores):
         raise UserError(
             f"{run.name}: there is nothing to learn of a run that does not translate without scores and "
             "references of its outputs"
         )
-    translator = Translator.load(run.path)
+    translator = Translator.load(run.path).between(*languages)
     watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
     last, file = "", LIMITS_FILE
     calibration = None
@@ -108,7 +122,9 @@ def _records(arguments: CalibrateArguments, run: "Run", context: int) -> "list[S
         records = pairs_in_context(((line, "") for line in read_lines(arguments.input)), context)
     else:
         try:
-            records = iter(run.system.task.open_corpus(run.config).splits["validation"])
+            splits = run.system.task.open_corpus(run.config).splits
+            languages = arguments.source_language, arguments.target_language
+            records = (record for record in splits["validation"] if _is_in(record, languages))
         except UserError as error:
             raise UserError(f"the validation text of {run.name} is not here: give --input") from error
     filled = (record for record in records if has_text(record[0]))
@@ -116,6 +132,14 @@ def _records(arguments: CalibrateArguments, run: "Run", context: int) -> "list[S
     if not chosen:
         raise UserError(f"{arguments.input or run.name}: there is no sentence to learn from")
     return chosen
+
+
+def _is_in(record: "Sentence", languages: tuple[str | None, str | None]) -> bool:
+    """Whether a record is in these languages of source and target. None: any."""
+    from transformer.tasks.requests import languages_of
+
+    pairs = zip(languages_of(record), languages, strict=True)
+    return all(code is None or language in (None, code) for language, code in pairs)
 
 
 def _confidence(
