@@ -38,7 +38,7 @@ def test_the_command_is_short_and_runs():
     long = "It's " + "very " * 900 + "long."
     for texts, expected in (
         ([long, "A dog."], "A dog."),
-        (["", long, "long " * 999], long[: 5 + 58 * 5].strip()),
+        (["", long, "long " * 999], long[:299]),
         (["字" * 900], "字" * 300),
         (["", ""], None),
     ):

@@ -58,8 +58,8 @@ class Lines(ABC):
         return f"echo {shlex.quote(line)} | {decode}" if line else ""
 
     def short_example(self, records: Iterable[Record], decode: str) -> str:
-        """As `example_command`, of one of the first `CANDIDATES` records: if possible, of one whose line is not
-        too long.
+        """As `example_command`, of one of the first `CANDIDATES` records: of one with a short line, if there
+        is one.
 
         Args:
           records: examples.
