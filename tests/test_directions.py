@@ -380,7 +380,9 @@ def test_limits_are_learned_of_a_direction(learned, tmp_path, monkeypatch, capfd
     run = shutil.copytree(learned, tmp_path / "run")
     monkeypatch.setattr("sys.argv", ["calibrate", str(run), "--target-language", "back"])
     assert calibrate_main() == 0
-    assert "limits of 12 translations" in capfd.readouterr().out
+    printed = capfd.readouterr().out
+    assert "limits of 12 translations" in printed
+    assert printed.splitlines()[-1].endswith(" --target-language back")
     monkeypatch.setattr("sys.argv", ["calibrate", str(run)])
     assert calibrate_main() == 2
     assert "give --target-language, such as back" in " ".join(capfd.readouterr().err.split())

@@ -87,6 +87,8 @@ def _calibrate(command_line: list[str]) -> None:
             "references of its outputs"
         )
     translator = Translator.load(run.path).between(*languages)
+    named = zip(SIDES, languages, strict=True)
+    options = [word for side, code in named if code for word in (f"--{side}-language", code)]
     watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
     last, file = "", LIMITS_FILE
     calibration = None
@@ -99,12 +101,12 @@ def _calibrate(command_line: list[str]) -> None:
         if has_limits:
             limits.write(run.path)
             print(f"Written to {run.name}/{LIMITS_FILE}: limits of {counted(len(records), 'translation')}")
-            last = command("decode", run.name, "--document", "FILE.md")
+            last = command("decode", run.name, "--document", "FILE.md", *options)
         if calibration:
             file = FILE
             calibration.confidence.write(run.path)
             print(f"Written to {run.name}/{FILE}: {_described(calibration)}")
-            last = command("decode", run.name, "--format", "json", "--word-confidences")
+            last = command("decode", run.name, "--format", "json", "--word-confidences", *options)
     except OSError as error:
         raise UserError(f"cannot write {run.name}/{file}: {error.strerror}") from error
     print(f"Try: {last}")
