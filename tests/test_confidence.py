@@ -1,6 +1,7 @@
 """The confidence of words: its labels, measures and fit against other ways to compute them, and how it
 travels from `transformer calibrate` to JSON, a server and the explorer."""
 
+import dataclasses
 import errno
 import itertools
 import json
@@ -321,6 +322,20 @@ def test_calibrate_refuses_what_it_cannot_learn_from(run, tmp_path, monkeypatch,
     (run / FILE).mkdir()
     assert run_calibrate(monkeypatch, *asked) == 2
     assert f"{FILE} is damaged: Is a directory; delete it, and make it again" in capsys.readouterr().err
+
+
+def test_a_run_that_does_not_translate_learns_confidence_alone(tmp_path, monkeypatch, capsys) -> None:
+    plain = small_translator()
+    data = dataclasses.replace(plain.config.data, task="summaries")
+    config = dataclasses.replace(plain.config, data=data)
+    run = stored(Translator(config, plain.variables, plain.tokenizers), tmp_path / "run")
+    (tmp_path / "in").write_text("red\ncat\n")
+    asked = [run, "--input", tmp_path / "in"]
+    assert run_calibrate(monkeypatch, *asked) == 2
+    assert "does not translate, so only the confidence of its words can be learned" in capsys.readouterr().err
+    asked += ["--reference", tmp_path / "in"]
+    assert run_calibrate(monkeypatch, *asked, "--false-alarms", 0.1) == 2
+    assert "--false-alarms: " in capsys.readouterr().err
 
 
 # The pages

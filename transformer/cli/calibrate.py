@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from transformer.translator.translator import Translator
 
 
+FALSE_ALARMS = 0.005
+
+
 @dataclass(frozen=True)
 class CalibrateArguments:
     """Learn when a translation is suspicious (RUN/limits.json, for `decode.py --document`): what is rare
@@ -40,7 +43,7 @@ class CalibrateArguments:
     """Code of the target language."""
     sentences: Annotated[int, Range(1, LONGEST)] = 500
     """Of it that are translated."""
-    false_alarms: Annotated[float, Range(0.0, 1.0)] = 0.005
+    false_alarms: Annotated[float, Range(0.0, 1.0)] = FALSE_ALARMS
     """Share of these that each sign may flag."""
 
     def __post_init__(self) -> None:
@@ -75,17 +78,17 @@ def _calibrate(command_line: list[str]) -> None:
     references = [task.shown(record, "")[1] for record in records]
     is_referenced = any(references)
     has_limits = can_translate(task)
-    if arguments.reference:
+    if needs_confidence := bool(arguments.reference) or not has_limits:
         run.system.required("scores")
-        if not is_referenced:
-            raise UserError(
-                f"{arguments.reference}: no sentence of {arguments.input} has a translation there"
-            )
-    if not has_limits and not (is_referenced and run.system.scores):
+    if arguments.reference and not is_referenced:
+        raise UserError(f"{arguments.reference}: no sentence of {arguments.input} has a translation there")
+    if not has_limits and not is_referenced:
         raise UserError(
-            f"{run.name}: there is nothing to learn of a run that does not translate without scores and "
-            "references of its outputs"
+            f"{run.name} does not translate, so only the confidence of its words can be learned: give "
+            "--reference"
         )
+    if not has_limits and arguments.false_alarms != FALSE_ALARMS:
+        raise UserError(f"--false-alarms: {run.name} does not translate, so it has no limits; leave it out")
     translator = Translator.load(run.path).between(*languages)
     named = zip(SIDES, languages, strict=True)
     options = [word for side, code in named if code for word in (f"--{side}-language", code)]
@@ -93,7 +96,7 @@ def _calibrate(command_line: list[str]) -> None:
     last, file = "", LIMITS_FILE
     calibration = None
     if is_referenced and run.system.scores:
-        calibration = _confidence(translator, records, references, watch, arguments.reference is not None)
+        calibration = _confidence(translator, records, references, watch, needs_confidence)
     if has_limits:
         sources = [record[0] for record in records]
         limits = translator.usual_limits(sources, arguments.false_alarms)
