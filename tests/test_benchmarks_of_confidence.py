@@ -1,5 +1,6 @@
 """The study of word confidence: the whole of it on a tiny run, and the probabilities that it compares."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def test_probabilities_under_dropout(finished: Path) -> None:
     assert (drawn.var(axis=0) > 0).any()
     np.testing.assert_array_equal(drawn, study.under_dropout(translator, sources, outputs, 3))
     translator.model = translator.model.clone(
-        config=translator.config.model.__class__(**{**vars(translator.config.model), "dropout": 0.0})
+        config=dataclasses.replace(translator.config.model, dropout=0.0)
     )
     plain = study.under_dropout(translator, sources, outputs, 1)
     np.testing.assert_allclose(plain[0], study.features_of(outputs)[:, 0], atol=1e-5)
@@ -54,7 +55,15 @@ def test_the_whole_study(finished, tmp_path, monkeypatch, capsys) -> None:
 
 def test_a_run_without_dropout_is_refused(finished, tmp_path, monkeypatch) -> None:
     translator = Translator.load(finished)
-    monkeypatch.setattr(translator, "model", None)
+    model = dataclasses.replace(translator.config.model, dropout=0.0)
+    translator.config = dataclasses.replace(translator.config, model=model)
     monkeypatch.setattr(study.Translator, "load", lambda path: translator)
     with pytest.raises(UserError, match="a Transformer that was trained with dropout"):
         study.main([str(finished), "--validation", "a", "b", "--test", "a", "b"])
+
+
+def test_a_text_without_pairs_is_refused(finished, tmp_path) -> None:
+    (tmp_path / "empty").write_text("\n")
+    empty = [str(tmp_path / "empty")] * 2
+    with pytest.raises(UserError, match="--validation: .*empty has no sentence with a reference"):
+        study.main([str(finished), "--validation", *empty, "--test", *empty])

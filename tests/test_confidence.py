@@ -1,6 +1,8 @@
 """The confidence of words: its labels, measures and fit against other ways to compute them, and how it
 travels from `transformer calibrate` to JSON, a server and the explorer."""
 
+import dataclasses
+import errno
 import itertools
 import json
 import math
@@ -19,8 +21,10 @@ from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.decode_lines import decode_lines
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.metrics.calibration import area_under_curve, calibration_error, right_words
+from transformer.translator import confidence
 from transformer.translator.calibration import calibrated, labels_of, scored_outputs
 from transformer.translator.confidence import FEATURES, FILE, RIDGE, Confidence, word_features, words_of
+from transformer.translator.documents import suspicion
 from transformer.translator.explorer import explore
 
 SOURCES = ["red green blue", "cat", "dog bird runs", "blue cat sings", "green dog"]
@@ -174,7 +178,9 @@ def test_a_damaged_file_is_refused(tmp_path: Path, change, message: str) -> None
     CONFIDENCE.write(tmp_path)
     assert Confidence.read(tmp_path) == CONFIDENCE
     (tmp_path / FILE).write_text(change((tmp_path / FILE).read_text()))
-    with pytest.raises(UserError, match=rf"{FILE} is damaged: .*{message}.*; make it again") as error:
+    with pytest.raises(
+        UserError, match=rf"{FILE} is damaged: .*{message}.*; delete it, and make it again"
+    ) as error:
         Confidence.read(tmp_path)
     assert "\n" not in str(error.value)
 
@@ -282,6 +288,54 @@ def test_commands_refuse_in_a_sentence(run, tmp_path, monkeypatch, capsys) -> No
     lines.write_text("\n \n")
     assert run_calibrate(monkeypatch, run, "--input", lines) == 2
     assert "there is no sentence to learn from" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["limits.json", "confidence.json"])
+def test_a_file_that_cannot_be_written_is_named(name, run, tmp_path, monkeypatch, capsys) -> None:
+    run = Path(shutil.copytree(run, tmp_path / "run"))
+    for file, text in ("in", "red\ncat\n"), ("right", "red\nnever\n"):
+        (tmp_path / file).write_text(text)
+
+    def full(path: Path, content: str) -> None:
+        if path.name == name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        path.write_text(content)
+
+    for module in suspicion, confidence:
+        monkeypatch.setattr(module, "write_whole", full)
+    monkeypatch.setattr(Confidence, "fitted", classmethod(lambda *_: CONFIDENCE))
+    asked = [run, "--input", tmp_path / "in", "--reference", tmp_path / "right"]
+    assert run_calibrate(monkeypatch, *asked) == 2
+    assert f"cannot write {run}/{name}: No space left on device" in capsys.readouterr().err
+
+
+def test_calibrate_refuses_what_it_cannot_learn_from(run, tmp_path, monkeypatch, capsys) -> None:
+    run = Path(shutil.copytree(run, tmp_path / "run"))
+    (tmp_path / "in").write_text("red\ncat\n")
+    (tmp_path / "empty").write_text("\n\n")
+    asked = [run, "--input", tmp_path / "in"]
+    assert run_calibrate(monkeypatch, *asked, "--reference", tmp_path / "empty") == 2
+    assert "empty: no sentence of" in capsys.readouterr().err
+    assert run_calibrate(monkeypatch, *asked, "--target-language", "de") == 2
+    assert "--target-language: the texts of this model begin with no code" in capsys.readouterr().err
+    assert not list(run.glob("*.json"))[1:]  # nothing but its config
+    (run / FILE).mkdir()
+    assert run_calibrate(monkeypatch, *asked) == 2
+    assert f"{FILE} is damaged: Is a directory; delete it, and make it again" in capsys.readouterr().err
+
+
+def test_a_run_that_does_not_translate_learns_confidence_alone(tmp_path, monkeypatch, capsys) -> None:
+    plain = small_translator()
+    data = dataclasses.replace(plain.config.data, task="summaries")
+    config = dataclasses.replace(plain.config, data=data)
+    run = stored(Translator(config, plain.variables, plain.tokenizers), tmp_path / "run")
+    (tmp_path / "in").write_text("red\ncat\n")
+    asked = [run, "--input", tmp_path / "in"]
+    assert run_calibrate(monkeypatch, *asked) == 2
+    assert "does not translate, so only the confidence of its words can be learned" in capsys.readouterr().err
+    asked += ["--reference", tmp_path / "in"]
+    assert run_calibrate(monkeypatch, *asked, "--false-alarms", 0.1) == 2
+    assert "--false-alarms: " in capsys.readouterr().err
 
 
 # The pages

@@ -5,6 +5,7 @@ import itertools
 import json
 import re
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from transformer import DataConfig, Translator, UserError, train
 from transformer.cli.decode import decode_main
 from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.decode_lines import decode_lines
+from transformer.cli.request_lines import lines_in_context
 from transformer.cli.translations import Translations as Lines
 from transformer.config import text_data
 from transformer.data.sources.context import SEPARATOR, context_of, in_context, sentence_of, shortened
@@ -204,6 +206,7 @@ def test_translate_takes_the_context():
             model.translate({"source": "dog", "context": context})
     for source, message in (
         ({"context": ["red"]}, "source is missing: this model reads source"),
+        ({"source": "dog", 1: "red"}, "there is no '1' in a source"),
         ({"source": "dog", "contxt": ["red"]}, "there is no 'contxt' in a source: it has source and context"),
     ):
         with pytest.raises(UserError, match=message):
@@ -251,6 +254,15 @@ def test_lines_are_read_after_those_before(run, tmp_path, monkeypatch, capfd):
     second = objects[1]
     assert second["source_tokens"] == ["red", "cat", SEPARATOR, "dog"]
     assert len(second["hypotheses"][0]["alignment"][0]) == 5
+
+
+def test_a_line_in_other_languages_begins_a_document():
+    """As in training: its context would be in another language."""
+    rows = [("a", "x"), ("b", "x"), ("c", "y"), ("", None), ("d", "y")]
+    lines = [json.dumps({"source": source, "source_language": language}) for source, language in rows]
+    arguments = SimpleNamespace(jsonl=True, tsv=False, target_length=0)
+    read = lines_in_context(enumerate(lines, 1), arguments, DataConfig(context=2))
+    assert [json.loads(line)["source"] for _, line in read] == ["a", "a <turn> b", "c", "", "d"]
 
 
 def test_a_line_may_have_its_own_context(run, tmp_path, monkeypatch, capfd):

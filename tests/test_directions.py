@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import shlex
+import shutil
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from small_run import WORDS, changed, interrupted, quiet, same, small_config
 
 from transformer import DataConfig, Run, Translator
+from transformer.cli.calibrate import calibrate_main
 from transformer.cli.decode import decode_main
 from transformer.cli.models import distill_main
 from transformer.cli.shortlist import shortlist_main
@@ -359,7 +361,7 @@ def test_lines_name_their_languages(learned, tmp_path, capfd):
         ("a\tb\tc\td\te\tf", ["--tsv"], "line 1: 6 columns; --tsv reads"),
         ("a", ["--jsonl"], "line 1: --jsonl reads a JSON object on each line"),
         ('{"text": "a"}', ["--jsonl"], "line 1: --jsonl has no field 'text'; it reads source, prefix"),
-        ('{"source": 3}', ["--jsonl"], "line 1: source must be text, not '3'"),
+        ('{"source": 3}', ["--jsonl"], "line 1: source must be text, not 3"),
         ('{"source": "a", "terms": "b"}', ["--jsonl"], "line 1: terms must be a list of words"),
         ("a", ["--jsonl", "--tsv"], "leave one of them out"),
     ],
@@ -371,6 +373,19 @@ def test_bad_lines_are_named(learned, tmp_path, capfd, line, options, message):
     assert status == 2
     assert message in " ".join(errors.split())
     assert "Traceback" not in errors
+
+
+def test_limits_are_learned_of_a_direction(learned, tmp_path, monkeypatch, capfd):
+    """By default of the validation text in these languages."""
+    run = shutil.copytree(learned, tmp_path / "run")
+    monkeypatch.setattr("sys.argv", ["calibrate", str(run), "--target-language", "back"])
+    assert calibrate_main() == 0
+    printed = capfd.readouterr().out
+    assert "limits of 12 translations" in printed
+    assert printed.splitlines()[-1].endswith(" --target-language back")
+    monkeypatch.setattr("sys.argv", ["calibrate", str(run)])
+    assert calibrate_main() == 2
+    assert "give --target-language, such as back" in " ".join(capfd.readouterr().err.split())
 
 
 SIZES = [f"--model.{name}" for name in ("num-layers=1", "d-model=16", "d-ff=16", "num-heads=2")]

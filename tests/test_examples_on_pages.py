@@ -1,6 +1,7 @@
 """What the README and the quick start show of `python train.py` is what it prints."""
 
 import re
+import subprocess
 from itertools import islice
 from pathlib import Path
 
@@ -29,6 +30,24 @@ def test_the_command_that_translates():
         f"\n{task.example_command(record, 'python decode.py runs/transformer-1')}\n"
         in QUICK_START.read_text()
     )
+
+
+def test_the_command_is_short_and_runs():
+    """Of a long source it has the first words. The shell is the oracle of quotes."""
+    task = Translation.without_corpus(CONFIG)
+    long = "It's " + "very " * 900 + "long."
+    for texts, expected in (
+        ([long, "A dog."], "A dog."),
+        (["", long, "long " * 999], long[:299]),
+        (["字" * 900], "字" * 300),
+        (["", ""], None),
+    ):
+        command = task.short_example([(text, "") for text in texts], "cat")
+        assert len(command) < 400
+        if expected is None:
+            assert command == ""
+        else:
+            assert subprocess.check_output(["bash", "-c", command], text=True) == f"{expected}\n"
 
 
 def test_the_sample_translations():

@@ -2,6 +2,7 @@
 
 import json
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from text_tables import rows, run_of, write
 
 from transformer import DataConfig, Translator
 from transformer.cli.decode import decode_main
+from transformer.cli.request_lines import request_of
 from transformer.data.sources.tables import read_table
 from transformer.runtime.errors import UserError
 from transformer.translator.choices import best_temperature
@@ -40,7 +42,6 @@ def test_named_inputs_are_read(run, tmp_path, monkeypatch, capsys):
     for option, line in forms.items():
         (tmp_path / "in").write_text(f"{line}\n")
         status, printed = decoded([run.path, option, "--input", tmp_path / "in"], monkeypatch, capsys)
-        assert (status, printed.err) == (0, printed.err)
         assert (status, printed.out) == (0, f"{expected}\n")
     with pytest.raises(UserError, match="question is missing: this model reads kind and"):
         translator.translate([{"kind": "end"}])
@@ -131,9 +132,25 @@ def test_a_conversation(tmp_path, monkeypatch, capsys):
     arguments = [path, "--input", tmp_path / "in", "--history"]
     status, printed = decoded([*arguments, "3"], monkeypatch, capsys)
     assert (status, printed.out.splitlines()) == (0, expected)
-    status, printed = decoded([*arguments, "3", "--tsv"], monkeypatch, capsys)
+    status, printed = decoded([*arguments, "3", "--keep", "cat"], monkeypatch, capsys)
     assert status == 2
-    assert "--history: leave out --tsv" in printed.err
+    assert "--keep: with --history each line is a turn of one conversation; leave it out" in printed.err
+
+
+def test_probabilities_without_choices(run, tmp_path, monkeypatch, capsys):
+    (tmp_path / "in").write_text("red cat\n")
+    asked = [run.path, "--input", tmp_path / "in", "--temperature-of-choices", 2]
+    status, printed = decoded(asked, monkeypatch, capsys)
+    assert status == 2
+    assert "--temperature-of-choices needs --choices" in printed.err
+
+
+@pytest.mark.parametrize("line", ["{}", '{"source": null}', '{"prefix": "red"}'])
+def test_an_object_has_a_source(line):
+    arguments = SimpleNamespace(jsonl=True, tsv=False, target_length=0)
+    with pytest.raises(UserError, match="line 7: source is missing"):
+        request_of(7, line, arguments, DataConfig())
+    assert request_of(7, '{"source": ""}', arguments, DataConfig()).source == ""
 
 
 def test_a_model_without_turns_has_no_history(run, tmp_path, monkeypatch, capsys):
@@ -239,7 +256,14 @@ def test_choices_on_the_command_line(classifier, tmp_path, monkeypatch, capsys):
     (tmp_path / "right").write_text(f"{best}\n")
     status, printed = decoded([*arguments, "trained", "--reference", tmp_path / "right"], monkeypatch, capsys)
     assert "accuracy = 100.00" in printed.err
-    for wrong, message in ((["cat"], "at least two"), (["a", "a"], "one is there twice")):
+    for wrong, message in (
+        (["cat"], "at least two"),
+        (["a", "a"], "one is there twice"),
+        (["a", ""], "labels 'a', '': one is empty"),
+        (["a", "b", "--alignments", "--format", "json"], "--alignments: --choices writes labels and how"),
+        (["a", "b", "--rescore", classifier.path], "--rescore: --choices writes labels and how probable"),
+        (["a", "b", "--keep", "x"], "--keep: --choices writes labels and how probable"),
+    ):
         status, printed = decoded([*arguments, *wrong], monkeypatch, capsys)
         assert status == 2
         assert message in printed.err

@@ -126,7 +126,9 @@ def test_the_command_stores_limits_that_documents_use(finished, tmp_path, monkey
     assert limits != Limits()
     assert Translator.load(run).limits == limits
     (run / "limits.json").write_text('{"short": "x"}')
-    with pytest.raises(UserError, match=r"limits.json is damaged: limits must be numbers; make it again"):
+    with pytest.raises(
+        UserError, match=r"limits.json is damaged: limits must be numbers; delete it, and make it again"
+    ):
         Translator.load(run)
 
 

@@ -30,6 +30,7 @@ from transformer.systems.tagging.model import TaggingModel
 from transformer.systems.tagging.objective import NO_LABEL, tagging_objective
 from transformer.systems.tagging.options import TaggingConfig, TaggingDecodingConfig
 from transformer.systems.tagging.task import Tagging
+from transformer.systems.tagging.writer import Tags
 from transformer.tasks.metrics.spans import mark_spans, span_f1
 from transformer.tasks.task import Evaluation
 
@@ -289,6 +290,24 @@ def test_the_command_writes_text_and_json(trained, decoded):
     assert lines[0]["labels"] == list(first.labels)
     np.testing.assert_allclose(lines[0]["probabilities"], first.probabilities, atol=1e-4)
     assert lines[1]["words"] == []
+
+
+def test_unfinished_json_is_continued(decoded, tmp_path, monkeypatch):
+    (tmp_path / "in").write_text("12 13\n7\n")
+    options = ("--input", f"{tmp_path}/in", "--output", f"{tmp_path}/out", "--format", "json")
+    whole = Tags.of
+
+    def of(self, lines):
+        yield from itertools.islice(whole(self, lines), 1)
+        raise UserError("stopped")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Tags, "of", of)
+        assert decoded(*options)[0] == 2
+    status, _, errors = decoded(*options, "--resume")
+    assert status == 0
+    assert "continuing after line 1" in errors
+    assert [json.loads(line)["line"] for line in (tmp_path / "out").read_text().splitlines()] == [1, 2]
 
 
 @pytest.mark.parametrize(

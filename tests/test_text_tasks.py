@@ -13,7 +13,8 @@ import pytest
 from small_run import quiet, small_config
 from text_tables import data_of, rows, run_of, write
 
-from transformer import PRESETS, DataConfig, Run, Translator
+from transformer import PRESETS, Config, DataConfig, Run, Translator
+from transformer.data.corpus import Corpus
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.tables import read_table
 from transformer.data.store import TextRecord
@@ -113,9 +114,9 @@ def test_trees_become_tokens(tmp_path):
         ("a.txt", "", "its name must end with .jsonl or .tsv"),
         ("a.jsonl", "[1]\n", "line 1: each line must be a JSON object"),
         ("a.jsonl", '{"a": "x"}\n', "line 1: there is no column b, only"),
-        ("a.jsonl", '{"a": "x", "b": null}\n', "line 1: b must be text, not 'None'"),
-        ("a.jsonl", '{"a": "x", "b": ["y", {}]}\n', "line 1: b must be text, not '{}'"),
-        ("a.jsonl", '{"a": true, "b": "y"}\n', "line 1: a must be text, not 'True'"),
+        ("a.jsonl", '{"a": "x", "b": null}\n', "line 1: b must be text, not null"),
+        ("a.jsonl", '{"a": "x", "b": ["y", {}]}\n', "line 1: b must be text, not {}"),
+        ("a.jsonl", '{"a": true, "b": "y"}\n', "line 1: a must be text, not true"),
         ("a.jsonl", '{"a": "x", "b": []}\n', "line 1: b is an empty list: give at least one text"),
         ("a.tsv", "a\tb\nx\n", "line 2: 1 columns, but line 1 names 2"),
         ("a.tsv", "a\ta\nx\ty\n", "line 1: two columns have the same name"),
@@ -145,9 +146,22 @@ def test_a_text_without_its_label(tmp_path):
         list(read_table(path, DataConfig(train=path, task="labels")))
 
 
-def test_references_that_no_row_has(folder):
-    with pytest.raises(UserError, match="--data.target: no row has a column misspelt"):
-        open_corpus(data_of(folder, target=("answer", "misspelt")))
+def test_a_line_without_its_label(tmp_path):
+    """A line that is empty on both sides is none."""
+    records = [("a cat", "x"), ("", ""), ("a dog", "y"), ("a bird", " ")]
+    task = text_task_of("labels").without_corpus(
+        dataclasses.replace(Config(), data=DataConfig(task="labels"))
+    )
+    task.learn(Corpus("texts", {"train": records[:3]}, tmp_path))
+    assert task.labels == ("x", "y")
+    with pytest.raises(UserError, match="--data.task labels: the text 'a bird' has no label"):
+        task.learn(Corpus("texts", {"train": records}, tmp_path))
+
+
+@pytest.mark.parametrize("further", [("misspelt",), ("others", "misspelt")])
+def test_references_that_no_row_has(folder, further):
+    with pytest.raises(UserError, match="--data.target: no row has a column misspelt;"):
+        open_corpus(data_of(folder, target=("answer", *further)))
 
 
 def test_labels_of_the_validation_that_no_training_text_has(tmp_path):

@@ -215,7 +215,10 @@ def main(arguments: list[str] | None = None) -> None:
         raise UserError(f"{given.run}: give a Transformer that was trained with dropout")
     texts = []
     for name in "validation", "test":
-        pairs = [pair for pair in read_pairs(*getattr(given, name)) if all(map(has_text, pair))]
+        files = getattr(given, name)
+        pairs = [pair for pair in read_pairs(*files) if all(map(has_text, pair))]
+        if not pairs:
+            raise UserError(f"--{name}: {files[0]} has no sentence with a reference")
         texts.append(measured(translator, pairs[: given.sentences], given.passes))
     fitted, tested = texts
     found = probabilities(fitted, tested)

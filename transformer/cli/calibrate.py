@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from transformer.translator.translator import Translator
 
 
+FALSE_ALARMS = 0.005
+
+
 @dataclass(frozen=True)
 class CalibrateArguments:
     """Learn when a translation is suspicious (RUN/limits.json, for `decode.py --document`): what is rare
@@ -34,9 +37,13 @@ class CalibrateArguments:
     """Usual text, a sentence a line. Default: the validation text of the run, with its references."""
     reference: Path | None = None
     """Its translations by people, line by line."""
+    source_language: str | None = None
+    """Code of the source language, for a model of many languages. Default: the one of the run."""
+    target_language: str | None = None
+    """Code of the target language."""
     sentences: Annotated[int, Range(1, LONGEST)] = 500
     """Of it that are translated."""
-    false_alarms: Annotated[float, Range(0.0, 1.0)] = 0.005
+    false_alarms: Annotated[float, Range(0.0, 1.0)] = FALSE_ALARMS
     """Share of these that each sign may flag."""
 
     def __post_init__(self) -> None:
@@ -54,30 +61,42 @@ def _calibrate(command_line: list[str]) -> None:
     arguments = parse(CalibrateArguments, command_line, "calibrate")
     check_local(arguments.run_dir, "the run directory")
     from transformer.runs.run import Run
+    from transformer.tasks.requests import TranslationRequest
+    from transformer.tasks.vocabularies import SIDES
     from transformer.translator.confidence import FILE
     from transformer.translator.documents.document import can_translate
     from transformer.translator.documents.suspicion import FILE as LIMITS_FILE
     from transformer.translator.translator import Translator, translation_of
 
     run = Run(arguments.run_dir)
-    task = translation_of(run)
+    task, languages = translation_of(run), (arguments.source_language, arguments.target_language)
+    if any(languages):
+        task = task.between(*languages)
+    for side in range(len(SIDES)):  # refuses what needs a language and has none
+        task.start(TranslationRequest(""), side)
     records = _records(arguments, run, task.data.context)
     references = [task.shown(record, "")[1] for record in records]
     is_referenced = any(references)
     has_limits = can_translate(task)
-    if arguments.reference:
+    if needs_confidence := bool(arguments.reference) or not has_limits:
         run.system.required("scores")
-    if not has_limits and not (is_referenced and run.system.scores):
+    if arguments.reference and not is_referenced:
+        raise UserError(f"{arguments.reference}: no sentence of {arguments.input} has a translation there")
+    if not has_limits and not is_referenced:
         raise UserError(
-            f"{run.name}: there is nothing to learn of a run that does not translate without scores and "
-            "references of its outputs"
+            f"{run.name} does not translate, so only the confidence of its words can be learned: give "
+            "--reference"
         )
-    translator = Translator.load(run.path)
+    if not has_limits and arguments.false_alarms != FALSE_ALARMS:
+        raise UserError(f"--false-alarms: {run.name} does not translate, so it has no limits; leave it out")
+    translator = Translator.load(run.path).between(*languages)
+    named = zip(SIDES, languages, strict=True)
+    options = [word for side, code in named if code for word in (f"--{side}-language", code)]
     watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
     last, file = "", LIMITS_FILE
     calibration = None
     if is_referenced and run.system.scores:
-        calibration = _confidence(translator, records, references, watch, arguments.reference is not None)
+        calibration = _confidence(translator, records, references, watch, needs_confidence)
     if has_limits:
         sources = [record[0] for record in records]
         limits = translator.usual_limits(sources, arguments.false_alarms)
@@ -85,12 +104,12 @@ def _calibrate(command_line: list[str]) -> None:
         if has_limits:
             limits.write(run.path)
             print(f"Written to {run.name}/{LIMITS_FILE}: limits of {counted(len(records), 'translation')}")
-            last = command("decode", run.name, "--document", "FILE.md")
+            last = command("decode", run.name, "--document", "FILE.md", *options)
         if calibration:
             file = FILE
             calibration.confidence.write(run.path)
             print(f"Written to {run.name}/{FILE}: {_described(calibration)}")
-            last = command("decode", run.name, "--format", "json", "--word-confidences")
+            last = command("decode", run.name, "--format", "json", "--word-confidences", *options)
     except OSError as error:
         raise UserError(f"cannot write {run.name}/{file}: {error.strerror}") from error
     print(f"Try: {last}")
@@ -108,7 +127,9 @@ def _records(arguments: CalibrateArguments, run: "Run", context: int) -> "list[S
         records = pairs_in_context(((line, "") for line in read_lines(arguments.input)), context)
     else:
         try:
-            records = iter(run.system.task.open_corpus(run.config).splits["validation"])
+            splits = run.system.task.open_corpus(run.config).splits
+            languages = arguments.source_language, arguments.target_language
+            records = (record for record in splits["validation"] if _is_in(record, languages))
         except UserError as error:
             raise UserError(f"the validation text of {run.name} is not here: give --input") from error
     filled = (record for record in records if has_text(record[0]))
@@ -116,6 +137,14 @@ def _records(arguments: CalibrateArguments, run: "Run", context: int) -> "list[S
     if not chosen:
         raise UserError(f"{arguments.input or run.name}: there is no sentence to learn from")
     return chosen
+
+
+def _is_in(record: "Sentence", languages: tuple[str | None, str | None]) -> bool:
+    """Whether a record is in these languages of source and target. None: any."""
+    from transformer.tasks.requests import languages_of
+
+    pairs = zip(languages_of(record), languages, strict=True)
+    return all(code is None or language in (None, code) for language, code in pairs)
 
 
 def _confidence(

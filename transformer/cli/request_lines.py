@@ -9,9 +9,9 @@ from transformer.config import DataConfig
 from transformer.data.sources.context import History
 from transformer.data.sources.text_files import one_line
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import brief, parse_object
+from transformer.runtime.files import brief, brief_json, parse_object
 from transformer.runtime.text import has_text
-from transformer.tasks.requests import CONTEXT, TranslationRequest, source_of
+from transformer.tasks.requests import CONTEXT, TranslationRequest, languages_of, source_of
 
 COLUMNS = ("source", "prefix", "terms", "source_language", "target_language")
 
@@ -49,19 +49,22 @@ def lines_in_context(
     lines: Iterable[tuple[int, str] | None], arguments: DecodeArguments, data: DataConfig
 ) -> Iterator[tuple[int, str] | None]:
     """Yields numbered lines, whose sources come after those of the lines before, if the model reads context.
-    A line without a source begins a new document; one with <turn> in its source, or with a field `context`,
-    has its own context. Arguments as of `request_of`."""
-    history = History(data.context)
+    A line without a source begins a new document, as does one in other languages; one with <turn> in its
+    source, or with a field `context`, has its own context. Arguments as of `request_of`."""
+    history, languages = History(data.context), None
     for numbered in lines:
         if not data.context or numbered is None:
             yield numbered
             continue
         number, line = numbered
         try:
-            source = request_of(number, line, arguments, data).source
+            request = request_of(number, line, arguments, data)
         except UserError:  # is raised where the line is read
             yield numbered
             continue
+        source = request.source
+        if has_text(source) and languages != languages_of(request):
+            history, languages = History(data.context), languages_of(request)
         read = history.before(source)
         if has_text(source):
             history.add(source)
@@ -106,7 +109,17 @@ def _of_columns(number: int, line: str, names: Sequence[str]) -> tuple[Translati
 def _of_object(
     line: str, names: Sequence[str], targets: Sequence[str], has_context: bool
 ) -> tuple[TranslationRequest, Named]:
-    """Named inputs are read as they are, and targets, which rows for training have too, are not."""
+    """What an object asks for, and the inputs that it names.
+
+    Args:
+      line: the object; an empty line is an empty sentence.
+      names: the inputs of a model with several, which are returned as they are.
+      targets: columns of rows for training, which are ignored.
+      has_context: whether the model reads the field `context`.
+
+    Raises:
+      UserError: it is no object, or a field is unknown, missing or no text.
+    """
     if not line.strip():
         return TranslationRequest(""), {}
     try:
@@ -120,9 +133,11 @@ def _of_object(
     texts = {name: fields.get(name) or "" for name in COLUMNS if name not in ("terms", *names)}
     for name, value in [*texts.items(), *(("terms", term) for term in terms if isinstance(terms, list))]:
         if not isinstance(value, str):
-            raise UserError(f"{name} must be text, not {brief(repr(value))}")
+            raise UserError(f"{name} must be text, not {brief_json(value)}")
     if not isinstance(terms, list):
         raise UserError("terms must be a list of words and phrases")
+    if not names and fields.get("source") is None:
+        raise UserError('source is missing: give the text, or "" for none')
     source = one_line(texts.get("source", ""))
     named = {name: fields.get(name) for name in names} if not source else {}
     if has_context and fields.get(CONTEXT) is not None:

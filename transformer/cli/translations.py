@@ -16,7 +16,7 @@ from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import input_lines
 from transformer.cli.request_lines import lines_in_context, request_of
 from transformer.cli.texts import Texts
-from transformer.cli.writer import OF_TRANSLATIONS, Numbered, Written
+from transformer.cli.writer import OF_JSON, OF_TRANSLATIONS, Numbered, Written, refuse
 from transformer.config import BeamConfig
 from transformer.data.sources.context import SEPARATOR, History, context_of, sentence_of
 from transformer.data.sources.text_files import one_line, read_lines
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 TRAINED = "trained"
 """The value of --choices for the labels of the training text."""
+NOT_WITH_HISTORY = ("tsv", "jsonl", "glossary", "keep", "rescore", "choices", "resume")
+NOT_WITH_CHOICES = (*OF_JSON, "glossary", "keep", "rescore")
 NAMED = 3  # terms of a line that get a warning each, if they are dropped
 log = logging.getLogger("transformer")
 T = TypeVar("T")
@@ -157,9 +159,8 @@ class Translations(Texts):
         if self.is_scored:  # refuses what cannot be computed before anything is translated
             copy.copy(self.translator.task).decide_scores([], arguments.bleu_tokenize)
         self.request_parser = RequestParser(arguments, self.translator)
-        others = ("tsv", "jsonl", "rescore", "choices", "resume")
-        if arguments.history and (wrong := [name for name in others if getattr(arguments, name)]):
-            raise UserError(f"--history: leave out --{wrong[0]}; each line is read after those before it")
+        if arguments.history:
+            refuse(arguments, NOT_WITH_HISTORY, "with --history each line is a turn of one conversation")
         if arguments.history and self.translator.task.data.context:
             raise UserError("--history: this model reads each line after those before it; leave it out")
         if arguments.history < 0:
@@ -172,7 +173,10 @@ class Translations(Texts):
                 f"--history: the vocabulary of this model has no {SEPARATOR}, so it was not trained on "
                 "conversations"
             )
+        if arguments.temperature_of_choices != 1.0 and not arguments.choices:
+            raise UserError("--temperature-of-choices needs --choices: it is about their probabilities")
         if arguments.choices:
+            refuse(arguments, NOT_WITH_CHOICES, "--choices writes labels and how probable they are")
             if (arguments.n_best or 1) > 1:
                 raise UserError("--n-best: --choices writes one label; --format json has all of them")
             unknown = self.translator.check_choices(self._labels, arguments.temperature_of_choices)
@@ -303,7 +307,7 @@ class Translations(Texts):
                 yield None
                 continue
             number, line = numbered
-            request = TranslationRequest(history.before(line))
+            request = self.request_parser(number, history.before(line))
             pairs = iter([(number, request)])
             (hypotheses,) = filter(None, self.translator.outputs(pairs, settings, self.n_best, self.extras))
             if has_text(line):

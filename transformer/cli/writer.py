@@ -166,8 +166,8 @@ class Writer:
         return line.partition("\t")[2] if self.arguments.format == "scores" else line
 
     def read_object(self, about: Json) -> str:
-        """The output in a JSON object."""
-        raise NotImplementedError
+        """The output in a JSON object; empty if the outputs are not scored."""
+        return ""
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
         """A line for each score."""

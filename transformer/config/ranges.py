@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import brief
+from transformer.runtime.files import abbreviated
 
 LARGEST = 10_000_000  # limit of any size: a larger value is a mistake and would exhaust the memory
 DEEPEST = 1_000  # layers: each of them is traced
@@ -187,7 +187,7 @@ def whole_number(name: str, value: Any) -> int:
 def texts_of(texts: object, what: str) -> list[str]:
     """A list of strings. Raises UserError if it is something else."""
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
-        raise UserError(f"{what} must be a string or a list of strings, not {brief(repr(texts))}")
+        raise UserError(f"{what} must be a string or a list of strings, not {abbreviated(repr(texts))}")
     return list(texts)
 
 

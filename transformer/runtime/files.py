@@ -49,9 +49,24 @@ def address(path: Path | str) -> str | None:
     return f"{scheme}://{'/' * (scheme == 'file')}{rest}"
 
 
+def abbreviated(text: str) -> str:
+    """A text for messages, shortened to 60 characters."""
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
 def brief(text: str) -> str:
     """A text in quotes for messages, shortened to 60 characters."""
-    return repr(text if len(text) <= 60 else f"{text[:60]}...")
+    return repr(abbreviated(text))
+
+
+def brief_json(value: object) -> str:
+    """A value of a JSON file for messages, as JSON writes it, shortened to 60 characters."""
+    return abbreviated(json.dumps(value, ensure_ascii=False, default=repr))
+
+
+def reason_of(error: Exception) -> str:
+    """Why a file cannot be read, without the number and the path of an error of the system."""
+    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def display_path(path: Path | str) -> str:

@@ -9,6 +9,7 @@ FORM = PageFiles(
     "transformer",
     "form.html",
     scripts=("form.js",),
+    shared=("marked.js",),
     styles=("form.css",),
     package="transformer.serve",
     sources="connect-src 'self';",

@@ -12,6 +12,7 @@ from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features.trained import Tokenizers
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief, parse_object, read_text, write_whole
+from transformer.runtime.text import has_text
 from transformer.tasks.exhibit import Overview, Table
 from transformer.tasks.label_tables import confusion_table, scores_of_labels
 from transformer.tasks.metrics.labels import MACRO_F1, Labels, label_accuracy, macro_f1
@@ -35,11 +36,23 @@ class Classification(Overview, TextToText):
     """How many training texts have each; empty for runs of earlier versions."""
 
     def learn(self, corpus: Corpus, progress: Progress = silent) -> None:
-        """The labels of the training text."""
+        """The labels of the training text.
+
+        Raises:
+          UserError: there are more than `MOST`, or a text has none.
+        """
         counts = Counter[str]()
         records = corpus.splits["train"]
         for record in progress("reading the labels", records, len(records)):
-            counts.update(set(self.labels_of(record[1])))
+            labels = set(self.labels_of(record[1]))
+            if not all(map(has_text, labels)):
+                if not has_text(record[0]):  # an empty line on both sides
+                    continue
+                raise UserError(
+                    f"--data.task {self.data.task}: the text {brief(record[0])} has no label in the training "
+                    "text: write one, or leave the text out"
+                )
+            counts.update(labels)
             if len(counts) > MOST:
                 raise UserError(
                     f"--data.task {self.data.task}: the training text has more than {MOST:,} labels, such as "

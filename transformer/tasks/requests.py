@@ -109,7 +109,7 @@ def source_of(value: object, data: DataConfig, target_length: int = 0) -> str:
     if lengths and len(others) == 1 and isinstance(value, str) and value and not value.startswith(named):
         value = {others[0]: value}
     if isinstance(value, Mapping):
-        if not data.has_columns and (unknown := sorted(value.keys() - {*names, CONTEXT})):
+        if not data.has_columns and (unknown := sorted(value.keys() - {*names, CONTEXT}, key=str)):
             raise UserError(
                 f"there is no {brief(str(unknown[0]))} in a source: it has {names[0]} and {CONTEXT}"
             )

@@ -9,6 +9,8 @@ from scipy.optimize import minimize_scalar
 
 from transformer.config.ranges import any_number
 from transformer.runtime.errors import UserError
+from transformer.runtime.files import brief
+from transformer.runtime.text import has_text
 from transformer.tasks.requests import Source
 from transformer.tasks.text_to_text import TextToText
 
@@ -54,11 +56,13 @@ def best_temperature(log_p: Float[np.ndarray, "sources labels"], right: Int[np.n
 
 
 def checked_labels(labels: Sequence[str]) -> list[str]:
-    """Labels as a list. Raises UserError if there are less than two, one is no text, or one is repeated."""
+    """Labels as a list. Raises UserError if there are less than two, one is no text, empty or repeated."""
     if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
         raise UserError(f"labels {labels!r}: give a list of texts")
     if len(set(labels)) < len(labels):
         raise UserError(f"labels {', '.join(labels)}: one is there twice")
+    if not all(map(has_text, labels)):
+        raise UserError(f"labels {', '.join(map(brief, labels))}: one is empty")
     if len(labels) < 2:
         raise UserError("labels: give at least two to choose from")
     return list(labels)
@@ -132,7 +136,7 @@ class Chooser(ABC):
             raise UserError(
                 "labels: this model was not trained with --data.task labels; say what to choose from"
             )
-        return checked_labels(labels or known)
+        return checked_labels(labels or list(filter(has_text, known)))
 
     def _log_p(self, sources: Sequence[Source], labels: Sequence[str]) -> Float[np.ndarray, "sources labels"]:
         several = [source for source in sources for _ in labels]

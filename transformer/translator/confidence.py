@@ -4,7 +4,6 @@ tokens, fitted to outputs with references (`transformer calibrate`)."""
 import json
 import math
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import MiB, parse_object, read_text, write_whole
+from transformer.runtime.files import MiB, parse_object, read_text, reason_of, write_whole
 from transformer.tasks.hypotheses import Hypothesis, WordConfidence
 from transformer.translator.documents.projection import UNIT, token_spans
 
@@ -93,10 +92,12 @@ class Confidence:
           right: which of them are right.
 
         Raises:
-          UserError: all of them are right, or none.
+          UserError: there is no word, all of them are right, or none.
         """
+        if not len(right):
+            raise UserError("there is no word in the outputs, so confidence cannot be learned from them")
         if right.all() or not right.any():
-            every = "all" if len(right) and right.all() else "none"
+            every = "all" if right.all() else "none"
             raise UserError(
                 f"{every} of {len(right):,} words are right, so confidence cannot be learned from them: give "
                 "a text on which the model is sometimes right and sometimes wrong"
@@ -162,13 +163,13 @@ class Confidence:
             if content.keys() != {"version", "bias", "features"}:
                 raise ValueError("it must have version, bias and features")
             mean, scale, weights = map(tuple, zip(*_rows(content["features"]), strict=True))
-            confidence = cls(mean, scale, weights, _number(content["bias"]))
+            confidence = cls(mean, scale, weights, _number("bias", content["bias"]))
             if min(confidence.scale) <= 0:
                 raise ValueError("a scale must be positive")
         except (OSError, ValueError, RecursionError) as error:
-            reason = re.sub(r"^\[Errno \d+\] ", "", str(error))
             raise UserError(
-                f"{path} is damaged: {reason}; make it again with transformer calibrate"
+                f"{path} is damaged: {reason_of(error)}; delete it, and make it again with transformer "
+                "calibrate"
             ) from error
         return confidence
 
@@ -181,13 +182,13 @@ def _rows(features: object) -> list[list[float]]:
     for name, numbers in features.items():
         if not isinstance(numbers, dict) or numbers.keys() != {"mean", "scale", "weight"}:
             raise ValueError(f"the feature {name} must have mean, scale and weight")
-        rows.append([_number(numbers[key]) for key in ("mean", "scale", "weight")])
+        rows.append([_number(key, numbers[key]) for key in ("mean", "scale", "weight")])
     return rows
 
 
-def _number(value: object) -> float:
+def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("what is no text in it must be a number")
+        raise ValueError(f"{name} must be a number")
     return float(value)
 
 

@@ -37,7 +37,7 @@ from transformer.data.features.vocabulary import (
     with_pieces,
 )
 from transformer.runtime.errors import UserError, nearest
-from transformer.runtime.files import brief, write_whole
+from transformer.runtime.files import abbreviated, write_whole
 
 _STANDARD_IDS = SpecialIds()
 _CANDIDATES = 64
@@ -84,7 +84,7 @@ class Tokenizer(ABC):
         """
         if not isinstance(language, str | None):
             raise UserError(
-                f"{option}: {brief(repr(language))} is not the code of a language, which is a string"
+                f"{option}: {abbreviated(repr(language))} is not the code of a language, which is a string"
             )
         codes = self.codes
         language = language and language.strip("_")

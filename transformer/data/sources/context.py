@@ -45,7 +45,7 @@ class History:
         return after(self._texts, text)
 
     def add(self, *texts: str) -> None:
-        """Remembers texts, the last one best."""
+        """Remembers texts, oldest first; of more than `count`, the last ones."""
         self._texts.extend(map(sentence_of, texts))
 
 

@@ -274,19 +274,18 @@ def holds_out(data: DataConfig) -> bool:
 
 def _text_files(data: DataConfig, progress: Progress) -> Corpus:
     check_text(data)
-    readers = {split: _reader(data, split) for split in SPLITS}
+    further = set[str]()  # columns of further references that a row has
+    readers = {split: _reader(data, split, further) for split in SPLITS}
     split_readers = {split: reader for split, reader in readers.items() if reader}
-    counts, referenced = Counter[Direction](), Counter[bool]()
+    counts = Counter[Direction]()
     digests = {}
     for split, reader in split_readers.items():
         pairs: Iterable[Any] = progress(f"reading, {split}", reader(), None)
         if data.directions and split == "train":
             pairs = counting(pairs, counts)
-        if len(data.target) > 1:
-            pairs = _noting(pairs, referenced)
         digests[split] = _digest(pairs)
-    if len(data.target) > 1 and not referenced[True]:
-        raise UserError(f"--data.target: no row has a column {' or '.join(data.target[1:])}; leave it out")
+    if missing := [name for name in data.target[1:] if name not in further]:
+        raise UserError(f"--data.target: no row has a column {' or '.join(missing)}; leave it out")
     for split, digest in digests.items():
         if digest == _digest([]):
             raise UserError(f"{_files(data, split)[0]} is empty: there is no {split} text in it")
@@ -316,13 +315,6 @@ def _name(data: DataConfig) -> str:
     return str(data.train or data.train_tsv or data.train_source)
 
 
-def _noting(records: Iterable[store.TextRecord], referenced: Counter[bool]) -> Iterator[store.TextRecord]:
-    """Records, counted by whether they have further references."""
-    for record in records:
-        referenced[bool(record.references)] += 1
-        yield record
-
-
 def _digest(pairs: Iterable[Any]) -> str:
     """A hash of sentence pairs in their order."""
     digest = hashlib.blake2b()
@@ -349,22 +341,26 @@ def _files(data: DataConfig, split: str) -> list[Path]:
     return [Path(option) for option in options if option]
 
 
-def _reader(data: DataConfig, split: str) -> Callable[[], Iterator[Any]] | None:
-    """A function that reads the split's files, or None if none are given."""
+def _reader(
+    data: DataConfig, split: str, further: set[str] | None = None
+) -> Callable[[], Iterator[Any]] | None:
+    """A function that reads the split's files, or None if none are given. `further` as of `read_table`."""
     if data.directions:
         return _directed_reader(data, split)
-    read = _pair_reader(data, split)
+    read = _pair_reader(data, split, further)
     return _in_context(read, data) if read and data.context else read
 
 
-def _pair_reader(data: DataConfig, split: str) -> Callable[[], Iterator[Any]] | None:
+def _pair_reader(
+    data: DataConfig, split: str, further: set[str] | None
+) -> Callable[[], Iterator[Any]] | None:
     """As `_reader`, of one direction and without context."""
     if table := getattr(data, split):
         if any(getattr(data, f"{split}_{kind}") for kind in ("source", "target", "tsv")):
             raise UserError(
                 f"give either --data.{split} or --data.{split}-tsv, -source and -target, not both"
             )
-        return lambda: read_table(table, data)
+        return lambda: read_table(table, data, further)
     source, target, tsv = (getattr(data, f"{split}_{kind}") for kind in ("source", "target", "tsv"))
     if tsv and (source or target):
         raise UserError(f"give either --data.{split}-tsv or --data.{split}-source and -target, not both")

@@ -12,7 +12,7 @@ from transformer.data.sources.text_files import one_line, read_lines
 from transformer.data.store import TextRecord
 from transformer.data.trees import linearised, read_tree, read_trees, simplified
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import brief, parse_object
+from transformer.runtime.files import brief, brief_json, parse_object
 from transformer.runtime.text import without_invisible
 
 SEPARATOR = ", "
@@ -33,12 +33,13 @@ def joined(texts: Mapping[str, str], inputs: Sequence[str], group: str = "") -> 
     return f"{group}: {text}" if group else text
 
 
-def read_table(path: Path, data: DataConfig) -> Iterator[TextRecord]:
+def read_table(path: Path, data: DataConfig, further: set[str] | None = None) -> Iterator[TextRecord]:
     """Yields the rows of a file.
 
     Args:
       path: ends with .jsonl or .tsv; with trees, also .mrg: a file of a treebank.
       data: names the columns.
+      further: gets the columns of further references that a row has.
 
     Raises:
       UserError: as `read_lines`; a row lacks a column or has something else than text there (the message
@@ -52,6 +53,8 @@ def read_table(path: Path, data: DataConfig) -> Iterator[TextRecord]:
         *names, last = readers
         raise UserError(f"{path}: its name must end with {', '.join(names)} or {last}")
     for number, row in read(path):
+        if further is not None:
+            further.update(name for name in data.target[1:] if row.get(name))
         try:
             yield record_of(row, data)
         except UserError as error:
@@ -125,7 +128,7 @@ def _text(row: Mapping[str, Any], name: str) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)
     if not isinstance(value, str):
-        raise UserError(f"{name} must be text, not {brief(repr(value))}")
+        raise UserError(f"{name} must be text, not {brief_json(value)}")
     return without_invisible(one_line(value))
 
 

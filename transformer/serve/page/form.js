@@ -3,7 +3,6 @@
 
 const models = JSON.parse(document.getElementById("data").textContent);
 const at = (id) => document.getElementById(id);
-const DOUBTFUL = 0.7, UNLIKELY = 0.4; // word confidences below which words are marked
 let sending = null;
 
 function make(name, attributes, ...children) {
@@ -80,23 +79,9 @@ at("form").addEventListener("submit", async (event) => {
 });
 
 function show({ hypotheses: [best], source_tokens: sources }) {
-  at("output").replaceChildren(...marked(best));
+  at("output").replaceChildren(...marked(best.text, best.word_confidences));
   at("note").textContent = `log P ${best.log_probability.toFixed(2)}`;
   if (best.alignment && sources) showAlignment([...best.tokens, "</s>"], [...sources, "</s>"], best.alignment);
-}
-
-// The text, with words marked that are probably wrong, if the answer has the confidence of each.
-function marked({ text, word_confidences: words }) {
-  if (!words) return [text];
-  const letters = [...text]; // positions count characters, not UTF-16 units
-  let end = 0;
-  const parts = words.flatMap(({ word, start, confidence }) => {
-    const gap = letters.slice(end, start).join("");
-    end = start + [...word].length;
-    const mark = confidence < UNLIKELY ? "unlikely" : confidence < DOUBTFUL ? "doubtful" : "";
-    return [gap, make("span", { class: mark, title: `right with probability ${confidence.toFixed(2)}` }, word)];
-  });
-  return [...parts, letters.slice(end).join("")];
 }
 
 function showAlignment(targets, sources, weights) {

@@ -1,7 +1,6 @@
 """Speech synthesis: sentences in, sound out."""
 
 import functools
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -203,9 +202,13 @@ class TextToSpeech(Recordings):
         """A text to speak, such as phonemes, and the line that it was written for, if there is one."""
         return replace(self.record(text), name=line)
 
+    def example_line(self, record: Recording) -> str:
+        """The text of a recording."""
+        return record.text
+
     def example_command(self, record: Recording, decode: str) -> str:
         """Speaks the text of a recording."""
-        return f"echo {shlex.quote(record.text)} | {decode} --output spoken.tsv"
+        return super().example_command(record, f"{decode} --output spoken.tsv")
 
     def listed(self, line: str, manifest: Path, number: int) -> Recording:
         """The text."""

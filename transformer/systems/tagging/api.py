@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from transformer.config import Option
 from transformer.data.sources.conll import TaggedSentence
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import brief
+from transformer.runtime.files import abbreviated
 from transformer.systems.tagging.task import Tagged, Tagging
 from transformer.translator.decoder import Decoder
 
@@ -27,7 +27,7 @@ class Tagger(Decoder[Tagging]):
           UserError: a sentence is neither, or longer than the search reads.
         """
         if isinstance(sentences, str):
-            raise UserError(f"tag takes a list of sentences: [{brief(repr(sentences))}]")
+            raise UserError(f"tag takes a list of sentences: [{abbreviated(repr(sentences))}]")
         records = [self._record(sentence) for sentence in sentences]
         return [tagged for (tagged,) in self.decode(records, **options)]
 
@@ -40,5 +40,5 @@ class Tagger(Decoder[Tagging]):
 def check_words(words: object) -> tuple[str, ...]:
     """A list of words. Raises UserError if it is something else, or a word is empty."""
     if not isinstance(words, Sequence) or not all(isinstance(word, str) and word for word in words):
-        raise UserError(f"a sentence is a string or a list of words, not {brief(repr(words))}")
+        raise UserError(f"a sentence is a string or a list of words, not {abbreviated(repr(words))}")
     return tuple(words)

@@ -341,7 +341,7 @@ class Loop:
         )
         task = self.data.task
         decode = command("decode", self.run.name)
-        if isinstance(task, Lines) and (example := task.example_command(records[0], decode)):
+        if isinstance(task, Lines) and (example := task.short_example(records, decode)):
             self.watch.message(f"Try: {example}", command=True)
 
     # Stopping

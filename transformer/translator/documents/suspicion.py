@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import parse_object, read_text, write_whole
+from transformer.runtime.files import parse_object, read_text, reason_of, write_whole
 from transformer.translator.documents.projection import UNIT, Aligned
 
 FILE = "limits.json"
@@ -82,7 +82,8 @@ class Limits(Signs):
                 raise ValueError("limits must be numbers")
         except (OSError, ValueError, TypeError, RecursionError) as error:
             raise UserError(
-                f"{path} is damaged: {error}; make it again with transformer calibrate"
+                f"{path} is damaged: {reason_of(error)}; delete it, and make it again with transformer "
+                "calibrate"
             ) from error
         return limits
 

@@ -23,7 +23,7 @@ SENTENCES = 5  # maximum of `decode.py --explore`, so that the page opens quickl
 FILES = PageFiles(
     "Attention explorer",
     "explorer.html",
-    ("pieces.js", "words.js", "maps.js", "tree.js", "parse.js", "explorer.js"),
+    ("pieces.js", "words.js", "maps.js", "tree.js", "parse.js", "marked.js", "explorer.js"),
 )
 UNIT = 10_000  # weights are stored as integers, in ten-thousandths, which halves the size
 

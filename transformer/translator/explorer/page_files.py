@@ -20,6 +20,8 @@ class PageFiles:
     styles: tuple[str, ...] = ()
     """Besides that of all pages."""
     package: str = EXPLORER
+    shared: tuple[str, ...] = ()
+    """Scripts of the explorer's package that a page of another one has too."""
     sources: str = ""
     """What the page may load besides its own style and scripts, as its policy says it."""
 
@@ -38,7 +40,7 @@ def page_of(data: Any, files: PageFiles) -> str:
         "TITLE": files.title,
         "FURTHER-SOURCES": files.sources,
         "/* STYLE */": style,
-        "/* SCRIPT */": _texts(files, files.scripts),
+        "/* SCRIPT */": _scripts(files),
     }
     page = _text(EXPLORER, "frame.html")
     for placeholder, content in parts.items():
@@ -51,6 +53,11 @@ def page_of(data: Any, files: PageFiles) -> str:
 
 def _text(package: str, name: str) -> str:
     return (importlib.resources.files(package) / "page" / name).read_text(encoding="utf-8")
+
+
+def _scripts(files: PageFiles) -> str:
+    shared = [_text(EXPLORER, name) for name in files.shared]
+    return "\n".join([_texts(files, files.scripts), *shared])
 
 
 def _texts(files: PageFiles, names: tuple[str, ...]) -> str:

@@ -1,7 +1,5 @@
 // The choices, and all of the page.
 
-const DOUBTFUL = 0.7, UNLIKELY = 0.4; // word confidences below which words are marked
-
 function segments(id, options, current, choose) {
   const fieldset = at(id);
   fieldset.replaceChildren(fieldset.querySelector("legend"));
@@ -31,19 +29,6 @@ function showChoices() {
   });
   segments("layer", counted(layers().length), state.layer, choose("layer"));
   segments("head", counted(layers()[0].length), state.head, choose("head"));
-}
-
-// The text, with words marked that are probably wrong, if the run knows the confidence of each.
-function marked(text, words) {
-  const letters = [...text]; // positions count characters, not UTF-16 units
-  let end = 0;
-  const parts = (words ?? []).flatMap(({ word, start, confidence }) => {
-    const gap = letters.slice(end, start).join("");
-    end = start + [...word].length;
-    const mark = confidence < UNLIKELY ? "unlikely" : confidence < DOUBTFUL ? "doubtful" : "";
-    return [gap, make("span", { class: mark, title: `right with probability ${confidence.toFixed(2)}` }, word)];
-  });
-  return [...parts, letters.slice(end).join("")];
 }
 
 function showHypotheses() {
