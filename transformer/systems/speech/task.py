@@ -26,6 +26,7 @@ from transformer.decoding.timestamps import Timestamps
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
 from transformer.systems.speech.codes import Codes
+from transformer.systems.speech.options import ctc_weight_of
 from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
 from transformer.tasks.metrics.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score
@@ -86,6 +87,10 @@ class SpeechToText(Recordings, TextTask):
         return [f"{why}checkpoint is best (--training.error-rate characters)"] if unspaced else []
 
     # From decoding
+
+    def check_search(self, settings: DecodingConfig) -> None:
+        """Raises UserError if attention and CTC cannot search with such options."""
+        ctc_weight_of(self.config.model, settings)
 
     def input_examples(
         self, records: Sequence[Recording], longest: int, lines: Sequence[int] = ()
@@ -211,8 +216,9 @@ class SpeechToText(Recordings, TextTask):
         return {self.criterion: rates[self.criterion]} | rates
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
-        """The negative log-likelihood in nats per token, and its exponential."""
-        return {"nll": means["nll"], "perplexity": math.exp(min(means["nll"], 700))}
+        """The negative log-likelihood in nats per token, of attention and of CTC, and its exponential."""
+        likelihoods = {name: means[name] for name in ("nll", "ctc") if name in means}
+        return {**likelihoods, "perplexity": math.exp(min(means["nll"], 700))}
 
     def shown(self, record: Recording, output: str) -> tuple[str, str, str]:
         """The file's name, its text and what was heard."""
