@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config import DecodingConfig, SpecialIds
 from transformer.data.features.audio import masked
 from transformer.decoding.calls import Inputs
+from transformer.decoding.ctc_scores import LOG_PROBS, POSITIONS
 from transformer.decoding.limits import Limits
 from transformer.model.ctc import log_probs_of
 from transformer.model.encoder import Memory
@@ -89,8 +90,14 @@ class SpeechTransformer(Transformer):
         return self.decode(memory, target, segments=segments, deterministic=deterministic)
 
     def ctc_log_probs(self, memory: Memory) -> Float[Array, "b s v"]:
-        """log P of each token, and of the blank, at each position of the encoder (`transformer.model.ctc`)."""
+        """log P of each token, and of the blank, at each position (`transformer.model.ctc`)."""
         return log_probs_of(self.ctc_head(memory.states), self.config.special)
+
+    def steering(self, memory: Memory) -> dict[str, Array]:
+        """What the hook `CtcScores` reads of the encoder, if there is CTC."""
+        if not self.config.ctc_weight:
+            return {}
+        return {LOG_PROBS: self.ctc_log_probs(memory), POSITIONS: memory.mask.sum(axis=1)}
 
     @nn.nowrap
     def source_mask(self, source: Float[Array, "b t bands"]) -> Bool[Array, "b s"]:  # type: ignore[override]

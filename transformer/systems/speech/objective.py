@@ -1,4 +1,4 @@
-"""The objective of recognition with CTC: joint training with attention (Watanabe et al. 2017), or CTC alone."""
+"""The objective of recognition with CTC: joint training with attention (Watanabe et al. 2017), or alone."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from transformer.config import DecodingConfig, ModelConfig
+from transformer.decoding.ctc_scores import CtcScores
 from transformer.decoding.ctc_search import CtcSearch
 from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.search import AutoregressiveSearch
@@ -20,7 +21,7 @@ def search_by_options(search: AutoregressiveSearch, model: ModelConfig, options:
     weight = ctc_weight_of(model, options)
     if weight == 1:
         return CtcSearch(search.limits)
-    return search
+    return replace(search, hook=CtcScores(weight, model.special)) if weight else search
 
 
 def by_model(system: System, model: ModelConfig) -> System:
