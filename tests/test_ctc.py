@@ -13,7 +13,7 @@ from transformer.decoding.ctc_scores import LOG_PROBS, POSITIONS, CtcScores
 from transformer.decoding.ctc_search import best_path, prefix_beam_search
 from transformer.decoding.hooks import first_states
 from transformer.model.cache import States
-from transformer.model.ctc import labels_of, log_likelihoods, log_probs_of, positions_needed
+from transformer.model.ctc import log_likelihoods, log_probs_of, positions_needed
 from transformer.systems.speech.objective import ctc_sums
 
 SPECIAL = SpecialIds()
@@ -59,7 +59,8 @@ def test_loss_is_the_sum_over_all_paths() -> None:
         found = log_likelihoods(*repeated, jnp.asarray(padded_texts(texts, 5)), BLANK)
         np.testing.assert_allclose(np.exp(found), list(known.values()), rtol=1e-4, atol=1e-7)
         needed = positions_needed(jnp.asarray(padded_texts(texts, 5)), BLANK)
-        assert int(needed.max()) == length and set(known) == {
+        assert int(needed.max()) == length
+        assert set(known) == {
             text
             for size in range(length + 1)
             for text in itertools.product(LABELS, repeat=size)
@@ -79,12 +80,15 @@ def test_loss_leaves_out_texts_without_a_path_and_does_not_depend_on_padding() -
     expected = -sum(math.log(texts_of(log_probs[row], LENGTHS[row])[targets[row]]) for row in (0, 2))
     nll, counts, is_short = sums(log_probs, MASK, 3)
     assert float(nll) == pytest.approx(expected, rel=1e-4)
-    assert float(counts) == 3 + 2 and is_short.tolist() == [False, True, False]
+    assert float(counts) == 3 + 2
+    assert is_short.tolist() == [False, True, False]
     wider = np.pad(log_probs, ((0, 2), (0, 3), (0, 0)), constant_values=-7)  # rows and columns of padding
     padded_nll, padded_counts, _ = sums(wider, np.pad(MASK, ((0, 2), (0, 3))), 6)
-    assert float(padded_nll) == pytest.approx(float(nll), rel=1e-5) and padded_counts == counts
+    assert float(padded_nll) == pytest.approx(float(nll), rel=1e-5)
+    assert padded_counts == counts
     gradient = jax.grad(lambda x: sums(x, MASK, 3)[0])(jnp.asarray(log_probs))
-    assert np.isfinite(gradient).all() and not gradient[1].any()
+    assert np.isfinite(gradient).all()
+    assert not gradient[1].any()
 
 
 def test_prefix_scores_sum_over_all_texts_that_begin_so() -> None:
@@ -138,8 +142,11 @@ def test_prefix_beam_search_finds_the_most_probable_texts() -> None:
         for row, length in enumerate(LENGTHS):
             known = {t: p for t, p in texts_of(log_probs[row], length).items() if len(t) <= most[row]}
             texts = [tuple(t for t in tokens if t != BLANK) for tokens in np.asarray(found.tokens[row])]
-            alive = {t: math.exp(p) for t, p in zip(texts, np.asarray(found.log_p[row]), strict=True) if p > -1e9}
-            assert len(alive) == min(beams, len(known)) and set(alive) <= set(known)
+            alive = {
+                t: math.exp(p) for t, p in zip(texts, np.asarray(found.log_p[row]), strict=True) if p > -1e9
+            }
+            assert len(alive) == min(beams, len(known))
+            assert set(alive) <= set(known)
             best = max(known, key=known.__getitem__)
             assert max(alive, key=alive.__getitem__) == best
             if len(known) <= beams and most[row] >= length:
