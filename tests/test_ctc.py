@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from transformer.config import SpecialIds
+from transformer.decoding.ctc_alignment import best_paths, spans_of
 from transformer.decoding.ctc_scores import LOG_PROBS, POSITIONS, CtcScores
 from transformer.decoding.ctc_search import best_path, prefix_beam_search
 from transformer.decoding.hooks import first_states
@@ -159,3 +160,29 @@ def test_greedy_search_takes_the_best_path() -> None:
     for row, (length, most) in enumerate(zip(LENGTHS, (4, 4, 1), strict=True)):
         path = tuple(int(x) for x in log_probs[row, :length].argmax(axis=1))
         assert tuple(t for t in found[row] if t != BLANK) == spelled(path)[:most]
+
+
+def test_forced_alignment_is_the_best_of_all_paths_that_spell_the_text() -> None:
+    for seed in range(3):
+        log_probs = drawn_log_probs(seed)
+        for row, length in enumerate(LENGTHS):
+            paths: dict[tuple[int, ...], list[tuple[float, tuple[int, ...]]]] = {}
+            for path in itertools.product((BLANK, *LABELS), repeat=length):
+                log_p = sum(float(log_probs[row, position, token]) for position, token in enumerate(path))
+                paths.setdefault(spelled(path), []).append((log_p, path))
+            texts = [*paths, (3, 3, 3)]  # the last one needs five positions
+            repeated = (
+                jnp.repeat(jnp.asarray(x[row : row + 1]), len(texts), axis=0) for x in (log_probs, MASK)
+            )
+            found = best_paths(*repeated, jnp.asarray(padded_texts(texts, 5)), BLANK)
+            assert found.log_p[-1] == found.log_likelihoods[-1] == -np.inf
+            for index, text in enumerate(texts[:-1]):
+                log_p, path = max(paths[text])
+                assert float(found.log_p[index]) == pytest.approx(log_p, abs=1e-4)
+                states = np.asarray(found.states[index])[:length]
+                tokens = [BLANK if state % 2 == 0 else text[state // 2] for state in states]
+                assert tuple(tokens) == path
+                spans = spans_of(states, len(text))
+                assert [path[start:end] for start, end in spans] == [
+                    (token,) * (end - start) for token, (start, end) in zip(text, spans, strict=True)
+                ]
