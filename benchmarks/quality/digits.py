@@ -13,9 +13,10 @@ import json
 import re
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import keep, machine
 from benchmarks.runs import once
 from transformer import PRESETS, Config, Run, Transcriber, train
+from transformer.config import Option
 from transformer.config.methods import GuidanceConfig
 from transformer.config.recordings import RecordingsConfig
 from transformer.data.features.audio import RATE
@@ -42,6 +44,8 @@ LENGTHS = (200, 300, 400, 600)  # of buckets, in frames
 PAUSE = (0.02, 0.2)  # seconds between digits
 NAME = re.compile(r"(?P<digit>\d)_(?P<speaker>\w+)_(?P<number>\d+)\.wav")
 WORDS = list(DIGITS)
+Single = tuple[str, str, int]
+"""Speaker, word and number of a recording."""
 AUGMENTED: dict[str, Any] = {"speeds": (0.9, 1.0, 1.1)}
 MASKED: dict[str, Any] = {"masks": 1, "mask_bands": 10, "mask_frames": 10}  # a digit has 30 to 50 frames
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
@@ -72,20 +76,9 @@ class Plan:
 
     def config(self, name: str) -> Config:
         """The config of a run."""
-        base, strings = PRESETS["speech"], self.folder
-        assert isinstance(base.data, RecordingsConfig)
         model, data, guidance = MODELS[name]
-        files: dict[str, Any] = {split: strings / f"{split}.tsv" for split in ("train", "validation", "test")}
-        sizes: dict[str, Any] = {"num_layers": 1, "d_model": 16, "d_ff": 32} if self.small else {}
-        steps = self.updates or 2 * base.training.steps
-        return replace(
-            base,
-            model=replace(base.model, **model, **sizes),
-            data=replace(base.data, **files, **data, max_length=LENGTHS[-1], buckets=LENGTHS),
-            decoding=replace(base.decoding, buckets=LENGTHS),
-            guidance=GuidanceConfig(weight=guidance),
-            training=replace(base.training, steps=steps, evaluate_every=max(1, steps // 12)),
-        )
+        base = config_of(self.folder, self.updates, self.small, model, data)
+        return replace(base, guidance=GuidanceConfig(weight=guidance))
 
     def build(self, name: str) -> Json:
         """Trains and measures a model, unless it is there."""
@@ -99,12 +92,34 @@ class Plan:
         return once(path.with_suffix(".json"), trained)
 
 
-def measured(path: Path, strings: Path) -> Json:
-    """Error rates of both kinds of speakers, and the learning curve."""
+def config_of(
+    strings: Path,
+    updates: int | None,
+    small: bool,
+    model: Mapping[str, Any],
+    data: Mapping[str, Any] = MappingProxyType({}),
+) -> Config:
+    """The config of a run on strings, with these options of model and data."""
+    base = PRESETS["speech"]
+    assert isinstance(base.data, RecordingsConfig)
+    files: dict[str, Any] = {split: strings / f"{split}.tsv" for split in ("train", "validation", "test")}
+    sizes: dict[str, Any] = {"num_layers": 1, "d_model": 16, "d_ff": 32} if small else {}
+    steps = updates or 2 * base.training.steps
+    return replace(
+        base,
+        model=replace(base.model, **model, **sizes),
+        data=replace(base.data, **files, **data, max_length=LENGTHS[-1], buckets=LENGTHS),
+        decoding=replace(base.decoding, buckets=LENGTHS),
+        training=replace(base.training, steps=steps, evaluate_every=max(1, steps // 12)),
+    )
+
+
+def measured(path: Path, strings: Path, **options: Option) -> Json:
+    """Error rates of both kinds of speakers, and the learning curve. The options are those of the search."""
     transcriber, found = Transcriber.load(path), {}
     for split in ("test", "unheard"):
         listed = read_manifest(strings / f"{split}.tsv")
-        heard = transcriber.transcribe([each.path for each in listed])
+        heard = transcriber.transcribe([each.path for each in listed], **options)
         texts = [each.text for each in listed]
         found[split] = {
             "words": word_errors(heard, texts).value,
@@ -118,37 +133,65 @@ def measured(path: Path, strings: Path) -> Json:
 # Strings of digits
 
 
+def split_of(number: int) -> str:
+    """What a recording is for."""
+    return "test" if number in TEST else "validation" if number in VALIDATION else "train"
+
+
 def make_strings(plan: Plan) -> None:
     """Writes the strings and their manifests, unless they are there."""
-    folder, sizes = plan.folder, {k: v // 50 if plan.small else v for k, v in SIZES.items()}
-    if (folder / "done").exists():
-        return
+    if not (plan.folder / "done").exists():
+        write_strings(plan.folder, recordings_of(plan.recordings), WORDS, plan.held_out, plan.small)
+
+
+def write_strings(
+    folder: Path,
+    single: Mapping[Single, Path],
+    words: Sequence[str],
+    held_out: str,
+    small: bool,
+    sizes: tuple[int, int] = (FEWEST, MOST),
+    split_of: Callable[[int], str] = split_of,
+) -> None:
+    """Writes strings of recordings of single words, and their manifests.
+
+    Args:
+      folder: where they are written.
+      single: the recordings by speaker, word and number.
+      words: all of them.
+      held_out: the speaker of the split that is not heard in training.
+      small: few strings, for tests.
+      sizes: the fewest and the most words of a string.
+      split_of: what a recording with a number is for.
+
+    Raises:
+      UserError: there is no such speaker, or no other.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    single = recordings_of(plan.recordings)
     speakers = sorted({speaker for speaker, _, _ in single})
-    if plan.held_out not in speakers or len(speakers) < 2:
-        raise UserError(f"--held-out {plan.held_out}: the recordings have {', '.join(speakers)}")
+    if held_out not in speakers or len(speakers) < 2:
+        raise UserError(f"--held-out {held_out}: the recordings have {', '.join(speakers)}")
     waves, who = {key: read_audio(path) for key, path in single.items()}, dict[str, list[str]]()
-    for place, (split, size) in enumerate(sizes.items()):
+    for place, (split, count) in enumerate(SIZES.items()):
         random, lines = np.random.default_rng(place), []
-        heard = [speaker for speaker in speakers if (speaker == plan.held_out) == (split == "unheard")]
+        heard = [speaker for speaker in speakers if (speaker == held_out) == (split == "unheard")]
         who[split] = heard
-        choices = choices_of(waves, split)
-        for index in range(size):
+        choices = choices_of(waves, split, split_of)
+        for index in range(count // 50 if small else count):
             speaker = heard[index % len(heard)]
-            said = random.integers(0, 10, random.integers(FEWEST, MOST + 1)).tolist()
-            taken = [waves[speaker, d, int(random.choice(choices[speaker, d]))] for d in said]
+            said = random.integers(0, len(words), random.integers(sizes[0], sizes[1] + 1)).tolist()
+            taken = [waves[speaker, words[i], int(random.choice(choices[speaker, words[i]]))] for i in said]
             library("soundfile").write(folder / f"{split}-{index}.wav", joined(taken, random), RATE)
-            lines.append(f"{split}-{index}.wav\t{' '.join(WORDS[d] for d in said)}\n")
+            lines.append(f"{split}-{index}.wav\t{' '.join(words[i] for i in said)}\n")
         (folder / f"{split}.tsv").write_text("".join(lines))
     (folder / "speakers.json").write_text(json.dumps(who))  # the strings of a split are theirs in turns
     (folder / "done").touch()
 
 
-def recordings_of(folder: Path) -> dict[tuple[str, int, int], Path]:
+def recordings_of(folder: Path) -> dict[Single, Path]:
     """The recordings by speaker, digit and number. Raises UserError if there are none."""
     found = {
-        (name["speaker"], int(name["digit"]), int(name["number"])): path
+        (name["speaker"], WORDS[int(name["digit"])], int(name["number"])): path
         for path in sorted(folder.glob("*.wav"))
         if (name := NAME.fullmatch(path.name))
     }
@@ -157,18 +200,15 @@ def recordings_of(folder: Path) -> dict[tuple[str, int, int], Path]:
     return found
 
 
-def choices_of(keys: Iterable[tuple[str, int, int]], split: str) -> dict[tuple[str, int], list[int]]:
-    """The numbers of the recordings for a split, by speaker and digit."""
-    found: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for speaker, digit, number in keys:
+def choices_of(
+    keys: Iterable[Single], split: str, split_of: Callable[[int], str] = split_of
+) -> dict[tuple[str, str], list[int]]:
+    """The numbers of the recordings for a split, by speaker and word."""
+    found: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for speaker, word, number in keys:
         if split == "unheard" or split_of(number) == split:
-            found[speaker, digit].append(number)
+            found[speaker, word].append(number)
     return found
-
-
-def split_of(number: int) -> str:
-    """What a recording is for."""
-    return "test" if number in TEST else "validation" if number in VALIDATION else "train"
 
 
 def joined(waves: list[np.ndarray], random: np.random.Generator) -> np.ndarray:

@@ -161,9 +161,9 @@ class Plan:
                 word = words[random.integers(len(words))]
                 yield [word] * times, spoken(phonemes([word] * times), Speaker.drawn(random), random)
                 continue
-            speaker, digit = keys[random.integers(len(keys))]
-            taken = [single[speaker, digit, int(x)] for x in random.choice(choices[speaker, digit], times)]
-            yield [words[digit]] * times, joined([read_audio(path) for path in taken], random)
+            speaker, word = keys[random.integers(len(keys))]
+            taken = [single[speaker, word, int(x)] for x in random.choice(choices[speaker, word], times)]
+            yield [word] * times, joined([read_audio(path) for path in taken], random)
 
     def of_speaker(self, path: Path) -> Path:
         """A manifest with the strings of the speaker; they are written in turns."""

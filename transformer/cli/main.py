@@ -13,6 +13,7 @@ COMMANDS = {
         "decode_main",
         "translate lines, list n-best, explore attention",
     ),
+    "align": ("transformer.cli.align", "align_main", "say when each word of a recording's text is said"),
     "average": ("transformer.cli.models", "average_main", "average the last checkpoints of a run"),
     "distill": (
         "transformer.cli.models",

@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from transformer.config.model import ModelConfig
 from transformer.config.names import keyword_hint
-from transformer.config.ranges import COUNTS, IDS, LONGEST, RATE, Option, Range, check_ranges, check_types
+from transformer.config.ranges import (
+    COUNTS,
+    IDS,
+    LONGEST,
+    RATE,
+    SHARE,
+    Option,
+    Range,
+    check_ranges,
+    check_types,
+)
 from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.text import has_text, without_formatting
 
@@ -49,6 +59,9 @@ class DecodingConfig:
     renormalise: bool = False
     """Divide the probability of forbidden tokens among the others at every step, as CTranslate2 does and
     Hugging Face with renormalize_logits. Otherwise scores are those of the model."""
+    ctc_weight: Annotated[float, SHARE] | None = None
+    """Speech: weight of CTC in the search, of runs that have it (--model.ctc-weight); that of attention is
+    what is left. 0: attention alone; 1: CTC alone. None: that of the training."""
     noise: Annotated[float, Range(0, 100, note="0 for none")] = 0.0
     """Gaussian noise on the decoder's inputs, relative to their size (root mean square): outputs vary, also
     those of a beam search, which ranks them under the noise. 0: none."""

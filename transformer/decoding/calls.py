@@ -19,14 +19,22 @@ STEERING = "steer_"  # begins the names of inputs that only hooks read
 
 def init_cache(model: nn.Module, variables: Variables, inputs: Inputs, beams: int, length: int) -> AnyCache:
     """Encodes the inputs, and returns a cache for so many beams and steps."""
+    return init_search(model, variables, inputs, beams, length)[0]
 
-    def run(model: Any) -> AnyCache:  # bound to its variables
+
+def init_search(
+    model: nn.Module, variables: Variables, inputs: Inputs, beams: int, length: int
+) -> tuple[AnyCache, Inputs]:
+    """Encodes the inputs, and returns a cache for so many beams and steps, and the inputs with what the model
+    gives to hooks: its method `steering`, if it has one, makes arrays by name of what `encode` returned."""
+
+    def run(model: Any) -> tuple[AnyCache, Inputs]:  # bound to its variables
         memory = model.encode(**{name: x for name, x in inputs.items() if not name.startswith(STEERING)})
-        cache: AnyCache = model.init_cache(memory, beams, length)
-        return cache
+        of_model = model.steering(memory) if hasattr(model, "steering") else {}
+        return model.init_cache(memory, beams, length), {**inputs, **of_model}
 
-    cache: AnyCache = model.apply(variables, method=run)  # type: ignore[assignment]
-    return cache
+    result: tuple[AnyCache, Inputs] = model.apply(variables, method=run)  # type: ignore[assignment]
+    return result
 
 
 def advance(

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
+from transformer.model.cache import is_shared
 from transformer.runtime.errors import UserError
 
 HookState = Any
@@ -29,7 +30,12 @@ class SearchHook(Protocol):
     """A hook. It must be hashable, since compiled programs depend on it."""
 
     def init(self, inputs: Mapping[str, Array]) -> HookState:
-        """The state before the first token: arrays `[b, ...]`, one row for each row of the inputs."""
+        """The state before the first token: arrays `[b, ...]`, one row for each row of the inputs. Those in
+        `transformer.model.cache.Shared` do not follow the beams.
+
+        Args:
+          inputs: what the search reads, and what the model gives to hooks (`steering`, if it has it).
+        """
         ...
 
     def filter(
@@ -203,5 +209,9 @@ def allowed(
 
 
 def first_states(hook: SearchHook, inputs: Mapping[str, Array], beams: int) -> HookState:
-    """The hook's states of all beams before the first token."""
-    return jax.tree.map(lambda x: jnp.repeat(x[:, None], beams, axis=1), hook.init(inputs))
+    """The hook's states of all beams before the first token. What they share is not repeated."""
+
+    def repeat(x: Any) -> Any:
+        return x if is_shared(x) else jnp.repeat(x[:, None], beams, axis=1)
+
+    return jax.tree.map(repeat, hook.init(inputs), is_leaf=is_shared)

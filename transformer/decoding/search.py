@@ -12,7 +12,15 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Int
 
-from transformer.config import LONGEST, BeamConfig, DecodingConfig, MbrConfig, SampleConfig, SpecialIds
+from transformer.config import (
+    LONGEST,
+    BeamConfig,
+    DecodingConfig,
+    MbrConfig,
+    ModelConfig,
+    SampleConfig,
+    SpecialIds,
+)
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.calls import Inputs, special_ids
 from transformer.decoding.diverse import Diverse
@@ -182,6 +190,9 @@ class AutoregressiveSearch:
     """Restricts the tokens."""
     named: Callable[[Any, SearchResult, Inputs], SearchResult] = unchanged
     """(model, result, inputs) -> the result with the ids that the task reads."""
+    by_options: Callable[["AutoregressiveSearch", ModelConfig, DecodingConfig], Any] | None = None
+    """(search, options of the model, options) -> the search with these options, if it is not the same for
+    all."""
 
     def __call__(
         self,

@@ -15,7 +15,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import SpecialIds
-from transformer.decoding.calls import Inputs, init_cache, special_ids
+from transformer.decoding.calls import Inputs, init_search, special_ids
 from transformer.decoding.hooks import HookState, SearchHook, first_states
 from transformer.decoding.limits import Limits
 from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, for_rows, in_order, lengths
@@ -126,13 +126,13 @@ def init_slots(
     rows = len(limits.each)
     shape = (rows, len(live))
     rings = jnp.zeros((rows, columns, len(live)), jnp.int32)
-    cache = init_cache(model, variables, inputs, len(live), columns)
+    cache, hook_inputs = init_search(model, variables, inputs, len(live), columns)
     log_p = None
     if noise is not None or getattr(hook, "penalises", False):
         log_p = LogP(jnp.zeros(shape), jnp.zeros(rings.shape), None if noise is None else cache)
     return Slots(
         cache=cache,
-        hook=States(first_states(hook, inputs, len(live))),
+        hook=States(first_states(hook, hook_inputs, len(live))),
         column=jnp.zeros((), jnp.int32),
         start=jnp.zeros(rows, jnp.int32),
         length=jnp.zeros(rows, jnp.int32),

@@ -101,9 +101,16 @@ class KeysValues(ByRows):
 
 
 @struct.dataclass
+class Shared(Generic[T]):
+    """Arrays `[b, ...]` among those of `States` that all beams of a row share."""
+
+    value: T
+
+
+@struct.dataclass
 class States(ByRows, Generic[T]):
     """Arrays `[b, n, ...]` that a new token replaces, such as recurrent states or the sums of linear
-    attention."""
+    attention. Those in `Shared` have no beams, and stay."""
 
     value: T
 
@@ -114,10 +121,17 @@ class States(ByRows, Generic[T]):
     def select(self, parents: Int[Array, "b n"]) -> "States[T]":
         """Gathers the states of the parents."""
 
-        def gather(x: Array) -> Array:
+        def gather(x: Any) -> Any:
+            if is_shared(x):
+                return x
             return jnp.take_along_axis(x, parents.reshape(*parents.shape, *(1,) * (x.ndim - 2)), axis=1)
 
-        return jax.tree.map(gather, self)
+        return jax.tree.map(gather, self, is_leaf=is_shared)
+
+
+def is_shared(x: Any) -> bool:
+    """Whether a part of a state is that of all beams."""
+    return isinstance(x, Shared)
 
 
 @struct.dataclass

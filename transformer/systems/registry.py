@@ -119,12 +119,14 @@ def find_system(name: str) -> "System":
 
 
 def system_of(config: Config) -> "System":
-    """The system of a config, with the task that `--data.task` names if it reads and writes text.
+    """The system of a config: what can be done with its model, with the task that `--data.task` names if it
+    reads and writes text.
 
     Raises:
       UserError: there is no such system, or it has a task of its own.
     """
     system = find_system(config.system)
+    system = system.by_model(system, config.model)
     name = getattr(config.data, "task", DEFAULT_TASK)
     if name == DEFAULT_TASK:
         return system

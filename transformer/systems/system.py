@@ -8,7 +8,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from transformer.config import Config, DecodingConfig, check_beam
+from transformer.config import Config, DecodingConfig, ModelConfig, check_beam
 from transformer.decoding.forced import Attentions
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError
@@ -53,6 +53,9 @@ class System:
     """Whether it supports several sentences per row (packed batches)."""
     copies: bool = False
     """Whether it can output out-of-vocabulary words."""
+    by_model: Callable[["System", ModelConfig], "System"] = lambda system, model: system
+    """(system, options of the model) -> what can be done with a model of these options, if not all have the
+    same parts."""
 
     def required(self, ability: str) -> Callable[..., Any]:
         """Its search, scores, alignment or attentions.
@@ -65,6 +68,16 @@ class System:
             raise UserError(f"this system {_LACKS[ability]}")
         return function
 
+    def search_with(self, model: ModelConfig, options: DecodingConfig) -> Any:
+        """Its search with some options of the search, of a model with these.
+
+        Raises:
+          UserError: it has none.
+        """
+        search = self.required("search")
+        is_open = isinstance(search, AutoregressiveSearch) and search.by_options
+        return search.by_options(search, model, options) if is_open else search
+
     def check_search(self, task: DecodingTask, settings: DecodingConfig) -> None:
         """Raises UserError if it cannot search for the outputs of a task with these options."""
         if isinstance(self.search, AutoregressiveSearch):
@@ -73,6 +86,11 @@ class System:
             raise UserError(
                 f"{task.needs_steps}: it needs a model that writes token by token, and {task.config.system} "
                 "predicts all tokens at once"
+            )
+        if settings.ctc_weight is not None and not getattr(task.config.model, "ctc_weight", 0):
+            raise UserError(
+                f"--decoding.ctc-weight {settings.ctc_weight:g}: it is for runs of system speech that were "
+                "trained with --model.ctc-weight, and this one has no CTC; leave it out"
             )
         if getattr(settings, "coverage_penalty", 0):
             option, name = "--decoding.coverage-penalty", task.config.system

@@ -1,4 +1,4 @@
-"""When each word was said, by the attention to the source."""
+"""When each word was said, by the source positions of its tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -86,7 +86,8 @@ def spans(attention: Float[np.ndarray, "t s"]) -> list[tuple[int, int]]:
 def timed(
     ids: tuple[int, ...], attention: Float[np.ndarray, "t s"], tokenizer: Tokenizer, seconds: float
 ) -> tuple[Word, ...]:
-    """The words of an output, with the times of their tokens; none if it has more tokens than positions.
+    """The words of an output, with the times of their tokens by attention; none if it has more tokens than
+    positions.
 
     Args:
       ids: the tokens, then <eos>.
@@ -94,13 +95,27 @@ def timed(
       tokenizer: of the output.
       seconds: from one source position to the next.
     """
-    timed_words: list[Word] = []
     if len(ids) > attention.shape[1]:
         return ()
-    for index, (start, end) in enumerate(spans(attention)[:-1]):
+    times = [(start * seconds, end * seconds) for start, end in spans(attention)[:-1]]
+    return words_in(ids[:-1], times, tokenizer)
+
+
+def words_in(
+    ids: Sequence[int], times: Sequence[tuple[float, float]], tokenizer: Tokenizer
+) -> tuple[Word, ...]:
+    """The words of a text, each from the beginning of its first token to the end of its last.
+
+    Args:
+      ids: the tokens.
+      times: when each begins and ends, in seconds.
+      tokenizer: of the text.
+    """
+    timed_words: list[Word] = []
+    for index, (start, end) in enumerate(times):
         words = tokenizer.decode(list(ids[: index + 1])).split()
         began = len(words) > len(timed_words)
         if words:
-            first = start * seconds if began else timed_words[-1].start
-            timed_words[len(words) - 1 :] = [Word(words[-1], round(first, 3), round(end * seconds, 3))]
+            first = start if began else timed_words[-1].start
+            timed_words[len(words) - 1 :] = [Word(words[-1], round(first, 3), round(end, 3))]
     return tuple(timed_words)

@@ -106,7 +106,7 @@ def steered_search(
     Raises:
       UserError: it has none.
     """
-    search = system.required("search")
+    search = system.search_with(task.config.model, settings)
     if not isinstance(search, AutoregressiveSearch) or not (hooks or settings.renormalise):
         return search
     own_hooks = [search.hook] if search.hook != NO_HOOK else []

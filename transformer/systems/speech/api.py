@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer.config import DecodingConfig, Option
 from transformer.config.ranges import seconds, true_or_false, whole_number
-from transformer.data.features.audio import RATE
+from transformer.data.features.audio import HOP, RATE
 from transformer.data.features.pauses import Part, parts_of
 from transformer.data.features.waveforms import audio_blocks, seconds_of, waveform_of
 from transformer.data.remote import fetched
@@ -22,9 +22,10 @@ from transformer.data.sources.recordings import Recording, features, recording
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
 from transformer.runtime.errors import UserError
+from transformer.systems.speech.alignment import Alignment, alignment_of, words_by_ctc
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.transcripts import SpokenPart, Transcript, spoken_parts
-from transformer.tasks.timing import timed
+from transformer.tasks.timing import Word, timed
 from transformer.translator.decoder import Decoder
 from transformer.translator.search_outputs import Extras
 
@@ -187,14 +188,65 @@ class Transcriber(Decoder[SpeechToText]):
             raise _unheard(source)
         return Recording("waveform", features(waveform_of(source), self.task.data))
 
+    def align(self, source: Heard, text: str) -> Alignment:
+        """When each word of a text is said in a recording: by the most probable of all divisions of the
+        recording among the tokens of the text, and blanks, under CTC.
+
+        Args:
+          source: a file, or a waveform at 16,000 samples a second.
+          text: what is said in it.
+
+        Raises:
+          UserError: the run has no CTC; the recording cannot be read, or is longer than the model hears at
+            once, or too short for the text; the text is empty, or has what the vocabulary lacks.
+        """
+        self.check_ctc()
+        if not isinstance(text, str):
+            raise UserError(f"align takes a recording and its text, a string, not {type(text).__name__}")
+        return self.aligned(self.heard(source), text)
+
+    def check_ctc(self) -> None:
+        """Raises UserError if the run has no CTC."""
+        if not self.has_ctc:
+            raise UserError(
+                "this run has no CTC, which aligns texts with recordings: train one with "
+                "--model.ctc-weight 0.3"
+            )
+
+    @property
+    def has_ctc(self) -> bool:
+        """Whether its run was trained with CTC."""
+        return bool(self.config.model.ctc_weight)  # type: ignore[attr-defined]
+
+    def aligned(self, heard: Recording, text: str) -> Alignment:
+        """As `align`, given the features of the recording."""
+        frames, longest = len(heard.features), self.config.decoding.buckets[-1]
+        if frames > longest:
+            raise UserError(
+                f"the recording has {frames * HOP / RATE:.2f} s, and this model hears {self.hears():g} s at "
+                "once: cut it at a pause"
+            )
+        (example,) = self.task.input_examples([heard], longest)
+        return alignment_of(self, example, text)
+
     def finished(self, result: SearchResult, request: Request) -> list[Transcript]:
-        """The outputs of a recording, as in `Decoder`, and the times of their words."""
+        """The outputs of a recording, as in `Decoder`, and the times of their words: by CTC, if the run has
+        it, otherwise by attention."""
+        extras: Extras = request.extras
+        by_ctc = extras.times and self.has_ctc
+        searched = replace(request, extras=replace(extras, times=False)) if by_ctc else request
+        outputs = super().finished(result, searched)
+        words: Sequence[tuple[Word, ...]] = [()] * len(outputs)
+        if by_ctc:
+            texts = [output.ids[:-1] for output in outputs]
+            words = words_by_ctc(self, request.example, texts, request.options)
+        elif extras.times:
+            words = [timed(x.ids, x.alignment, self.task.tokenizer, self.frame) for x in outputs]
         transcripts = []
-        for output in super().finished(result, request):
-            fields, attention = output.fields(), output.alignment
-            if request.extras.times:
-                fields["words"] = timed(output.ids, attention, self.task.tokenizer, self.frame)
-            fields["alignment"] = attention if request.extras.alignments else None
+        for output, of_output in zip(outputs, words, strict=True):
+            fields = output.fields()
+            fields["words"] = of_output
+            fields["alignment"] = output.alignment if extras.alignments else None
             fields["segments"] = self.task.segments(output.ids, request.record)
             transcripts.append(Transcript(**fields))
         return transcripts

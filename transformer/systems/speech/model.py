@@ -9,8 +9,11 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config import DecodingConfig, SpecialIds
 from transformer.data.features.audio import masked
 from transformer.decoding.calls import Inputs
+from transformer.decoding.ctc_scores import LOG_PROBS, POSITIONS
 from transformer.decoding.limits import Limits
+from transformer.model.ctc import log_probs_of
 from transformer.model.encoder import Memory
+from transformer.model.encoder_decoder import Segments
 from transformer.model.layers import ACTIVATIONS, Affine
 from transformer.model.masks import Mask
 from transformer.model.parameters import Module, param
@@ -56,6 +59,45 @@ class SpeechTransformer(Transformer):
         self.halvings = [Convolution(c, 2) for _ in range(c.convolutions)]
         if c.front_projection:
             self.front = Affine(c.of_encoder.d_model, ("hidden", "model"))
+        if c.ctc_weight:
+            self.ctc_head = Affine(c.output_size, ("model", "vocabulary"))
+
+    def __call__(
+        self,
+        source: Float[Array, "b t bands"],  # type: ignore[override]
+        target: Int[Array, "b u"],
+        *,
+        segments: Segments | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "b u v"]:
+        """Teacher forcing: logits of every next token. With CTC alone, which reads no tokens, log P of each
+        token at each position of the encoder."""
+        if self.config.ctc_weight == 1:
+            return self.ctc_log_probs(self.encode(source, deterministic=deterministic))
+        return super().__call__(source, target, segments=segments, deterministic=deterministic)
+
+    def hidden(
+        self,
+        source: Float[Array, "b t bands"],  # type: ignore[override]
+        target: Int[Array, "b u"],
+        *,
+        segments: Segments | None = None,
+        deterministic: bool = True,
+    ) -> Float[Array, "b u m"]:
+        memory = self.encode(source, deterministic=deterministic)
+        if self.is_initializing() and self.config.ctc_weight:
+            self.ctc_log_probs(memory)
+        return self.decode(memory, target, segments=segments, deterministic=deterministic)
+
+    def ctc_log_probs(self, memory: Memory) -> Float[Array, "b s v"]:
+        """log P of each token, and of the blank, at each position (`transformer.model.ctc`)."""
+        return log_probs_of(self.ctc_head(memory.states), self.config.special)
+
+    def steering(self, memory: Memory) -> dict[str, Array]:
+        """What the hook `CtcScores` reads of the encoder, if there is CTC."""
+        if not self.config.ctc_weight:
+            return {}
+        return {LOG_PROBS: self.ctc_log_probs(memory), POSITIONS: memory.mask.sum(axis=1)}
 
     @nn.nowrap
     def source_mask(self, source: Float[Array, "b t bands"]) -> Bool[Array, "b s"]:  # type: ignore[override]

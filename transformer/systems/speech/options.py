@@ -3,7 +3,15 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from transformer.config import BeamConfig, Config, OptimizerConfig, TrainingConfig, TransformerConfig
+from transformer.config import (
+    BeamConfig,
+    Config,
+    DecodingConfig,
+    ModelConfig,
+    OptimizerConfig,
+    TrainingConfig,
+    TransformerConfig,
+)
 from transformer.config.ranges import LARGEST, SHARE, Range
 from transformer.config.recordings import RecordingsConfig
 from transformer.config.transformer import Activation
@@ -41,6 +49,9 @@ class SpeechConfig(TransformerConfig):
     """Most frames of a mask."""
     mask_share: Annotated[float, SHARE] = 0.2
     """Largest share of a recording in a mask over frames."""
+    ctc_weight: Annotated[float, SHARE] = 0.0
+    """Weight of CTC (Graves et al. 2006), a second output on the encoder, in the loss; that of attention is
+    what is left (Watanabe et al. 2017). 0: no such output; 1: CTC alone, without a decoder. Often 0.3."""
 
     PARAMETER_FREE = (*TransformerConfig.PARAMETER_FREE, "masks", "mask_bands", "mask_frames", "mask_share")
     NOT_USED = ("source_end",)
@@ -64,6 +75,36 @@ class SpeechConfig(TransformerConfig):
     def longest_source(self) -> int | None:
         longest = super().longest_source
         return longest and longest * 2**self.convolutions
+
+
+def ctc_weight_of(model: ModelConfig, options: DecodingConfig) -> float:
+    """The weight of CTC in a search: that of the options; otherwise that of the training, or 0 for methods
+    that search by attention only.
+
+    Raises:
+      UserError: these options do not go together.
+    """
+    trained = getattr(model, "ctc_weight", 0.0)
+    is_grouped = isinstance(options, BeamConfig) and options.groups > 1
+    searches = options.method in ("beam", "greedy") and not is_grouped
+    weight = options.ctc_weight
+    if trained == 1 and weight not in (None, 1):
+        raise UserError(
+            f"--decoding.ctc-weight {weight:g}: this run was trained with CTC alone, and has no decoder; "
+            "leave it out"
+        )
+    if weight is None:
+        weight = trained if searches or trained == 1 else 0.0
+    if weight and not searches:
+        option = "--decoding.groups" if is_grouped else f"--decoding.method {options.method}"
+        remedy = "leave it out" if trained == 1 else "leave it out, or give --decoding.ctc-weight 0"
+        raise UserError(f"{option}: with CTC, the search is beam or greedy; {remedy}")
+    refused = [*options.steered, *options.noisy]
+    refused += ["coverage_penalty"] * bool(getattr(options, "coverage_penalty", 0))
+    if weight == 1 and refused:
+        option = refused[0].replace("_", "-")
+        raise UserError(f"--decoding.{option}: it needs a decoder, and CTC alone has none; leave it out")
+    return weight
 
 
 def _speech() -> Config:

@@ -128,7 +128,7 @@ def _options(arguments: DecodeArguments, transcriber: Transcriber) -> dict[str, 
         transcriber.task.start(arguments.language, arguments.task, timestamps)
     except UserError as error:
         raise UserError(f"--{error}") from error
-    aligns = transcriber.system.alignment is not None and not timestamps
+    aligns = (transcriber.has_ctc or transcriber.system.alignment is not None) and not timestamps
     return {
         "times": arguments.times or (has_titles and aligns),
         "language": arguments.language,

@@ -1,6 +1,7 @@
 """Speech recognition and translation: recordings in, sentences out."""
 
 import functools
+import itertools
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import Config, DecodingConfig, ErrorRate
-from transformer.data.corpus import Corpus
+from transformer.data.corpus import Corpus, Records
 from transformer.data.features.audio import HOP, RATE
 from transformer.data.features.hub import HubTokenizer
 from transformer.data.sequences import Example
@@ -26,6 +27,7 @@ from transformer.decoding.timestamps import Timestamps
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
 from transformer.systems.speech.codes import Codes
+from transformer.systems.speech.options import ctc_weight_of
 from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
 from transformer.tasks.metrics.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score
@@ -73,7 +75,36 @@ class SpeechToText(Recordings, TextTask):
         return CHARACTERS if self.config.training.error_rate == "characters" else WORDS
 
     def decide(self, corpus: Corpus) -> list[str]:
-        """Which error rate decides, by the texts of the validation."""
+        """Which error rate decides, by the texts of the validation; and what CTC cannot learn from.
+
+        Raises:
+          UserError: CTC can learn from nothing.
+        """
+        return [*self._decide_error_rate(corpus), *self._too_short(corpus.splits["train"])]
+
+    def _too_short(self, records: Records) -> list[str]:
+        """How many recordings have no path that spells their text (`transformer.model.ctc`)."""
+        model: Any = self.config.model
+        if not model.ctc_weight:
+            return []
+        count = 0
+        for record in records:
+            ids = self.tokenizer.encode(record.text)
+            needed = len(ids) + sum(a == b for a, b in itertools.pairwise(ids))
+            count += needed > -(-len(record.features) // 2**model.convolutions)
+        if not count:
+            return []
+        option = f"--model.convolutions {model.convolutions}"
+        few = f"CTC has at most one token in every {self.stride:g} s ({option})"
+        if count == len(records):
+            raise UserError(
+                f"--model.ctc-weight: all recordings are too short for their texts: {few}; lower it"
+            )
+        rest = "left out" if model.ctc_weight == 1 else "learned from by attention only"
+        share = f"{count:,} of {len(records):,} training recordings"
+        return [f"{share} are too short for their texts, and {rest}: {few}"]
+
+    def _decide_error_rate(self, corpus: Corpus) -> list[str]:
         training = self.config.training
         if training.error_rate:
             return []
@@ -86,6 +117,10 @@ class SpeechToText(Recordings, TextTask):
         return [f"{why}checkpoint is best (--training.error-rate characters)"] if unspaced else []
 
     # From decoding
+
+    def check_search(self, settings: DecodingConfig) -> None:
+        """Raises UserError if attention and CTC cannot search with such options."""
+        ctc_weight_of(self.config.model, settings)
 
     def input_examples(
         self, records: Sequence[Recording], longest: int, lines: Sequence[int] = ()
@@ -211,8 +246,9 @@ class SpeechToText(Recordings, TextTask):
         return {self.criterion: rates[self.criterion]} | rates
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
-        """The negative log-likelihood in nats per token, and its exponential."""
-        return {"nll": means["nll"], "perplexity": math.exp(min(means["nll"], 700))}
+        """The negative log-likelihood in nats per token, of attention and of CTC, and its exponential."""
+        likelihoods = {name: means[name] for name in ("nll", "ctc") if name in means}
+        return {**likelihoods, "perplexity": math.exp(min(means["nll"], 700))}
 
     def shown(self, record: Recording, output: str) -> tuple[str, str, str]:
         """The file's name, its text and what was heard."""

@@ -98,7 +98,7 @@ def lowered_search(job: Job, device: Any, platform: str) -> tuple[Any, LaneShape
     """The search of one device, as a `jax.stages.Lowered`, and the size of its longest lane: `None` for a
     system that searches without lanes, in one program for a whole batch."""
     task, model, options = job.task, job.model, job.config.decoding
-    system_search = job.system.required("search")
+    system_search = job.system.search_with(job.config.model, options)
     assert isinstance(task, DecodingTask)
     fields = task.input_fields
     sharding = NamedSharding(Mesh(np.array([device]), ("device",)), PartitionSpec())

@@ -1,0 +1,260 @@
+"""CTC in recognition: joint training and search, alignment of recordings, and what is refused."""
+
+import dataclasses
+import json
+import math
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from compiled import apply, init
+
+from transformer import PRESETS, Run, Transcriber, UserError, train_tokenizer
+from transformer.cli.align import align_main
+from transformer.config import BeamConfig, GreedyConfig, SampleConfig, changed_search
+from transformer.data.corpus import Corpus
+from transformer.data.sources.recordings import Recording
+from transformer.decoding.forced import forced_scores
+from transformer.model.ctc import labels_of, log_likelihoods
+from transformer.systems.registry import system_of
+from transformer.systems.speech.model import SILENCE
+from transformer.systems.speech.objective import speech_objective
+from transformer.systems.speech.options import ctc_weight_of
+from transformer.systems.speech.task import SpeechToText
+from transformer.training.objective import Context
+
+soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
+pytest.importorskip("jiwer", reason="pip install '.[speech]'")
+
+WORDS = ("one", "two", "four")
+SPECIAL = PRESETS["speech"].model.special
+LENGTHS = (33, 18, 25)
+
+
+def config_with(weight: float, **decoding: object):
+    base = PRESETS["speech"]
+    sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "channels": 8, "vocab_size": 7}
+    return dataclasses.replace(
+        base,
+        model=dataclasses.replace(base.model, **sizes, ctc_weight=weight),
+        data=dataclasses.replace(base.data, bands=6),
+        decoding=dataclasses.replace(base.decoding, beam_size=3, buckets=(40, 120), rows=4, **decoding),
+    )
+
+
+def model_of(config):
+    model = system_of(config).model(config.model)
+    variables = init(model, jax.random.key(3), jnp.zeros((1, 8, 6)), jnp.zeros((1, 2), int))
+    return model, jax.tree.map(lambda x: 2 * x, variables)  # far from uniform
+
+
+def frames(size: int = 36) -> jax.Array:
+    found = np.full((len(LENGTHS), size, 6), SILENCE, np.float32)
+    for row, length in enumerate(LENGTHS):
+        found[row, :length] = np.random.default_rng(row).standard_normal((length, 6))
+    return jnp.asarray(found)
+
+
+def ctc_of(model, variables, source, target) -> np.ndarray:
+    memory = apply(model, variables, source, method="encode")
+    log_probs = apply(model, variables, memory, method="ctc_log_probs")
+    return np.asarray(log_likelihoods(log_probs, memory.mask, labels_of(target, SPECIAL), SPECIAL.pad))
+
+
+def test_both_losses_are_weighted_sums_over_rows() -> None:
+    config = config_with(0.3)
+    model, variables = model_of(config)
+    target = jnp.array([[4, 5, 6, SPECIAL.eos], [4, 4, 4, SPECIAL.eos], [6, SPECIAL.eos, 0, 0]])
+    batch = {"source": frames(), "target": target}  # 18 frames are five positions, enough for 4 4 4
+
+    def loss(config, rows=slice(None)):
+        some = {name: x[rows] for name, x in batch.items()}
+        return jax.jit(lambda v: speech_objective(config)(model, v, some, Context()))(variables)
+
+    attention, joint, alone = (loss(config_with(weight)) for weight in (0.0, 0.3, 1.0))
+    ctc = ctc_of(model, variables, batch["source"], target)
+    assert float(alone.total) == pytest.approx(-ctc.sum(), rel=1e-4)
+    assert float(joint.total) == pytest.approx(0.7 * float(attention.total) - 0.3 * ctc.sum(), rel=1e-4)
+    assert joint.weight == attention.weight == alone.weight == 10
+    rows = [loss(config, slice(row, row + 1)) for row in range(3)]
+    assert sum(float(x.total) for x in rows) == pytest.approx(float(joint.total), rel=1e-4)
+    assert sum(float(x.weight) for x in rows) == 10
+    longer = target.at[1].set(jnp.array([4, 4, 4, 4]))  # without <eos>: seven positions, and there are five
+    batch["target"] = longer
+    assert float(loss(config_with(1.0)).weight) == 6
+    metrics = loss(config).metrics
+    assert [float(x) for x in metrics["too_short"]] == [1, 3]
+    assert float(metrics["nll"][1]) == 10
+
+
+def test_a_joint_search_adds_both_and_does_not_depend_on_the_batch() -> None:
+    config = config_with(0.3, length_penalty=0.0)
+    model, variables = model_of(config)
+    system = system_of(config)
+
+    def found(source, options):
+        search = system.search_with(config.model, options)
+        return search(model, variables, {"source": source}, jnp.arange(len(source)), options)
+
+    joint = found(frames(), config.decoding)
+    for row, beam in np.ndindex(3, 2):
+        target = joint.tokens[row, beam][None]
+        one = {"source": frames()[row : row + 1]}
+        attention = float(forced_scores(model, variables, one, target).log_p.sum())
+        ctc = float(ctc_of(model, variables, one["source"], target)[0])
+        assert float(joint.log_probabilities[row, beam]) == pytest.approx(attention, abs=1e-3)
+        assert float(joint.scores[row, beam]) == pytest.approx(0.7 * attention + 0.3 * ctc, abs=1e-3)
+    alone = found(frames(52)[1:2], config.decoding)
+    size = min(alone.tokens.shape[-1], joint.tokens.shape[-1])
+    np.testing.assert_array_equal(alone.tokens[0, :, :size], joint.tokens[1, :, :size])
+    np.testing.assert_allclose(alone.scores[0], joint.scores[1], atol=1e-4)
+
+    by_ctc = found(frames(), dataclasses.replace(config.decoding, ctc_weight=1.0))
+    for row in range(3):
+        target = by_ctc.tokens[row, :1]
+        ctc = float(ctc_of(model, variables, frames()[row : row + 1], target)[0])
+        assert float(by_ctc.scores[row, 0]) == pytest.approx(ctc, abs=1e-3)
+        assert (
+            ctc >= float(ctc_of(model, variables, frames()[row : row + 1], joint.tokens[row, :1])[0]) - 1e-3
+        )
+    greedy = found(frames(), GreedyConfig(buckets=(40,), ctc_weight=1.0, length_penalty=0.0))
+    assert greedy.tokens.shape[1] == 1
+    assert (greedy.scores[:, 0] <= by_ctc.scores[:, 0] + 1e-3).all()
+
+
+def run_with(folder, weight: float) -> Run:
+    config = config_with(weight)
+    tokenizer = train_tokenizer(WORDS * 3, "word", 7)
+    task = SpeechToText(config, tokenizer)
+    _, variables = model_of(config)
+    return Run.create(folder / f"run-{weight}", config, task, variables=variables)
+
+
+def write_recordings(folder) -> None:
+    for name, seconds in (("long", 0.9), ("short", 0.05), ("longer", 2.0)):
+        wave = 0.1 * np.random.default_rng(1).standard_normal(int(16_000 * seconds))
+        soundfile.write(folder / f"{name}.wav", wave, 16_000)
+
+
+def test_texts_are_aligned_with_recordings(tmp_path, monkeypatch, capsys) -> None:
+    write_recordings(tmp_path)
+    run = run_with(tmp_path, 0.3)
+    transcriber = Transcriber.load(run.path)
+    found = transcriber.align(tmp_path / "long.wav", "one four four")
+    assert [word.text for word in found.words] == ["one", "four", "four"]
+    assert [token.text for token in found.tokens] == ["one", "four", "four"]
+    times = [time for word in found.words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    assert 0 <= times[0] < times[-1] <= 0.92
+    assert math.isfinite(found.log_probability)
+
+    def command(*words: object) -> int:
+        monkeypatch.setattr("sys.argv", ["align", *map(str, words)])
+        return align_main()
+
+    def listed(*lines: str):
+        path = tmp_path / "list.tsv"
+        path.write_text("".join(f"{line}\n" for line in lines))
+        return path
+
+    out = tmp_path / "out.jsonl"
+    assert command(run.path, "--input", listed("long.wav\tone four four"), "--output", out) == 0
+    (line,) = map(json.loads, out.read_text().splitlines())
+    assert line["recording"] == "long.wav"
+    assert line["words"] == [word.to_dict() for word in found.words]
+    refused = {
+        "long.wav": "line 1: must be a file name, a tab and the text",
+        "long.wav\t ": "line 1: there is no text",
+        "gone.wav\tone": "line 1: .*gone.wav",
+        "long.wav\tone seven": "'seven' is not in the vocabulary of this run",
+        "short.wav\tone two one two": "line 1: the recording, of 0.0. s, is too short for the 4 tokens",
+        "longer.wav\tone": "line 1: the recording has 2.0. s, and this model hears 1.",
+    }
+    for text, message in refused.items():
+        assert command(run.path, "--input", listed(text)) == 2
+        error = capsys.readouterr().err
+        assert re.search(message, " ".join(error.split())), error
+    plain = run_with(tmp_path, 0.0)
+    assert command(plain.path, "--input", listed("long.wav\tone")) == 2
+    assert "this run has no CTC" in capsys.readouterr().err
+    assert command(run.path) == 2
+    assert "--input is missing" in capsys.readouterr().err
+
+
+def test_times_of_words_come_from_ctc_also_without_a_decoder(tmp_path) -> None:
+    write_recordings(tmp_path)
+    transcriber = Transcriber.load(run_with(tmp_path, 1.0).path)
+    assert "decoder_0" not in transcriber.variables["params"]
+    ((best,),) = transcriber.search([tmp_path / "long.wav"], n_best=1, times=True)
+    assert [word.text for word in best.words] == best.text.split()
+    if best.text:
+        aligned = transcriber.align(tmp_path / "long.wav", best.text)
+        assert aligned.words == best.words
+        assert aligned.log_probability == pytest.approx(best.log_probability, abs=1e-3)
+    with pytest.raises(UserError, match="has no alignments"):
+        transcriber.search([tmp_path / "long.wav"], alignments=True)
+
+
+@pytest.mark.parametrize(
+    ("trained", "options", "message"),
+    [
+        (0.0, {"ctc_weight": 0.3}, "this one has no CTC; leave it out"),
+        (1.0, {"ctc_weight": 0.3}, "trained with CTC alone, and has no decoder"),
+        (0.3, {"method": "sample", "ctc_weight": 0.3}, "--decoding.method sample: with CTC, the search is"),
+        (0.3, {"beam_size": 2, "groups": 2, "ctc_weight": 0.3}, "--decoding.groups: with CTC"),
+        (
+            1.0,
+            {"method": "mbr"},
+            "--decoding.method mbr: with CTC, the search is beam or greedy; leave it out",
+        ),
+        (0.3, {"ctc_weight": 1.0, "no_repeat_ngram": 2}, "--decoding.no-repeat-ngram: it needs a decoder"),
+        (1.0, {"noise": 0.5}, "--decoding.noise: it needs a decoder"),
+        (0.3, {"ctc_weight": 1.5}, "ctc-weight 1.5"),
+    ],
+)
+def test_searches_that_cannot_be_are_refused(trained, options, message) -> None:
+    config = config_with(trained)
+    task = SpeechToText(config, train_tokenizer(WORDS * 3, "word", 7))
+    with pytest.raises(UserError, match=message):
+        system_of(config).check_search(task, changed_search(config.decoding, options))
+
+
+def test_the_weight_of_a_search_is_that_of_the_training_unless_given() -> None:
+    model = config_with(0.3).model
+    assert ctc_weight_of(model, BeamConfig()) == ctc_weight_of(model, GreedyConfig()) == 0.3
+    assert ctc_weight_of(model, SampleConfig()) == 0
+    assert ctc_weight_of(model, BeamConfig(ctc_weight=0.0)) == 0
+    assert ctc_weight_of(config_with(1.0).model, BeamConfig()) == 1
+    assert ctc_weight_of(config_with(0.0).model, BeamConfig()) == 0
+
+
+def test_other_systems_refuse_the_weight() -> None:
+    config = PRESETS["tiny"]
+    system = system_of(config)
+    task = system.task.without_corpus(config)
+    with pytest.raises(UserError, match="it is for runs of system speech"):
+        system.check_search(task, changed_search(task.config.decoding, {"ctc_weight": 0.3}))
+
+
+def test_texts_that_are_too_long_for_their_recordings_are_counted() -> None:
+    def corpus(*texts: str) -> Corpus:
+        records = [Recording("a", np.zeros((9, 6), np.float32), text) for text in texts]  # three positions
+        return Corpus("some", {"train": records, "validation": records}, None)
+
+    def notes(weight: float, *texts: str) -> list[str]:
+        config = config_with(weight)
+        config = dataclasses.replace(
+            config, training=dataclasses.replace(config.training, error_rate="words")
+        )
+        return SpeechToText(config, train_tokenizer(WORDS * 3, "word", 7)).decide(corpus(*texts))
+
+    assert notes(0.3, "one two four", "one one") == []
+    assert notes(0.0, "one one four") == []
+    (note,) = notes(0.3, "one two", "one one four")
+    assert note.startswith("1 of 2 training recordings are too short for their texts, and learned from by")
+    assert "one token in every 0.04 s (--model.convolutions 2)" in note
+    assert "left out" in notes(1.0, "one two", "one one four")[0]
+    with pytest.raises(UserError, match="all recordings are too short for their texts"):
+        notes(0.3, "one two one two")

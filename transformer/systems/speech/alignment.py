@@ -1,0 +1,136 @@
+"""When each word of a text is said in a recording, by CTC (Graves et al. 2006)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.config import DecodingConfig, SpecialIds
+from transformer.data.features.audio import HOP, RATE
+from transformer.data.features.tokenizer import Tokenizer
+from transformer.data.sequences import Example, length_in_search
+from transformer.decoding.ctc_alignment import BestPaths, best_paths_of, spans_of
+from transformer.decoding.lanes import batch
+from transformer.runtime.errors import UserError
+from transformer.tasks.plain import Plain
+from transformer.tasks.timing import Word, words_in
+from transformer.translator.lengths import bucket_of, padded
+
+REACH, EDGE = 0.2, 0.12
+"""Seconds of the blanks between two tokens that belong to one of them, at most; and of those before the first
+token and after the last."""
+MULTIPLE = 16
+"""Of which the lengths of texts are, so that few programs are compiled."""
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment(Plain):
+    """When a text is said in a recording. `json.dumps(alignment.to_dict())` writes it as JSON."""
+
+    text: str
+    words: tuple[Word, ...]
+    """With their times in seconds."""
+    tokens: tuple[Word, ...]
+    """What the words are written with, with their times."""
+    log_probability: float
+    """log P of the text by CTC, in nats."""
+
+
+def paths_in(
+    decoder: Any, example: Example, texts: Sequence[Sequence[int]], settings: DecodingConfig
+) -> BestPaths:
+    """The most probable paths of texts through a recording, as arrays of NumPy.
+
+    Args:
+      decoder: a `Transcriber` whose run has CTC.
+      example: what a search reads of the recording.
+      texts: tokens without <eos>.
+      settings: of the search, whose buckets recordings are padded to.
+    """
+    fields = decoder.task.input_fields
+    length = bucket_of(length_in_search(example, fields), settings)
+    row = {name: jnp.asarray(x) for name, x in batch([example], fields, length, 1).items()}
+    longest = max(map(len, texts), default=0)
+    columns = max(MULTIPLE, longest + -longest % MULTIPLE)
+    labels = padded(texts, columns, len(texts), decoder.task.special.pad)
+    paths = best_paths_of(decoder.model, decoder.variables, row, jnp.asarray(labels))
+    return BestPaths(*(np.asarray(x) for x in (paths.states, paths.log_p, paths.log_likelihoods)))
+
+
+def words_by_ctc(
+    decoder: Any, example: Example, texts: Sequence[Sequence[int]], settings: DecodingConfig
+) -> list[tuple[Word, ...]]:
+    """The words of texts with their times in a recording; none of a text that is too long for it. The
+    arguments are those of `paths_in`."""
+    paths = paths_in(decoder, example, texts, settings)
+    return [
+        words_in(ids, times_of(decoder, example, states, len(ids)), decoder.task.tokenizer)
+        if np.isfinite(log_p)
+        else ()
+        for ids, states, log_p in zip(texts, paths.states, paths.log_p, strict=True)
+    ]
+
+
+def times_of(decoder: Any, example: Example, states: Any, count: int) -> list[tuple[float, float]]:
+    """When each of so many tokens of a path begins and ends, in seconds.
+
+    CTC has a token at one or two positions somewhere in its sound, and blanks at the others. So the blanks
+    between two tokens are divided among them, half each, but no more than `REACH`: the rest is a pause.
+    """
+    end = len(example[decoder.task.inputs[0]]) * HOP / RATE
+    spans = [(start * decoder.frame, end * decoder.frame) for start, end in spans_of(states, count)]
+    times = list[tuple[float, float]]()
+    for index, (first, last) in enumerate(spans):
+        before = min((first - spans[index - 1][1]) / 2, REACH) if index else EDGE
+        after = min((spans[index + 1][0] - last) / 2, REACH) if index + 1 < count else EDGE
+        times.append((max(first - before, 0.0), min(last + after, end)))
+    return times
+
+
+def ids_of(text: str, tokenizer: Tokenizer, special: SpecialIds) -> list[int]:
+    """The tokens of a text that is to be aligned.
+
+    Raises:
+      UserError: it is empty, or has what the vocabulary lacks.
+    """
+    if not text.strip():
+        raise UserError("the text is empty: there is nothing to align")
+    ids = list(tokenizer.encode(text))
+    if special.unk in ids:
+        lacking = next((x for x in text.split() if special.unk in tokenizer.encode(x)), text)
+        raise UserError(
+            f"{lacking!r} is not in the vocabulary of this run: write it in words and letters of its "
+            "training texts"
+        )
+    return ids
+
+
+def alignment_of(decoder: Any, example: Example, text: str) -> Alignment:
+    """When a text is said in a recording.
+
+    Args:
+      decoder: a `Transcriber` whose run has CTC.
+      example: what a search reads of the recording.
+      text: what is said.
+
+    Raises:
+      UserError: the text is empty, too long for the recording, or has what the vocabulary lacks.
+    """
+    tokenizer = decoder.task.tokenizer
+    ids = ids_of(text, tokenizer, decoder.task.special)
+    paths = paths_in(decoder, example, [ids], decoder.config.decoding)
+    if not np.isfinite(paths.log_p[0]):
+        seconds = len(example[decoder.task.inputs[0]]) * HOP / RATE
+        raise UserError(
+            f"the recording, of {seconds:.2f} s, is too short for the {len(ids)} tokens of its text: CTC has "
+            f"one in every {decoder.frame:g} s at most, and a pause between two that are equal"
+        )
+    times = times_of(decoder, example, paths.states[0], len(ids))
+    tokens = tuple(
+        Word(piece, round(start, 3), round(end, 3))
+        for piece, (start, end) in zip(tokenizer.pieces(ids), times, strict=True)
+    )
+    words = words_in(ids, times, tokenizer)
+    return Alignment(tokenizer.decode(ids).strip(), words, tokens, float(paths.log_likelihoods[0]))
