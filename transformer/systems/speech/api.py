@@ -13,7 +13,8 @@ import jax
 import numpy as np
 
 from transformer.config import DecodingConfig, Option
-from transformer.config.ranges import seconds, true_or_false, whole_number
+from transformer.config.ranges import seconds, true_or_false
+from transformer.config.windows import Cut, WindowsConfig
 from transformer.data.features.audio import RATE
 from transformer.data.features.pauses import Part, parts_of
 from transformer.data.features.waveforms import audio_blocks, seconds_of, waveform_of
@@ -24,6 +25,8 @@ from transformer.decoding.scores import SearchResult
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.transcripts import SpokenPart, Transcript, spoken_parts
+from transformer.systems.speech.window_search import WindowSearch
+from transformer.systems.speech.windows import Sound
 from transformer.tasks.timing import timed
 from transformer.translator.decoder import Decoder
 from transformer.translator.search_outputs import Extras
@@ -89,23 +92,30 @@ class Transcriber(Decoder[SpeechToText]):
         self,
         source: Heard,
         *,
+        cut: Cut | None = None,
         pause: float = 0.5,
+        windows: WindowsConfig | None = None,
         times: bool = False,
         language: str | None = None,
         task: str | None = None,
         timestamps: bool = False,
-        skip: int = 0,
+        after: Sequence[SpokenPart] = (),
         **options: Option,
     ) -> Iterator[SpokenPart]:
-        """What is said in a recording of any length, part by part, in memory that does not grow with it. It
-        is cut at pauses (`transformer.data.features.pauses`); the parts join one search.
+        """What is said in a recording of any length, part by part, in memory that does not grow with it.
 
         Args:
           source: a file, or a waveform at 16,000 samples a second.
-          pause: seconds of silence at which a part ends.
+          cut: "windows": Whisper's windows, each of which begins where the segments of the one before it end
+            (`transformer.systems.speech.windows`); "pauses": the recording is cut at pauses
+            (`transformer.data.features.pauses`), and the parts join one search. None: windows, if the model
+            has times among its tokens.
+          pause: seconds of silence at which a part ends that is cut at pauses.
+          windows: options of windows. None: those of Whisper's publisher.
           times: whether to find when each word begins and ends.
-          language: as in `transcribe`, like task and timestamps.
-          skip: parts at the beginning to leave out.
+          language: as in `transcribe`, like task.
+          timestamps: whether parts have segments; windows always have them.
+          after: the first parts, if they are known from before: those after them are returned.
           options: as in `transcribe`.
 
         Raises:
@@ -113,8 +123,9 @@ class Transcriber(Decoder[SpeechToText]):
         """
         if not (_is_array(source) or isinstance(source, Path | str)):
             raise _unheard(source)
-        skip = whole_number("skip", skip)
-        start = self.task.start(language, task, true_or_false("timestamps", timestamps))
+        timestamps = true_or_false("timestamps", timestamps)
+        in_windows = self.task.in_windows(cut)
+        start = self.task.start(language, task, timestamps or in_windows)
         extras = Extras(times=true_or_false("times", times))
         settings = self.settings(1, options)
         sound = (
@@ -122,13 +133,17 @@ class Transcriber(Decoder[SpeechToText]):
             if isinstance(source, Path | str)
             else iter([waveform_of(source)])
         )
-        cut = parts_of(sound, self.hears(settings), seconds("pause", pause))
+        if in_windows:
+            search = WindowSearch(self, settings, windows or WindowsConfig(), start, extras)
+            return search.windows(Sound(sound), after)
+        cut_parts = parts_of(sound, self.hears(settings), seconds("pause", pause))
 
         def begun(part: Part, number: int) -> Future[list[Transcript]]:
             heard = replace(self.heard(part.wave), start=start)
             return self.submit(heard, n_best=1, line=number, extras=extras, **options)
 
-        return spoken_parts(itertools.islice(cut, skip, None), begun, skip + 1, 2 * settings.rows)
+        rest = itertools.islice(cut_parts, len(after), None)
+        return spoken_parts(rest, begun, len(after) + 1, 2 * settings.rows)
 
     def hears(self, settings: DecodingConfig | None = None) -> float:
         """How many seconds the model hears at once, with some options of the search, or those of the run."""
