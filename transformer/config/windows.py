@@ -8,6 +8,8 @@ from transformer.runtime.errors import UserError
 
 Cut = Literal["pauses", "windows"]
 """How a long recording is divided."""
+Detector = Literal["energy", "silero"]
+"""What tells speech from silence."""
 
 
 @dataclass(frozen=True)

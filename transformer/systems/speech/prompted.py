@@ -1,6 +1,6 @@
 """Decoding after a prompt: the text before a recording, which its output continues (Whisper, Radford et al.
-2022, section 2.3). The decoder reads the prompt in one pass, and the keys and values of its tokens stand before
-those of the output."""
+2022, section 2.3). The decoder reads the prompt in one pass, and the keys and values of its tokens are those
+before the output."""
 
 from dataclasses import replace
 
@@ -33,7 +33,9 @@ class PromptedKeysValues(KeysValues):
     prompt: int = struct.field(pytree_node=False, default=0)
     """How many entries the prompt has."""
 
-    def append(self, new: KeysValues, column: Int[Array, ""], positions: Int[Array, " b"]) -> KeysValues:
+    def append(
+        self, new: KeysValues, column: Int[Array, ""], positions: Int[Array, " b"]
+    ) -> "PromptedKeysValues":
         """Writes the keys and values of n beams."""
 
         def written(old: Array, x: Array) -> Array:
@@ -43,7 +45,7 @@ class PromptedKeysValues(KeysValues):
 
         return replace(self, keys=written(self.keys, new.keys), values=written(self.values, new.values))
 
-    def put_rows(self, rows: Int[Array, " r"], new: KeysValues) -> KeysValues:
+    def put_rows(self, rows: Int[Array, " r"], new: KeysValues) -> "PromptedKeysValues":
         """With the prompts of these rows. A row that is reset has no other past."""
 
         def begun(old: Array, other: Array) -> Array:

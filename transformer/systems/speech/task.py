@@ -105,7 +105,7 @@ class SpeechToText(Recordings, TextTask):
         before, after = (frames * HOP / RATE for frames in (size, longest))
         return (
             f"a recording of {before:.2f} s: this model hears {after:g} s at once, and the rest is not "
-            "transcribed; name this recording alone with --input, which hears all of it"
+            "transcribed; Transcriber.transcribe and decode.py hear all of it"
         )
 
     def hears(self, settings: DecodingConfig) -> float:
@@ -200,7 +200,7 @@ class SpeechToText(Recordings, TextTask):
     @property
     def prompt_size(self) -> int:
         """The ids of a prompt, with the token that begins it: half of the positions of the decoder."""
-        return (self.config.model.max_positions or 0) // 2
+        return (getattr(self.config.model, "max_positions", None) or 0) // 2
 
     def prompt(self, ids: Sequence[int]) -> Example:
         """The array of a prompt: its last ids after the token that begins it, if there are some."""

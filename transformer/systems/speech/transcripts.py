@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from transformer.data.features.pauses import Part
 from transformer.runtime.files import Json
@@ -72,7 +73,7 @@ class SpokenPart(Plain):
 class SpokenWindow(SpokenPart):
     """What was said in a window of a recording, up to the end of its last segment."""
 
-    measured = ("temperature", "mean_log_probability", "compression_ratio", "no_speech")
+    measured: ClassVar = ("temperature", "mean_log_probability", "compression_ratio", "no_speech")
 
     temperature: float
     """At which it was decoded; 0: by the search of the options."""
@@ -99,8 +100,8 @@ class SpokenWindow(SpokenPart):
     @classmethod
     def of_part(cls, part: SpokenPart, about: Json) -> "SpokenWindow":
         """A part with what `stored` has written of it besides."""
-        numbers = [about[name] for name in cls.measured]
-        return cls(part.start, part.end, part.transcript, *numbers, tuple(about["prompt"]))
+        numbers = {name: about[name] for name in cls.measured}
+        return cls(part.start, part.end, part.transcript, **numbers, prompt=tuple(about["prompt"]))
 
 
 def spoken_parts(

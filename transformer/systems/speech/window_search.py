@@ -3,15 +3,14 @@
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float
 
-from transformer.config import DecodingConfig, SpecialIds
+from transformer.config import BeamConfig, DecodingConfig
 from transformer.config.decoding import names_of
 from transformer.config.windows import WindowsConfig
 from transformer.data.sources.recordings import Recording
@@ -24,7 +23,7 @@ from transformer.runtime.errors import UserError
 from transformer.systems.speech.prompted import PROMPT
 from transformer.systems.speech.transcripts import SpokenPart, SpokenWindow
 from transformer.systems.speech.windows import Heard, Sound, Wave, Window, windows_of
-from transformer.translator.search_outputs import Extras
+from transformer.translator.search_outputs import NO_EXTRAS, Extras
 
 if TYPE_CHECKING:
     from transformer.systems.speech.api import Transcriber
@@ -50,17 +49,18 @@ class WindowSearch:
         settings: DecodingConfig,
         options: WindowsConfig,
         start: tuple[int, ...],
-        extras: Extras,
+        extras: Extras = NO_EXTRAS,
     ) -> None:
-        if settings.method == "mbr" or getattr(settings, "coverage_penalty", 0):
-            option = "method mbr" if settings.method == "mbr" else "coverage-penalty"
+        has_penalty = isinstance(settings, BeamConfig) and settings.coverage_penalty
+        if settings.method == "mbr" or has_penalty:
+            option = "coverage-penalty" if has_penalty else "method mbr"
             raise UserError(
-                f"--decoding.{option}: windows need the log-probability that it replaces; leave it out, or cut "
-                "at pauses"
+                f"--decoding.{option}: windows need the log-probability that it replaces; leave it out, or "
+                "cut at pauses"
             )
         self.transcriber, self.options, self.start, self.extras = transcriber, options, start, extras
-        positions = transcriber.config.model.max_positions
-        longest = len(start) + positions // 2 if positions else None
+        size = transcriber.task.prompt_size
+        longest = len(start) + size if size else None
         limits = [length for length in (settings.max_length, longest) if length is not None]
         self.settings = replace(settings, renormalise=True, max_length=min(limits, default=None))
 
@@ -87,10 +87,17 @@ class WindowSearch:
         task = self.transcriber.task
         assert task.codes
         last = before[-1] if before else None
-        assert last is None or isinstance(last, SpokenWindow)
+        if not isinstance(last, SpokenWindow | None):
+            raise UserError("after: these parts are no windows; cut at pauses, or leave them out")
         return windows_of(
-            sound, self.begin, task.spell, self.options, task.codes.first_time,
-            task.data.padded_length, task.prompt_size - 1, last,
+            sound,
+            self.begin,
+            task.spell,
+            self.options,
+            task.codes.first_time,
+            task.data.padded_length,
+            task.prompt_size - 1,
+            last,
         )
 
     def search(self, record: Recording, number: int, temperature: float) -> Heard:

@@ -1,8 +1,8 @@
-"""A recording of any length in windows of 30 seconds, in which Whisper hears it (Radford et al. 2022, sections
-3.8 and 4.5; Whisper's `transcribe.py` has the details).
+"""A recording of any length in windows of 30 seconds, in which Whisper hears it (Radford et al. 2022,
+sections 3.8 and 4.5; Whisper's `transcribe.py` has the details).
 
-The text of a window has times. The next window begins at the last of them that ends a segment, so that what was
-cut is heard again, whole.
+The text of a window has times. The next window begins at the last of them that ends a segment, so that what
+was cut is heard again, whole.
 """
 
 import zlib
@@ -32,8 +32,8 @@ class Heard:
     ids: tuple[int, ...]
     """Text and times, without what the output is forced to begin with, and without <eos>."""
     mean: float
-    """The log-probability of a token, <eos> included, on average, in nats; each relative to the tokens that the
-    rules of times allow."""
+    """The mean log-probability of a token, <eos> included, in nats. That of each token is relative to those
+    that the rules of times allow."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Window:
 
 
 def decoded(window: Window, options: WindowsConfig) -> tuple[Heard, float]:
-    """What is heard in a window, and at which temperature: the first at which it neither repeats itself nor is
-    improbable, or at which it is improbable because nobody speaks; otherwise the last one."""
+    """What is heard in a window, and at which temperature: the first at which it neither repeats itself nor
+    is improbable, or at which it is improbable because nobody speaks; otherwise the last one."""
     heard, temperature = None, 0.0
     for temperature in options.temperatures:
         heard = window.search(temperature)
@@ -201,9 +201,9 @@ def windows_of(
             prompt = prompt[-most:]
         end = seek + min(following, size)
         transcript = _moved(heard.transcript, spoken, sum(len(text.split()) for text in texts), seek)
-        seconds = (time * HOP / RATE for time in (seek, end))
         yield SpokenWindow(
-            *(round(time, 3) for time in seconds),
+            round(seek * HOP / RATE, 3),
+            round(end * HOP / RATE, 3),
             transcript,
             temperature,
             heard.mean,
@@ -214,16 +214,15 @@ def windows_of(
         seek = end
 
 
-def _moved(
-    transcript: Transcript, spoken: Sequence[tuple[Piece, str]], words: int, seek: int
-) -> Transcript:
+def _moved(transcript: Transcript, spoken: Sequence[tuple[Piece, str]], words: int, seek: int) -> Transcript:
     """A transcript of these segments, and of the first words, whose times are those of the recording."""
 
     def moved(seconds: float) -> float:
         return round(seek * HOP / RATE + seconds, 3)
 
     segments = tuple(
-        Segment(text, moved(piece.start * HOP / RATE), moved(piece.end * HOP / RATE)) for piece, text in spoken
+        Segment(text, moved(piece.start * HOP / RATE), moved(piece.end * HOP / RATE))
+        for piece, text in spoken
     )
     timed = (replace(word, start=moved(word.start), end=moved(word.end)) for word in transcript.words[:words])
     return replace(
