@@ -69,7 +69,7 @@ def test_parts_are_searched_as_recordings_of_their_own(run, talk):
     assert transcriber.transcribe(talk) == " ".join(best.text for best in alone if best.text)
     both = transcriber.transcribe([waves[0], read_audio(talk)])
     assert both == [alone[0].text, transcriber.transcribe(talk)]
-    rest = list(transcriber.parts(read_audio(talk), skip=4, times=True))
+    rest = list(transcriber.parts(read_audio(talk), after=parts[:4], times=True))
     assert [(part.start, part.transcript.text) for part in rest] == [
         (part.start, part.transcript.text) for part in parts[4:]
     ]

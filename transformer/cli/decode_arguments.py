@@ -15,6 +15,7 @@ from transformer.cli.parser import parse
 from transformer.config import BleuTokenizer, Config, DataConfig, DecodingConfig, HostsConfig
 from transformer.config.decoding import methods_of
 from transformer.config.names import DECODING
+from transformer.config.windows import Cut, Detector, WindowsConfig
 from transformer.data.remote import has
 from transformer.runtime.commands import command_for
 from transformer.runtime.errors import UserError
@@ -121,6 +122,14 @@ class DecodeArguments:
     timestamps: bool = False
     """Whisper: add the segments of the text with their begin and end, in seconds, to the output (format
     json)."""
+    cut: Cut | None = None
+    """Speech: how a long recording is divided. windows: as Whisper hears it, one window of 30 seconds after
+    another; pauses: at pauses, and the parts are decoded side by side. Default: windows, if the model is
+    Whisper."""
+    detector: Detector | None = None
+    """Speech: what tells speech from silence where a long recording is cut at pauses. energy: how loud it is;
+    silero: a small network, Silero VAD. Default: energy."""
+    windows: WindowsConfig = field(default_factory=WindowsConfig)
     pronunciation: Path | None = None
     """Synthesis: a run that translates texts to the texts that this one speaks, such as numbers to
     phonemes."""
@@ -237,6 +246,7 @@ _FLAGS = (*HELP, "-v")
 def _values_of_options() -> dict[str, int | None]:
     """How many words follow each option; None: all up to the next option."""
     kinds: list[tuple[str, type]] = [("", DecodeArguments), ("data.", DataConfig), ("hosts.", HostsConfig)]
+    kinds += [("windows.", WindowsConfig)]
     kinds += [("", kind) for name in REGISTRY for kind in methods_of(options_of(name).decoding).values()]
     numbers: dict[str, int | None] = {}
     for prefix, kind in kinds:
@@ -244,5 +254,6 @@ def _values_of_options() -> dict[str, int | None]:
             option = f"{prefix}{name}".replace("_", "-")
             numbers[f"--{option}"] = None if get_origin(hint) is tuple else 1
             if bool in (hint, *get_args(hint)[:1]):
-                numbers[f"--{option}"] = numbers[f"--no-{option}"] = 0
+                group = prefix.replace("_", "-")
+                numbers[f"--{option}"] = numbers[f"--{group}no-{option.removeprefix(group)}"] = 0
     return numbers

@@ -13,7 +13,7 @@ import jax
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, lines_of, standard_input
 from transformer.cli.output_file import LongOutput, Output, is_device
-from transformer.cli.writer import OF_JSON, Numbered, Writer, Written, writer_of
+from transformer.cli.writer import OF_JSON, OF_LONG, Numbered, Writer, Written, is_given, writer_of
 from transformer.data.remote import fetched
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter, SteadyConsole
@@ -24,7 +24,7 @@ from transformer.runtime.hosts import gathered, is_main_process
 SHARE = 256  # consecutive lines that one process decodes
 FOR_LINES = (
     *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize", "choices", "history"),
-    *(*OF_JSON, "timestamps", "resume", "until", "stream"),
+    *(*OF_JSON, "timestamps", *OF_LONG, "resume", "until", "stream"),
 )
 """Options that a page of --explore does not have."""
 
@@ -33,7 +33,7 @@ def write_page(arguments: DecodeArguments) -> None:
     """Writes the page of `transformer.translator.explorer.explorer`."""
     assert arguments.explore
     for option in FOR_LINES:
-        if getattr(arguments, option):
+        if is_given(arguments, option):
             raise UserError(
                 f"--{option.replace('_', '-')} is for lines, --explore writes a page: leave one out"
             )

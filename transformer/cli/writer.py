@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import input_lines
+from transformer.config.windows import WindowsConfig
 from transformer.data.corpus import Record
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
@@ -34,7 +35,9 @@ OF_TRANSLATIONS = (
     *("document", "flags"),
 )
 """Options that translations have a use for, and some other tasks."""
-OF_SPEECH = ("times", "language", "task", "timestamps")
+OF_LONG = ("cut", "detector", "windows")
+"""Options of long recordings."""
+OF_SPEECH = ("times", "language", "task", "timestamps", *OF_LONG)
 OF_SOME_TASKS = (*OF_TRANSLATIONS, *OF_SPEECH, "pronunciation", "until", "stream")
 """Options that only some tasks have a use for."""
 Numbered = tuple[int, str] | None
@@ -206,8 +209,14 @@ def refuse(arguments: DecodeArguments, options: Sequence[str], why: str) -> None
     for option in options:
         if option == "ensemble" and arguments.ensemble:
             raise UserError(f"{arguments.ensemble[0]}: {why}; name one run")
-        if getattr(arguments, option):
+        if is_given(arguments, option):
             raise UserError(f"--{option.replace('_', '-')}: {why}; leave it out")
+
+
+def is_given(arguments: DecodeArguments, option: str) -> bool:
+    """Whether an option has another value than its default."""
+    value = getattr(arguments, option)
+    return bool(value) and value != WindowsConfig()
 
 
 def page_of_sounds(

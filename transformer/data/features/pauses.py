@@ -1,7 +1,9 @@
-"""Parts of a long recording, which is cut where nobody speaks: at pauses, which its energy shows."""
+"""Parts of a long recording, which is cut where nobody speaks: at pauses, which its energy shows, or another
+detector (`transformer.data.features.voice`)."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -45,7 +47,22 @@ class Part:
         return self.start + len(self.wave) / RATE
 
 
-def parts_of(blocks: Iterable[Float[np.ndarray, " _"]], longest: float, pause: float = 0.5) -> Iterator[Part]:
+class Detector(Protocol):
+    """What tells speech from silence in a recording that is read from beginning to end."""
+
+    def read(self, block: Float[np.ndarray, " samples"]) -> None:
+        """The next samples."""
+
+    def speech(self, begin: int, frames: int) -> Bool[np.ndarray, " frames"]:
+        """Which frames are speech, from a sample on; earlier ones are not asked for again."""
+
+
+def parts_of(
+    blocks: Iterable[Float[np.ndarray, " _"]],
+    longest: float,
+    pause: float = 0.5,
+    detector: Detector | None = None,
+) -> Iterator[Part]:
     """The parts of a recording in which someone speaks, in order, in memory that does not grow with it.
 
     A part ends at a pause. Where speech has none for too long, it is cut at its quietest moment.
@@ -54,6 +71,7 @@ def parts_of(blocks: Iterable[Float[np.ndarray, " _"]], longest: float, pause: f
       blocks: the recording, 16,000 samples a second.
       longest: seconds of a part, at least 1.
       pause: seconds of silence at which a part ends. At shorter ones it ends only if it would be too long.
+      detector: tells speech from silence. None: energy does, by the frames around it.
     """
     most = round(longest * RATE)
     ahead = round((longest + pause + 2 * MARGIN) * RATE)  # what decides where a part ends
@@ -66,10 +84,17 @@ def parts_of(blocks: Iterable[Float[np.ndarray, " _"]], longest: float, pause: f
         while not is_over and len(buffer) < needed:
             block = next(unread, None)
             is_over = block is None
-            buffer = buffer if block is None else np.concatenate([buffer, block])
+            if block is not None:
+                buffer = np.concatenate([buffer, block])
+                if detector:
+                    detector.read(block)
         wave = buffer[:needed]  # however many the blocks have, so that they do not matter
         loudness = _loudness(wave)
-        part = _first(loudness, len(wave), most, pause, _threshold(np.concatenate([past, loudness])))
+        if detector:
+            speech = detector.speech(begin, len(loudness))
+        else:
+            speech = loudness > _threshold(np.concatenate([past, loudness]))
+        part = _first(loudness, len(wave), most, pause, speech)
         is_last = is_over and len(wave) == len(buffer)
         if part is None:  # silence; its end may belong to a word that follows
             used = len(wave) - (0 if is_last else round(2 * MARGIN * RATE))
@@ -84,11 +109,15 @@ def parts_of(blocks: Iterable[Float[np.ndarray, " _"]], longest: float, pause: f
 
 
 def _first(
-    loudness: Float[np.ndarray, " frames"], length: int, most: int, pause: float, threshold: float
+    loudness: Float[np.ndarray, " frames"],
+    length: int,
+    most: int,
+    pause: float,
+    speech: Bool[np.ndarray, " frames"],
 ) -> tuple[int, int, int, int] | None:
     """The first part of so many samples: its first and last one, and those of its sounds; None if there is
     silence only."""
-    sounds = _sounds(loudness > threshold)
+    sounds = _sounds(speech)
     if not sounds:
         return None
     margin = round(MARGIN * RATE)

@@ -45,6 +45,8 @@ class Recording:
     """Of all its frames, if it was truncated."""
     start: tuple[int, ...] | None = None
     """The ids that its output begins with, if they are not those of the vocabulary."""
+    prompt: tuple[int, ...] | None = None
+    """The ids of what was said before it; empty: nothing. None: its search reads no prompt."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.text}" if self.text else self.name

@@ -3,7 +3,7 @@
 import io
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +13,11 @@ import jax
 import numpy as np
 
 from transformer.config import DecodingConfig, Option
-from transformer.config.ranges import seconds, true_or_false, whole_number
+from transformer.config.ranges import seconds, true_or_false
+from transformer.config.windows import Cut, Detector, WindowsConfig
 from transformer.data.features.audio import HOP, RATE
 from transformer.data.features.pauses import Part, parts_of
+from transformer.data.features.voice import detector_of
 from transformer.data.features.waveforms import audio_blocks, seconds_of, waveform_of
 from transformer.data.remote import fetched
 from transformer.data.sources.recordings import Recording, features, recording
@@ -23,11 +25,14 @@ from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.alignment import Alignment, alignment_of, words_by_ctc
+from transformer.systems.speech.long import LongRecording, LongRecordings
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.transcripts import SpokenPart, Transcript, spoken_parts
+from transformer.systems.speech.window_search import WindowSearch
+from transformer.systems.speech.windows import Sound
 from transformer.tasks.timing import Word, timed
 from transformer.translator.decoder import Decoder
-from transformer.translator.search_outputs import Extras
+from transformer.translator.search_outputs import NO_EXTRAS, Extras
 
 Heard = Path | str | np.ndarray | jax.Array
 """A file, or a waveform at 16,000 samples a second: numbers from -1 to 1, or whole numbers, which are divided
@@ -46,18 +51,21 @@ class Transcriber(Decoder[SpeechToText]):
         self,
         recordings: Heard | Sequence[Heard],
         *,
+        cut: Cut | None = None,
+        detector: Detector | None = None,
+        windows: WindowsConfig | None = None,
         language: str | None = None,
         task: str | None = None,
         timestamps: bool = False,
         **options: Option,
     ) -> Any:
         """What is said in a recording (a string), or in each of several (a list). With timestamps it is a
-        tuple of `Segment` objects. One that is longer than the model hears at once is cut at pauses, as in
-        `parts`.
+        tuple of `Segment` objects. One that is longer than the model hears at once is divided, as in `parts`.
 
         Args:
           recordings: files, or waveforms at 16,000 samples a second (from -1 to 1, or whole numbers such as
             int16); one or a list.
+          cut: how a long recording is divided, as in `parts`, like detector and windows.
           language: Whisper: the code of the language that is spoken, such as en. None: that of the run.
           task: Whisper: transcribe, or translate (to English). None: that of the run.
           timestamps: Whisper: whether to return segments with their times.
@@ -71,42 +79,50 @@ class Transcriber(Decoder[SpeechToText]):
             raise _unheard(recordings)
         several: Any = [recordings] if is_one else recordings
         asked: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
-        are_long = [self._is_long(source) for source in several]
-        short = (source for source, is_long in zip(several, are_long, strict=True) if not is_long)
-        bests = iter(self.search(list(short), n_best=1, **asked, **options))
+        start = self.task.start(language, task, true_or_false("timestamps", timestamps))
+        self.task.in_windows(cut)
+        asked |= {"cut": cut, "detector": detector, "windows": windows}
+
+        def record(source: Heard) -> Recording:
+            return LongRecording.of(source, asked) if self.is_long(source) else self._begun(source, start)
+
+        settings = self.settings(1, options)
         texts = list[Any]()
-        for source, is_long in zip(several, are_long, strict=True):
-            if is_long:
-                parts = [part.transcript for part in self.parts(source, **asked, **options)]
-            else:
-                parts = next(bests)[:1]
-            if timestamps:
-                texts.append(tuple(segment for part in parts for segment in part.segments))
-            else:
-                texts.append(" ".join(part.text for part in parts if part.text))
+        for best, *_ in self.outputs(enumerate(map(record, several), 1), settings, 1):
+            texts.append(best.segments if timestamps else best.text)
         return texts[0] if is_one else texts
 
     def parts(
         self,
         source: Heard,
         *,
+        cut: Cut | None = None,
         pause: float = 0.5,
+        detector: Detector | None = None,
+        windows: WindowsConfig | None = None,
         times: bool = False,
         language: str | None = None,
         task: str | None = None,
         timestamps: bool = False,
-        skip: int = 0,
+        after: Sequence[SpokenPart] = (),
         **options: Option,
     ) -> Iterator[SpokenPart]:
-        """What is said in a recording of any length, part by part, in memory that does not grow with it. It
-        is cut at pauses (`transformer.data.features.pauses`); the parts join one search.
+        """What is said in a recording of any length, part by part, in memory that does not grow with it.
 
         Args:
           source: a file, or a waveform at 16,000 samples a second.
-          pause: seconds of silence at which a part ends.
+          cut: "windows": Whisper's windows, each of which begins where the segments of the one before it end
+            (`transformer.systems.speech.windows`); "pauses": the recording is cut at pauses
+            (`transformer.data.features.pauses`), and the parts join one search. None: windows, if the model
+            has times among its tokens.
+          pause: seconds of silence at which a part ends that is cut at pauses.
+          detector: what tells speech from pauses: "energy", or "silero", a small network
+            (`transformer.data.features.voice`). None: energy.
+          windows: options of windows. None: those of Whisper's publisher.
           times: whether to find when each word begins and ends.
-          language: as in `transcribe`, like task and timestamps.
-          skip: parts at the beginning to leave out.
+          language: as in `transcribe`, like task.
+          timestamps: whether parts have segments; windows always have them.
+          after: the first parts, if they are known from before: those after them are returned.
           options: as in `transcribe`.
 
         Raises:
@@ -114,8 +130,9 @@ class Transcriber(Decoder[SpeechToText]):
         """
         if not (_is_array(source) or isinstance(source, Path | str)):
             raise _unheard(source)
-        skip = whole_number("skip", skip)
-        start = self.task.start(language, task, true_or_false("timestamps", timestamps))
+        timestamps = true_or_false("timestamps", timestamps)
+        in_windows = self.task.in_windows(cut)
+        start = self.task.start(language, task, timestamps or in_windows)
         extras = Extras(times=true_or_false("times", times))
         settings = self.settings(1, options)
         sound = (
@@ -123,23 +140,28 @@ class Transcriber(Decoder[SpeechToText]):
             if isinstance(source, Path | str)
             else iter([waveform_of(source)])
         )
-        cut = parts_of(sound, self.hears(settings), seconds("pause", pause))
+        if in_windows:
+            search = WindowSearch(self, settings, windows or WindowsConfig(), start, extras)
+            return search.windows(Sound(sound), after)
+        cut_parts = parts_of(sound, self.hears(settings), seconds("pause", pause), detector_of(detector))
 
         def begun(part: Part, number: int) -> Future[list[Transcript]]:
             heard = replace(self.heard(part.wave), start=start)
             return self.submit(heard, n_best=1, line=number, extras=extras, **options)
 
-        return spoken_parts(itertools.islice(cut, skip, None), begun, skip + 1, 2 * settings.rows)
+        rest = itertools.islice(cut_parts, len(after), None)
+        return spoken_parts(rest, begun, len(after) + 1, 2 * settings.rows)
 
     def hears(self, settings: DecodingConfig | None = None) -> float:
         """How many seconds the model hears at once, with some options of the search, or those of the run."""
         return self.task.hears(settings or self.settings(1, {}))
 
-    def _is_long(self, source: Heard) -> bool:
+    def is_long(self, source: Heard) -> bool:
+        """Whether a recording is longer than the model hears at once."""
         if isinstance(source, Path | str):
             length = seconds_of(fetched(Path(source)))
         else:
-            length = np.shape(source)[0] / RATE if np.ndim(source) == 1 else 0.0
+            length = np.shape(source)[0] / RATE if _is_array(source) and np.ndim(source) == 1 else 0.0
         return self.hears() < length < math.inf
 
     def search(
@@ -173,8 +195,12 @@ class Transcriber(Decoder[SpeechToText]):
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
         settings = self.settings(n_best, options)
         extras = Extras(alignments, times=times)
-        heard = (replace(self.heard(source), start=start) for source in recordings)
+        heard = (self._begun(source, start) for source in recordings)
         return list(self.outputs(enumerate(heard, 1), settings, n_best, extras))
+
+    def _begun(self, source: Heard, start: tuple[int, ...]) -> Recording:
+        """The features of a recording, whose output begins with these ids."""
+        return replace(self.heard(source), start=start)
 
     def heard(self, source: Heard) -> Recording:
         """The features of a recording.
@@ -228,6 +254,42 @@ class Transcriber(Decoder[SpeechToText]):
             )
         (example,) = self.task.input_examples([heard], longest)
         return alignment_of(self, example, text)
+
+    def _submit_all(
+        self,
+        records: Sequence[tuple[int, Any]],
+        settings: DecodingConfig,
+        n_best: int | None,
+        extras: Extras = NO_EXTRAS,
+        **urgency: Any,
+    ) -> list[Future[Any]]:
+        """As `Decoder._submit_all`; long recordings are transcribed whole."""
+        long = [(line, record) for line, record in records if isinstance(record, LongRecording)]
+        if not long:
+            return super()._submit_all(records, settings, n_best, extras, **urgency)
+        for line, record in long:
+            named = [("--n-best", n_best not in (None, 1)), ("--alignments", extras.alignments)]
+            if wrong := [name for name, is_asked in named if is_asked]:
+                raise UserError(
+                    f"line {line}: {wrong[0]}: {record} is longer than the model hears at once; leave the "
+                    "option out, or transcribe it alone"
+                )
+        if self._long is None:
+            self._long = LongRecordings(self._parts, settings.rows)
+        short = [(line, record) for line, record in records if not isinstance(record, LongRecording)]
+        futures = dict(
+            zip(
+                (line for line, _ in short), super()._submit_all(short, settings, n_best, extras), strict=True
+            )
+        )
+        for line, record in long:
+            futures[line] = self._long.submit(record, line, {"times": extras.times, **vars(settings)})
+        return [futures[line] for line, _ in records]
+
+    _long: LongRecordings | None = None
+
+    def _parts(self, recording: LongRecording, options: Mapping[str, Any]) -> Iterator[SpokenPart]:
+        return self.parts(recording.source, **{**recording.options, **options})
 
     def finished(self, result: SearchResult, request: Request) -> list[Transcript]:
         """The outputs of a recording, as in `Decoder`, and the times of their words: by CTC, if the run has

@@ -11,6 +11,9 @@ from transformer.runtime.errors import UserError, nearest
 
 TASKS = ("transcribe", "translate")
 UNTIMED = "<|notimestamps|>"
+PREVIOUS = "<|startofprev|>"
+SILENT = ("<|nospeech|>", "<|nocaptions|>")
+"""The token of a recording in which nobody speaks has had two names."""
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
 
@@ -24,6 +27,10 @@ class Codes:
     """transcribe: in the language of the recording; translate: to English."""
     untimed: int
     """Of the token that says that there are no times. The ids after it are times."""
+    previous: int | None = None
+    """Of the token before the text of earlier recordings."""
+    silent: int | None = None
+    """Of the token that says that nobody speaks."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Codes | None":
@@ -34,7 +41,8 @@ class Codes:
         matches = ((_LANGUAGE.fullmatch(name), index) for name, index in added.items())
         languages = {match[1]: index for match, index in matches if match}
         tasks = {name: added[f"<|{name}|>"] for name in TASKS if f"<|{name}|>" in added}
-        return cls(languages, tasks, added[UNTIMED])
+        silent = next((added[name] for name in SILENT if name in added), None)
+        return cls(languages, tasks, added[UNTIMED], added.get(PREVIOUS), silent)
 
     @property
     def first_time(self) -> int:

@@ -11,14 +11,17 @@ from transformer.data.features.audio import masked
 from transformer.decoding.calls import Inputs
 from transformer.decoding.ctc_scores import LOG_PROBS, POSITIONS
 from transformer.decoding.limits import Limits
+from transformer.model.cache import Cache, KeysValues
 from transformer.model.ctc import log_probs_of
 from transformer.model.encoder import Memory
 from transformer.model.encoder_decoder import Segments
 from transformer.model.layers import ACTIVATIONS, Affine
 from transformer.model.masks import Mask
 from transformer.model.parameters import Module, param
+from transformer.model.stack import LayerPast
 from transformer.model.transformer import Transformer
 from transformer.systems.speech.options import SpeechConfig
+from transformer.systems.speech.prompted import PROMPT, PromptedMemory, after_prompt
 
 SILENCE = float("-inf")
 """What pads frames."""
@@ -116,8 +119,10 @@ class SpeechTransformer(Transformer):
         segments: Int[Array, "b t"] | None = None,
         deterministic: bool = True,
         every_layer: bool = False,
-    ) -> Memory:
-        """The encoder stack on shortened frames; in training, with masks over parts of the input."""
+        prompt: Int[Array, "b p"] | None = None,
+    ) -> Memory | PromptedMemory:
+        """The encoder stack on shortened frames; in training, with masks over parts of the input. In a search
+        outputs may continue a prompt: ids, then <pad>."""
         frame_mask = self.frame_mask(source)
         source_mask = self.source_mask(source)
         x = jnp.where(frame_mask[..., None], source, 0)
@@ -132,7 +137,34 @@ class SpeechTransformer(Transformer):
         mask = Mask(keys=source_mask, window=self.config.window)
         positions = jnp.arange(x.shape[1])
         embedded = self.front(x) if self.config.front_projection else x
-        return self.encode_embedded(embedded, source_mask, mask, positions, deterministic, every_layer)
+        memory = self.encode_embedded(embedded, source_mask, mask, positions, deterministic, every_layer)
+        return memory if prompt is None else PromptedMemory(memory, prompt)
+
+    def init_cache(self, memory: Memory | PromptedMemory, beam_size: int, length: int) -> Cache:
+        if isinstance(memory, Memory):
+            return super().init_cache(memory, beam_size, length)
+        cache = super().init_cache(memory.sound, beam_size, length)
+        prompt_mask = memory.prompt != self.config.special.pad
+        return after_prompt(cache, self.prompt_keys_values(cache, memory.prompt, prompt_mask), prompt_mask)
+
+    def prompt_keys_values(
+        self, cache: Cache, prompt: Int[Array, "b p"], mask: Bool[Array, "b p"]
+    ) -> tuple[KeysValues, ...]:
+        """The keys and values of prompts in each layer: those of a step whose beams are the tokens of the
+        prompt, each with those before it as its past."""
+        rows, size = prompt.shape
+        past = jnp.tril(jnp.ones((size, size), bool)) & mask[:, None]
+        one_step = Cache.empty((), (), rows, (size, size))
+        one_step = one_step.replace(ancestors=past)  # type: ignore[attr-defined]
+        x = self.target_positions(self.embed_target(prompt), jnp.arange(size))
+        sources, source_mask = cache.source
+        prompts = []
+        for layer, beams, source in zip(self.decoder, cache.layers, sources, strict=True):
+            ring = jax.tree.map(lambda y: jnp.zeros((*y.shape[:2], size, y.shape[3]), y.dtype), beams.past)
+            begun = LayerPast(ring, layer.init_states(rows, size, source))
+            x, after = layer.decode_step(x, begun, one_step, source, Mask(keys=source_mask))
+            prompts.append(after.past)
+        return tuple(prompts)
 
     def spec_augment(
         self, x: Float[Array, "b t bands"], lengths: Int[Array, " b"]
@@ -151,10 +183,12 @@ class SpeechTransformer(Transformer):
 
 def limits_of_frames(inputs: Inputs, special: SpecialIds, options: DecodingConfig) -> Limits:
     """The limits of what is said in recordings, `inputs["source"]`: a token in every 40 ms, and
-    `extra_length`."""
+    `extra_length`. With a prompt, both share the positions of the decoder."""
     frames = inputs["source"][..., 0]
     longest = -(-frames.shape[1] // FRAMES) + options.extra_length
     longest = max(1, longest if options.max_length is None else min(longest, options.max_length))
     lengths = jnp.isfinite(frames).sum(axis=1)
     limits = jnp.clip(-(-lengths // FRAMES) + options.extra_length, 1, longest)
+    if (prompt := inputs.get(PROMPT)) is not None:  # which may have half of the positions
+        limits = jnp.minimum(limits, 2 * prompt.shape[1] - (prompt != special.pad).sum(axis=1))
     return Limits(jnp.where(lengths > 0, limits, 0), longest)

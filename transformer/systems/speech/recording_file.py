@@ -24,6 +24,7 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import open_regular, parse_object
 from transformer.systems.speech.api import Transcriber
+from transformer.systems.speech.requested import cut_options
 from transformer.systems.speech.subtitles import SUBTITLES, srt, subtitles_of, vtt
 from transformer.systems.speech.transcripts import SpokenPart
 from transformer.tasks.timing import Segment
@@ -33,7 +34,7 @@ WHOLE = ("alignments", "n_best")
 
 
 def is_whole(arguments: DecodeArguments) -> bool:
-    """Whether the input is a recording that is cut at pauses: longer than the model hears, or for subtitles.
+    """Whether the input is a recording that is divided: longer than the model hears, or for subtitles.
 
     Raises:
       UserError: subtitles are asked for, and it is no recording.
@@ -89,13 +90,13 @@ def transcribe_file(arguments: DecodeArguments) -> None:
 
     try:
         with output as file:
-            done = list(map(_part, long.lines())) if long else []
+            done = _done(long) if long else []
             if done:
                 watch.message(f"  continuing after {done[-1].end / 60:.1f} minutes")
                 texts += [part.transcript.text for part in done]
                 start = heard = done[-1].end
-            parts = watched(transcriber.parts(arguments.input, skip=len(done), **options))
-            for text in FORMATS["json"](parts) if long else FORMATS[arguments.format](parts):
+            parts = watched(transcriber.parts(arguments.input, after=done, **options))
+            for text in _stored(parts) if long else FORMATS[arguments.format](parts):
                 file.write(text)
                 file.flush()  # for whoever reads along, and for --resume after a kill
             if _digest(arguments.input) != digest:
@@ -124,18 +125,9 @@ def _options(arguments: DecodeArguments, transcriber: Transcriber) -> dict[str, 
     """
     has_titles = arguments.format in SUBTITLES
     timestamps = arguments.timestamps or (has_titles and transcriber.task.codes is not None)
-    try:
-        transcriber.task.start(arguments.language, arguments.task, timestamps)
-    except UserError as error:
-        raise UserError(f"--{error}") from error
     aligns = (transcriber.has_ctc or transcriber.system.alignment is not None) and not timestamps
-    return {
-        "times": arguments.times or (has_titles and aligns),
-        "language": arguments.language,
-        "task": arguments.task,
-        "timestamps": timestamps,
-        **vars(arguments.decoding),
-    }
+    asked = cut_options(transcriber.task, arguments) | {"timestamps": timestamps}
+    return {**asked, "times": arguments.times or (has_titles and aligns), **vars(arguments.decoding)}
 
 
 def _output(arguments: DecodeArguments, job: str) -> Output:
@@ -149,6 +141,22 @@ def _output(arguments: DecodeArguments, job: str) -> Output:
         return FORMATS[arguments.format](map(_part, lines))
 
     return LongOutput(arguments.output, job, resume=arguments.resume, convert=convert)
+
+
+def _done(output: LongOutput) -> list[SpokenPart]:
+    """The parts that an earlier process has written.
+
+    Raises:
+      UserError: another program changed the file.
+    """
+    try:
+        return list(map(_part, output.lines()))
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{output.path} is damaged: run the command without --resume") from error
+
+
+def _stored(parts: Iterable[SpokenPart]) -> Iterator[str]:
+    return (json.dumps(part.stored(), ensure_ascii=False) + "\n" for part in parts)
 
 
 def _part(line: str) -> SpokenPart:
@@ -165,7 +173,9 @@ def _digest(path: Path) -> str:
 
 
 def _as_text(parts: Iterable[SpokenPart]) -> Iterator[str]:
-    texts = (" ".join(part.transcript.text.split()) for part in parts)
+    transcripts = (part.transcript for part in parts)
+    pieces = (piece for transcript in transcripts for piece in transcript.segments or (transcript,))
+    texts = (" ".join(piece.text.split()) for piece in pieces)
     return (f"{text}\n" for text in texts if text)
 
 

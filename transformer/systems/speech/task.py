@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,19 +15,21 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import Config, DecodingConfig, ErrorRate
+from transformer.config.windows import Cut
 from transformer.data.corpus import Corpus, Records
 from transformer.data.features.audio import HOP, RATE
 from transformer.data.features.hub import HubTokenizer
-from transformer.data.sequences import Example
+from transformer.data.sequences import Example, Field
 from transformer.data.sources.recordings import Recording, listed, recording
 from transformer.decoding import opening
-from transformer.decoding.hooks import NO_OUTPUT
+from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.timestamps import Timestamps
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
 from transformer.systems.speech.codes import Codes
 from transformer.systems.speech.options import ctc_weight_of
+from transformer.systems.speech.prompted import PROMPT
 from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
 from transformer.tasks.metrics.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score
@@ -138,7 +140,7 @@ class SpeechToText(Recordings, TextTask):
         before, after = (frames * HOP / RATE for frames in (size, longest))
         return (
             f"a recording of {before:.2f} s: this model hears {after:g} s at once, and the rest is not "
-            "transcribed; name this recording alone with --input, which hears all of it"
+            "transcribed; Transcriber.transcribe and decode.py hear all of it"
         )
 
     def hears(self, settings: DecodingConfig) -> float:
@@ -191,6 +193,19 @@ class SpeechToText(Recordings, TextTask):
             raise UserError(f"{named[0]}: it is for Whisper, and this is another model; leave it out")
         return self.tokenizer.start
 
+    def in_windows(self, cut: Cut | None = None) -> bool:
+        """Whether a long recording is heard in Whisper's windows, if it is to be cut so. None: if it can be.
+
+        Raises:
+          UserError: it cannot be.
+        """
+        if cut not in (None, *get_args(Cut)):
+            raise UserError(f"cut {cut!r}: choose {' or '.join(get_args(Cut))}")
+        can_be = self.codes is not None and bool(self.data.padded_length)
+        if cut == "windows" and not can_be:
+            raise UserError("cut 'windows': this model has no times among its tokens; choose pauses")
+        return can_be and cut != "pauses"
+
     def segments(self, ids: Sequence[int], record: Recording) -> tuple[Segment, ...]:
         """The segments of an output with times; none of one without times."""
         if not self.codes or record.start is None or self.codes.untimed in record.start:
@@ -211,7 +226,24 @@ class SpeechToText(Recordings, TextTask):
         if self.codes and any(self.codes.untimed not in start for start in starts):
             times = Timestamps(self.codes.first_time, self.special.eos, LATEST)
             steerings.append(Steering("timestamps", times, {}, [{} for _ in starts], [0] * len(starts)))
+        if any(record.prompt is not None for record in records):
+            fields = {PROMPT: Field(fill=self.special.pad, shape=(self.prompt_size,), padded=False)}
+            prompts = [self.prompt(record.prompt or ()) for record in records]
+            steerings.append(Steering("prompt", NO_HOOK, fields, prompts, [0] * len(starts)))
         return steerings
+
+    @property
+    def prompt_size(self) -> int:
+        """The ids of a prompt, with the token that begins it: half of the positions of the decoder."""
+        return (getattr(self.config.model, "max_positions", None) or 0) // 2
+
+    def prompt(self, ids: Sequence[int]) -> Example:
+        """The array of a prompt: its last ids after the token that begins it, if there are some."""
+        row = np.full(self.prompt_size, self.special.pad)
+        if ids and self.codes and self.codes.previous is not None:
+            last = [self.codes.previous, *ids[-(len(row) - 1) :]]
+            row[: len(last)] = last
+        return {PROMPT: row}
 
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """The ids of a phrase, if the vocabulary can spell it; of imported ones also after a space."""

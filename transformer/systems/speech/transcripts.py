@@ -3,7 +3,8 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 from transformer.data.features.pauses import Part
 from transformer.runtime.files import Json
@@ -28,6 +29,18 @@ class Transcript(Hypothesis):
         parts = {"words": words, "segments": segments}
         return super().to_json() | {name: some for name, some in parts.items() if some}
 
+    @classmethod
+    def of_json(cls, about: Json) -> "Transcript":
+        """The transcript of which `to_json` wrote this, without its ids.
+
+        Raises:
+          LookupError, TypeError: it is another object.
+        """
+        words = tuple(Word(word["word"], word["start"], word["end"]) for word in about.get("words", ()))
+        segments = tuple(Segment(**segment) for segment in about.get("segments", ()))
+        numbers = about["score"], about["log_probability"]
+        return cls(about["text"], tuple(about["tokens"]), *numbers, words=words, segments=segments)
+
 
 @dataclass(frozen=True, eq=False)
 class SpokenPart(Plain):
@@ -41,17 +54,54 @@ class SpokenPart(Plain):
         """The times, and the transcript as in `Transcript.to_json`."""
         return {"start": self.start, "end": self.end, **self.transcript.to_json()}
 
+    def stored(self) -> Json:
+        """As `to_json`, with what is needed to continue after it."""
+        return self.to_json()
+
     @classmethod
     def of_json(cls, about: Json) -> "SpokenPart":
-        """The part of which `to_json` wrote this. What subtitles do not need is left out.
+        """The part of which `stored` wrote this.
 
         Raises:
           LookupError, TypeError: it is another object.
         """
-        words = tuple(Word(word["word"], word["start"], word["end"]) for word in about.get("words", ()))
-        segments = tuple(Segment(**segment) for segment in about.get("segments", ()))
-        transcript = Transcript(about["text"], (), 0.0, 0.0, words=words, segments=segments)
-        return cls(float(about["start"]), float(about["end"]), transcript)
+        part = SpokenPart(float(about["start"]), float(about["end"]), Transcript.of_json(about))
+        return SpokenWindow.of_part(part, about) if SpokenWindow.measured[0] in about else part
+
+
+@dataclass(frozen=True, eq=False)
+class SpokenWindow(SpokenPart):
+    """What was said in a window of a recording, up to the end of its last segment."""
+
+    measured: ClassVar = ("temperature", "mean_log_probability", "compression_ratio", "no_speech")
+
+    temperature: float
+    """At which it was decoded; 0: by the search of the options."""
+    mean_log_probability: float
+    """Of a token, in nats."""
+    compression_ratio: float
+    """The size of the text over that of its compression: a text that repeats itself has a high one."""
+    no_speech: float | None
+    """The probability that nobody speaks, if it was needed."""
+    prompt: tuple[int, ...] = field(default=(), repr=False)
+    """The ids that the next window continues."""
+
+    def to_json(self) -> Json:
+        """As `SpokenPart.to_json`, and what decided about it, in four digits."""
+        numbers = {name: getattr(self, name) for name in self.measured}
+        return super().to_json() | {
+            name: number if number is None else round(number, 4) for name, number in numbers.items()
+        }
+
+    def stored(self) -> Json:
+        """As `SpokenPart.stored`."""
+        return self.to_json() | {"prompt": list(self.prompt)}
+
+    @classmethod
+    def of_part(cls, part: SpokenPart, about: Json) -> "SpokenWindow":
+        """A part with what `stored` has written of it besides."""
+        numbers = {name: about[name] for name in cls.measured}
+        return cls(part.start, part.end, part.transcript, **numbers, prompt=tuple(about["prompt"]))
 
 
 def spoken_parts(

@@ -10,13 +10,15 @@ from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import is_recording, lines_of
 from transformer.cli.texts import Texts
 from transformer.cli.writer import OF_SPEECH, page_of_sounds
-from transformer.data.sources.recordings import Recording
+from transformer.data.sources.recordings import Recording, listed
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, readable
 from transformer.runtime.text import has_text, without_invisible
 from transformer.systems.speech.api import Transcriber
+from transformer.systems.speech.long import LongRecording
+from transformer.systems.speech.requested import cut_options, start_of
 from transformer.systems.speech.subtitles import SUBTITLES
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.transcripts import Transcript
@@ -46,6 +48,7 @@ class Transcriptions(Texts):
         check_libraries(("soundfile", "soxr", *["jiwer"] * self.is_scored), f"hearing with {run_dir}")
         self.transcriber = Transcriber.load(run_dir, checkpoint, int8=int8)
         self.start = start_of(self.transcriber.task, self.arguments)
+        self.cut_options = cut_options(self.transcriber.task, self.arguments)
         return self.transcriber
 
     @classmethod
@@ -67,7 +70,7 @@ class Transcriptions(Texts):
 
     @property
     def job(self) -> list[str]:
-        return [*super().job, repr(self.start)]
+        return [*super().job, repr([self.start, self.cut_options])]
 
     def _references(self) -> list[str] | None:
         """The texts of --reference, or of the manifest if all lines have one."""
@@ -101,6 +104,9 @@ class Transcriptions(Texts):
 
     def record(self, number: int, line: str) -> Recording:
         manifest = self.arguments.input or Path("standard input")
+        name = line.partition("\t")[0]
+        if manifest.name != line and self.transcriber.is_long(manifest.parent / name):
+            return LongRecording.of(listed(name, manifest, number), self.cut_options)
         return replace(self.transcriber.task.listed(line, manifest, number), start=self.start)
 
     def input_fields(self, line: str) -> Json:
@@ -121,18 +127,6 @@ class Transcriptions(Texts):
             raise UserError(f"{counted(len(outputs), 'recording')}, but {texts} to compare with")
         rates = self.transcriber.task.error_rates().values()
         return [rate(outputs, self.references).detail for rate in rates]
-
-
-def start_of(task: SpeechToText, arguments: DecodeArguments) -> tuple[int, ...]:
-    """The ids that outputs begin with, as the options ask for it.
-
-    Raises:
-      UserError: the model has no such language or task, or no options of Whisper.
-    """
-    try:
-        return task.start(arguments.language, arguments.task, arguments.timestamps)
-    except UserError as error:
-        raise UserError(f"--{error}") from error
 
 
 WRITER = Transcriptions

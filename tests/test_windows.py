@@ -1,0 +1,250 @@
+"""Whisper's windows: where the next one begins, what it continues, and when it is decoded again, by a plain loop
+that follows Whisper's own; and prompts, by teacher forcing."""
+
+import zlib
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from invented_sound import sound
+
+from transformer import UserError
+from transformer.config.windows import WindowsConfig
+from transformer.data.features.audio import RATE
+from transformer.interop.pretrained import import_model
+from transformer.systems.speech.api import Transcriber
+from transformer.systems.speech.transcripts import SpokenPart, Transcript
+from transformer.systems.speech.window_search import WindowSearch
+from transformer.systems.speech.windows import Heard, Sound, Window, windows_of
+
+DATA = Path(__file__).parent / "data" / "whisper"
+TIME = 100
+"""The id of time 0 of the invented model. Ids below it are words."""
+FRAMES, MOST = 60, 7
+"""Of a window; of a prompt."""
+
+
+def invented(seek, prompt, temperature) -> tuple[list[int], float, float]:
+    """An output with times by their rules, its mean log-probability, and the probability that nobody speaks."""
+    random = Random(repr((seek, tuple(prompt), temperature)))
+    ids, time = [], random.choice([0, 0, 3])
+    for _ in range(random.randint(1, 3)):
+        words = random.choices(range(90), k=random.randint(1, 4)) if random.random() < 0.9 else []
+        words = words[:1] * 40 if random.random() < 0.2 else words
+        after = min(time + random.randint(1, 12), FRAMES // 2)
+        ids += [TIME + time, *words, TIME + after]
+        time = min(after + random.choice([0, 0, 2]), FRAMES // 2 - 1)
+    ids = ids[: len(ids) - random.choice([0, 0, 1])]
+    ids += [TIME + time, 5] if random.random() < 0.3 and ids[-1] >= TIME else []
+    return ids, random.choice([-0.3, -0.9, -1.2]), random.choice([0.1, 0.7])
+
+
+def spell(ids) -> str:
+    return " ".join(f"word{index}" for index in ids if index < TIME)
+
+
+def expected(content: int, options: WindowsConfig):
+    """As Whisper's `transcribe`, in frames: windows, segments, and the prompts that were read."""
+    tokens, since, seek = [], 0, 0
+    windows, segments, prompts = [], [], []
+    while seek < content:
+        size = min(FRAMES, content - seek)
+        prompt = tokens[since:][-MOST:] if options.previous_text else []
+        prompts.append(prompt)
+        for temperature in options.temperatures:
+            ids, mean, silence = invented(seek, prompt, temperature)
+            text = spell(ids).encode()
+            fallback = len(text) / len(zlib.compress(text)) > options.compression_ratio
+            fallback |= mean < options.log_probability
+            if silence > options.no_speech and mean < options.log_probability:
+                fallback = False
+            if not fallback:
+                break
+        begin = seek
+        if silence > options.no_speech and not mean > options.log_probability:
+            seek += size
+            windows.append((begin, seek, temperature))
+            continue
+        times = np.array(ids) >= TIME
+        single = times[-2:].tolist() == [False, True]
+        cuts = (np.flatnonzero(times[:-1] & times[1:]) + 1).tolist()
+        found = []
+        if cuts:
+            last = 0
+            for cut in cuts + [len(ids)] * single:
+                part = ids[last:cut]
+                found.append((part[0] - TIME, part[-1] - TIME, part))
+                last = cut
+            seek += size if single else 2 * (ids[last - 1] - TIME)
+        else:
+            stamps = [index - TIME for index in ids if index >= TIME]
+            found.append((0, stamps[-1] if stamps and stamps[-1] else size / 2, ids))
+            seek += size
+        for start, end, part in found:
+            if start != end and spell(part):
+                tokens += part
+                segments.append((begin + min(2 * start, size), begin + min(2 * end, size), spell(part)))
+        if temperature > 0.5:
+            since = len(tokens)
+        windows.append((begin, min(seek, content), temperature))
+    return windows, segments, prompts
+
+
+@pytest.mark.parametrize("previous_text", [True, False])
+def test_windows_follow_those_of_whisper(previous_text):
+    options = WindowsConfig(previous_text=previous_text, temperatures=(0.0, 0.4, 1.0))
+    hot = silent = unfinished = 0
+    for content in range(100, 2_500, 60):
+        prompts = []
+
+        def begin(wave, prompt, seek, prompts=prompts):
+            prompts.append(list(prompt))
+
+            def search(temperature):
+                ids, mean, _ = invented(seek, prompt, temperature)
+                return Heard(Transcript(spell(ids), (), 0.0, 0.0), tuple(ids), mean)
+
+            return Window(search, lambda: invented(seek, prompt, options.temperatures[0])[2])
+
+        wave = np.arange(content * 160 + 80, dtype=np.float32)
+        blocks = [wave[first : first + 7_000] for first in range(0, len(wave), 7_000)]
+        found = list(windows_of(Sound(blocks), begin, spell, options, TIME, FRAMES, MOST))
+        windows, segments, read = expected(content, options)
+        assert [(round(100 * x.start), round(100 * x.end), x.temperature) for x in found] == windows
+        assert [
+            (round(100 * x.start), round(100 * x.end), x.text) for part in found for x in part.transcript.segments
+        ] == segments
+        assert prompts == read
+        hot += sum(x.temperature > 0.5 for x in found)
+        silent += sum(not x.transcript.segments for x in found)
+        unfinished += sum(x.end - x.start < FRAMES / 100 for x in found)
+        for part in found[:-1]:
+            rest = windows_of(Sound(blocks), begin, spell, options, TIME, FRAMES, MOST, part)
+            assert list(rest) == found[found.index(part) + 1 :]
+    assert min(hot, silent, unfinished) > 5
+
+
+def test_waves_of_windows_are_those_of_the_recording():
+    wave = np.arange(10_000, dtype=np.float32)
+    read = Sound(iter([wave[:3], wave[3:5_000], wave[5_000:]]))
+    np.testing.assert_array_equal(read.window(2, 10), wave[320:1_920])
+    np.testing.assert_array_equal(read.window(40, 3), wave[6_400:6_880])
+    np.testing.assert_array_equal(read.window(60, 30), wave[9_600:9_920])
+    assert not len(read.window(80, 30))
+
+
+@pytest.fixture(scope="module")
+def transcriber(tmp_path_factory) -> Transcriber:
+    """The small random model of tests/make_whisper_golden.py."""
+    run_dir = tmp_path_factory.mktemp("whisper") / "run"
+    import_model(DATA, run_dir, "en")
+    return Transcriber.load(run_dir)
+
+
+@pytest.fixture(scope="module")
+def talk() -> np.ndarray:
+    return np.concatenate([np.resize(sound(number), 20 * RATE) for number in range(4)])
+
+
+def test_a_prompt_is_read_before_the_output(transcriber):
+    """Many at once, so that slots are refilled."""
+    task, limit = transcriber.task, 2 * transcriber.task.prompt_size
+    first = task.codes.first_time
+    prompts = [(), (5, 6, 7), tuple(range(20, 60)), (first, 40, 41, first + 9)] * 2
+    start = task.start(timestamps=True)
+    records = [
+        replace(transcriber.heard(sound(index % 3)), start=start, prompt=prompt)
+        for index, prompt in enumerate(prompts)
+    ]
+    search = {"beam_size": 2, "stop": "present", "rows": 2, "renormalise": False}
+    futures = [transcriber.submit(record, n_best=1, **search) for record in records]
+    for record, future in zip(records, futures, strict=True):
+        (best,) = future.result()
+        read = [index for index in task.prompt(record.prompt)["prompt"].tolist() if index != task.special.pad]
+        assert read[1:] == list(record.prompt[-(limit // 2 - 1) :])
+        ids = [*read, task.special.bos, *best.ids]
+        assert len(ids) <= limit + 1
+        frames = jnp.asarray(task.frames(record))[None]
+        padded = jnp.asarray(ids + [task.special.eos] * (limit + 1 - len(ids)))[None, :-1]
+        logits = transcriber.model.apply(transcriber.variables, frames, padded)
+        log_p = np.asarray(jax.nn.log_softmax(logits[0]))
+        at = range(len(read) + 1 + len(start), len(ids))
+        assert best.log_probability == pytest.approx(sum(log_p[place - 1, ids[place]] for place in at), rel=1e-4)
+
+
+def test_the_probability_of_silence_and_the_mean_are_those_of_the_model(transcriber):
+    task = transcriber.task
+    start = task.start(timestamps=True)
+    settings = transcriber.settings(1, {"beam_size": 1, "length_penalty": 0.3, "penalty": "wu"})
+    search = WindowSearch(transcriber, settings, WindowsConfig(), start)
+    window = search.begin(sound(0), (5, 6), 0)
+    frames = jnp.asarray(task.frames(transcriber.heard(sound(0))))[None]
+    ids = [task.codes.previous, 5, 6, task.special.bos]
+    logits = transcriber.model.apply(transcriber.variables, frames, jnp.asarray([ids]))
+    expected = jax.nn.softmax(logits[0, -1])[task.codes.silent]
+    assert window.silence == pytest.approx(float(expected), rel=1e-4)
+    heard = window.search(0.0)
+    assert len(heard.ids) + len(start) + 1 == len(heard.transcript.ids)
+    ranked = transcriber.settings(1, {"beam_size": 1, "length_penalty": 1.0, "penalty": "power"})
+    again = WindowSearch(transcriber, ranked, WindowsConfig(), start).begin(sound(0), (5, 6), 0).search(0.0)
+    assert heard.ids == again.ids
+    assert heard.mean == pytest.approx(again.transcript.score, rel=1e-4)
+    sampled = search.at(0.4)
+    assert (sampled.method, sampled.num_hypotheses, sampled.renormalise) == ("sample", 5, True)
+
+
+def test_a_recording_is_heard_in_windows_and_continued(transcriber, talk):
+    search = {"beam_size": 1, "seed": 3, "rows": 2}
+    windows = WindowsConfig(temperatures=(0.0, 0.9), samples=2, log_probability=-4.0, no_speech=None)
+    parts = list(transcriber.parts(talk, windows=windows, **search))
+    assert parts[0].start == 0
+    assert parts[-1].end == len(talk) / RATE
+    for before, after in zip(parts, parts[1:], strict=False):
+        assert before.end == after.start
+    times = [time for part in parts for x in part.transcript.segments for time in (x.start, x.end)]
+    assert times
+    assert all(part.start <= x.start for part in parts for x in part.transcript.segments)
+    read = [SpokenPart.of_json(part.stored()) for part in parts[:2]]
+    assert list(transcriber.parts(talk, windows=windows, after=read, **search)) == parts[2:]
+    asked = {"windows": windows, **search}
+    text = " ".join(part.transcript.text for part in parts if part.transcript.text)
+    short, long = transcriber.transcribe([talk[: 20 * RATE], talk], **asked)
+    assert long == text
+    assert short == transcriber.transcribe(talk[: 20 * RATE], **search)
+    segments = transcriber.transcribe(talk, timestamps=True, **asked)
+    assert segments == tuple(x for part in parts for x in part.transcript.segments)
+    at_pauses = transcriber.transcribe(talk, cut="pauses", **search)
+    assert at_pauses == " ".join(
+        part.transcript.text for part in transcriber.parts(talk, cut="pauses", **search) if part.transcript.text
+    )
+    with pytest.raises(UserError, match="after: these parts are no windows"):
+        transcriber.parts(talk, after=list(transcriber.parts(talk, cut="pauses", **search)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temperatures": ()}, "--windows.temperatures: give at least one"),
+        ({"temperatures": (-1.0,)}, "--windows.temperatures must not be negative"),
+        ({"no_speech": 2.0}, "--windows.no-speech must be in"),
+        ({"compression_ratio": "much"}, "--windows.compression-ratio 'much': must be"),
+    ],
+)
+def test_options_of_windows_are_checked(options, message):
+    with pytest.raises(UserError, match=message.replace(".", r"\.")):
+        WindowsConfig(**options)
+
+
+def test_what_windows_cannot_do_is_refused(transcriber, talk):
+    for options, message in (
+        ({"cut": "chunks"}, "cut 'chunks': choose pauses or windows"),
+        ({"method": "mbr"}, "method mbr: windows need the log-probability"),
+        ({"coverage_penalty": 0.2}, "coverage-penalty: windows need the log-probability"),
+        ({"cut": "pauses", "detector": "ear"}, "detector 'ear': choose energy or silero"),
+    ):
+        with pytest.raises(UserError, match=message):
+            transcriber.parts(talk, **options)

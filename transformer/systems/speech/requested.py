@@ -1,0 +1,45 @@
+"""What options of the command line ask of a recogniser."""
+
+from typing import Any
+
+from transformer.cli.decode_arguments import DecodeArguments
+from transformer.config.windows import WindowsConfig
+from transformer.data.features.voice import LIBRARY
+from transformer.runtime.errors import UserError
+from transformer.runtime.extras import check_libraries
+from transformer.systems.speech.task import SpeechToText
+
+
+def start_of(task: SpeechToText, arguments: DecodeArguments) -> tuple[int, ...]:
+    """The ids that outputs begin with, as the options ask for it.
+
+    Raises:
+      UserError: the model has no such language or task, or no options of Whisper.
+    """
+    try:
+        return task.start(arguments.language, arguments.task, arguments.timestamps)
+    except UserError as error:
+        raise UserError(f"--{error}") from error
+
+
+def cut_options(task: SpeechToText, arguments: DecodeArguments) -> dict[str, Any]:
+    """The options of `Transcriber.parts` that are not those of the search.
+
+    Raises:
+      UserError: the model has no such language or task, or no windows; options do not go together; or a
+        library is not installed.
+    """
+    start_of(task, arguments)
+    try:
+        in_windows = task.in_windows(arguments.cut)
+    except UserError as error:
+        raise UserError(f"--{error}") from error
+    if in_windows and arguments.detector:
+        raise UserError(
+            f"--detector {arguments.detector}: it finds pauses; add --cut pauses, or leave it out"
+        )
+    if not in_windows and arguments.windows != WindowsConfig():
+        raise UserError("--windows: long recordings are cut at pauses; leave these options out")
+    check_libraries([LIBRARY] * (arguments.detector == "silero"), "--detector silero")
+    named = ("language", "task", "timestamps", "cut", "detector", "windows")
+    return {name: getattr(arguments, name) for name in named}

@@ -1,0 +1,233 @@
+"""A recording of any length in windows of 30 seconds, in which Whisper hears it (Radford et al. 2022,
+sections 3.8 and 4.5; Whisper's `transcribe.py` has the details).
+
+The text of a window has times. The next window begins at the last of them that ends a segment, so that what
+was cut is heard again, whole.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.config.windows import WindowsConfig
+from transformer.data.features.audio import HOP, RATE
+from transformer.systems.speech.transcripts import SpokenWindow, Transcript
+from transformer.tasks.timing import Segment
+
+Wave = Float[np.ndarray, " samples"]
+HOT = 0.5
+"""Texts of higher temperatures are no prompts (Whisper's `transcribe.py`)."""
+FRAMES = 2
+"""From one time to the next: 0.02 s."""
+
+
+@dataclass(frozen=True, eq=False)
+class Heard:
+    """What a search has found in a window."""
+
+    transcript: Transcript
+    ids: tuple[int, ...]
+    """Text and times, without what the output is forced to begin with, and without <eos>."""
+    mean: float
+    """The mean log-probability of a token, <eos> included, in nats. That of each token is relative to those
+    that the rules of times allow."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A segment of a window."""
+
+    start: int
+    """In frames of the window."""
+    end: int
+    ids: tuple[int, ...]
+
+
+class Window:
+    """A window whose search is begun.
+
+    Args:
+      search: (temperature) -> what is found.
+      silence: () -> the probability that nobody speaks.
+    """
+
+    def __init__(self, search: Callable[[float], Heard], silence: Callable[[], float]) -> None:
+        self.search = search
+        self._silence = silence
+        self._known: float | None = None
+
+    @property
+    def silence(self) -> float:
+        """The probability that nobody speaks; computed when it is needed."""
+        if self._known is None:
+            self._known = self._silence()
+        return self._known
+
+    @property
+    def known_silence(self) -> float | None:
+        """The same, if it was needed."""
+        return self._known
+
+
+def decoded(window: Window, options: WindowsConfig) -> tuple[Heard, float]:
+    """What is heard in a window, and at which temperature: the first at which it neither repeats itself nor
+    is improbable, or at which it is improbable because nobody speaks; otherwise the last one."""
+    heard, temperature = None, 0.0
+    for temperature in options.temperatures:
+        heard = window.search(temperature)
+        ratio = compression_ratio(heard.transcript.text)
+        repeats = options.compression_ratio is not None and ratio > options.compression_ratio
+        is_improbable = options.log_probability is not None and heard.mean < options.log_probability
+        if is_improbable and options.no_speech is not None and window.silence > options.no_speech:
+            break
+        if not (repeats or is_improbable):
+            break
+    assert heard is not None
+    return heard, temperature
+
+
+def is_silent(window: Window, heard: Heard, options: WindowsConfig) -> bool:
+    """Whether a window stays without text."""
+    if options.no_speech is None:
+        return False
+    is_certain = options.log_probability is not None and heard.mean > options.log_probability
+    return not is_certain and window.silence > options.no_speech
+
+
+def compression_ratio(text: str) -> float:
+    """The size of a text over that of its compression."""
+    content = text.encode()
+    return len(content) / len(zlib.compress(content))
+
+
+def pieces_of(ids: Sequence[int], first_time: int, frames: int) -> tuple[list[Piece], int]:
+    """The segments of a window, and after how many frames the next one begins.
+
+    Args:
+      ids: text and times.
+      first_time: the id of time 0; all ids from it are times.
+      frames: of the window.
+    """
+
+    def frame(index: int) -> int:
+        return FRAMES * (index - first_time)
+
+    is_time = [index >= first_time for index in ids]
+    ends = [place for place in range(1, len(ids)) if is_time[place - 1] and is_time[place]]
+    nothing_follows = is_time[-2:] == [False, True]  # the output ends with the end of a segment
+    if not ends:
+        times = [index for index in ids if index > first_time]
+        return [Piece(0, frame(times[-1]) if times else frames, tuple(ids))], frames
+    if nothing_follows:
+        ends.append(len(ids))
+    starts = [0, *ends]
+    pieces = [
+        Piece(frame(ids[start]), frame(ids[end - 1]), tuple(ids[start:end]))
+        for start, end in zip(starts, ends, strict=False)
+    ]
+    return pieces, frames if nothing_follows else frame(ids[ends[-1] - 1]) or frames
+
+
+class Sound:
+    """A recording that is read as it is needed.
+
+    Args:
+      blocks: the waveform, 16,000 samples a second.
+    """
+
+    def __init__(self, blocks: Iterable[Wave]) -> None:
+        self._unread = iter(blocks)
+        self._buffer = np.zeros(0, np.float32)
+        self._begin = 0
+
+    def window(self, frame: int, frames: int) -> Wave:
+        """So many whole frames from a frame on, or as many as there are. What is before it is forgotten."""
+        start = frame * HOP - self._begin
+        while len(self._buffer) < start + frames * HOP:
+            block = next(self._unread, None)
+            if block is None:
+                break
+            self._buffer = np.concatenate([self._buffer, block])
+            passed = min(start, len(self._buffer))
+            self._buffer, self._begin, start = self._buffer[passed:], self._begin + passed, start - passed
+        self._buffer, self._begin = self._buffer[start:], self._begin + start
+        return self._buffer[: min(len(self._buffer) // HOP, frames) * HOP]
+
+
+def windows_of(
+    sound: Sound,
+    begin: Callable[[Wave, Sequence[int], int], Window],
+    spell: Callable[[Sequence[int]], str],
+    options: WindowsConfig,
+    first_time: int,
+    frames: int,
+    most: int,
+    before: SpokenWindow | None = None,
+) -> Iterator[SpokenWindow]:
+    """What is said in the windows of a recording, in order.
+
+    Args:
+      sound: the recording.
+      begin: (a window, the ids that are said before it, its first frame) -> its search.
+      spell: (ids of a segment) -> their text.
+      options: of windows.
+      first_time: the id of time 0.
+      frames: of a window.
+      most: ids that a prompt may have.
+      before: the window after which to continue. None: at the beginning.
+    """
+    seek = round(before.end * RATE / HOP) if before else 0
+    prompt = before.prompt if before else ()
+    while len(wave := sound.window(seek, frames)):
+        size = len(wave) // HOP
+        window = begin(wave, prompt, seek)
+        heard, temperature = decoded(window, options)
+        pieces, following = list[Piece](), size
+        is_heard = not is_silent(window, heard, options)
+        if is_heard:
+            pieces, following = pieces_of(heard.ids, first_time, size)
+        texts = [spell(piece.ids) for piece in pieces]
+        spoken = [
+            (replace(piece, start=min(piece.start, size), end=min(piece.end, size)), text)
+            for piece, text in zip(pieces, texts, strict=True)
+            if text and piece.end > piece.start
+        ]
+        if is_heard:
+            said = (index for piece, _ in spoken for index in piece.ids)
+            prompt = (*prompt, *said) if options.previous_text and temperature <= HOT else ()
+            prompt = prompt[-most:]
+        end = seek + min(following, size)
+        transcript = _moved(heard.transcript, spoken, sum(len(text.split()) for text in texts), seek)
+        yield SpokenWindow(
+            round(seek * HOP / RATE, 3),
+            round(end * HOP / RATE, 3),
+            transcript,
+            temperature,
+            heard.mean,
+            round(compression_ratio(heard.transcript.text), 3),
+            window.known_silence,
+            prompt,
+        )
+        seek = end
+
+
+def _moved(transcript: Transcript, spoken: Sequence[tuple[Piece, str]], words: int, seek: int) -> Transcript:
+    """A transcript of these segments, and of the first words, whose times are those of the recording."""
+
+    def moved(seconds: float) -> float:
+        return round(seek * HOP / RATE + seconds, 3)
+
+    segments = tuple(
+        Segment(text, moved(piece.start * HOP / RATE), moved(piece.end * HOP / RATE))
+        for piece, text in spoken
+    )
+    timed = (replace(word, start=moved(word.start), end=moved(word.end)) for word in transcript.words[:words])
+    return replace(
+        transcript,
+        text=" ".join(segment.text for segment in segments),
+        segments=segments,
+        words=tuple(timed) if spoken else (),
+    )
