@@ -34,7 +34,7 @@ OF_TRANSLATIONS = (
     *("document", "flags"),
 )
 """Options that translations have a use for, and some other tasks."""
-OF_SPEECH = ("times", "language", "task", "timestamps")
+OF_SPEECH = ("times", "language", "task", "timestamps", "text_normalisation")
 OF_SOME_TASKS = (*OF_TRANSLATIONS, *OF_SPEECH, "pronunciation", "until", "stream")
 """Options that only some tasks have a use for."""
 Numbered = tuple[int, str] | None

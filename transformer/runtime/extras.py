@@ -7,7 +7,7 @@ from typing import Any
 from transformer.runtime.errors import UserError
 
 EXTRAS = {
-    **dict.fromkeys(("soundfile", "soxr", "jiwer"), "'.[speech]'"),
+    **dict.fromkeys(("soundfile", "soxr", "jiwer", "whisper_normalizer"), "'.[speech]'"),
     **dict.fromkeys(("gcsfs", "s3fs"), "'.[remote]'"),
     **dict.fromkeys(("rouge_score", "seqeval"), "'.[tasks]'"),
     **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "'.[serve]'"),

@@ -24,6 +24,7 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import open_regular, parse_object
 from transformer.systems.speech.api import Transcriber
+from transformer.systems.speech.references import check_normalisation, rates_of
 from transformer.systems.speech.subtitles import SUBTITLES, srt, subtitles_of, vtt
 from transformer.systems.speech.transcripts import SpokenPart
 from transformer.tasks.timing import Segment
@@ -65,8 +66,10 @@ def transcribe_file(arguments: DecodeArguments) -> None:
         raise UserError("--reference: a recording has one reference; give one file")
     if jax.process_count() > 1:
         raise UserError("a long recording is transcribed by one process")
-    check_libraries(["jiwer"] * bool(arguments.reference), "error rates")
+    how = arguments.text_normalisation
+    check_normalisation(how, bool(arguments.reference))
     transcriber = Transcriber.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+    rates = rates_of(transcriber.task, how) if arguments.reference else []
     options = _options(arguments, transcriber)
     watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
     digest = _digest(arguments.input)
@@ -112,7 +115,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
     watch.message(f"{counted(len(texts), 'part')}, {speed} ({factor}){where}")
     for path in arguments.reference:
         reference = " ".join(filter(None, map(str.strip, read_lines(path))))
-        for rate in transcriber.task.error_rates().values():
+        for rate in rates:
             watch.message(rate([" ".join(filter(None, texts))], [reference]).detail)
 
 
