@@ -39,7 +39,7 @@ class Trie:
       eos: the id of the end.
 
     Attributes:
-      known: the number of tokens that the model has.
+      known: the number of tokens that the model has, without the end.
     """
 
     def __init__(self, grams: NGrams, names: Sequence[str], eos: int) -> None:
@@ -53,7 +53,7 @@ class Trie:
             if all(word in ids for word in gram)
         ]
         highest = len(grams.orders)
-        contexts = {(): 0}
+        contexts: dict[tuple[int, ...], int] = {(): 0}
         for gram, _, _ in entries:
             if len(gram) < highest:
                 contexts[gram] = len(contexts)
@@ -81,7 +81,7 @@ class Trie:
         if np.isnan(self.single[-1]):
             self.single[-1] = min(log_p for log_p, _ in grams.orders[0].values() if log_p > NEVER)
         self.missing = np.isnan(self.single)
-        self.known = int((~self.missing[:-1]).sum())
+        self.known = int((~self.missing[:-1]).sum() - (not self.missing[eos]))
         longer.sort()
         columns = list(zip(*longer, strict=True)) or [(), (), (), ()]
         parents, tokens, log_ps, after = map(np.array, columns)

@@ -166,7 +166,7 @@ def estimated(
             counts.update(words[at : at + n] for at in range(n == 1, len(words) - n + 1))
     orders: list[dict[Gram, tuple[float, float]]] = []
     weights: dict[Gram, float] = {}
-    lower = {(): 1.0 / size}
+    lower: dict[Gram, float] = {(): 1.0 / size}
     for n, counts in enumerate(raw, 1):
         is_discounted = smoothing == "kneser-ney"
         used = _continuations(counts, raw[n]) if is_discounted and n < order else counts

@@ -17,6 +17,7 @@ from transformer.config import Config, DecodingConfig, ErrorRate, TextNormalisat
 from transformer.data.corpus import Corpus
 from transformer.data.features.audio import HOP, RATE
 from transformer.data.features.hub import HubTokenizer
+from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.sequences import Example
 from transformer.data.sources.recordings import Columns, Recording, listed, recording
 from transformer.decoding import opening
@@ -184,6 +185,11 @@ class SpeechToText(Overview, Recordings, TextTask):
         spellings = [self.tokenizer.encode(spelled) for spelled in (text, f" {text}")[: 1 + imported]]
         several = (tuple(ids[len(self.tokenizer.start) :]) for ids in spellings)
         return [ids for ids in dict.fromkeys(several) if ids and self.special.unk not in ids]
+
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        """That of the texts."""
+        return self.tokenizer
 
     def pieces(self, ids: Sequence[int], record: Recording) -> list[str]:
         """The token of each id."""

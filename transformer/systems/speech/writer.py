@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import is_recording, lines_of
 from transformer.cli.texts import Texts
-from transformer.cli.writer import OF_SPEECH, page_of_sounds
+from transformer.cli.writer import OF_FUSION, OF_SPEECH, page_of_sounds
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError, counted
@@ -33,7 +33,7 @@ class Transcriptions(Texts):
     is empty if nothing is said."""
 
     does = "hears recordings"
-    uses = ("reference", "alignments", *OF_SPEECH)
+    uses = ("reference", "alignments", *OF_SPEECH, *OF_FUSION)
     formats: ClassVar = (*Texts.formats, *SUBTITLES)
     instead: ClassVar = {
         "source_language": "the language of recordings is --language",
