@@ -240,7 +240,7 @@ def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, c
     (spoken_files / "noise.wav").write_text("noise")
     assert decode(run.path, "--input", spoken_files / "noise.wav") == 2
     assert "line 1" not in capsys.readouterr().err
-    listing.write_text("0.wav\tone\ttwo\n")
+    listing.write_text("0.wav\tone\ttwo\tthree\n")
     assert decode(run.path, "--input", listing) == 2
     assert "line 1: must be a file name, and perhaps a tab" in capsys.readouterr().err
     shutil.copy(spoken_files / "0.wav", spoken_files / "sound")

@@ -12,7 +12,14 @@ import tyro
 
 from transformer.cli.command_line import options_in, with_method
 from transformer.cli.parser import parse
-from transformer.config import BleuTokenizer, Config, DataConfig, DecodingConfig, HostsConfig
+from transformer.config import (
+    BleuTokenizer,
+    Config,
+    DataConfig,
+    DecodingConfig,
+    HostsConfig,
+    TextNormalisation,
+)
 from transformer.config.decoding import methods_of
 from transformer.config.names import DECODING
 from transformer.config.windows import Cut, Detector, WindowsConfig
@@ -81,6 +88,15 @@ class DecodeArguments:
     """How certain probabilities of --choices are: more than 1, less certain. See Translator.calibrated."""
     bleu_tokenize: BleuTokenizer | None = None
     """sacreBLEU's tokenizer for --reference. Default: the one of training."""
+    text_normalisation: TextNormalisation | None = None
+    """Speech: how texts are normalised before errors are counted. basic: lower case, no punctuation; english:
+    as Whisper does it for English. Default: as in training."""
+    lm: Path | None = None
+    """N-gram language model of the outputs, in ARPA form, which ranks hypotheses together with the model
+    (shallow fusion). Its words are the tokens of the run: transformer ngram makes one."""
+    lm_weight: tuple[float, ...] = ()
+    """Weight of the log-probabilities of --lm. Default: 0.3. Of several, such as 0 0.1 0.2 0.4, the scores of
+    --reference are printed, and no outputs."""
     checkpoint: str = "best"
     """Checkpoint to decode with: best (by the first score of the validation), last, average (of the last
     ones), or a step."""

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -20,11 +21,12 @@ from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import open_regular
 from transformer.runtime.hosts import gathered, is_main_process
+from transformer.translator.fusion import checked_weight
 
 SHARE = 256  # consecutive lines that one process decodes
 FOR_LINES = (
-    *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize", "choices", "history"),
-    *(*OF_JSON, "timestamps", *OF_LONG, "resume", "until", "stream"),
+    *("lm", "lm_weight", "output", "reference", "rescore", "rescore_weights", "bleu_tokenize", "choices"),
+    *("history", *OF_JSON, "timestamps", *OF_LONG, "resume", "until", "stream"),
 )
 """Options that a page of --explore does not have."""
 
@@ -62,6 +64,9 @@ def decode_lines(arguments: DecodeArguments) -> None:
         return
     total = check_files(arguments)
     writer = kind(arguments)
+    if len(arguments.lm_weight) > 1:
+        compare_weights(arguments, writer, total)
+        return
     watch = ProgressReporter(
         SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process())
     )
@@ -110,6 +115,30 @@ def decode_lines(arguments: DecodeArguments) -> None:
     if is_main_process():
         for line in writer.scores(outputs):
             watch.message(line)
+
+
+def compare_weights(arguments: DecodeArguments, writer: Writer, total: int | None) -> None:
+    """Prints the scores of the outputs with each of the weights of a language model.
+
+    Raises:
+      UserError: there is nothing to compare with, or the input cannot be read several times.
+    """
+    if not (writer.is_scored and arguments.input) or arguments.output:
+        raise UserError(
+            "--lm-weight: several weights are compared by their scores; give --input and --reference, and no "
+            "--output"
+        )
+    watch = ProgressReporter(
+        SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process())
+    )
+    for weight in map(checked_weight, arguments.lm_weight):
+        assert writer.decoder.language_model
+        writer.decoder.language_model = replace(writer.decoder.language_model, weight=weight)
+        several = watch.progress(f"lines with --lm-weight {weight:g}", _decoded(arguments, writer, 0), total)
+        outputs = [best for _, best in several]
+        if is_main_process():
+            for line in writer.scores(outputs):
+                print(f"--lm-weight {weight:g}: {line}", flush=True)
 
 
 def _decoded(arguments: DecodeArguments, writer: Writer, done: int) -> Iterator[Written]:

@@ -28,6 +28,7 @@ COMMANDS = {
         "calibrate_main",
         "learn which outputs and words to doubt",
     ),
+    "ngram": ("transformer.cli.ngram", "ngram_main", "make an n-gram language model of a run's tokens"),
     "serve": ("transformer.serve.command", "serve_main", "serve runs over HTTP"),
     "report": ("transformer.cli.models", "report_main", "write the page of a run, compare several runs"),
 }

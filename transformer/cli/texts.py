@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.writer import OF_JSON, Numbered, Writer, Written
+from transformer.cli.writer import OF_FUSION, OF_JSON, Numbered, Writer, Written
 from transformer.data.corpus import Record
 from transformer.runtime.files import Json
 from transformer.translator.search_outputs import Extras, check_extras, identity
@@ -16,7 +16,7 @@ class Texts(Writer):
     """Outputs as text, with scores, or as JSON."""
 
     does = "writes text"
-    uses: ClassVar[tuple[str, ...]] = tuple(option for option in OF_JSON if option != "times")
+    uses: ClassVar[tuple[str, ...]] = (*(option for option in OF_JSON if option != "times"), *OF_FUSION)
     formats: ClassVar[tuple[str, ...]] = ("text", "scores", "json")
     outputs_key = "hypotheses"
     """Of the outputs in a JSON object."""

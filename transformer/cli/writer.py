@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 OF_JSON = tuple(field.name for field in dataclasses.fields(Extras))
 """Options that add to JSON only."""
+OF_FUSION = ("lm", "lm_weight")
+"""Options of a language model beside the model."""
 OF_TRANSLATIONS = (
+    *OF_FUSION,
     *("ensemble", "tsv", "glossary", "keep", "reference", "bleu_tokenize", "rescore", "rescore_weights"),
     *(option for option in OF_JSON if option != "times"),
     *("source_language", "target_language", "jsonl", "choices", "history", "target_length"),
@@ -37,7 +40,7 @@ OF_TRANSLATIONS = (
 """Options that translations have a use for, and some other tasks."""
 OF_LONG = ("cut", "detector", "windows")
 """Options of long recordings."""
-OF_SPEECH = ("times", "language", "task", "timestamps", *OF_LONG)
+OF_SPEECH = ("times", "language", "task", "timestamps", "text_normalisation", *OF_LONG)
 OF_SOME_TASKS = (*OF_TRANSLATIONS, *OF_SPEECH, "pronunciation", "until", "stream")
 """Options that only some tasks have a use for."""
 Numbered = tuple[int, str] | None
@@ -75,6 +78,7 @@ class Writer:
         """Lines of output for a line of input."""
         self.decoder = self.load(arguments.run_dir, arguments.checkpoint, arguments.int8)
         self.decoder.settings(arguments.n_best, self.options)  # refuses invalid options
+        use_language_model(self.decoder, arguments)
 
     @classmethod
     def refuse_unused(cls, arguments: DecodeArguments) -> None:
@@ -202,6 +206,18 @@ def unused(run_dir: Path) -> set[str]:
     if "ensemble" in options:
         options |= {"weights", "mean"}
     return options | {"n_best", "format"} if writer.formats == ("text",) else options
+
+
+def use_language_model(decoder: Decoder[Any], arguments: DecodeArguments) -> None:
+    """Adds the language model of the options, with the first of its weights.
+
+    Raises:
+      UserError: there are only weights; the model cannot be used (`Decoder.use_language_model`).
+    """
+    if arguments.lm_weight and arguments.lm is None:
+        raise UserError("--lm-weight needs --lm FILE: it weighs that language model")
+    if arguments.lm is not None:
+        decoder.use_language_model(arguments.lm, *arguments.lm_weight[:1])
 
 
 def refuse(arguments: DecodeArguments, options: Sequence[str], why: str) -> None:

@@ -29,6 +29,7 @@ from transformer.config.training import (
     HostsConfig,
     MeshConfig,
     OptimizerConfig,
+    TextNormalisation,
     TrainingConfig,
 )
 from transformer.config.transformer import EncoderConfig, StackConfig, TransformerConfig
@@ -55,6 +56,7 @@ __all__ = [
     "SampleConfig",
     "SpecialIds",
     "StackConfig",
+    "TextNormalisation",
     "TrainingConfig",
     "TransformerConfig",
     "as_decided",

@@ -51,7 +51,7 @@ class RecordingsConfig(CorpusConfig):
     """Built-in recordings: most digits of each. A number has at most 4."""
     train: Path | None = None
     """Manifest of the training recordings: a file name, a tab and the text on each line, which is empty for
-    silence. Names are relative to its folder."""
+    silence, and perhaps a tab and the speaker. Names are relative to its folder."""
     validation: Path | None = None
     """Manifest of the validation recordings. Default: a part of the training recordings."""
     test: Path | None = None

@@ -10,6 +10,7 @@ from transformer.runtime.errors import UserError
 
 BleuTokenizer = Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200"]
 ErrorRate = Literal["words", "characters"]
+TextNormalisation = Literal["none", "basic", "english"]
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,10 @@ class TrainingConfig:
     error_rate: ErrorRate | None = None
     """Speech recognition: what decides which checkpoint is best; both are measured. None: characters if the
     texts are in a language without spaces, else words."""
+    text_normalisation: TextNormalisation = "none"
+    """Speech recognition: how texts are normalised before errors are counted. none: not at all; basic: lower
+    case, no punctuation; english: as Whisper does it for English, also numbers in digits, contractions in
+    full and American spelling."""
     patience: Annotated[int, Range(1, COUNTS)] | None = None
     """Stop after this many evaluations without a better score, or an equal one with a lower validation loss.
     None: train to the end."""

@@ -60,13 +60,13 @@ class EqualByContent:
     """A hook with arrays: one is as good as another that was made of the same, and programs serve both."""
 
     def __init__(self, *content: object) -> None:
-        self._identity = hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
+        self.identity = hashlib.blake2b(repr(content).encode(), digest_size=16).digest()
 
     def __hash__(self) -> int:
-        return hash(self._identity)
+        return hash(self.identity)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, type(self)) and self._identity == other._identity
+        return isinstance(other, type(self)) and self.identity == other.identity
 
 
 @dataclass(frozen=True)

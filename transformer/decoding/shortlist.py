@@ -133,8 +133,8 @@ def shortlisted(search: Any, model: nn.Module) -> tuple[AutoregressiveSearch, Sh
         )
     if search.hook is not NO_HOOK or search.named is not unchanged:
         raise UserError(
-            "--decoding.shortlist does not go with prefixes, terms, codes of languages, and options that "
-            "forbid tokens: leave one of them out"
+            "--decoding.shortlist does not go with prefixes, terms, codes of languages, a language model, "
+            "and options that forbid tokens: leave one of them out"
         )
     limits = _SourceLimits(search.limits, model.config.special)
     return replace(search, limits=limits, named=_ids_of_candidates), Shortlisted(model)

@@ -47,6 +47,7 @@ def exhibit_as_json(exhibit: ReportSample) -> Json:
             for picture in exhibit.trees
         ],
         "tables": [asdict(table) for table in exhibit.tables],
+        "comparisons": [asdict(comparison) for comparison in exhibit.comparisons],
     }
 
 
@@ -86,7 +87,10 @@ def _checked(exhibit: Any) -> list[str]:
     trees = exhibit.get("trees", [])  # not in earlier runs
     strings = [exhibit["title"], *texts, *texts.values(), *(item["tree"] for item in trees)]
     tables = exhibit.get("tables", [])
-    strings += [item["caption"] for item in (*sounds, *pictures, *trees, *tables)]
+    comparisons = exhibit.get("comparisons", [])
+    strings += [item["caption"] for item in (*sounds, *pictures, *trees, *tables, *comparisons)]
+    for comparison in comparisons:
+        strings += [text for expected, output in comparison["pairs"] for text in (expected, output)]
     for table in tables:
         strings += [*table["head"], *(cell for row in table["rows"] for cell in row)]
         shades = [shade for row in table["shades"] for shade in row]

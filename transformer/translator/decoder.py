@@ -40,6 +40,7 @@ from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask, Output
 from transformer.translator.confidence import Confidence
+from transformer.translator.fusion import LanguageModel
 from transformer.translator.lengths import within_positions
 from transformer.translator.search_inputs import search_inputs
 from transformer.translator.search_outputs import (
@@ -77,6 +78,7 @@ class Decoder(Generic[TaskT]):
       longest: the length up to which the decoder has positions; None: any.
       longest_source: that of the encoder.
       confidence: of its words, if the run has it (`transformer calibrate`).
+      language_model: of the outputs, in its search (`use_language_model`). None: there is none.
     """
 
     reads: ClassVar[Any] = DecodingTask
@@ -93,6 +95,7 @@ class Decoder(Generic[TaskT]):
         self.model: nn.Module = self.system.model(config.model)
         self.origin = ""
         self.confidence: Confidence | None = None
+        self.language_model: LanguageModel | None = None
         self._services = SearchServices()
         self._admission = Admission()
 
@@ -181,13 +184,33 @@ class Decoder(Generic[TaskT]):
             raise UserError(f"{run.name} holds a system that does not {cls.does}: {run.config.system}")
         return cls(run.config, variables, task)
 
+    def use_language_model(self, path: Path | str | None, weight: float | int = 0.3) -> None:
+        """Searches with an n-gram language model of the outputs from now on (shallow fusion): hypotheses are
+        ranked by log P + weight * log p of it. Their `log_probability` stays that of the model.
+
+        Args:
+          path: a file in ARPA form, whose words are tokens of this model (`transformer ngram`). None: the
+            search is without it.
+          weight: with 0, outputs are those without it.
+
+        Raises:
+          UserError: the file is no such model, or this one does not write text token by token.
+        """
+        if path is None:
+            self.language_model = None
+            return
+        self.language_model = LanguageModel.read(Path(path), weight, self.system, self.task)
+
     def fingerprint(self) -> str:
-        """A hash of the network, its parameters and its vocabularies, which determine outputs."""
+        """A hash of the network, its parameters and its vocabularies, which determine outputs, and of its
+        language model."""
         digest = hashlib.blake2b(repr((self.config.system, self.model)).encode(), digest_size=16)
         digest.update(self.task.content())
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.variables):
             digest.update(jax.tree_util.keystr(path).encode())
             digest.update(np.asarray(leaf).tobytes())
+        if self.language_model and self.language_model.weight:
+            digest.update(repr((self.language_model.hook.identity, self.language_model.weight)).encode())
         return digest.hexdigest()
 
     def decode(
@@ -374,7 +397,9 @@ class Decoder(Generic[TaskT]):
         check_extras(self, extras)
         settings = self.settings(None, options)
         service = self._services.service(
-            self, settings, search_inputs(self.system, self.task, records, settings)
+            self,
+            settings,
+            search_inputs(self.system, self.task, records, settings, language_model=self.language_model),
         )
         service.prepare()
         if extras != NO_EXTRAS or getattr(settings, "coverage_penalty", 0) > 0:
@@ -421,7 +446,7 @@ class Decoder(Generic[TaskT]):
         check_extras(self, extras)
         filled = {line: record for line, record in records if not self.task.is_empty(record)}
         warned = list(filled) if self._warns else ()
-        inputs = search_inputs(self.system, self.task, filled, settings, warned)
+        inputs = search_inputs(self.system, self.task, filled, settings, warned, self.language_model)
         is_reranked = isinstance(settings, MbrConfig) or getattr(settings, "coverage_penalty", 0) > 0
         certain = None if is_reranked else n_best
         requests = dict[int, Request]()

@@ -11,7 +11,7 @@ from transformer.config import BeamConfig, DecodingConfig
 from transformer.data.corpus import Record
 from transformer.data.features.shortlist import Shortlist
 from transformer.data.sequences import Example, Fields, length_in_search
-from transformer.decoding import shortlist
+from transformer.decoding import ngram, shortlist
 from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import NO_HOOK, Hooks, Renormalised, SearchHook
 from transformer.decoding.lanes import batch
@@ -22,6 +22,7 @@ from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.text import Steering, TextTask, text_task
+from transformer.translator.fusion import LanguageModel
 from transformer.translator.lengths import bucket_of
 
 
@@ -42,8 +43,10 @@ def search_inputs(
     records: Mapping[int, Record],
     settings: DecodingConfig,
     warned: Sequence[int] = (),
+    language_model: LanguageModel | None = None,
 ) -> SearchInputs:
-    """The inputs of records, by their line numbers. Those in `warned` are logged if they are truncated.
+    """The inputs of records, by their line numbers. Those in `warned` are logged if they are truncated. A
+    language model without weight is left out.
 
     Raises:
       UserError: this search cannot do what is asked of the outputs, or an output has no room for it.
@@ -68,6 +71,10 @@ def search_inputs(
         hooks.insert(0, rules)
         fields = {**fields, **rules.fields}
         examples = [{**example, **rules.example(settings, phrases)} for example in examples]
+    if language_model and language_model.weight:
+        hooks.append(language_model.hook)
+        fields = {**fields, **ngram.FIELDS}
+        examples = [{**example, **ngram.example(language_model.weight)} for example in examples]
     if settings.shortlist and isinstance(task, TextTask) and task.shortlist:
         first = shortlist.always(task.config.model.special)
         examples, fields = _with_candidates(task.shortlist, first, examples, fields, settings.buckets[-1])
@@ -118,10 +125,14 @@ def steered_search(
 
 
 def search_of_one(
-    system: System, task: DecodingTask, record: Record, settings: DecodingConfig
+    system: System,
+    task: DecodingTask,
+    record: Record,
+    settings: DecodingConfig,
+    language_model: LanguageModel | None = None,
 ) -> tuple[Any, Inputs]:
     """The search of one record alone, and its inputs: arrays with one row, padded to its bucket."""
-    inputs = search_inputs(system, task, {1: record}, settings)
+    inputs = search_inputs(system, task, {1: record}, settings, language_model=language_model)
     length = bucket_of(length_in_search(inputs.examples[0], inputs.fields), settings)
     row = jax.tree.map(jnp.asarray, batch(inputs.examples, inputs.fields, length, 1))
     return steered_search(system, task, settings, inputs.hooks), row

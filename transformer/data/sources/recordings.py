@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -45,6 +45,8 @@ class Recording:
     """Of all its frames, if it was truncated."""
     start: tuple[int, ...] | None = None
     """The ids that its output begins with, if they are not those of the vocabulary."""
+    speaker: str = ""
+    """Who speaks, if that is known."""
     prompt: tuple[int, ...] | None = None
     """The ids of what was said before it; empty: nothing. None: its search reads no prompt."""
 
@@ -62,7 +64,7 @@ class Recording:
 class RecordingSource(store.Stored):
     """Recordings as they are stored: features in half precision, so that no file is decoded twice."""
 
-    keys = ("name", "features", "text")
+    keys: ClassVar[tuple[str, ...]] = ("name", "features", "text")
     dataset = "recordings"
 
     @classmethod
@@ -88,6 +90,44 @@ class RecordingSource(store.Stored):
         return of.FeaturesDict({"name": of.Text(), "features": frames, "text": of.Text()})
 
 
+class SpokenBySource(RecordingSource):
+    """Recordings with their speakers."""
+
+    keys = (*RecordingSource.keys, "speaker")
+
+    @classmethod
+    def encoded(cls, *values: Any) -> dict[str, bytes | Sequence[int]]:
+        *others, speaker = values
+        return {**super().encoded(*others), "speaker": speaker.encode()}
+
+    @staticmethod
+    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> Recording:
+        return replace(RecordingSource.decoded(stored, keys), speaker=store.text_of(stored, "speaker"))
+
+    @staticmethod
+    def features() -> Any:
+        of = store.tfds().features
+        return of.FeaturesDict({**RecordingSource.features(), "speaker": of.Text()})
+
+
+class Columns(NamedTuple):
+    """What a line of a list says of a recording."""
+
+    name: str
+    """Of the file."""
+    text: str | None
+    """What is said. None: the line does not say it."""
+    speaker: str
+
+    @classmethod
+    def of(cls, line: str) -> "Columns":
+        """Those of a line. Raises ValueError if it has too many."""
+        name, *others = line.split("\t")
+        if len(others) > 2:
+            raise ValueError(f"{len(others) + 1} columns")
+        return cls(name, others[0] if others else None, "".join(others[1:]).strip())
+
+
 @dataclass(frozen=True)
 class Listed:
     """A line of a manifest."""
@@ -96,6 +136,7 @@ class Listed:
     text: str
     number: int
     manifest: Path
+    speaker: str = ""
 
 
 def open_recordings(data: RecordingsConfig, progress: Progress = silent, *, silence: bool = True) -> Corpus:
@@ -286,18 +327,23 @@ def read_manifest(path: Path) -> list[Listed]:
     """The recordings that a manifest lists. An empty text means that nothing is said.
 
     Raises:
-      UserError: it is empty, a line is not a file name, a tab and a text, or a file is missing.
+      UserError: it is empty, a line is not a file name, a tab and a text, perhaps with another tab and the
+        speaker, or a file is missing.
     """
     if path.suffix.lower() in AUDIO:
         raise UserError(f"{path} must list recordings with their texts, and its name is that of one")
     lines = []
     for index, line in enumerate(read_lines(path), 1):
-        name, tab, text = line.partition("\t")
-        if not tab or "\t" in text:
+        try:
+            name, text, speaker = Columns.of(line)
+        except ValueError:
+            text = None
+        if text is None:
             raise UserError(
-                f"{path}, line {index}: must be a file name, a tab and the text, which is empty for silence"
+                f"{path}, line {index}: must be a file name, a tab and the text, which is empty for silence, "
+                "and perhaps a tab and the speaker"
             )
-        lines.append(Listed(listed(name, path, index), text if has_text(text) else "", index, path))
+        lines.append(Listed(listed(name, path, index), text if has_text(text) else "", index, path, speaker))
     if not lines:
         raise UserError(f"{path} is empty: it lists no recordings")
     return lines
@@ -330,17 +376,27 @@ def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Cor
     if "validation" not in lists:
         notes.append(HELD_OUT_NOTE.replace("text", "manifest", 1).replace("text", "recordings"))
         lists |= _parted(lists["train"], digests)
-    content = {split: [(line.text, digests[line.path]) for line in some] for split, some in lists.items()}
+    has_speakers = any(line.speaker for some in lists.values() for line in some)
+
+    def speaker(line: Listed) -> tuple[str, ...]:
+        return (line.speaker,) if has_speakers else ()
+
+    content = {
+        split: [(line.text, digests[line.path], *speaker(line)) for line in some]
+        for split, some in lists.items()
+    }
     folder = corpus_folder(data.cache_dir, "recordings", content, *_features_of(data))
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def read() -> Iterator[tuple[Any, ...]]:
             for line in progress(f"features, {name}", lists[name], len(lists[name])):
-                yield from _versions(line.path.name, _wave(line), line.text, name, data)
+                for version in _versions(line.path.name, _wave(line), line.text, name, data):
+                    yield *version, *speaker(line)
 
         return read
 
-    prepared = store.prepare(folder, {name: split(name) for name in lists}, RecordingSource)
+    kind = SpokenBySource if has_speakers else RecordingSource
+    prepared = store.prepare(folder, {name: split(name) for name in lists}, kind)
     return Corpus(str(data.train), prepared, folder, "; ".join(notes))
 
 

@@ -15,6 +15,11 @@ from transformer.runtime.files import Json
 
 LEFT, BELOW, LINE = 64, 44, 17  # room for labels, and the height of a line of them
 TALL = 140  # the height of a picture without labels of its rows
+LEGEND = (
+    "<p>Outputs with the most errors for their length, the worst first: the reference above, the output "
+    'below. Errors are <span class="key substituted">substituted</span>, '
+    '<span class="key deleted">deleted</span> or <span class="key inserted">inserted</span>.</p>'
+)
 
 
 def exhibits_of(folder: Path) -> str:
@@ -49,7 +54,22 @@ def _exhibit(exhibit: Json) -> str:
     title = f"<h3>{html.escape(exhibit['title'])}</h3>"
     figures = (f'<div class="charts">{some}</div>' for some in (sounds, pictures, trees) if some)
     tables = "".join(map(_shaded, exhibit.get("tables", [])))
-    return f"{title}{texts}{''.join(figures)}{tables}"
+    comparisons = "".join(map(_compared, exhibit.get("comparisons", [])))
+    legend = LEGEND if comparisons else ""
+    return f"{title}{texts}{''.join(figures)}{tables}{legend}{comparisons}"
+
+
+def _compared(shown: Json) -> str:
+    """A reference above an output, word by word; errors have the class of their kind."""
+
+    def word(expected: str, output: str) -> str:
+        kind = "same" if expected == output else "substituted" if expected and output else ""
+        kind = kind or ("deleted" if expected else "inserted")
+        sides = "".join(f"<span>{text(side) or '&nbsp;'}</span>" for side in (expected, output))
+        return f'<span class="pair {kind}">{sides}</span>'
+
+    words = " ".join(word(*pair) for pair in shown["pairs"])
+    return f'<div class="compared"><p>{html.escape(shown["caption"])}</p><p class="pairs">{words}</p></div>'
 
 
 def _shaded(shown: Json) -> str:

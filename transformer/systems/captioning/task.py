@@ -141,6 +141,11 @@ class Captioning(Pictures, TextTask):
         ids = tuple(self.tokenizer.encode(text))
         return [ids] if ids and self.special.unk not in ids else []
 
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        """That of the captions."""
+        return self.tokenizer
+
     def pieces(self, ids: Sequence[int], record: AnnotatedPicture) -> list[str]:
         """The token of each id."""
         return self.tokenizer.pieces(ids)

@@ -14,7 +14,7 @@ import jax
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, is_recording
 from transformer.cli.output_file import LongOutput, Output, is_device
-from transformer.cli.writer import refuse
+from transformer.cli.writer import refuse, use_language_model
 from transformer.data.features.waveforms import seconds_of, unreadable
 from transformer.data.remote import fetched
 from transformer.data.sources.text_files import read_lines
@@ -24,6 +24,7 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import open_regular, parse_object
 from transformer.systems.speech.api import Transcriber
+from transformer.systems.speech.references import check_normalisation, rates_of
 from transformer.systems.speech.requested import cut_options
 from transformer.systems.speech.subtitles import SUBTITLES, srt, subtitles_of, vtt
 from transformer.systems.speech.transcripts import SpokenPart
@@ -66,8 +67,13 @@ def transcribe_file(arguments: DecodeArguments) -> None:
         raise UserError("--reference: a recording has one reference; give one file")
     if jax.process_count() > 1:
         raise UserError("a long recording is transcribed by one process")
-    check_libraries(["jiwer"] * bool(arguments.reference), "error rates")
+    how = arguments.text_normalisation
+    check_normalisation(how, bool(arguments.reference))
     transcriber = Transcriber.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+    if len(arguments.lm_weight) > 1:
+        raise UserError("--lm-weight: a long recording has one; to compare several, name a list with --input")
+    use_language_model(transcriber, arguments)
+    rates = rates_of(transcriber.task, how) if arguments.reference else []
     options = _options(arguments, transcriber)
     watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
     digest = _digest(arguments.input)
@@ -113,7 +119,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
     watch.message(f"{counted(len(texts), 'part')}, {speed} ({factor}){where}")
     for path in arguments.reference:
         reference = " ".join(filter(None, map(str.strip, read_lines(path))))
-        for rate in transcriber.task.error_rates().values():
+        for rate in rates:
             watch.message(rate([" ".join(filter(None, texts))], [reference]).detail)
 
 

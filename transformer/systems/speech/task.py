@@ -14,13 +14,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config, DecodingConfig, ErrorRate
+from transformer.config import Config, DecodingConfig, ErrorRate, TextNormalisation
 from transformer.config.windows import Cut
 from transformer.data.corpus import Corpus, Records
 from transformer.data.features.audio import HOP, RATE
 from transformer.data.features.hub import HubTokenizer
+from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.sequences import Example, Field
-from transformer.data.sources.recordings import Recording, listed, recording
+from transformer.data.sources.recordings import Columns, Recording, listed, recording
 from transformer.decoding import opening
 from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
 from transformer.decoding.scores import SearchResult
@@ -30,18 +31,18 @@ from transformer.runtime.errors import UserError, counted
 from transformer.systems.speech.codes import Codes
 from transformer.systems.speech.options import ctc_weight_of
 from transformer.systems.speech.prompted import PROMPT
-from transformer.tasks.exhibit import ReportSample
+from transformer.tasks.error_tables import by_speaker, confusions, worst
+from transformer.tasks.exhibit import Comparison, Overview, ReportSample, Table
 from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
+from transformer.tasks.metrics.normalisation import ErrorsOf, libraries_of, normalised, of_normalised
 from transformer.tasks.metrics.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score
 from transformer.tasks.metrics.segmentation import is_unspaced
-from transformer.tasks.metrics.words import character_errors, sentence_errors, word_errors
+from transformer.tasks.metrics.words import Unit, character_errors, sentence_errors, word_errors
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Steering, TextTask
 from transformer.tasks.timing import Segment, segments
 
-ErrorsOf = Callable[[Sequence[str], Sequence[str]], Score]
-"""An error rate of outputs and references."""
 LATEST = 50
 """The largest number of the first time: 1 s (Radford et al. 2022, section 4.5)."""
 TIME = 0.02
@@ -49,7 +50,7 @@ TIME = 0.02
 log = logging.getLogger("transformer")
 
 
-class SpeechToText(Recordings, TextTask):
+class SpeechToText(Overview, Recordings, TextTask):
     """What is said in recordings, in their language or in another."""
 
     inputs = ("source",)
@@ -58,7 +59,7 @@ class SpeechToText(Recordings, TextTask):
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:
         """Those of recordings, and what counts errors."""
-        return (*super().libraries(config), "jiwer")
+        return (*super().libraries(config), "jiwer", *libraries_of(config.training.text_normalisation))
 
     @staticmethod
     def example(config: Config) -> Arguments:
@@ -252,6 +253,11 @@ class SpeechToText(Recordings, TextTask):
         several = (tuple(ids[len(self.tokenizer.start) :]) for ids in spellings)
         return [ids for ids in dict.fromkeys(several) if ids and self.special.unk not in ids]
 
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        """That of the texts."""
+        return self.tokenizer
+
     def pieces(self, ids: Sequence[int], record: Recording) -> list[str]:
         """The token of each id."""
         return self.tokenizer.pieces(ids)
@@ -272,10 +278,40 @@ class SpeechToText(Recordings, TextTask):
 
         return {measure: of(rate) for measure, rate in self.error_rates().items()}
 
-    def error_rates(self) -> Mapping[Metric, ErrorsOf]:
-        """Word, character and sentence error rate; the criterion first."""
+    def error_rates(self, normalisation: TextNormalisation | None = None) -> Mapping[Metric, ErrorsOf]:
+        """Word, character and sentence error rate; the criterion first.
+
+        Args:
+          normalisation: of the texts. None: that of the run.
+        """
+        how = normalisation or self.config.training.text_normalisation
         rates = {WORDS: word_errors, CHARACTERS: character_errors, SENTENCES: sentence_errors}
-        return {self.criterion: rates[self.criterion]} | rates
+        compared = {measure: of_normalised(rate, how) for measure, rate in rates.items()}
+        return {self.criterion: compared[self.criterion]} | compared
+
+    def overview(self, evaluation: Evaluation) -> Sequence[Table]:
+        """The error rates of each speaker, if speakers are known, and the most frequent confusions."""
+        outputs, references = self._compared(evaluation)
+        speakers = [record.speaker for record in evaluation.records]
+        tables = [by_speaker(outputs, references, speakers, self._unit)] if any(speakers) else []
+        return [*tables, *confusions(outputs, references, self._unit)]
+
+    def comparisons(self, evaluation: Evaluation) -> Sequence[Comparison]:
+        """The texts with the most errors."""
+        names = [record.name for record in evaluation.records]
+        return worst(*self._compared(evaluation), names, self._unit)
+
+    @property
+    def _unit(self) -> Unit:
+        """What the error rate that decides is counted in."""
+        return "character" if self.criterion == CHARACTERS else "word"
+
+    def _compared(self, evaluation: Evaluation) -> tuple[list[str], list[str]]:
+        """Outputs and references as error rates compare them."""
+        how = self.config.training.text_normalisation
+        sides = evaluation.outputs, [record.text for record in evaluation.records]
+        outputs, references = ([normalised(text, how) for text in side] for side in sides)
+        return outputs, references
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood in nats per token, of attention and of CTC, and its exponential."""
@@ -313,19 +349,23 @@ class SpeechToText(Recordings, TextTask):
         Raises:
           UserError: it cannot be read.
         """
-        name, _, text = line.partition("\t")
-        return recording(Path(name), self.data, text)
+        name, *columns = line.split("\t")
+        return recording(Path(name), self.data, "".join(columns[:1]))
 
     def listed(self, line: str, manifest: Path, number: int) -> Recording:
         """The recording that a line names, relative to the folder of the file; or the file itself."""
         if line == manifest.name:  # whatever it is made of
             return recording(manifest, self.data)
-        name, _, text = line.partition("\t")
-        if "\t" in text:
-            raise UserError(f"{manifest}, line {number}: must be a file name, and perhaps a tab and the text")
+        try:
+            name, text, speaker = Columns.of(line)
+        except ValueError as error:
+            raise UserError(
+                f"{manifest}, line {number}: must be a file name, and perhaps a tab and the text, and a tab "
+                "and the speaker"
+            ) from error
         path = listed(name, manifest, number)
         try:
-            return recording(path, self.data, text)
+            return replace(recording(path, self.data, text or ""), speaker=speaker)
         except UserError as error:
             raise UserError(f"{manifest}, line {number}: {error}") from error
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import is_recording, lines_of
 from transformer.cli.texts import Texts
-from transformer.cli.writer import OF_SPEECH, page_of_sounds
+from transformer.cli.writer import OF_FUSION, OF_SPEECH, page_of_sounds
 from transformer.data.sources.recordings import Recording, listed
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError, counted
@@ -18,6 +18,7 @@ from transformer.runtime.files import Json, readable
 from transformer.runtime.text import has_text, without_invisible
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.long import LongRecording
+from transformer.systems.speech.references import check_normalisation, lines_of_speakers, rates_of
 from transformer.systems.speech.requested import cut_options, start_of
 from transformer.systems.speech.subtitles import SUBTITLES
 from transformer.systems.speech.task import SpeechToText
@@ -34,7 +35,7 @@ class Transcriptions(Texts):
     is empty if nothing is said."""
 
     does = "hears recordings"
-    uses = ("reference", "alignments", *OF_SPEECH)
+    uses = ("reference", "alignments", *OF_SPEECH, *OF_FUSION)
     formats: ClassVar = (*Texts.formats, *SUBTITLES)
     instead: ClassVar = {
         "source_language": "the language of recordings is --language",
@@ -45,8 +46,11 @@ class Transcriptions(Texts):
         """The trained model, and the texts to compare with."""
         self.references = self._references()
         self.is_scored = self.references is not None
+        check_normalisation(self.arguments.text_normalisation, self.is_scored)
         check_libraries(("soundfile", "soxr", *["jiwer"] * self.is_scored), f"hearing with {run_dir}")
         self.transcriber = Transcriber.load(run_dir, checkpoint, int8=int8)
+        how = self.arguments.text_normalisation
+        self.rates = rates_of(self.transcriber.task, how) if self.is_scored else []
         self.start = start_of(self.transcriber.task, self.arguments)
         self.cut_options = cut_options(self.transcriber.task, self.arguments)
         return self.transcriber
@@ -76,12 +80,14 @@ class Transcriptions(Texts):
         """The texts of --reference, or of the manifest if all lines have one."""
         if len(self.arguments.reference) > 1:
             raise UserError("--reference: a recording has one reference; give one file")
+        is_list = self.arguments.input is not None and not is_recording(self.arguments.input)
+        columns = [line.split("\t") for line in lines_of(self.arguments)] if is_list else []
+        self.speakers = ["".join(some[2:]).strip() for some in columns]
         for path in self.arguments.reference:
             return [*self._texts(path)]
-        if not self.arguments.input or is_recording(self.arguments.input):
+        if not is_list:
             return None
-        columns = [line.partition("\t") for line in lines_of(self.arguments)]
-        if missing := sum(not tab for _, tab, _ in columns):
+        if missing := sum(len(some) < 2 for some in columns):
             if missing < len(columns):
                 log.warning(
                     "no error rates: no text in %d of %s of %s",
@@ -90,7 +96,7 @@ class Transcriptions(Texts):
                     self.arguments.input,
                 )
             return None
-        return [text.strip() if has_text(text) else "" for _, _, text in columns] or None
+        return [text.strip() if has_text(text) else "" for _, text, *_ in columns] or None
 
     def _texts(self, path: Path) -> Iterator[str]:
         """The lines of a file of references. Raises UserError if one has a tab."""
@@ -111,8 +117,8 @@ class Transcriptions(Texts):
 
     def input_fields(self, line: str) -> Json:
         whole = self.arguments.input and is_recording(self.arguments.input)
-        name, tab, text = (line, "", "") if whole else line.partition("\t")
-        return {"recording": readable(name)} | ({"text": text} if tab else {})
+        name, *columns = [line] if whole else line.split("\t")
+        return {"recording": readable(name)} | dict(zip(("text", "speaker"), columns, strict=False))
 
     def output_fields(self, output: Transcript) -> Json:
         fields = super().output_fields(output)
@@ -125,8 +131,8 @@ class Transcriptions(Texts):
         if len(self.references) != len(outputs):
             texts = counted(len(self.references), "text")
             raise UserError(f"{counted(len(outputs), 'recording')}, but {texts} to compare with")
-        rates = self.transcriber.task.error_rates().values()
-        return [rate(outputs, self.references).detail for rate in rates]
+        totals = [rate(outputs, self.references).detail for rate in self.rates]
+        return totals + lines_of_speakers(self.rates[0], outputs, self.references, self.speakers)
 
 
 WRITER = Transcriptions

@@ -147,7 +147,9 @@ class Evaluator:
         title = f"{split}, {len(evaluation.records):,} {self.task.unit}"
         try:
             tables = tuple(self.task.overview(evaluation))
-            return [exhibit_as_json(ReportSample(title, {}, tables=tables))]
+            comparisons = tuple(self.task.comparisons(evaluation))
+            sample = ReportSample(title, {}, tables=tables, comparisons=comparisons)
+            return [exhibit_as_json(sample)]
         except Exception as error:  # a table must not cost the run
             log.warning("the report has no tables: %s: %s", type(error).__name__, error)
             return []

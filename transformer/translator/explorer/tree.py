@@ -113,7 +113,8 @@ def search_tree(
     asked: Any = (
         TranslationRequest(source, "", prefix, tuple(terms)) if isinstance(translator, Translator) else source
     )
-    search, inputs = search_of_one(translator.system, translator.task, asked, settings)
+    system, task = translator.system, translator.task
+    search, inputs = search_of_one(system, task, asked, settings, translator.language_model)
     strategy: Any = strategy_of(settings, getattr(search, "hook", NO_HOOK))
     if not isinstance(strategy, BeamSearch):
         raise UserError(

@@ -1,0 +1,85 @@
+"""The command that makes an n-gram language model of the tokens of a run."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from transformer.cli.guard import run_command
+from transformer.cli.parser import parse
+from transformer.config.ranges import Range, check_ranges
+from transformer.runtime.commands import command, program
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import check_local, display_path
+
+
+@dataclass(frozen=True)
+class NgramArguments:
+    """Make an n-gram language model of text in ARPA form, whose words are the tokens that a run writes, for
+    decode.py --lm. Each line of the text is a sentence."""
+
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """Run directory of a model that writes text token by token."""
+    input: Path
+    """Text in the language of the outputs, one sentence per line."""
+    output: Path = Path("lm.arpa")
+    """File to write."""
+    order: Annotated[int, Range(1, 9)] = 3
+    """Length of the longest n-grams."""
+    smoothing: Literal["kneser-ney", "witten-bell"] = "kneser-ney"
+    """How probability is given to what the text has not; both interpolate with lower orders."""
+    tokens: Path | None = None
+    """Write the tokens of the text to this file, one sentence per line, for other programs that estimate
+    n-gram models."""
+
+    def __post_init__(self) -> None:
+        check_ranges("", self)
+
+
+def ngram_main() -> int:
+    """`python -m transformer ngram RUN --input FILE --output FILE`."""
+    return run_command(program("ngram"), _ngram)
+
+
+def _ngram(command_line: list[str]) -> None:
+    arguments = parse(NgramArguments, command_line, "ngram")
+    for option, path in (("--output", arguments.output), ("--tokens", arguments.tokens)):
+        if path:
+            check_local(path, option)
+    from transformer.data.features.ngrams import MOST_NGRAMS, estimated
+    from transformer.data.sources.text_files import one_line, read_lines
+    from transformer.runs.run import Run
+    from transformer.runtime.files import write_whole
+    from transformer.runtime.text import has_text
+    from transformer.translator.fusion import named_tokens, output_tokenizer, token_names
+
+    run = Run(arguments.run_dir)
+    tokenizer = output_tokenizer(run.system, run.task, f"{run.name}")
+    names = token_names(tokenizer)
+
+    def sentences() -> Iterator[list[str]]:
+        for line in read_lines(arguments.input):
+            if has_text(line):
+                yield named_tokens(tokenizer, names, one_line(line))
+
+    lines = list(sentences())
+    if not lines:
+        raise UserError(f"--input {arguments.input} has no sentences")
+    grams = estimated(lines, arguments.order, sum(map(bool, names)), arguments.smoothing)
+    sizes = [len(some) for some in grams.orders]
+    if sum(sizes) > MOST_NGRAMS:
+        raise UserError(
+            f"--input {arguments.input}: {sum(sizes):,} n-grams, and a search holds {MOST_NGRAMS:,}; choose "
+            "a lower --order or less text"
+        )
+    try:
+        grams.write(arguments.output)
+        if arguments.tokens:
+            write_whole(arguments.tokens, "".join(f"{' '.join(words)}\n" for words in lines))
+    except OSError as error:
+        raise UserError(f"cannot write {error.filename or arguments.output}: {error.strerror}") from error
+    counts = ", ".join(f"{size:,} {n}-grams" for n, size in enumerate(sizes, 1))
+    print(f"Written to {display_path(arguments.output)}: {counts} of {len(lines):,} sentences")
+    print("Try:", command("decode", run.name, "--lm", str(arguments.output), "--lm-weight", "0.3"))

@@ -1,0 +1,49 @@
+"""The error rates of what decode.py writes, as its options ask for them."""
+
+from collections.abc import Sequence
+
+from transformer.config import TextNormalisation
+from transformer.runtime.errors import UserError
+from transformer.runtime.extras import check_libraries
+from transformer.systems.speech.task import SpeechToText
+from transformer.tasks.metrics.normalisation import ErrorsOf, libraries_of
+
+
+def check_normalisation(normalisation: TextNormalisation | None, has_references: bool) -> None:
+    """Raises UserError if texts are to be normalised, and none are compared."""
+    if normalisation and not has_references:
+        raise UserError(
+            "--text-normalisation: there are no texts to compare with; give --reference, or a list with texts"
+        )
+
+
+def rates_of(task: SpeechToText, normalisation: TextNormalisation | None) -> list[ErrorsOf]:
+    """The error rates of a task, that which decides first, with its own normalisation or another.
+
+    Raises:
+      UserError: a library that they need is not installed.
+    """
+    how = normalisation or task.config.training.text_normalisation
+    check_libraries(("jiwer", *libraries_of(how)), "error rates")
+    return list(task.error_rates(how).values())
+
+
+def lines_of_speakers(
+    rate: ErrorsOf, outputs: Sequence[str], references: Sequence[str], speakers: Sequence[str]
+) -> list[str]:
+    """An error rate for each speaker, where some are known: a line each, the worst first."""
+    if not any(speakers):
+        return []
+    scores = [
+        (
+            name or "unknown speaker",
+            rate(
+                *(
+                    [text for text, who in zip(side, speakers, strict=True) if who == name]
+                    for side in (outputs, references)
+                )
+            ),
+        )
+        for name in dict.fromkeys(speakers)
+    ]
+    return [f"{name}: {score.detail}" for name, score in sorted(scores, key=lambda item: -item[1].value)]
