@@ -154,8 +154,12 @@ class DecodeArguments:
     line break."""
     stream: bool = False
     """Show the output while it grows. Translations, by models with --model.wait-k: translate words as they
-    arrive. Language models: by greedy search or sampling; the output may be longer than any search, and
-    --extra-length 0 continues until the model ends the document."""
+    arrive. Speech: write words as soon as they are certain; standard input is raw sound, 16,000 samples a
+    second of 16 bits. Language models: by greedy search or sampling; the output may be longer than any
+    search, and --extra-length 0 continues until the model ends the document."""
+    stream_step: float = 1.0
+    """Speech, with --stream: seconds of sound between two transcripts. The shorter, the sooner words come,
+    and the more is computed."""
     explore: Path | None = None
     """Write an interactive page to this file instead of translations: attention and beam search of the first
     five sentences; of runs that hear or speak, attention and sound of the first five lines."""

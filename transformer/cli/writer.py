@@ -40,7 +40,7 @@ OF_TRANSLATIONS = (
 """Options that translations have a use for, and some other tasks."""
 OF_LONG = ("cut", "detector", "windows")
 """Options of long recordings."""
-OF_SPEECH = ("times", "language", "task", "timestamps", "text_normalisation", *OF_LONG)
+OF_SPEECH = ("times", "language", "task", "timestamps", "text_normalisation", "stream_step", *OF_LONG)
 OF_SOME_TASKS = (*OF_TRANSLATIONS, *OF_SPEECH, "pronunciation", "until", "stream")
 """Options that only some tasks have a use for."""
 Numbered = tuple[int, str] | None

@@ -25,11 +25,13 @@ from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.alignment import Alignment, alignment_of, words_by_ctc
+from transformer.systems.speech.live import SHORTEST_STEP, LiveText, live_texts
 from transformer.systems.speech.long import LongRecording, LongRecordings
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.transcripts import SpokenPart, Transcript, spoken_parts
 from transformer.systems.speech.window_search import WindowSearch
 from transformer.systems.speech.windows import Sound
+from transformer.tasks.metrics.scores import CHARACTERS
 from transformer.tasks.timing import Word, timed
 from transformer.translator.decoder import Decoder
 from transformer.translator.search_outputs import NO_EXTRAS, Extras
@@ -151,6 +153,40 @@ class Transcriber(Decoder[SpeechToText]):
 
         rest = itertools.islice(cut_parts, len(after), None)
         return spoken_parts(rest, begun, len(after) + 1, 2 * settings.rows)
+
+    def live(
+        self,
+        sound: Iterable[np.ndarray],
+        *,
+        step: float = 1.0,
+        pause: float = 0.5,
+        language: str | None = None,
+        task: str | None = None,
+        **options: Option,
+    ) -> Iterator[LiveText]:
+        """Yields what is said while the sound arrives (`transformer.systems.speech.live`).
+
+        Args:
+          sound: its samples as they arrive, 16,000 a second, in arrays of any length.
+          step: seconds of sound between two transcripts.
+          pause: seconds of silence at which all before it is final.
+          language: as in `transcribe`, like task.
+          options: as in `transcribe`.
+
+        Raises:
+          UserError: an array is no waveform, or an option is invalid.
+        """
+        longest, pause = self.hears(self.settings(1, options)), seconds("pause", pause)
+        self.task.start(language, task, False)
+        if seconds("step", step) < SHORTEST_STEP:
+            raise UserError(f"step {step}: must be at least {SHORTEST_STEP} seconds")
+
+        def transcribe(wave: np.ndarray) -> str:
+            ((best, *_),) = self.search([wave], n_best=1, language=language, task=task, **options)
+            return best.text
+
+        is_unspaced = self.task.criterion == CHARACTERS
+        return live_texts(transcribe, map(waveform_of, sound), longest, step, pause, is_unspaced)
 
     def hears(self, settings: DecodingConfig | None = None) -> float:
         """How many seconds the model hears at once, with some options of the search, or those of the run."""

@@ -35,7 +35,7 @@ class Transcriptions(Texts):
     is empty if nothing is said."""
 
     does = "hears recordings"
-    uses = ("reference", "alignments", *OF_SPEECH, *OF_FUSION)
+    uses = ("reference", "alignments", "stream", *OF_SPEECH, *OF_FUSION)
     formats: ClassVar = (*Texts.formats, *SUBTITLES)
     instead: ClassVar = {
         "source_language": "the language of recordings is --language",
@@ -60,6 +60,11 @@ class Transcriptions(Texts):
         from transformer.systems.speech.recording_file import is_whole, transcribe_file
 
         cls.refuse_unused(arguments)
+        if arguments.stream:
+            from transformer.systems.speech.arriving import transcribe_arriving
+
+            transcribe_arriving(arguments)
+            return True
         if not is_whole(arguments):
             return False
         transcribe_file(arguments)
