@@ -189,3 +189,32 @@ def test_what_is_wrong_is_said_in_a_sentence(run, talk, monkeypatch, capsys, opt
     status, out, err = decoded(monkeypatch, capsys, run.path, *options)
     assert (status, out) == (2, "")
     assert message in err
+
+
+def test_sound_that_arrives(run, talk, tmp_path, monkeypatch, capsys):
+    """A long step waits for the pauses, so each part is transcribed as if it were alone."""
+    transcriber = Transcriber.load(run.path, "41")
+    wave = read_audio(talk)
+    texts = list(transcriber.live(np.array_split(wave, 50), step=0.5))
+    assert [text.seconds for text in texts[:3]] == [0.5, 1.0, 1.5]
+    final = "".join(text.final for text in texts)
+    asked = run.path, "--checkpoint", "41", "--stream", "--stream-step", "0.5"
+    status, out, _ = decoded(monkeypatch, capsys, *asked, "--input", talk)
+    assert (status, out) == (0, final + "\n")
+    raw = tmp_path / "raw"
+    raw.write_bytes((wave * 32767).round().astype("<i2").tobytes())
+    with raw.open() as file, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", file)
+        status, out, _ = decoded(monkeypatch, capsys, *asked, "--format", "json")
+    steps = [json.loads(line) for line in out.splitlines()]
+    assert [step["seconds"] for step in steps] == [text.seconds for text in texts]
+    assert {*steps[0]} == {"final", "tentative", "seconds"}
+    with talk.open() as file, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", file)
+        status, _, err = decoded(monkeypatch, capsys, *asked)
+    assert status == 2
+    assert "standard input is an audio file" in err
+    for options in (["--stream-step", "0"], ["--output", "x"], ["--times", "--format", "json"]):
+        status, out, err = decoded(monkeypatch, capsys, *asked, "--input", talk, *options)
+        assert (status, out) == (2, "")
+        assert options[0] in err
