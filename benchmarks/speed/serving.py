@@ -19,6 +19,8 @@ from typing import Any
 from benchmarks.command import needs, positive, run
 
 SMALL = {"text": "Hello."}
+PATIENCE = 300.0
+"""Seconds without an answer after which a soak fails."""
 
 
 class Client:
@@ -126,6 +128,7 @@ async def soak(client: Client, texts: list[str], seconds: float, rate: float, re
     async def one(text: str, patience: float | None) -> None:
         import httpx
 
+        asked = time.monotonic()
         while True:
             try:
                 output, _ = await asyncio.wait_for(client.ask(text), patience)
@@ -134,6 +137,8 @@ async def soak(client: Client, texts: list[str], seconds: float, rate: float, re
                 return
             except (httpx.TransportError, RuntimeError):  # between two servers
                 counts["asked again"] += 1
+                if time.monotonic() - asked > PATIENCE:
+                    raise
                 await asyncio.sleep(0.5)
                 continue
             counts["answered"] += 1
@@ -142,7 +147,9 @@ async def soak(client: Client, texts: list[str], seconds: float, rate: float, re
             return
 
     async def start_again() -> None:
-        await (await asyncio.create_subprocess_shell(restart)).wait()
+        status = await (await asyncio.create_subprocess_shell(restart)).wait()
+        if status:
+            raise RuntimeError(f"--restart {restart}: exit status {status}")
 
     tasks, restarts = set[asyncio.Task[None]](), 0
     while (passed := time.monotonic() - start) < seconds:
@@ -190,6 +197,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--rate", type=float, default=4, help="requests a second of the soak (4)")
     parser.add_argument("--restart", default="", help="a command that ends the server and starts another one")
     given = parser.parse_args(arguments)
+    if given.rate <= 0:
+        parser.error("--rate: must be more than 0")
     needs("httpx")
 
     from benchmarks.measure import machine
