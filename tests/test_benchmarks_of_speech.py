@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.quality import digits as recorded
 from benchmarks.quality import synthesis, whisper, word_times
+from benchmarks.studies import ctc
 from transformer import UserError
 from transformer.data.sources.recordings import digits
 from transformer.data.sources.spoken import DIGITS, RATE, Speaker, spoken
@@ -50,6 +51,35 @@ def test_recorded_digits(tmp_path, capsys, monkeypatch):
         recorded.main([str(tmp_path / "other"), "--recordings", str(tmp_path)])
     with pytest.raises(UserError, match="'none': there is no such model"):
         recorded.main([*arguments, "--only", "none"])
+
+
+@pytest.mark.slow
+def test_attention_and_ctc_are_compared(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
+    record(tmp_path / "recordings", {"anna": 1, "theo": 2})
+    arguments = ["--digits", str(tmp_path / "recordings"), "--quick", "--updates", "2", "--seeds", "1"]
+    for _ in range(2):  # the second only reads
+        ctc.main([str(tmp_path / "work"), *arguments])
+        out = capsys.readouterr().out
+        for training, searches in ctc.SEARCHES.items():
+            assert all(f"| {training} | {search} | " in out for search in searches)
+    results = json.loads((tmp_path / "work/ctc.json").read_text())["results"]
+    assert results["digits"].keys() == ctc.WEIGHTS.keys()
+
+
+def test_recordings_of_the_study_of_ctc(tmp_path):
+    for name in ("7_theo_0.wav", "b_anna_nohash_3.flac", "seven_anna_nohash_0.flac", "other.txt"):
+        (tmp_path / name).touch()
+    assert ctc.singles(tmp_path, "letters") == {
+        ("theo", "seven", 0): tmp_path / "7_theo_0.wav",
+        ("anna", "b", 3): tmp_path / "b_anna_nohash_3.flac",
+        ("anna", "seven", 0): tmp_path / "seven_anna_nohash_0.flac",
+    }
+    assert [ctc.split_of_few(number) for number in range(4)] == ["test", "validation", "train", "train"]
+    with pytest.raises(UserError, match="--digits .*none: there is no file such as 7_george_12.wav"):
+        ctc.singles(tmp_path / "none", "digits")
+    with pytest.raises(UserError, match="no recordings: give --digits, --letters, or both"):
+        ctc.main([str(tmp_path / "work")])
 
 
 def test_the_strings_of_a_split_are_made_of_its_own_recordings():

@@ -102,7 +102,7 @@ class CtcScores:
         log_p_of_blank = jnp.broadcast_to(log_probs[..., self.special.pad], log_p.shape)
         by_position = tuple(jnp.moveaxis(x, 2, 0) for x in (entered, log_p, log_p_of_blank))
 
-        def step(paths: Paths, at: tuple[Array, Array, Array]) -> tuple[Paths, Paths]:
+        def step(paths: Paths, at: tuple[Array, ...]) -> tuple[Paths, Paths]:
             token, blank = paths
             entered, log_p, log_p_of_blank = at
             after = jnp.logaddexp(token, entered) + log_p, jnp.logaddexp(token, blank) + log_p_of_blank

@@ -99,9 +99,10 @@ def _searched(
         beams = prefix_beam_search(log_probs, mask, most, room, options.num_hypotheses, special.pad)
         tokens, is_text = beams.tokens, (beams.log_p > NEVER) & (most >= 0)[:, None]
     rows, n, _ = tokens.shape
-    each = tokens.reshape(rows * n, room)
-    repeated = (jnp.repeat(x, n, axis=0) for x in (log_probs, mask))
-    log_p = log_likelihoods(*repeated, each, special.pad).reshape(rows, n)
+    texts = tokens.reshape(rows * n, room)
+    log_p = log_likelihoods(
+        jnp.repeat(log_probs, n, axis=0), jnp.repeat(mask, n, axis=0), texts, special.pad
+    ).reshape(rows, n)
     ended = with_end(tokens, special.eos, special.pad)
     ended = jnp.where(is_text[..., None], ended, special.pad)
     log_p = jnp.where(is_text, log_p, NEVER)

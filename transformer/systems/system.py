@@ -75,8 +75,9 @@ class System:
           UserError: it has none.
         """
         search = self.required("search")
-        is_open = isinstance(search, AutoregressiveSearch) and search.by_options
-        return search.by_options(search, model, options) if is_open else search
+        if isinstance(search, AutoregressiveSearch) and search.by_options:
+            return search.by_options(search, model, options)
+        return search
 
     def check_search(self, task: DecodingTask, settings: DecodingConfig) -> None:
         """Raises UserError if it cannot search for the outputs of a task with these options."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -56,7 +57,8 @@ def paths_in(
     columns = max(MULTIPLE, longest + -longest % MULTIPLE)
     labels = padded(texts, columns, len(texts), decoder.task.special.pad)
     paths = best_paths_of(decoder.model, decoder.variables, row, jnp.asarray(labels))
-    return BestPaths(*(np.asarray(x) for x in (paths.states, paths.log_p, paths.log_likelihoods)))
+    on_host: BestPaths = jax.tree.map(np.asarray, paths)
+    return on_host
 
 
 def words_by_ctc(

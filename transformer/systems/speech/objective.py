@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
@@ -44,9 +45,8 @@ class JointObjective:
     ctc_weight: float
     attention: TranslationObjective
 
-    def __call__(
-        self, model: SpeechTransformer, variables: Variables, batch: Batch, context: Context
-    ) -> Loss:
+    def __call__(self, model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
+        assert isinstance(model, SpeechTransformer)
         is_alone = self.ctc_weight == 1
         target_input, _ = self.attention.decoder_input(model, batch)
         (factors, log_probs, mask), sown = apply_training(
