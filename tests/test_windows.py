@@ -2,6 +2,7 @@
 loop that follows Whisper's own; and prompts, by teacher forcing."""
 
 import itertools
+import json
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 from invented_sound import sound
 
 from transformer import UserError
+from transformer.cli.decode import decode_main
 from transformer.config.windows import WindowsConfig
 from transformer.data.features.audio import RATE
 from transformer.interop.pretrained import import_model
@@ -22,6 +24,7 @@ from transformer.systems.speech.transcripts import SpokenPart, Transcript
 from transformer.systems.speech.window_search import WindowSearch
 from transformer.systems.speech.windows import Heard, Sound, Window, windows_of
 
+soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 DATA = Path(__file__).parent / "data" / "whisper"
 TIME = 100
 """The id of time 0 of the invented model. Ids below it are words."""
@@ -251,11 +254,49 @@ def test_options_of_windows_are_checked(options, message):
 
 
 def test_what_windows_cannot_do_is_refused(transcriber, talk):
-    for options, message in (
-        ({"cut": "chunks"}, "cut 'chunks': choose pauses or windows"),
-        ({"method": "mbr"}, "method mbr: windows need the log-probability"),
-        ({"coverage_penalty": 0.2}, "coverage-penalty: windows need the log-probability"),
-        ({"cut": "pauses", "detector": "ear"}, "detector 'ear': choose energy or silero"),
+    with pytest.raises(UserError, match="method mbr: windows need the log-probability"):
+        transcriber.parts(talk, method="mbr")
+
+
+def decoded(monkeypatch, capsys, *words) -> tuple[int, str, str]:
+    monkeypatch.setattr("sys.argv", ["decode.py", *map(str, words)])
+    return decode_main(), *capsys.readouterr()
+
+
+def test_the_command_hears_in_windows(transcriber, talk, tmp_path, monkeypatch, capsys):
+    run = tmp_path / "run"
+    import_model(DATA, run, "en")
+    wave = talk[: 45 * RATE]
+    soundfile.write(tmp_path / "talk.wav", wave, RATE, "FLOAT")
+    soundfile.write(tmp_path / "short.wav", wave[:RATE], RATE, "FLOAT")
+    (tmp_path / "list.tsv").write_text("talk.wav\nshort.wav\n")
+    search = ["--beam-size", 1, "--rows", 2, "--windows.temperatures", 0]
+    windows = WindowsConfig(temperatures=(0.0,))
+    parts = list(transcriber.parts(wave, windows=windows, beam_size=1, rows=2))
+    talking = (run, "--input", tmp_path / "talk.wav", *search)
+    status, out, err = decoded(monkeypatch, capsys, *talking, "--format", "json")
+    assert status == 0, err
+    assert out == "".join(json.dumps(part.to_json(), ensure_ascii=False) + "\n" for part in parts)
+    whole = tmp_path / "talk.json"
+    assert decoded(monkeypatch, capsys, *talking, "--format", "json", "--output", whole)[0] == 0
+    assert whole.read_text() == out
+    segments = [x for part in parts for x in part.transcript.segments]
+    status, out, _ = decoded(monkeypatch, capsys, *talking)
+    assert out.splitlines() == [" ".join(x.text.split()) for x in segments]
+    listed = (run, "--input", tmp_path / "list.tsv", *search)
+    status, out, err = decoded(monkeypatch, capsys, *listed, "--format", "json")
+    assert status == 0, err
+    first, second = map(json.loads, out.splitlines())
+    assert first["hypotheses"][0]["text"] == " ".join(p.transcript.text for p in parts if p.transcript.text)
+    assert len(first["hypotheses"][0]["segments"]) == len(segments)
+    assert "segments" not in second["hypotheses"][0]
+    assert "truncated" not in err
+    for words, message in (
+        ((*listed, "--n-best", 2, "--beam-size", 2), "line 1: --n-best: "),
+        ((*talking, "--detector", "silero"), "--detector silero: it finds pauses; add --cut pauses"),
+        ((*talking, "--cut", "pauses"), "--windows: long recordings are cut at pauses"),
+        ((*talking, "--method", "mbr"), "--method mbr: windows need the log-probability"),
     ):
-        with pytest.raises(UserError, match=message):
-            transcriber.parts(talk, **options)
+        status, out, err = decoded(monkeypatch, capsys, *words)
+        assert (status, out) == (2, "")
+        assert message in err

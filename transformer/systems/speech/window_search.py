@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.config import BeamConfig, DecodingConfig
+from transformer.config import DecodingConfig
 from transformer.config.decoding import names_of
 from transformer.config.windows import WindowsConfig
 from transformer.data.sources.recordings import Recording
@@ -51,12 +51,10 @@ class WindowSearch:
         start: tuple[int, ...],
         extras: Extras = NO_EXTRAS,
     ) -> None:
-        has_penalty = isinstance(settings, BeamConfig) and settings.coverage_penalty
-        if settings.method == "mbr" or has_penalty:
-            option = "coverage-penalty" if has_penalty else "method mbr"
+        if settings.method == "mbr":
             raise UserError(
-                f"--decoding.{option}: windows need the log-probability that it replaces; leave it out, or "
-                "cut at pauses"
+                "--decoding.method mbr: windows need the log-probability that it replaces; leave it out, or cut "
+                "at pauses"
             )
         self.transcriber, self.options, self.start, self.extras = transcriber, options, start, extras
         size = transcriber.task.prompt_size

@@ -193,7 +193,7 @@ def windows_of(
         spoken = [
             (replace(piece, start=min(piece.start, size), end=min(piece.end, size)), text)
             for piece, text in zip(pieces, texts, strict=True)
-            if text and piece.end > piece.start
+            if text.strip() and piece.end > piece.start
         ]
         if is_heard:
             said = (index for piece, _ in spoken for index in piece.ids)
