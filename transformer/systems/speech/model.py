@@ -120,7 +120,7 @@ class SpeechTransformer(Transformer):
         deterministic: bool = True,
         every_layer: bool = False,
         prompt: Int[Array, "b p"] | None = None,
-    ) -> Memory | PromptedMemory:
+    ) -> Memory:
         """The encoder stack on shortened frames; in training, with masks over parts of the input. In a search
         outputs may continue a prompt: ids, then <pad>."""
         frame_mask = self.frame_mask(source)
@@ -138,12 +138,14 @@ class SpeechTransformer(Transformer):
         positions = jnp.arange(x.shape[1])
         embedded = self.front(x) if self.config.front_projection else x
         memory = self.encode_embedded(embedded, source_mask, mask, positions, deterministic, every_layer)
-        return memory if prompt is None else PromptedMemory(memory, prompt)
+        if prompt is None:
+            return memory
+        return PromptedMemory(memory.states, memory.mask, memory.layers, prompt)
 
-    def init_cache(self, memory: Memory | PromptedMemory, beam_size: int, length: int) -> Cache:
-        if isinstance(memory, Memory):
-            return super().init_cache(memory, beam_size, length)
-        cache = super().init_cache(memory.sound, beam_size, length)
+    def init_cache(self, memory: Memory, beam_size: int, length: int) -> Cache:
+        cache = super().init_cache(memory, beam_size, length)
+        if not isinstance(memory, PromptedMemory):
+            return cache
         prompt_mask = memory.prompt != self.config.special.pad
         return after_prompt(cache, self.prompt_keys_values(cache, memory.prompt, prompt_mask), prompt_mask)
 

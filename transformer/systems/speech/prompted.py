@@ -18,10 +18,9 @@ PROMPT = "prompt"
 
 
 @struct.dataclass
-class PromptedMemory:
+class PromptedMemory(Memory):
     """What the decoder reads: of the recording, and before its output."""
 
-    sound: Memory
     prompt: Int[Array, "b p"]
     """Ids, then <pad>."""
 
