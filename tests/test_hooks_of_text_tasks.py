@@ -94,7 +94,8 @@ def has_kinds(tree, kinds, chain=1):
     if chain > kinds.longest_chain:
         return False
     if any(isinstance(child, str) for child in tree.children):
-        return tree.is_preterminal and tree.label in kinds.parts_of_speech
+        parts = kinds.of_words.get(tree.children[0], kinds.parts_of_speech)
+        return tree.is_preterminal and tree.label in kinds.parts_of_speech and tree.label in parts
     lengths = [chain + 1] + [1] * (len(tree.children) - 1)
     return tree.label in kinds.phrases and all(map(has_kinds, tree.children, [kinds] * 9, lengths))
 
@@ -105,6 +106,7 @@ def has_kinds(tree, kinds, chain=1):
         ((OTHERS[0],), 8, BracketKinds(("B",), ("A",), 3)),
         ((OTHERS[0],), 8, BracketKinds(("A", "B"), ("A",), 2)),
         ((OTHERS[0], OTHERS[1]), 9, BracketKinds(("A", "B"), ("A", "B"), 9)),
+        ((OTHERS[0], OTHERS[1]), 11, BracketKinds(("A", "B"), ("A", "B"), 3, {"x": ("B",), "z": ("A",)})),
         ((OTHERS[0], OTHERS[0]), 11, BracketKinds(("B",), ("A",), 3)),
         ((OTHERS[0], OTHERS[1]), 9, BracketKinds(("B",), ("A",), 9)),  # just enough
     ],
@@ -141,6 +143,7 @@ def test_kinds_of_brackets_of_a_treebank():
     trees = ["(S (NP (DT the ) (NN dog ) ) (VP (VBZ barks ) ) )", "(NN (NN dog ) )"]
     kinds = BracketKinds.of(trees)
     assert kinds == BracketKinds(("DT", "NN", "VBZ"), ("NN", "NP", "S", "VP"), 3)
+    assert BracketKinds.of(trees * 5).of_words == {"dog": ("NN",)}
     assert BracketKinds.from_json(json.loads(json.dumps(kinds._asdict()))) == kinds
     for text in ("(NP the (NN dog ) )", "(NP (DT the ) dog )", "(NP the dog )"):
         assert BracketKinds.of([*trees, text]).parts_of_speech == ()

@@ -2,11 +2,14 @@
 
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Union
 
 DEEPEST = 200
 """Brackets within brackets. Sentences have less than 50."""
+FREQUENT = 10
+"""A word that occurs so often in a treebank has no parts of speech that it does not have there."""
 TRACE = "-NONE-"
 """The part of speech of what is not written."""
 ROOT = "TOP"
@@ -92,22 +95,35 @@ class BracketKinds(NamedTuple):
     """Labels of brackets around brackets."""
     longest_chain: int
     """The most brackets that open one after the other."""
+    of_words: Mapping[str, Sequence[str]] = {}
+    """The parts of speech of each word that is frequent, as in the tag dictionary of Ratnaparkhi (1996)."""
 
     @classmethod
     def of(cls, trees: Iterable[str]) -> "BracketKinds":
         """Those of linearised trees."""
         parts, phrases, longest, are_alone = set[str](), set[str](), 0, True
+        tagged: dict[str, Counter[str]] = {}
         for text in trees:
             chain, tokens = 0, text.split()
             for token, following in itertools.pairwise(tokens):
                 is_open = token.startswith("(")
                 chain = chain + 1 if is_open else 0
                 longest = max(longest, chain)
-                if is_open:
-                    (phrases if following.startswith("(") else parts).add(token[1:])
+                if is_open and following.startswith("("):
+                    phrases.add(token[1:])
+                elif is_open:
+                    parts.add(token[1:])
+                    tagged.setdefault(following, Counter())[token[1:]] += 1
                 elif following[0] not in "()" or (token != ")" and following != ")"):
                     are_alone = False
-        return cls(tuple(sorted(parts)) if are_alone else (), tuple(sorted(phrases)), longest)
+        if not are_alone:
+            return cls((), tuple(sorted(phrases)), longest)
+        of_words = {
+            word: tuple(sorted(counts))
+            for word, counts in sorted(tagged.items())
+            if counts.total() >= FREQUENT
+        }
+        return cls(tuple(sorted(parts)), tuple(sorted(phrases)), longest, of_words)
 
     @classmethod
     def from_json(cls, content: Mapping[str, object]) -> "BracketKinds":
@@ -117,7 +133,11 @@ class BracketKinds(NamedTuple):
         longest = content["longest_chain"]
         if type(longest) is not int or longest < 1:
             raise ValueError("longest_chain must be a whole number above 0")
-        return cls(_labels(content["parts_of_speech"]), _labels(content["phrases"]), longest)
+        of_words = content["of_words"]
+        if not isinstance(of_words, dict):
+            raise ValueError("of_words must be an object")
+        several = {str(word): _labels(parts) for word, parts in of_words.items()}
+        return cls(_labels(content["parts_of_speech"]), _labels(content["phrases"]), longest, several)
 
 
 def _labels(content: object) -> tuple[str, ...]:

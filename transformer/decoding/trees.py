@@ -3,8 +3,8 @@
 Tokens are those of `transformer.data.trees.linearised`: a bracket with its label, such as `(NP`, a word, or
 `)`. The hook opens and closes one bracket around everything, leaves no bracket empty, and lets each word of
 the source follow the one before it. If the training trees have a part of speech around each word, outputs
-have too; and they open no more brackets in a row than those trees. It knows how many tokens may follow, so a
-tree is always closed in time.
+have too, and a frequent word has one of those that it has there; and outputs open no more brackets in a row
+than those trees. It knows how many tokens may follow, so a tree is always closed in time.
 """
 
 from collections.abc import Mapping, Sequence
@@ -74,6 +74,14 @@ class WellFormedTrees(EqualByContent):
         self._parts = np.array([piece[1:] in kinds.parts_of_speech for piece in target]) & self._opens
         self._phrases = np.array([piece[1:] in kinds.phrases for piece in target]) & self._opens
         self._longest = kinds.longest_chain
+        self._part = np.cumsum(self._parts) * self._parts  # the number of each part of speech; 0: it is none
+        self._fits = np.ones((len(target), self._part.max() + 1), bool)
+        for word, parts in kinds.of_words.items():
+            if word in ids:
+                known = {
+                    number for number, piece in zip(self._part, target, strict=True) if piece[1:] in parts
+                }
+                self._fits[ids[word], 1:] = [number + 1 in known for number in range(self._part.max())]
         forms = [ids.get(piece, special.unk) if piece else NO_WORD for piece in source]
         forms[special.unk] = special.unk
         self._forms = np.array(forms, np.int32)
@@ -122,13 +130,21 @@ class WellFormedTrees(EqualByContent):
         may_open &= jnp.where(just_opened, phrases[state.last], ~after_word)
         phrase = may_open & (state.chain + 1 < self._longest) & (spare >= 1)
         part = may_open & (state.chain < self._longest) & (spare >= -1) & ((depth > 0) | (missing == 1))
+        numbers, fits = jnp.asarray(self._part), jnp.asarray(self._fits)[self._next_word(state)]
         has_bracket = just_opened & parts[state.last] & ((depth > 1) | (missing == 1))
+        has_bracket &= jnp.take_along_axis(fits, numbers[state.last][..., None], axis=-1)[..., 0]
         return self._tokens(
             state,
-            brackets=(phrases & phrase[..., None]) | (parts & part[..., None]),
+            brackets=(phrases & phrase[..., None]) | (parts & part[..., None] & fits[..., numbers]),
             word=(missing > 0) & has_bracket & (spare >= -3),
             close=~just_opened & self._may_close(state) & (spare >= -1),
         )
+
+    @staticmethod
+    def _next_word(state: Progress) -> Int[Array, "b n"]:
+        """The token of the first word that has not been output."""
+        position = jnp.minimum(state.position, state.words.shape[-1] - 1)[..., None]
+        return jnp.take_along_axis(state.words, position, axis=-1)[..., 0]
 
     @staticmethod
     def _may_close(state: Progress) -> Bool[Array, "b n"]:
@@ -143,12 +159,10 @@ class WellFormedTrees(EqualByContent):
         close: Bool[Array, "b n"],
     ) -> Bool[Array, "b n v"]:
         """These brackets, and where they are allowed, the next word of the source and `)`."""
-        position = jnp.minimum(state.position, state.words.shape[-1] - 1)[..., None]
-        next_word = jnp.take_along_axis(state.words, position, axis=-1)
         tokens = jnp.arange(brackets.shape[-1])
         return (
             brackets
-            | ((tokens == next_word) & word[..., None])
+            | ((tokens == self._next_word(state)[..., None]) & word[..., None])
             | ((tokens == self._close) & close[..., None])
         )
 
