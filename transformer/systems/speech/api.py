@@ -264,3 +264,6 @@ def _is_array(source: object) -> bool:
 
 def _unheard(source: object) -> UserError:
     return UserError(f"cannot hear {type(source).__name__}: give files or arrays of samples")
+
+
+ALIGNER = Transcriber

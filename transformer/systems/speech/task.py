@@ -68,6 +68,7 @@ class SpeechToText(Recordings, TextTask):
 
     writer = "transformer.systems.speech.writer"
     service = "transformer.systems.speech.service"
+    aligner = "transformer.systems.speech.api"
 
     @property
     def criterion(self) -> Metric:  # type: ignore[override]
