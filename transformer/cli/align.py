@@ -1,10 +1,11 @@
 """The command that says when each word of a text is said in its recording."""
 
+import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, Protocol, Self
 
 import tyro
 
@@ -17,14 +18,28 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json
 
-if TYPE_CHECKING:
-    from transformer.systems.speech.api import Transcriber
+
+class Aligner(Protocol):
+    """What aligns texts with recordings: a `Decoder` of recordings."""
+
+    @classmethod
+    def load(cls, path: Path, checkpoint: str, *, int8: bool) -> Self:
+        """That of a run."""
+        ...
+
+    def check_ctc(self) -> None:
+        """Raises UserError if its run has no CTC."""
+        ...
+
+    def align(self, source: Path, text: str) -> Any:
+        """When each word of a text is said in a recording, as a value with `to_dict`."""
+        ...
 
 
 @dataclass(frozen=True)
 class AlignArguments:
-    """Say when each word of known texts is said in their recordings, by the CTC of a run of system speech
-    that was trained with --model.ctc-weight."""
+    """Say when each word of known texts is said in their recordings, by CTC: with a run that hears, and
+    was trained with --model.ctc-weight."""
 
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
@@ -49,22 +64,29 @@ def _align(command_line: list[str]) -> None:
     arguments = parse(AlignArguments, command_line, "align")
     if arguments.input is None:
         raise UserError("--input is missing: a file with a recording, a tab and its text on each line")
-    check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
-    from transformer.systems.speech.api import Transcriber
+    from transformer.runs.run import Run
 
-    transcriber = Transcriber.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
-    transcriber.check_ctc()
+    run = Run(arguments.run_dir)
+    module = getattr(run.system.task, "aligner", "")
+    if not module:
+        raise UserError(
+            f"{run.name} holds a system that does not align texts with recordings: {run.config.system}"
+        )
+    check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
+    kind: type[Aligner] = importlib.import_module(module).ALIGNER
+    aligner = kind.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+    aligner.check_ctc()
     watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
     count = 0
     with Output(arguments.output) as file:
-        for alignment in aligned_lines(transcriber, arguments.input):
+        for alignment in aligned_lines(aligner, arguments.input):
             file.write(json.dumps(alignment, ensure_ascii=False) + "\n")
             count += 1
     where = f", written to {arguments.output}" if arguments.output else ""
     watch.message(f"{counted(count, 'recording')} aligned{where}")
 
 
-def aligned_lines(transcriber: "Transcriber", manifest: Path) -> Iterator[Json]:
+def aligned_lines(aligner: Aligner, manifest: Path) -> Iterator[Json]:
     """The alignment of each line of a manifest.
 
     Raises:
@@ -77,7 +99,7 @@ def aligned_lines(transcriber: "Transcriber", manifest: Path) -> Iterator[Json]:
         if not listed.text:
             raise UserError(f"{where}: there is no text after the name of the recording, and a tab")
         try:
-            alignment = transcriber.align(listed.path, listed.text)
+            alignment = aligner.align(listed.path, listed.text)
         except UserError as error:
             raise UserError(f"{where}: {error}") from error
         yield {"line": listed.number, "recording": listed.path.name, **alignment.to_dict()}

@@ -174,10 +174,10 @@ def prefix_beam_search(
         log_p, is_there = at
         log_p = jnp.where(log_p > NOTHING / 2, log_p, NEVER)
         new = _read(prefixes, log_p, most, blank)
-        kept = jax.tree.map(
+        after = jax.tree.map(
             lambda x, y: jnp.where(is_there.reshape(-1, *[1] * (x.ndim - 1)), y, x), prefixes, new
         )
-        return kept, None
+        return after, None
 
     first = Prefixes.empty(len(log_probs), beams, room, blank)
     prefixes, _ = jax.lax.scan(step, first, (log_probs.swapaxes(0, 1), mask.T))

@@ -31,6 +31,10 @@ class Lines(ABC):
     service: ClassVar[str] = ""
     """The module whose `SERVICE` is what a server does with its runs; empty: they are not served."""
 
+    aligner: ClassVar[str] = ""
+    """The module whose `ALIGNER` says when the words of a text are said in a recording, for `transformer
+    align`; empty: nothing does."""
+
     @abstractmethod
     def record(self, line: str) -> Record:
         """The record to decode that a line of input names.

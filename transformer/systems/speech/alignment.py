@@ -8,16 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import DecodingConfig, SpecialIds
+from transformer.config import SpecialIds
 from transformer.data.features.audio import HOP, RATE
 from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.sequences import Example, length_in_search
+from transformer.data.sequences import Example, Field
 from transformer.decoding.ctc_alignment import BestPaths, best_paths_of, spans_of
 from transformer.decoding.lanes import batch
 from transformer.runtime.errors import UserError
 from transformer.tasks.plain import Plain
 from transformer.tasks.timing import Word, words_in
-from transformer.translator.lengths import bucket_of, padded
 
 REACH, EDGE = 0.2, 0.12
 """Seconds of the blanks between two tokens that belong to one of them, at most; and of those before the first
@@ -39,34 +38,32 @@ class Alignment(Plain):
     """log P of the text by CTC, in nats."""
 
 
-def paths_in(
-    decoder: Any, example: Example, texts: Sequence[Sequence[int]], settings: DecodingConfig
-) -> BestPaths:
+def paths_in(decoder: Any, example: Example, texts: Sequence[Sequence[int]], length: int) -> BestPaths:
     """The most probable paths of texts through a recording, as arrays of NumPy.
 
     Args:
       decoder: a `Transcriber` whose run has CTC.
       example: what a search reads of the recording.
       texts: tokens without <eos>.
-      settings: of the search, whose buckets recordings are padded to.
+      length: what the recording is padded to.
     """
-    fields = decoder.task.input_fields
-    length = bucket_of(length_in_search(example, fields), settings)
-    row = {name: jnp.asarray(x) for name, x in batch([example], fields, length, 1).items()}
+    row = batch([example], decoder.task.input_fields, length, 1)
     longest = max(map(len, texts), default=0)
     columns = max(MULTIPLE, longest + -longest % MULTIPLE)
-    labels = padded(texts, columns, len(texts), decoder.task.special.pad)
-    paths = best_paths_of(decoder.model, decoder.variables, row, jnp.asarray(labels))
+    fields = {"labels": Field(fill=decoder.task.special.pad)}
+    labels = batch([{"labels": list(ids)} for ids in texts], fields, columns, len(texts))["labels"]
+    inputs = jax.tree.map(jnp.asarray, row)
+    paths = best_paths_of(decoder.model, decoder.variables, inputs, jnp.asarray(labels))
     on_host: BestPaths = jax.tree.map(np.asarray, paths)
     return on_host
 
 
 def words_by_ctc(
-    decoder: Any, example: Example, texts: Sequence[Sequence[int]], settings: DecodingConfig
+    decoder: Any, example: Example, texts: Sequence[Sequence[int]], length: int
 ) -> list[tuple[Word, ...]]:
     """The words of texts with their times in a recording; none of a text that is too long for it. The
     arguments are those of `paths_in`."""
-    paths = paths_in(decoder, example, texts, settings)
+    paths = paths_in(decoder, example, texts, length)
     return [
         words_in(ids, times_of(decoder, example, states, len(ids)), decoder.task.tokenizer)
         if np.isfinite(log_p)
@@ -109,20 +106,21 @@ def ids_of(text: str, tokenizer: Tokenizer, special: SpecialIds) -> list[int]:
     return ids
 
 
-def alignment_of(decoder: Any, example: Example, text: str) -> Alignment:
+def alignment_of(decoder: Any, example: Example, text: str, length: int) -> Alignment:
     """When a text is said in a recording.
 
     Args:
       decoder: a `Transcriber` whose run has CTC.
       example: what a search reads of the recording.
       text: what is said.
+      length: what the recording is padded to.
 
     Raises:
       UserError: the text is empty, too long for the recording, or has what the vocabulary lacks.
     """
     tokenizer = decoder.task.tokenizer
     ids = ids_of(text, tokenizer, decoder.task.special)
-    paths = paths_in(decoder, example, [ids], decoder.config.decoding)
+    paths = paths_in(decoder, example, [ids], length)
     if not np.isfinite(paths.log_p[0]):
         seconds = len(example[decoder.task.inputs[0]]) * HOP / RATE
         raise UserError(

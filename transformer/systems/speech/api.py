@@ -20,6 +20,7 @@ from transformer.data.features.pauses import Part, parts_of
 from transformer.data.features.voice import detector_of
 from transformer.data.features.waveforms import audio_blocks, seconds_of, waveform_of
 from transformer.data.remote import fetched
+from transformer.data.sequences import Example, length_in_search
 from transformer.data.sources.recordings import Recording, features, recording
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
@@ -34,6 +35,7 @@ from transformer.systems.speech.windows import Sound
 from transformer.tasks.metrics.scores import CHARACTERS
 from transformer.tasks.timing import Word, timed
 from transformer.translator.decoder import Decoder
+from transformer.translator.lengths import bucket_of
 from transformer.translator.search_outputs import NO_EXTRAS, Extras
 
 Heard = Path | str | np.ndarray | jax.Array
@@ -289,7 +291,10 @@ class Transcriber(Decoder[SpeechToText]):
                 "once: cut it at a pause"
             )
         (example,) = self.task.input_examples([heard], longest)
-        return alignment_of(self, example, text)
+        return alignment_of(self, example, text, self._padded_length(example, self.config.decoding))
+
+    def _padded_length(self, example: Example, settings: DecodingConfig) -> int:
+        return bucket_of(length_in_search(example, self.task.input_fields), settings)
 
     def _submit_all(
         self,
@@ -334,7 +339,8 @@ class Transcriber(Decoder[SpeechToText]):
         words: Sequence[tuple[Word, ...]] = [()] * len(outputs)
         if by_ctc:
             texts = [output.ids[:-1] for output in outputs]
-            words = words_by_ctc(self, request.example, texts, request.options)
+            length = self._padded_length(request.example, request.options)
+            words = words_by_ctc(self, request.example, texts, length)
         elif extras.times:
             words = [timed(x.ids, x.alignment, self.task.tokenizer, self.frame) for x in outputs]
         transcripts = []
@@ -359,3 +365,6 @@ def _is_array(source: object) -> bool:
 
 def _unheard(source: object) -> UserError:
     return UserError(f"cannot hear {type(source).__name__}: give files or arrays of samples")
+
+
+ALIGNER = Transcriber

@@ -71,6 +71,7 @@ class SpeechToText(Overview, Recordings, TextTask):
 
     writer = "transformer.systems.speech.writer"
     service = "transformer.systems.speech.service"
+    aligner = "transformer.systems.speech.api"
 
     @property
     def criterion(self) -> Metric:  # type: ignore[override]
