@@ -53,8 +53,8 @@ class WindowSearch:
     ) -> None:
         if settings.method == "mbr":
             raise UserError(
-                "--decoding.method mbr: windows need the log-probability that it replaces; leave it out, or cut "
-                "at pauses"
+                "--decoding.method mbr: windows need the log-probability that it replaces; leave it out, or "
+                "cut at pauses"
             )
         self.transcriber, self.options, self.start, self.extras = transcriber, options, start, extras
         size = transcriber.task.prompt_size
