@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from benchmarks.quality import digits as recorded
-from benchmarks.quality import synthesis, whisper, word_times
+from benchmarks.quality import long_recordings, synthesis, whisper, word_times
 from benchmarks.studies import ctc
 from transformer import UserError
 from transformer.data.sources.recordings import digits
@@ -156,3 +156,32 @@ def test_recordings_and_weights_of_whisper_must_be_there(tmp_path, monkeypatch):
     (tmp_path / "model.bin").touch()
     with pytest.raises(UserError, match="has 0 recordings, and --count is 25"):
         whisper.main(command)
+
+
+def test_a_long_recording_has_its_clips_where_it_says(tmp_path):
+    path = tmp_path / "long.wav"
+    clips, times = long_recordings.joined(long_recordings.built_in(), 20, path)
+    wave, rate = soundfile.read(path, dtype="float32")
+    assert rate == RATE
+    assert len(wave) >= 20 * RATE
+    first, last = times[0], times[-1]
+    assert first is not None
+    assert last is not None
+    for clip, (start, _) in ((clips[0], first), (clips[-1], last)):
+        offset = clip.times[0][0] if clip is clips[0] else clip.times[-1][0]
+        begin = round((start - offset) * RATE)
+        np.testing.assert_allclose(wave[begin : begin + len(clip.wave)], clip.wave, atol=1e-4)
+    assert len(times) == sum(len(clip.text.split()) for clip in clips)
+
+
+def test_words_are_the_same_however_they_are_written():
+    assert long_recordings.words_of("Seven, 42. Don't stop: zero") == ["7", "4", "2", "don't", "stop", "0"]
+    said, known = ["1", "2", "3", "4"], [(0.0, 0.5), (1.0, 1.5), None, (3.0, 3.5)]
+    heard = [
+        ("1", (0.05, 0.55)),
+        ("9", (0.7, 0.8)),
+        ("2", (1.0, 1.7)),
+        ("3", (2.0, 2.5)),
+        ("4", (2.95, 3.45)),
+    ]
+    assert long_recordings.exact(said, known, heard) == (3, 2)

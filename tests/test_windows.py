@@ -263,6 +263,7 @@ def decoded(monkeypatch, capsys, *words) -> tuple[int, str, str]:
     return decode_main(), *capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_the_command_hears_in_windows(transcriber, talk, tmp_path, monkeypatch, capsys):
     run = tmp_path / "run"
     import_model(DATA, run, "en")
@@ -295,7 +296,6 @@ def test_the_command_hears_in_windows(transcriber, talk, tmp_path, monkeypatch, 
         ((*listed, "--n-best", 2, "--beam-size", 2), "line 1: --n-best: "),
         ((*talking, "--detector", "silero"), "--detector silero: it finds pauses; add --cut pauses"),
         ((*talking, "--cut", "pauses"), "--windows: long recordings are cut at pauses"),
-        ((*talking, "--method", "mbr"), "--method mbr: windows need the log-probability"),
     ):
         status, out, err = decoded(monkeypatch, capsys, *words)
         assert (status, out) == (2, "")

@@ -42,11 +42,11 @@ class Silero:
         not complete yet is like the one before it."""
         middles = (begin + HOP * np.arange(frames) + HOP // 2) // self._size - self._first
         known = self._speech if len(self._speech) else np.zeros(1, bool)
-        found: np.ndarray = known[np.minimum(middles, len(known) - 1)]
+        asked: np.ndarray = known[np.minimum(middles, len(known) - 1)]
         passed = min(begin // self._size - self._first, len(self._speech) - 1)
         if passed > 0:
             self._speech, self._first = self._speech[passed:], self._first + passed
-        return found
+        return asked
 
 
 def detector_of(name: Detector | None) -> Silero | None:

@@ -318,8 +318,8 @@ class Transcriber(Decoder[SpeechToText]):
         if self._long is None:
             self._long = LongRecordings(self._parts, settings.rows)
         short = [(line, record) for line, record in records if not isinstance(record, LongRecording)]
-        found = super()._submit_all(short, settings, n_best, extras, **urgency) if short else []
-        futures = dict(zip((line for line, _ in short), found, strict=True))
+        searched = super()._submit_all(short, settings, n_best, extras, **urgency) if short else []
+        futures = dict(zip((line for line, _ in short), searched, strict=True))
         for line, record in long:
             futures[line] = self._long.submit(record, line, {"times": extras.times, **vars(settings)})
         return [futures[line] for line, _ in records]

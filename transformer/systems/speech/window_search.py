@@ -58,7 +58,7 @@ class WindowSearch:
             )
         self.transcriber, self.options, self.start, self.extras = transcriber, options, start, extras
         size = transcriber.task.prompt_size
-        longest = len(start) + size if size else None
+        longest = len(start) + size + 1 if size else None  # with <eos>
         limits = [length for length in (settings.max_length, longest) if length is not None]
         self.settings = replace(settings, renormalise=True, max_length=min(limits, default=None))
 

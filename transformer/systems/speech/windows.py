@@ -116,7 +116,7 @@ def pieces_of(ids: Sequence[int], first_time: int, frames: int) -> tuple[list[Pi
         return FRAMES * (index - first_time)
 
     is_time = [index >= first_time for index in ids]
-    ends = [place for place in range(1, len(ids)) if is_time[place - 1] and is_time[place]]
+    ends = [end for end in range(1, len(ids)) if is_time[end - 1] and is_time[end]]
     nothing_follows = is_time[-2:] == [False, True]  # the output ends with the end of a segment
     if not ends:
         times = [index for index in ids if index > first_time]
