@@ -1,0 +1,128 @@
+"""Speech recognition with an n-gram language model in its search, on digits that follow a grammar.
+
+`python -m benchmarks.studies.fusion WORK` trains the preset `speech` for few updates on random digits, and an
+n-gram model on texts in which only three digits can follow each. Validation and test recordings say such
+texts, by voices that are heard nowhere else. The weight of the language model is the one with the fewest word
+errors of the validation recordings. Everything is in WORK: if interrupted, the same command continues.
+"""
+
+import argparse
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.command import positive, run, work_folder
+from benchmarks.measure import machine, report
+from benchmarks.runs import once
+from transformer import PRESETS, Transcriber, train
+from transformer.data.features.ngrams import estimated
+from transformer.data.sources import pronunciation, spoken
+from transformer.tasks.metrics.words import sentence_errors, word_errors
+from transformer.translator.fusion import named_tokens, output_tokenizer, token_names
+
+UPDATES = 600
+COUNT = 200  # validation recordings, and test recordings
+SENTENCES = 2_000  # of the language model
+SUCCESSORS = (1, 2, 5)  # what is added to a digit, modulo 10, for the digits that can follow it
+WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
+ORDER = 3
+TEXTS, VALIDATION, TEST = 31, 32, 33  # seeds
+
+
+def digits(random: np.random.Generator) -> list[int]:
+    """Three to five digits of the grammar."""
+    said = [int(random.integers(10))]
+    while len(said) < 3 or (len(said) < 5 and random.random() < 0.6):
+        said.append((said[-1] + int(random.choice(SUCCESSORS))) % 10)
+    return said
+
+
+def text_of(values: list[int]) -> str:
+    """The words of digits."""
+    return " ".join(word for value in values for word in pronunciation.words_of(value))
+
+
+def recordings(seed: int, count: int) -> tuple[list[Any], list[str]]:
+    """Waveforms of the grammar by other voices each, and what is said in them."""
+    waves, texts = [], []
+    for index in range(count):
+        random = np.random.default_rng((seed, index))
+        texts.append(text_of(digits(random)))
+        speaker, signs = spoken.Speaker.drawn(random), spoken.phonemes(texts[-1].split())
+        waves.append(spoken.spoken(signs, speaker, random, spoken.durations(signs, speaker, random)))
+    return waves, texts
+
+
+def recogniser(work: Path, updates: int) -> Transcriber:
+    """The recogniser, trained unless it is there."""
+    preset = PRESETS["speech"]
+    training = replace(preset.training, steps=updates, evaluate_every=updates, keep_last=1)
+    return Transcriber.load(train(replace(preset, training=training), work / "run"))
+
+
+def language_model(transcriber: Transcriber, path: Path) -> Path:
+    """The n-gram model of texts of the grammar."""
+    tokenizer = output_tokenizer(transcriber.system, transcriber.task, "the recogniser")
+    names, random = token_names(tokenizer), np.random.default_rng(TEXTS)
+    texts = [named_tokens(tokenizer, names, text_of(digits(random))) for _ in range(SENTENCES)]
+    estimated(texts, ORDER, sum(map(bool, names))).write(path)
+    return path
+
+
+def measured(transcriber: Transcriber, waves: list[Any], texts: list[str]) -> dict[str, float]:
+    """Error rates, and CPU milliseconds for a recording."""
+    transcriber.transcribe(waves)  # compiles
+    start = time.process_time()
+    heard = transcriber.transcribe(waves)
+    spent = time.process_time() - start
+    return {
+        "words": word_errors(heard, texts).value,
+        "sentences": sentence_errors(heard, texts).value,
+        "ms": 1000 * spent / len(waves),
+    }
+
+
+def results(work: Path, updates: int, count: int) -> dict[str, Any]:
+    """Error rates of the validation recordings by weight, and of the test with none and with the best."""
+    transcriber = recogniser(work, updates)
+    path = language_model(transcriber, work / "lm.arpa")
+    validation, test = (recordings(seed, count) for seed in (VALIDATION, TEST))
+    rows = []
+    for weight in WEIGHTS:
+        transcriber.use_language_model(path, weight)
+        rows.append({"weight": weight, **measured(transcriber, *validation)})
+    best = min(rows, key=lambda row: row["words"])["weight"]
+    tested = []
+    for weight in dict.fromkeys((0.0, best)):
+        transcriber.use_language_model(path, weight)
+        tested.append({"weight": weight, **measured(transcriber, *test)})
+    return {"validation": rows, "test": tested}
+
+
+def main(arguments: list[str]) -> None:
+    """`python -m benchmarks.studies.fusion WORK`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.studies.fusion", description=__doc__)
+    parser.add_argument("work", type=work_folder, help="folder for the run and the results")
+    parser.add_argument("--updates", type=positive, default=UPDATES, help=f"of the recogniser ({UPDATES})")
+    parser.add_argument("--count", type=positive, default=COUNT, help=f"recordings of each split ({COUNT})")
+    given = parser.parse_args(arguments)
+    given.work.mkdir(parents=True, exist_ok=True)
+    found = once(given.work / "fusion.json", lambda: results(given.work, given.updates, given.count))
+    lines = [
+        "| | weight | word errors | recordings with errors | CPU ms per recording |",
+        "|---|---|---|---|---|",
+    ]
+    lines += [
+        f"| {split} | {row['weight']:g} | {row['words']:.2f} % | {row['sentences']:.1f} % | {row['ms']:.1f} |"
+        for split, rows in found.items()
+        for row in rows
+    ]
+    settings = {"updates": given.updates, "count": given.count}
+    report(given.work / "table", {"about": machine() | settings, **found}, "\n".join(lines))
+
+
+if __name__ == "__main__":
+    raise SystemExit(run(__spec__.name, main))
