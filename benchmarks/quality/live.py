@@ -72,7 +72,8 @@ def plot(rows: dict[str, Row], path: Path) -> None:
     for name, point in zip(live, points, strict=True):
         axis.annotate(f"{name} s", point, xytext=(4, 4), textcoords="offset points")
     axis.axhline(rows["whole"]["word errors"], linestyle="--", color="grey", label="whole recording")
-    axis.set(xlabel="mean delay of a word (s)", ylabel="word error rate (%)", ylim=(0, None), xlim=(0, None))
+    axis.set(xlabel="mean delay of a word (s)", ylabel="word error rate (%)")
+    axis.set(xlim=(0, 1.2 * max(x for x, _ in points)), ylim=(0, 1.2 * max(y for _, y in points) + 1))
     axis.legend()
     axis.grid(alpha=0.3)
     figure.savefig(path, dpi=110)
