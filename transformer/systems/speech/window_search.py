@@ -4,7 +4,7 @@ import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -25,15 +25,12 @@ from transformer.systems.speech.prompted import PROMPT
 from transformer.systems.speech.transcripts import SpokenPart, SpokenWindow
 from transformer.systems.speech.windows import Heard, Sound, Wave, Window, windows_of
 
-if TYPE_CHECKING:
-    from transformer.systems.speech.api import Transcriber
-
 
 class WindowSearch:
     """Begins the searches of the windows of a recording.
 
     Args:
-      transcriber: the model.
+      transcriber: the model: a `Transcriber`.
       settings: the options of the search at temperature 0.
       options: of windows.
       start: the ids that outputs begin with.
@@ -45,7 +42,7 @@ class WindowSearch:
 
     def __init__(
         self,
-        transcriber: "Transcriber",
+        transcriber: Any,
         settings: DecodingConfig,
         options: WindowsConfig,
         start: tuple[int, ...],
