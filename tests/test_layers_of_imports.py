@@ -33,6 +33,7 @@ OF_A_SYSTEM = {
     "api": "translator",
     "page": "translator.explorer",
     "recording_file": "cli",
+    "requested": "cli",
     "service": "serve",
     "writer": "cli",
 }

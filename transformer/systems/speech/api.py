@@ -145,7 +145,7 @@ class Transcriber(Decoder[SpeechToText]):
             else iter([waveform_of(source)])
         )
         if in_windows:
-            search = WindowSearch(self, settings, windows or WindowsConfig(), start, extras)
+            search = WindowSearch(self, settings, windows or WindowsConfig(), start, {"extras": extras})
             return search.windows(Sound(sound), after)
         cut_parts = parts_of(sound, self.hears(settings), seconds("pause", pause), detector_of(detector))
 

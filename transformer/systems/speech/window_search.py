@@ -1,9 +1,10 @@
 """The searches of a recording's windows: at each temperature, and the probability that nobody speaks."""
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -23,21 +24,17 @@ from transformer.runtime.errors import UserError
 from transformer.systems.speech.prompted import PROMPT
 from transformer.systems.speech.transcripts import SpokenPart, SpokenWindow
 from transformer.systems.speech.windows import Heard, Sound, Wave, Window, windows_of
-from transformer.translator.search_outputs import NO_EXTRAS, Extras
-
-if TYPE_CHECKING:
-    from transformer.systems.speech.api import Transcriber
 
 
 class WindowSearch:
     """Begins the searches of the windows of a recording.
 
     Args:
-      transcriber: the model.
+      transcriber: the model: a `Transcriber`.
       settings: the options of the search at temperature 0.
       options: of windows.
       start: the ids that outputs begin with.
-      extras: what is returned besides.
+      extras: arguments of `Transcriber.submit`: what is returned besides.
 
     Raises:
       UserError: the search has no log-probability of its outputs.
@@ -45,11 +42,11 @@ class WindowSearch:
 
     def __init__(
         self,
-        transcriber: "Transcriber",
+        transcriber: Any,
         settings: DecodingConfig,
         options: WindowsConfig,
         start: tuple[int, ...],
-        extras: Extras = NO_EXTRAS,
+        extras: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         if settings.method == "mbr":
             raise UserError(
@@ -101,9 +98,7 @@ class WindowSearch:
     def search(self, record: Recording, number: int, temperature: float) -> Heard:
         """What is found at a temperature."""
         settings = self.at(temperature)
-        future = self.transcriber.submit(
-            record, n_best=1, line=number + 1, extras=self.extras, **vars(settings)
-        )
+        future = self.transcriber.submit(record, n_best=1, line=number + 1, **self.extras, **vars(settings))
         try:
             (best,) = future.result()
         finally:
