@@ -180,6 +180,7 @@ def test_an_interrupted_recording_is_continued(run, talk, tmp_path, monkeypatch,
         (["--input", "TALK", "--n-best", "2"], "--n-best: it is for recordings that the model hears at once"),
         (["--input", "TALK", "--format", "scores"], "--format scores is for recordings"),
         (["--input", "TALK", "--resume"], "--resume needs --output"),
+        (["--input", "TALK", "--stream-step", "2"], "--stream-step: it is for --stream"),
         (["--input", "TALK", "--timestamps", "--format", "json"], "--timestamps: it is for Whisper"),
         (
             ["--input", "TALK", "--cut", "windows"],

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import input_lines
-from transformer.config.windows import WindowsConfig
 from transformer.data.corpus import Record
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
@@ -232,7 +231,11 @@ def refuse(arguments: DecodeArguments, options: Sequence[str], why: str) -> None
 def is_given(arguments: DecodeArguments, option: str) -> bool:
     """Whether an option has another value than its default."""
     value = getattr(arguments, option)
-    return bool(value) and value != WindowsConfig()
+    of_option = next(field for field in dataclasses.fields(arguments) if field.name == option)
+    default = of_option.default
+    if of_option.default_factory is not dataclasses.MISSING:
+        default = of_option.default_factory()
+    return bool(value) and value != default
 
 
 def page_of_sounds(

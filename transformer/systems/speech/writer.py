@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import is_recording, lines_of
 from transformer.cli.texts import Texts
-from transformer.cli.writer import OF_FUSION, OF_SPEECH, page_of_sounds
+from transformer.cli.writer import OF_FUSION, OF_SPEECH, page_of_sounds, refuse
 from transformer.data.sources.recordings import Recording, listed
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError, counted
@@ -54,6 +54,12 @@ class Transcriptions(Texts):
         self.start = start_of(self.transcriber.task, self.arguments)
         self.cut_options = cut_options(self.transcriber.task, self.arguments)
         return self.transcriber
+
+    @classmethod
+    def refuse_unused(cls, arguments: DecodeArguments) -> None:
+        super().refuse_unused(arguments)
+        if not arguments.stream:
+            refuse(arguments, ("stream_step",), "it is for --stream")
 
     @classmethod
     def write_file(cls, arguments: DecodeArguments) -> bool:
