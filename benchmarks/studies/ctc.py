@@ -1,5 +1,4 @@
-"""Compares attention, CTC and both, on strings of recorded words: speakers that were heard in training, and
-one that was not.
+"""Compares attention, CTC and both on strings of recorded words, also of a speaker not heard in training.
 
 `python -m benchmarks.studies.ctc WORK --digits DIR --letters DIR` reads recordings of single words, named as
 `7_george_12.wav` (the Free Spoken Digit Dataset) or `b_anna_nohash_1.flac` (the test assets of Moonshine),
