@@ -116,7 +116,7 @@ TEXT_PRESETS = {
                 tokenizer="unigram",
                 max_target_length=24,
             ),
-            1000,
+            1200,
             24,
             positions="rotary",
         ),
