@@ -295,3 +295,11 @@ def test_open_words_are_for_models_that_copy(tmp_path):
         train(config, tmp_path / "run", watch=ProgressReporter(quiet=True))
     with pytest.raises(UserError, match="coverage-weight"):
         CopyingConfig(coverage_weight=-1.0)
+
+
+def test_any_preset_of_the_transformer_can_copy():
+    preset = PRESETS["summarisation"]
+    config = variant(preset, "copying")
+    assert (config.system, config.data.tokenizer) == ("copying", "open-word")
+    assert (config.model.d_model, config.training) == (preset.model.d_model, preset.training)
+    assert config.decoding == dataclasses.replace(preset.decoding, suppress=(config.model.special.unk,))

@@ -3,7 +3,8 @@
 `python -m benchmarks.studies.summaries WORK RUN [RUN ...]` decodes the test text of each run. It prints ROUGE
 with the 95 % interval of a bootstrap over the texts, how long outputs are and how many of their words the
 text has; of a run that reads `target-length`, also how many outputs have as many words as were asked for: as
-many as the first reference, and with `--lengths 4 8` also 4 and 8 for every text. Outputs are kept in WORK.
+many as the first reference, and with `--lengths 4 8` also 4 and 8 for every text. With `--suppress 3` the
+token of that id, such as <unk>, is not written. Outputs are kept in WORK.
 """
 
 import argparse
@@ -19,7 +20,7 @@ from benchmarks.measure import machine, report, table
 from benchmarks.runs import once
 from benchmarks.studies.baselines import first_sentence
 from transformer import Run, Translator, UserError
-from transformer.config import text_data
+from transformer.config import Option, text_data
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.tables import TARGET_LENGTH
 from transformer.data.store import TextRecord
@@ -73,8 +74,9 @@ def asking_for(words: int, records: Sequence[TextRecord]) -> list[TextRecord]:
     return [record._replace(source=_ASKED.sub(begin, record.source, count=1)) for record in records]
 
 
-def _outputs(path: Path, sources: Sequence[str]) -> dict[str, list[str]]:
-    return {"outputs": Translator.load(path).translate(sources)}
+def _outputs(path: Path, sources: Sequence[str], suppress: Sequence[int]) -> dict[str, list[str]]:
+    options: dict[str, Option] = {"suppress": tuple(suppress)} if suppress else {}
+    return {"outputs": Translator.load(path).translate(sources, **options)}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -83,6 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("work", type=work_folder, help="folder for outputs and the table")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run directories")
     parser.add_argument("--lengths", nargs="+", type=positive, default=[], help="words to ask for")
+    parser.add_argument("--suppress", nargs="+", type=int, default=[], help="ids that are not written")
     given = parser.parse_args(arguments)
     texts = {path: test_records(path) for path in given.runs}
     given.work.mkdir(parents=True, exist_ok=True)
@@ -95,7 +98,8 @@ def main(arguments: list[str] | None = None) -> None:
             asked |= {f"{path.name}-{words}": asking_for(words, records) for words in given.lengths}
         for name, some in asked.items():
             sources = [record.source for record in some]
-            make = functools.partial(_outputs, path, sources)
+            make = functools.partial(_outputs, path, sources, given.suppress)
+            name += "".join(f" without {index}" for index in given.suppress)
             rows[name] = row(some, once(given.work / f"{name}.json", make)["outputs"])
     report(given.work / "summaries", {"about": machine(), "rows": rows}, table(rows))
 
