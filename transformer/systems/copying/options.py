@@ -111,8 +111,8 @@ def _without_pointer(base: Config) -> Config:
 
 
 def _with_pointer(base: Config) -> Config:
-    """The pointer-generator of the same sizes. Its vocabulary has whole words, so that it can copy others, and
-    never writes <unk> for them."""
+    """The pointer-generator of the same sizes. Its vocabulary has whole words, so that it can copy others,
+    and it never writes <unk> for them."""
     config = of_system(base, "copying", CopyingConfig)
     decoding = replace(config.decoding, suppress=(config.model.special.unk,))
     return replace(config, data=replace(text_data(config), tokenizer="open-word"), decoding=decoding)
