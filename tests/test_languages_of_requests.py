@@ -5,18 +5,16 @@ import importlib
 import json
 import logging
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.cli.decode_arguments import parse_decode
+from transformer.cli.decode_arguments import DecodeArguments, parse_decode
 from transformer.cli.models import import_command
 from transformer.cli.translations import Translations
-from transformer.cli.writer import OF_SOME_TASKS
-from transformer.config import SpecialIds
+from transformer.config import GreedyConfig, SpecialIds
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.interop.pretrained import import_model
 from transformer.runtime.errors import UserError
@@ -233,11 +231,10 @@ def test_systems_without_codes_refuse_the_options(system):
     if not issubclass(task, Lines):
         pytest.skip("not for the command line")
     writer = importlib.import_module(task.writer).WRITER
-    arguments = SimpleNamespace(**dict.fromkeys(OF_SOME_TASKS), run_dir="RUN", format="text", n_best=None)
-    arguments.target_language = "de"
+    arguments = DecodeArguments(Path("RUN"), (), GreedyConfig(), target_language="de")
     if issubclass(task, Translation):
         writer.refuse_unused(arguments)
-        arguments.language = "de"
+        arguments = dataclasses.replace(arguments, language="de")
         with pytest.raises(UserError, match="--language: languages of texts are --source-language and"):
             writer.refuse_unused(arguments)
         return

@@ -31,6 +31,7 @@ LAYERS = (
 """From the bottom to the top: each imports those below, itself, and nothing else of the package."""
 OF_A_SYSTEM = {
     "api": "translator",
+    "arriving": "cli",
     "page": "translator.explorer",
     "recording_file": "cli",
     "requested": "cli",
