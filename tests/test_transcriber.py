@@ -196,7 +196,7 @@ def test_references_of_recordings_are_texts_alone(run, spoken_files, decode, cap
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--stream"], "--stream: .* hears recordings"),
+        (["--stream"], "--stream reads one recording, or standard input"),
         (["--tsv"], "--tsv: .* hears recordings"),
         (["--source-language", "en"], "--source-language: the language of recordings is --language; leave"),
         (["--target-language", "en"], "--target-language: Whisper .* only, with --task translate; leave"),
@@ -254,11 +254,13 @@ def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, c
     assert read_audio(spoken_files / "1.wav").any()
 
 
-def test_a_long_recording_is_cut_with_the_option_of_the_command(run, decode, tmp_path, caplog):
+def test_a_long_recording_of_a_list_is_whole(run, decode, tmp_path, caplog):
     soundfile.write(tmp_path / "long.wav", np.zeros(100 * audio.RATE), audio.RATE)
     (tmp_path / "list").write_text("long.wav\n")
     assert decode(run.path, "--input", tmp_path / "list") == 0
-    assert re.search(r"line 1: a recording of 100.01 s is truncated to .* s: raise buckets", caplog.text)
+    assert "truncated" not in caplog.text
+    Transcriber.load(run.path).search([tmp_path / "long.wav"])
+    assert re.search(r"a recording of 100.01 s is truncated to .* s: raise buckets", caplog.text)
     task = SpeechToText.without_corpus(PRESETS["speech"])
     expected = "a recording of 600.01 s is truncated to 600.00 s: raise buckets"
     assert task.shortened("source", 60_001, 60_000) == expected

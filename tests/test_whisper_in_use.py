@@ -103,11 +103,9 @@ def test_other_runs_refuse_the_options(decode, tmp_path, option):
         start_of(task, asked)
 
 
-def test_long_recordings_of_a_list_are_truncated_with_the_true_reason(folder, decode, caplog):
-    (folder / "long").write_text("long.wav\n")
-    status, *_ = decode(folder / "run", "--input", folder / "long", "--rows", 1, "--max-length", 4)
-    assert status == 0
-    assert "line 1: a recording of 31.00 s: this model hears 30 s at once, and the rest is not" in caplog.text
+def test_a_search_truncates_long_recordings_with_the_true_reason(folder, caplog):
+    Transcriber.load(folder / "run").search([folder / "long.wav"], rows=1, max_length=4)
+    assert "a recording of 31.00 s: this model hears 30 s at once, and the rest is not" in caplog.text
     assert "buckets" not in caplog.text
 
 

@@ -84,8 +84,8 @@ def live_texts(
             separator * (has_text and bool(text)) + text, separator.join(tentative), begin + length
         )
         has_text = has_text or bool(text)
-        kept = max(0, round((max(done, begin + length - longest) - BEFORE - begin) * RATE))
-        begin, heard = begin + kept / RATE, heard[kept:]
+        dropped = max(0, round((max(done, begin + length - longest) - BEFORE - begin) * RATE))
+        begin, heard = begin + dropped / RATE, heard[dropped:]
 
 
 def _steps(
