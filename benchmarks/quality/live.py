@@ -36,10 +36,10 @@ def delays(said: list[str], times: list[Times | None], heard: list[tuple[str, fl
     matcher = SequenceMatcher(None, said, [word for word, _ in heard], autojunk=False)
     found = []
     for first, second, size in matcher.get_matching_blocks():
-        for place in range(size):
-            known = times[first + place]
+        for offset in range(size):
+            known = times[first + offset]
             if known is not None:
-                found.append(heard[second + place][1] - known[1])
+                found.append(heard[second + offset][1] - known[1])
     return found
 
 

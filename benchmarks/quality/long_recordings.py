@@ -128,8 +128,8 @@ def exact(
     matcher = SequenceMatcher(None, list(said), [word for word, _ in heard], autojunk=False)
     right = on_time = 0
     for first, second, size in matcher.get_matching_blocks():
-        for place in range(size):
-            known, found = times[first + place], heard[second + place][1]
+        for offset in range(size):
+            known, found = times[first + offset], heard[second + offset][1]
             if known is not None:
                 right += 1
                 on_time += max(abs(a - b) for a, b in zip(known, found, strict=True)) <= EXACT
