@@ -9,8 +9,20 @@ from transformer import UserError
 
 RESULTS = {
     "sentiment": [
-        {"scores": {"accuracy": 90.0}, "curve": [(1, 50.0)], "cpu_seconds": 10.0, "first": "accuracy"},
-        {"scores": {"accuracy": 95.0}, "curve": [(1, 60.0)], "cpu_seconds": None, "first": "accuracy"},
+        {
+            "scores": {"accuracy": 90.0},
+            "curve": [(1, 50.0)],
+            "cpu_seconds": 10.0,
+            "seconds": 7.0,
+            "first": "accuracy",
+        },
+        {
+            "scores": {"accuracy": 95.0},
+            "curve": [(1, 60.0)],
+            "cpu_seconds": None,
+            "seconds": None,
+            "first": "accuracy",
+        },
     ]
 }
 
@@ -18,7 +30,7 @@ RESULTS = {
 def test_the_table_has_means_and_the_time_of_whole_trainings(tmp_path):
     pytest.importorskip("matplotlib")
     row = presets.table(RESULTS).splitlines()[-1]
-    assert row == "| `sentiment` | accuracy 92.5 (90.0 to 95.0) | 10 |"
+    assert row == "| `sentiment` | accuracy 92.5 (90.0 to 95.0) | 10 | 7 |"
     presets.plot(RESULTS, tmp_path / "presets.png")
     assert (tmp_path / "presets.png").read_bytes().startswith(b"\x89PNG")
 
