@@ -67,6 +67,7 @@ def leaves(variables):
 # --- checkpoints ---
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_what_is_trained(adapter, base):
     stored = adapter.checkpoints.path / "checkpoints" / "8" / "model"
     names = json.loads((stored / "_METADATA").read_text())["tree_metadata"]
@@ -101,6 +102,7 @@ def test_a_change_has_the_rank(adapter, base):
         assert singular[2] < 1e-4 * singular[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["adapter", "freeze"])
 def test_stop_and_resume_bit_for_bit(what, config, base, tmp_path):
     config = changed(config, ema=0.9)
@@ -120,6 +122,7 @@ def test_stop_and_resume_bit_for_bit(what, config, base, tmp_path):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.by_default("False")
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_the_command_that_resumes_needs_no_more_than_paths(adapter, has_checkpoint, tmp_path, monkeypatch):
     """The base only before the first checkpoint; options of the run need not be given again."""
@@ -136,6 +139,7 @@ def test_the_command_that_resumes_needs_no_more_than_paths(adapter, has_checkpoi
     assert same(tmp_path / "run", adapter.path)
 
 
+@pytest.mark.slow
 def test_frozen_parts_keep_their_bits_in_a_run(config, base, tmp_path, capsys):
     frozen = changed(config, init_from=base.path, freeze=("encoder", "source_embedding"))
     train(frozen, tmp_path / "run")
@@ -173,6 +177,7 @@ def test_both_may_move_together(adapter, base, tmp_path, monkeypatch):
     assert Translator.load("elsewhere", adapter="adapter").translate("red") is not None
 
 
+@pytest.mark.slow
 def test_another_base_is_refused(adapter, base, tmp_path):
     shutil.copytree(base.path, tmp_path / "base")
     run, best = Run(tmp_path / "base"), base.checkpoints.best()
@@ -223,6 +228,7 @@ def test_a_base_without_the_checkpoint_is_another(adapter, base, tmp_path):
 # --- what reads them ---
 
 
+@pytest.mark.slow
 def test_several_adapters_share_a_base_and_its_programs(adapter, other, base, caplog):
     alone = [Translator.load(run.path).translate(SENTENCES) for run in (base, adapter, other)]
     translator = Translator.load(base.path)
@@ -238,6 +244,7 @@ def test_several_adapters_share_a_base_and_its_programs(adapter, other, base, ca
     assert all(decoder.variables["params"]["source_embedding"]["table"] is shared for decoder in adapted)
 
 
+@pytest.mark.slow
 def test_int8_and_ensembles(adapter, other, base):
     integer = Translator.load(adapter.path, int8=True)
     assert integer.translate(SENTENCES) == Translator.load(
@@ -251,6 +258,7 @@ def test_int8_and_ensembles(adapter, other, base):
         Translator.load([base.path, base.path], adapter=adapter.path)
 
 
+@pytest.mark.slow
 def test_an_average_is_of_the_merged_parameters(adapter, tmp_path, monkeypatch, capsys):
     shutil.copytree(adapter.path, tmp_path / "run")
     monkeypatch.setattr("sys.argv", ["average", str(tmp_path / "run"), "--steps", "4", "8"])
@@ -262,6 +270,7 @@ def test_an_average_is_of_the_merged_parameters(adapter, tmp_path, monkeypatch, 
         np.testing.assert_allclose(values, (each[0][name] + each[1][name]) / 2, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_an_adapter(adapter, config, tmp_path):
     """Its merged parameters are where a run begins, and what another adapter changes."""
     still = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, peak=0.0))
@@ -275,6 +284,7 @@ def test_training_goes_on_from_an_adapter(adapter, config, tmp_path):
         jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+@pytest.mark.slow
 def test_a_merged_model_is_exported(tmp_path):
     """An export of an adapter of an imported model is imported again as the merged parameters."""
     base = import_model(DATA / "pretrained" / "bart", tmp_path / "base")

@@ -34,6 +34,7 @@ def test_what_is_no_run_directory(kind: Any, run_dir: Any, message: str) -> None
         kind.load(run_dir)
 
 
+@pytest.mark.slow
 def test_options_of_loading(tmp_path: Path) -> None:
     run = stored(small_translator(), tmp_path / "run")
     with pytest.raises(UserError, match="int8 'no': must be True or False"):
@@ -77,6 +78,7 @@ def test_arguments_of_a_transcriber() -> None:
             transcriber.search([], **{name: "yes"})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_truncated_target_is_named_as_one(caplog: pytest.LogCaptureFixture) -> None:
     translator, long = small_translator(), "red " * 50
     translator.score(["cat"] * 5 + [long], [long] * 5 + ["cat"])

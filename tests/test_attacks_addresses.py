@@ -91,6 +91,7 @@ def test_a_run_to_begin_with_names_no_teacher(tmp_path: Path) -> None:
     assert begun.model == replace(parent, teacher=None)
 
 
+@pytest.mark.slow
 def test_control_characters_of_a_run_do_not_reach_the_terminal(decoder: Path, tmp_path: Path) -> None:
     run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
     config = json.loads((run_dir / "config.json").read_text())

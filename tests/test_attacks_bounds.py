@@ -107,6 +107,7 @@ ODD_JSON = [
 IN_A_CHECKPOINT = [MANIFEST, "model/_METADATA", "model/_sharding", "model/array_metadatas/process_0"]
 
 
+@pytest.mark.by_default("26")
 @pytest.mark.parametrize(("text", "name"), combinations(ODD_JSON, IN_A_CHECKPOINT), ids=itertools.count())
 def test_odd_json_anywhere_in_a_run(run_dir: Path, text: str, name: str) -> None:
     checkpoint = run_dir / "checkpoints" / "12"
@@ -190,6 +191,7 @@ def test_a_report_of_odd_scores(run_dir: Path) -> None:
     write_comparison([run_dir, run_dir], run_dir / "page.html")
 
 
+@pytest.mark.slow
 def test_a_report_is_no_larger_than_its_limits(run_dir: Path) -> None:
     """Records as short as they can be, so that little text would become much memory, or a long page."""
     quotes = '"' * 3_000
@@ -240,6 +242,7 @@ def test_what_is_read_of_a_log_is_what_was_written(run_dir: Path) -> None:
     assert Run(run_dir).log.records() == written
 
 
+@pytest.mark.slow
 def test_training_continues_beside_odd_metrics(config: Config, run_dir: Path) -> None:
     with open(run_dir / "metrics.jsonl", "a") as file:
         file.writelines(json.dumps(record) + "\n" for record in (*ODD_RECORDS, *odd_evaluations()))
@@ -277,6 +280,7 @@ def test_checkpoints_beside_odd_scores(run_dir: Path, caplog: pytest.LogCaptureF
     assert checkpoints.best() == best
 
 
+@pytest.mark.slow
 def test_a_tokenizer_of_another_size(decoder: Path, tmp_path: Path) -> None:
     run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
     for words in (WORDS[:-1], [*WORDS, "more"]):

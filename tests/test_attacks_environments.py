@@ -74,6 +74,7 @@ def test_a_signal_during_an_import_waits_for_its_end(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (130, "program: interrupted\n")
 
 
+@pytest.mark.slow
 def test_a_full_device_as_standard_output(run_dir: Path) -> None:
     for name in ("report", "average"):
         done = command("-m", "transformer", name, run_dir, shell="> /dev/full")
@@ -104,6 +105,7 @@ def test_an_average_that_cannot_be_written_leaves_the_old_one(
     assert not [path for path in run_dir.iterdir() if path.name.startswith(".average")]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("setpriv"), reason="needs setpriv, to take root's capabilities away")
 def test_an_average_of_a_read_only_run_is_refused_in_one_line(decoder: Path, tmp_path: Path) -> None:
     run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
@@ -150,6 +152,7 @@ def test_odd_names(
     assert capfd.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_name_that_is_no_text() -> None:
     done = subprocess.run([sys.executable, "decode.py", b"\xff"], cwd=ROOT, capture_output=True)
     assert done.returncode == 2, done.stderr
@@ -166,6 +169,7 @@ def test_out_of_memory_is_one_message(capsys: pytest.CaptureFixture, monkeypatch
     assert capsys.readouterr().err.startswith("decode.py: out of memory: reduce the batch size")
 
 
+@pytest.mark.slow
 def test_closed_standard_streams(decoder: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("red cat\n")
     files = ["--input", tmp_path / "in", "--output", tmp_path / "out"]
@@ -182,6 +186,7 @@ def test_closed_standard_streams(decoder: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out").read_text().count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_reader_that_has_gone_does_not_cost_the_output(decoder: Path, tmp_path: Path) -> None:
     (tmp_path / "in").write_text("red cat\n" * 50)
     files = ["--input", tmp_path / "in", "--output", tmp_path / "out", "--reference", tmp_path / "in", "-v"]
@@ -207,6 +212,7 @@ sys.exit((decode_main if "decode" in sys.argv[0] else train_main)())
 """
 
 
+@pytest.mark.slow
 def test_a_user_without_home_or_name(decoder: Path, tmp_path: Path) -> None:
     """As Kubernetes runs containers: a random user id."""
     environment = {k: v for k, v in os.environ.items() if k not in ("TRANSFORMER_CACHE", "TFDS_DATA_DIR")}
@@ -284,6 +290,7 @@ def test_files_that_are_too_large(tmp_path: Path) -> None:
         list(text_files.read_lines(tmp_path / "large"))
 
 
+@pytest.mark.slow
 def test_control_characters_do_not_reach_the_terminal(decoder: Path, tmp_path: Path) -> None:
     run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
     (run_dir / "config.json").write_text(json.dumps({"\x1b[31m\x07evil": 1}))
@@ -339,6 +346,7 @@ def in_child(queue: "multiprocessing.Queue[str]", work: Callable[[], object]) ->
         queue.put(str(error))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*fork.*")
 def test_a_forked_child_is_told(decoder: Path) -> None:
     translator = Translator.load(decoder)
@@ -358,6 +366,7 @@ def test_a_forked_child_is_told(decoder: Path) -> None:
     assert len(translator.translate(["red"])) == 1
 
 
+@pytest.mark.slow
 def test_a_clock_that_jumps_is_not_a_full_disk(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def test_a_dataset_is_a_plain_name(name: str, tmp_path: Path) -> None:
         open_corpus(DataConfig(dataset=name, cache_dir=tmp_path))
 
 
+@pytest.mark.slow
 def test_a_run_directory_does_not_say_where_text_is(
     poisoned: Path, tmp_path: Path, run_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_link_made_while_it_trains_is_not_written_through(run_dir: Path, tmp_p
     assert contents(target) == before
 
 
+@pytest.mark.slow
 def test_an_average_is_not_written_through_a_link(run_dir: Path, tmp_path: Path) -> None:
     target = linked(run_dir, "average", tmp_path / "outside")
     before = contents(target)

@@ -128,6 +128,7 @@ BOMBS = {
 }
 
 
+@pytest.mark.by_default("a_bomb")
 @pytest.mark.parametrize("attack", BOMBS, ids=lambda attack: attack.__name__)
 def test_arrays_that_would_take_the_memory(
     decoder: Path, tmp_path: Path, attack: Callable[[tensorstore.KvStore], None]

@@ -23,6 +23,7 @@ from transformer.data.sources import corpora
 from transformer.data.sources.corpora import open_corpus
 
 
+@pytest.mark.slow
 def test_a_new_average_is_another_model(
     finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,6 +66,7 @@ def test_fingerprints_tell_models_apart() -> None:
     assert (len(same), len(same | others)) == (1, 3)
 
 
+@pytest.mark.slow
 def test_an_input_that_changes_while_it_is_translated(
     decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,6 +115,7 @@ def test_a_pipe_as_training_text(config: Config, tmp_path: Path) -> None:
             open_corpus(replace(config.data, train_source=path))
 
 
+@pytest.mark.slow
 def test_standard_input_as_training_text(config: Config) -> None:
     files = ["--data.train-source", "/dev/stdin", "--data.train-target", str(config.data.train_target)]
     files += ["--data.validation-tsv", str(config.data.train_target)]

@@ -43,6 +43,7 @@ def influence(compute, variables, table, ids):
     return np.asarray(gradients(variables["params"][table]["table"]))[:, :, ids]
 
 
+@pytest.mark.by_default("1")
 @pytest.mark.parametrize("window", [None, 1])
 def test_causality_by_gradient(tiny, random_variables, window):
     model = Transformer(tiny(share_embeddings="none", vocab_size=40, window=window))
@@ -58,6 +59,7 @@ def test_causality_by_gradient(tiny, random_variables, window):
         assert (moved[sentence, t, other, earlier] > 0) == seen
 
 
+@pytest.mark.by_default("1")
 @pytest.mark.parametrize("window", [None, 1])
 def test_the_encoder_sees_its_own_sentence_without_padding(tiny, random_variables, window):
     model = Transformer(tiny(vocab_size=40, window=window))
@@ -79,6 +81,7 @@ def test_the_encoder_sees_its_own_sentence_without_padding(tiny, random_variable
             assert (moved[sentence, s, other, place] > 0) == seen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("window", "length"), [(1, 64), (5, 71), (20, 90)])
 def test_restricted_attention_in_blocks_is_the_whole_product_masked(tiny, random_variables, window, length):
     model = Transformer(tiny(vocab_size=40, window=window))
@@ -157,6 +160,7 @@ def feed_forward(x, parameters):
     return np.maximum(0, x @ inner["kernel"] + inner["bias"]) @ outer["kernel"] + outer["bias"]
 
 
+@pytest.mark.by_default("pre")
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_a_layer_against_loops(tiny, norm):
     config = tiny(norm=norm, attention_bias=True, d_k=6, d_v=10)
@@ -191,6 +195,7 @@ def test_attention_weights_sum_to_one_and_are_zero_where_masked():
     assert (np.asarray(weights)[~np.broadcast_to(mask, weights.shape)] == 0).all()
 
 
+@pytest.mark.slow
 def test_cross_attention_rows_sum_to_one(tiny, random_variables):
     model = Transformer(tiny(attention="fused"))
     look = jax.jit(partial(sown_attention, cross_attention, model))
@@ -200,6 +205,7 @@ def test_cross_attention_rows_sum_to_one(tiny, random_variables):
     assert (np.asarray(looked).swapaxes(1, 2)[SOURCE == 0] == 0).all()
 
 
+@pytest.mark.by_default("False")
 @pytest.mark.parametrize("biased", [False, True])
 def test_joined_heads_give_the_contexts_and_weights_of_separate_ones(biased):
     (rows, heads, queries, places), rng = (2, 3, 4, 10), np.random.default_rng(0)
@@ -216,6 +222,7 @@ def test_joined_heads_give_the_contexts_and_weights_of_separate_ones(biased):
     np.testing.assert_allclose(context, expected @ values, atol=1e-6)
 
 
+@pytest.mark.by_default("gpu-changes5-4-joined5")
 @pytest.mark.parametrize(
     ("platform", "changes", "beams", "joined"),
     [
@@ -251,6 +258,7 @@ def fused_calls(monkeypatch):
     return calls
 
 
+@pytest.mark.slow
 def test_fused_attention_agrees_with_einsums_and_padding_gives_no_nan(tiny, random_variables, fused_calls):
     plain, fused = (Transformer(tiny(attention=kind)) for kind in ("einsum", "fused"))
     variables = random_variables(plain)
@@ -276,6 +284,7 @@ def test_fused_attention_agrees_with_einsums_and_padding_gives_no_nan(tiny, rand
     )
 
 
+@pytest.mark.by_default("changes5-False-False")
 @pytest.mark.parametrize(
     ("changes", "mutable", "fused"),
     [

@@ -30,6 +30,7 @@ def speech():
 WAVES = {"noise": noise, "chirp": chirp, "speech": speech}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bands", [80, 128])
 @pytest.mark.parametrize("name", WAVES)
 def test_the_mel_spectrogram_is_that_of_librosa(name, bands):
@@ -66,6 +67,7 @@ def test_features_survive_the_way_through_a_wave():
     assert np.abs(again - features[: len(again)])[loud].mean() < 0.25
 
 
+@pytest.mark.slow
 def test_masks_hide_no_more_than_they_may():
     features = jnp.ones((200, 80))
     for seed in range(20):

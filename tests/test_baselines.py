@@ -61,6 +61,7 @@ def forced(name):
     return np.asarray(jax.jit(MODELS[name].apply)(variables_of(name), SOURCE, TARGET))
 
 
+@pytest.mark.by_default("dilated")
 @every_model
 def test_step_by_step_is_teacher_forcing(name):
     model, variables = MODELS[name], variables_of(name)
@@ -73,6 +74,7 @@ def test_step_by_step_is_teacher_forcing(name):
         np.testing.assert_allclose(logits[:, 0], forced(name)[:, time], atol=2e-5)
 
 
+@pytest.mark.by_default("rnn, dot")
 @every_model
 def test_beam_search_finds_what_a_slow_search_finds(name, monkeypatch):
     model, variables = MODELS[name], variables_of(name)
@@ -88,6 +90,7 @@ def test_beam_search_finds_what_a_slow_search_finds(name, monkeypatch):
             assert score == pytest.approx(slow_score, abs=1e-4)
 
 
+@pytest.mark.by_default("dilated")
 @every_model
 def test_padding_changes_nothing(name):
     model, variables = MODELS[name], variables_of(name)
@@ -98,6 +101,7 @@ def test_padding_changes_nothing(name):
     np.testing.assert_allclose(alone[0], forced(name)[1], atol=2e-5)
 
 
+@pytest.mark.by_default("dilated")
 @every_model
 def test_no_word_sees_what_follows_it(name):
     model, variables = MODELS[name], variables_of(name)
@@ -121,6 +125,7 @@ def test_no_word_sees_what_follows_it(name):
         assert gradient[time] > 0
 
 
+@pytest.mark.by_default("dilated")
 @every_model
 def test_attention_is_over_the_words_of_the_source(name):
     model, variables = MODELS[name], variables_of(name)
@@ -136,6 +141,7 @@ def test_attention_is_over_the_words_of_the_source(name):
     assert (weights[np.broadcast_to((SOURCE == 0)[:, None], weights.shape)] == 0).all()
 
 
+@pytest.mark.slow
 def test_select_reorders_the_beams_states():
     for name in ("lstm, additive", "dilated"):
         model, variables = MODELS[name], variables_of(name)
@@ -157,6 +163,7 @@ def batch():
     return {"source": SOURCE, "target": jnp.pad(TARGET[:, 1:], ((0, 0), (0, 1)))}
 
 
+@pytest.mark.slow
 def test_without_draws_hard_attention_trains_like_any_other():
     model, variables = MODELS["gru, hard"], variables_of("gru, hard")
     hard = hard_attention_objective(0.1, model.config)(model, variables, batch(), Context())
@@ -191,6 +198,7 @@ def expected_loss(model, variables, source, target):
     return from_here_on(starts, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", mostly_slow([1, 2, 3], [2]))
 def test_the_gradient_of_the_draws_is_that_of_the_expected_loss(words):
     config = dataclasses.replace(MODELS["gru, hard"].config, entropy_weight=0.0, reward_weight=1.0)
@@ -223,6 +231,7 @@ def test_the_gradient_of_the_draws_is_that_of_the_expected_loss(words):
     assert (np.abs(np.mean(samples, axis=0) - exact) < 5 * error).all()
 
 
+@pytest.mark.slow
 def test_the_draws_have_a_gradient_but_no_value():
     model, variables = MODELS["gru, hard"], variables_of("gru, hard")
     given = (model, variables, batch(), Context(jax.random.key(0)))
@@ -269,6 +278,7 @@ def test_a_system_goes_with_its_own_options_and_batches():
         check_config(PRESETS[name])
 
 
+@pytest.mark.slow
 def test_greedy_search_is_a_beam_of_one():
     for name in ("gru, additive", "convolutional"):
         model, variables = MODELS[name], variables_of(name)

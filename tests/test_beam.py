@@ -112,6 +112,7 @@ def test_a_beam_as_wide_as_the_space_ranks_all_there_is() -> None:
     assert len({len(tokens) for tokens in best}) > 1
 
 
+@pytest.mark.slow
 def test_a_model_that_begins_with_eos_can_end() -> None:
     """Its first decoder input is predicted, at the end; padding still is not."""
     special = SpecialIds(pad=5, bos=3, eos=3, unk=0)
@@ -127,6 +128,7 @@ def test_a_model_that_begins_with_eos_can_end() -> None:
         assert_same(sentences, expected)
 
 
+@pytest.mark.by_default("4")
 @pytest.mark.parametrize("beam_size", LIMITS)
 def test_agrees_with_the_slow_search(beam_size: int) -> None:
     lengths, cut = set(), 0
@@ -156,6 +158,7 @@ def test_agrees_with_the_slow_search(beam_size: int) -> None:
     assert cut
 
 
+@pytest.mark.slow
 def test_one_beam_without_penalty_is_greedy_search() -> None:
     max_length, extra_length = LIMITS[1]
     for seed in range(8):
@@ -167,6 +170,7 @@ def test_one_beam_without_penalty_is_greedy_search() -> None:
         np.testing.assert_allclose(found.scores, greedy.scores, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_empty_row_is_not_searched_for() -> None:
     variables = random_variables(MODEL, 0)
     filled = np.concatenate([SOURCES, np.full_like(SOURCES[:1], SPECIAL.pad)])
@@ -177,6 +181,7 @@ def test_an_empty_row_is_not_searched_for() -> None:
             assert_same(hypotheses(found, row, SPECIAL), hypotheses(alone, row, SPECIAL))
 
 
+@pytest.mark.slow
 def test_a_sentence_does_not_see_its_neighbours() -> None:
     max_length, extra_length = LIMITS[3]
     for seed in range(4):
@@ -214,6 +219,7 @@ class CountingTransformer(Transformer):
 executed: list[int] = []
 
 
+@pytest.mark.slow
 def test_stops_as_soon_as_nothing_better_can_come() -> None:
     # no other test searches with this model, so its program is compiled here
     model = CountingTransformer(MODEL.config)

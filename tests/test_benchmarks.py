@@ -73,6 +73,7 @@ def make_nothing():
     raise ValueError("no such library")
 
 
+@pytest.mark.slow
 def test_everybody_is_warmed_up_and_timed_as_often():
     found = side_by_side(
         [Contestant(str(s), make_counter, {"step": s}) for s in (1, 10)], rounds=3, warm_up=2
@@ -132,6 +133,7 @@ SMALL = {"num_layers": 1, "vocab_size": 50, "rows": 4, "d_model": 32, "d_ff": 32
 PACKED = {"dtype": "bfloat16", "sentences": 4}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, PACKED])
 def test_our_step_learns_its_batch(changes):
     step = jax_step(replace(CASES["tiny"], **SMALL, time=32, dropout=0.0, **changes))
@@ -140,6 +142,7 @@ def test_our_step_learns_its_batch(changes):
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 def test_a_timed_run_may_be_of_several_updates():
     case = replace(CASES["tiny"], **SMALL, time=32, dropout=0.0)
     one, three = jax_step(case), jax_step(replace(case, updates=3))
@@ -162,6 +165,7 @@ def test_what_grows_is_measured_and_drawn(tmp_path, capsys):
     assert (tmp_path / "growth.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_memory_is_watched_to_the_end(tmp_path):
     command = [sys.executable, "-c", "import time; x = bytearray(200 * 2**20); time.sleep(1); print('done')"]
     found = watch("two hundred", command, tmp_path / "log", every=0.05)
@@ -212,6 +216,7 @@ def test_errors_are_one_message(error, monkeypatch, capsys):
         needs("json", "no_such")
 
 
+@pytest.mark.slow
 def test_few_rows_are_searched_to_the_limit():
     found = rows.ours(2, False, rows.QUICK, 100)()
     assert [len(tokens) for tokens in found] == [rows.LONGEST - 1] * 2  # and <eos>
@@ -227,6 +232,7 @@ def test_the_model_of_a_quick_look_is_small(tmp_path, monkeypatch):
     assert config.training.steps == 2
 
 
+@pytest.mark.slow
 def test_what_slots_hold_over_time(finished, tmp_path):
     slots.main([str(finished), "--count", "12", "--rows", "4", "--output", str(tmp_path / "slots")])
     assert (tmp_path / "slots.png").stat().st_size > 5_000
@@ -271,6 +277,7 @@ def test_a_student_and_its_teacher_are_each_measured_in_two_types(tmp_path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "arguments", "message"),
     [

@@ -19,6 +19,7 @@ def texts(run: Path) -> list[tuple[str, str]]:
     return list(zip(*(side.read_text().splitlines() for side in sides), strict=True))
 
 
+@pytest.mark.slow
 def test_probabilities_under_dropout(finished: Path) -> None:
     """Without dropout they are those of the model; with it passes differ, and the same seed repeats them."""
     translator = Translator.load(finished)

@@ -68,6 +68,7 @@ def test_the_table_of_rewards():
     assert lines[3] == "| minimum risk | 40.50 | +0.25, +0.75 | +0.50 ± 0.35 | 0.040, 0.040 | 35.0, 36.0 % |"
 
 
+@pytest.mark.slow
 def test_the_expected_reward_is_that_of_samples(finished):
     assert 0 < rewards.expected(finished, "best") < 1
 
@@ -94,6 +95,7 @@ def test_rewards_at_a_small_size(finished, tmp_path, capsys):
 # Batches
 
 
+@pytest.mark.slow
 def test_updates_go_through_the_batches(config):
     losses = {}
     for repeat in (False, True):

@@ -74,6 +74,7 @@ def test_what_is_measured_is_what_is_planned(name):
     assert {key: getattr(job.config.model, key) for key in options} == options
 
 
+@pytest.mark.by_default("T5-base")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_state_is_that_of_a_run(name):
     job = job_of(config_of(name, 1, quick=True))
@@ -89,6 +90,7 @@ def test_the_state_is_that_of_a_run(name):
     assert described(state) == described(first)
 
 
+@pytest.mark.slow
 def test_a_call_records_what_it_measures_and_what_fails(output, capsys):
     call("--models", "T5-base", "--part", "search", "--prepare", "1", output=output)
     here, peer = lines(output)

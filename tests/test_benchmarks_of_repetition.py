@@ -62,6 +62,7 @@ def test_self_bleu_is_the_mean_over_texts():
     assert study.self_bleu([first, second, other]) == pytest.approx(2 / 3 * likeness)
 
 
+@pytest.mark.slow
 def test_perplexity_is_of_the_texts_after_their_beginnings(generator):
     beginnings, texts = ["red cat", "blue bird sings"], [" runs", " green dog sleeps"]
 
@@ -119,6 +120,7 @@ def test_every_method_is_measured_and_drawn(methods, run, tmp_path, monkeypatch,
     assert "<svg" in (tmp_path / "out/repetition.svg").read_text()
 
 
+@pytest.mark.slow
 def test_a_model_without_memory_is_refused(run, monkeypatch):
     loaded = Generator.load(run)
     loaded.config = replace(loaded.config, model=replace(loaded.config.model, memory=0))

@@ -174,6 +174,7 @@ def test_a_long_recording_has_its_clips_where_it_says(tmp_path):
     assert len(times) == sum(len(clip.text.split()) for clip in clips)
 
 
+@pytest.mark.slow
 def test_words_are_the_same_however_they_are_written():
     assert long_recordings.words_of("Seven, 42. Don't stop: zero") == ["7", "4", "2", "don't", "stop", "0"]
     said, known = ["1", "2", "3", "4"], [(0.0, 0.5), (1.0, 1.5), None, (3.0, 3.5)]

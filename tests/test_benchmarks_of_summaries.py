@@ -55,6 +55,7 @@ def test_lengths_and_words_are_counted():
     assert scores["ROUGE-1"] == pytest.approx(25)  # half of one, none of the other
 
 
+@pytest.mark.slow
 def test_other_runs_are_refused(finished, tmp_path):
     with pytest.raises(UserError, match="writes no summaries: train it with --data.task summaries"):
         summaries.main([str(tmp_path), str(finished)])

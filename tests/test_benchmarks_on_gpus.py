@@ -43,6 +43,7 @@ def lines(output):
     return [json.loads(line) for line in output.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_case_of_each_part_at_small_sizes(output, finished, monkeypatch, capsys):
     first = {part: dict([next(iter(cases.items()))]) for part, cases in gpu.PARTS.items()}
     monkeypatch.setattr(gpu, "PARTS", first)
@@ -213,6 +214,7 @@ def test_an_unknown_card_has_no_share_of_the_peak(card):
     assert "| base | transformer | 500,000 | 50.0 ms |  |  | 2.0 GiB |  |" in text
 
 
+@pytest.mark.slow
 def test_subwords_that_never_occur_change_no_sentence():
     config = PRESETS["quickstart"]
     config = replace(config, data=replace(config.data, built_in_size=500, vocab_size=400))

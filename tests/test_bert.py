@@ -33,6 +33,7 @@ def imported(request, tmp_path_factory):
     return SimpleNamespace(folder=folder, golden=golden, run=run, model=model, variables=variables)
 
 
+@pytest.mark.by_default("one-layer")
 def test_ids_are_those_of_the_reference(imported):
     special = imported.run.config.model.special
     expected = [[index for index in row if index != special.pad] for row in imported.golden["ids"]]
@@ -40,6 +41,7 @@ def test_ids_are_those_of_the_reference(imported):
     assert [example["source"] for example in examples] == expected
 
 
+@pytest.mark.by_default("two-layers")
 def test_states_of_the_encoder_are_those_of_the_reference(imported):
     ids = jnp.asarray(imported.golden["ids"])
     states = imported.model.apply(imported.variables, ids, method="encode").states
@@ -49,6 +51,7 @@ def test_states_of_the_encoder_are_those_of_the_reference(imported):
     np.testing.assert_allclose(np.asarray(states)[is_text], expected[is_text], atol=1e-4, rtol=0)
 
 
+@pytest.mark.by_default("one-layer")
 def test_the_loss_of_hidden_tokens_is_that_of_the_reference(imported, monkeypatch):
     """With the masks of the reference, in place of ours."""
     golden = imported.golden.get("hidden")
@@ -74,6 +77,7 @@ def test_the_mask_is_that_of_the_vocabulary(imported):
     assert words[imported.run.config.model.mask] == "[MASK]"
 
 
+@pytest.mark.slow
 def test_a_head_that_is_missing_is_new(tmp_path, capsys):
     import_command([str(DATA / "two-layers"), str(tmp_path / "run")])
     output = capsys.readouterr().out
@@ -83,6 +87,7 @@ def test_a_head_that_is_missing_is_new(tmp_path, capsys):
     assert "no head" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_it_is_trained_further(tmp_path):
     """On one's own text, from the command line."""
     parent = import_model(DATA / "one-layer", tmp_path / "bert")

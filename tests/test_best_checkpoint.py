@@ -48,6 +48,7 @@ def test_stopping_the_log_the_checkpoints_and_the_report_agree(config, tmp_path,
     assert json.loads((run.path / "results.json").read_text())["checkpoint"] == 4
 
 
+@pytest.mark.slow
 def test_losses_of_earlier_versions_are_in_the_log(finished, tmp_path):
     run = Run(shutil.copytree(finished, tmp_path / "run"))
     steps, records = run.checkpoints.steps(), run.log.records("evaluation")

@@ -66,6 +66,7 @@ def decode(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
 # Captions
 
 
+@pytest.mark.slow
 def test_captions_of_files_and_arrays_are_the_same(captions: Run, pictures: Path) -> None:
     captioner = Captioner.load(captions.path, "last")
     files = [pictures / "0.png", str(pictures / "1.png")]
@@ -122,6 +123,7 @@ def test_attention_is_light() -> None:
 # Boxes
 
 
+@pytest.mark.slow
 def test_boxes_of_files_and_arrays_are_the_same(boxes: Run, pictures: Path) -> None:
     detector = Detector.load(boxes.path, "last")
     (small, large) = detector.detect([pictures / "0.png", pictures / "2.png"], threshold=0.0)
@@ -211,6 +213,7 @@ def test_the_loss_of_the_right_set_is_zero_in_any_order() -> None:
     assert float(twice["weighted_nll"][0]) == pytest.approx(4, abs=0.1)
 
 
+@pytest.mark.slow
 def test_a_picture_is_learned_without_duplicates() -> None:
     """Two equal objects side by side, and a picture without any."""
     model = DetectionTransformer(OPTIONS)
@@ -270,6 +273,7 @@ def test_options_of_text_are_refused_for_boxes(
     assert message in said
 
 
+@pytest.mark.by_default("boxes")
 @pytest.mark.parametrize("name", ["captions", "boxes"])
 def test_pictures_that_cannot_be_read_are_named(
     name: str, request: pytest.FixtureRequest, pictures: Path, tmp_path: Path, decode

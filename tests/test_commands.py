@@ -78,6 +78,7 @@ def command(monkeypatch, capfd):
     return call
 
 
+@pytest.mark.slow
 def test_a_pipe_is_not_read_twice(run_dir, command, tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "out").write_text("kept\n")
@@ -90,6 +91,7 @@ def test_a_pipe_is_not_read_twice(run_dir, command, tmp_path):
     assert (tmp_path / "out").read_text() == "kept\n"
 
 
+@pytest.mark.by_default("--output")
 @pytest.mark.parametrize("option", ["--output", "--explore"])
 def test_a_full_disk(run_dir, command, option):
     status, _, errors = command(decode_main, run_dir, option, "/dev/full", stdin=b"ein Haus\n")
@@ -113,6 +115,7 @@ def test_the_options_are_those_of_the_run_and_not_of_the_judge(run_dir, command,
     assert "--n-best 9: must be at least 1 and at most 2" in errors
 
 
+@pytest.mark.by_default("")
 @pytest.mark.parametrize(
     "text",
     ["ein Haus\n\nder See\n", "ein Haus\nohne Ende", "", "\n\n", "  \n日本語 🙂 e\u0301\n\u2028x\r\n"],
@@ -349,6 +352,7 @@ def test_the_scripts_at_the_top_run():
         assert ended.returncode == 0, ended.stderr
 
 
+@pytest.mark.slow
 def test_a_line_in_a_slow_pipe_is_answered_at_once(run_dir):
     """Before any other line, or the end of the input, has arrived."""
     process = subprocess.Popen(
@@ -366,6 +370,7 @@ def test_a_line_in_a_slow_pipe_is_answered_at_once(run_dir):
     assert process.returncode == 0, said
 
 
+@pytest.mark.slow
 def test_a_typed_line_is_answered_at_once(run_dir):
     """On a terminal: a hint, and nothing between the translations."""
     ours, theirs = pty.openpty()
@@ -403,6 +408,7 @@ def test_a_typed_line_is_answered_at_once(run_dir):
         assert answer
 
 
+@pytest.mark.slow
 def test_two_devices_translate_like_one(run_dir, command):
     """Full batches, whose rows are sharded, and a few sentences, whose rows cannot be."""
     for lines in (3, 80):

@@ -107,6 +107,7 @@ def test_a_read_only_home_costs_nothing_but_time() -> None:
     assert run(TRANSFORMER_CACHE="/proc/none")[0] == "None"
 
 
+@pytest.mark.slow
 def test_a_folder_asked_for_that_cannot_be_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     said, path, *_ = run(TRANSFORMER_COMPILED=str(tmp_path / "file"))

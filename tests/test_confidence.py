@@ -140,6 +140,7 @@ def test_separable_words_have_a_fit() -> None:
             Confidence.fitted(features, right)
 
 
+@pytest.mark.slow
 def test_what_is_learned_from_outputs() -> None:
     translator = small_translator()
     records = [(source, "") for source in SOURCES]
@@ -195,6 +196,7 @@ def test_no_file_no_confidence(tmp_path: Path) -> None:
 # The outputs
 
 
+@pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", ["transformer", "recurrent", "copying", "nonautoregressive"])
 def test_every_hypothesis_has_them(system: str) -> None:
     translator = small_translator(system)

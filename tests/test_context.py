@@ -173,6 +173,7 @@ def test_a_vocabulary_without_the_separator_is_refused(tmp_path):
 # --- Training
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_context_and_resumes(tmp_path):
     config = changed(small_config(tmp_path), steps=2, evaluate_every=2)
     data = dataclasses.replace(text_data(config), context=2, max_length=20, buckets=(20,))
@@ -227,12 +228,14 @@ def test_what_is_too_long_loses_its_oldest_context():
     assert model.source_tokens(f"red green blue <turn> {read}") == read.split()
 
 
+@pytest.mark.by_default("recurrent")
 @pytest.mark.parametrize("system", ["recurrent", "nonautoregressive", "copying", "fast-autoregressive"])
 def test_every_system_reads_context(system):
     model = translator(1, system)
     assert len(model.translate(model.in_context(LINES))) == len(LINES)
 
 
+@pytest.mark.slow
 def test_lines_are_read_after_those_before(run, tmp_path, monkeypatch, capfd):
     expected = Translator.load(run).translate(AFTER)
     lines, output = tmp_path / "in", tmp_path / "out"
@@ -283,6 +286,7 @@ def test_a_line_may_have_its_own_context(run, tmp_path, monkeypatch, capfd):
     assert "--history: this model reads each line after those before it" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_terms_of_a_glossary_are_those_of_the_sentence(run, tmp_path, monkeypatch, capfd):
     (tmp_path / "glossary").write_text("cat\tbird\n")
     (tmp_path / "in").write_text("cat\ndog\n")
@@ -393,6 +397,7 @@ def test_the_page_shows_the_context():
     assert re.search(r'"source": ?\["red", ?"[^"]*turn[^"]*", ?"cat"', page.html)
 
 
+@pytest.mark.slow
 def test_a_server_takes_the_context():
     service = Translations("small", translator(1), ALLOWED, Limits(), ("xx", "yy"), {})
     plain = Translations("plain", small_translator(), ALLOWED, Limits(), ("xx", "yy"), {})

@@ -96,6 +96,7 @@ def check_losses(folder: Path, name: str) -> None:
     assert losses[-1] < losses[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("kind", ["replicas-whole", "one-accumulated"])
 def test_layouts_and_slices_give_the_same_results(folder: Path, name: str, kind: str) -> None:
@@ -165,6 +166,7 @@ LINES = {
 }
 
 
+@pytest.mark.by_default("toy-matrices")
 @every_toy
 def test_trained_systems_decode(folder: Path, name: str) -> None:
     decoder = Decoder.load(folder / name / "one-whole")
@@ -199,6 +201,7 @@ def test_the_command_decodes_lines(folder: Path, name: str, tmp_path: Path) -> N
                 decode_lines(parse_decode([str(run_dir), "--input", str(lines), *option]))
 
 
+@pytest.mark.slow
 def test_texts_of_any_task_are_written_with_scores_and_alignments(folder: Path, tmp_path: Path) -> None:
     """Token scores add up to those of the search, also with two inputs, of which one is no sequence."""
     run_dir, lines, out = folder / "toy-frames" / "one-whole", tmp_path / "in", tmp_path / "out"

@@ -83,6 +83,7 @@ def test_the_loss_is_that_of_the_distribution():
     np.testing.assert_allclose(scores, (log_p * np.asarray(TARGET != PAD)).sum(axis=1), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_pointer_looks_at_words_only():
     weights = np.asarray(pointers(MODEL, variables(), {"source": SOURCE}, TARGET))
     np.testing.assert_allclose(weights.sum(axis=-1), 1, atol=1e-5)

@@ -163,6 +163,7 @@ def test_no_array_of_all_logits_exists(monkeypatch):
     assert program.memory_analysis().temp_size_in_bytes < targets.size * 1000 * 4 / 2
 
 
+@pytest.mark.slow
 def test_bfloat16_states_give_float32_sums_and_gradients_of_their_own_types():
     hidden, table, targets, weights = problem(3, 7)
     arguments = hidden.astype(jnp.bfloat16), table

@@ -69,6 +69,7 @@ def test_loss_is_the_sum_over_all_paths() -> None:
         }
 
 
+@pytest.mark.slow
 def test_loss_leaves_out_texts_without_a_path_and_does_not_depend_on_padding() -> None:
     targets = [(3, 4), (5, 5), (4,)]  # the second needs three positions, and has two
 
@@ -92,6 +93,7 @@ def test_loss_leaves_out_texts_without_a_path_and_does_not_depend_on_padding() -
     assert not gradient[1].any()
 
 
+@pytest.mark.slow
 def test_prefix_scores_sum_over_all_texts_that_begin_so() -> None:
     log_probs = drawn_log_probs(1)
     hook = CtcScores(0.4, SPECIAL)
@@ -119,6 +121,7 @@ def test_prefix_scores_sum_over_all_texts_that_begin_so() -> None:
         outputs = np.concatenate([outputs[:, ::-1], np.array(tokens)[..., None]], axis=2)
 
 
+@pytest.mark.slow
 def test_wide_vocabularies_are_scored_where_the_model_is_likely() -> None:
     logits = np.random.default_rng(3).standard_normal((1, 3, 90))
     inputs = {LOG_PROBS: log_probs_of(jnp.asarray(logits), SPECIAL), POSITIONS: jnp.array([3])}
@@ -162,6 +165,7 @@ def test_greedy_search_takes_the_best_path() -> None:
         assert tuple(t for t in found[row] if t != BLANK) == spelled(path)[:most]
 
 
+@pytest.mark.slow
 def test_forced_alignment_is_the_best_of_all_paths_that_spell_the_text() -> None:
     for seed in range(3):
         log_probs = drawn_log_probs(seed)

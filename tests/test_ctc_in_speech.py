@@ -74,6 +74,7 @@ def log_p_of(model, variables, source, target) -> tuple[jax.Array, jax.Array]:
     return forced_scores(model, variables, {"source": source}, target).log_p.sum(axis=1), ctc
 
 
+@pytest.mark.slow
 def test_both_losses_are_weighted_sums_over_rows() -> None:
     config = config_with(0.3)
     model, variables = model_of(config)
@@ -148,6 +149,7 @@ def write_recordings(folder) -> None:
         soundfile.write(folder / f"{name}.wav", wave, 16_000)
 
 
+@pytest.mark.slow
 def test_texts_are_aligned_with_recordings(tmp_path, monkeypatch, capsys) -> None:
     write_recordings(tmp_path)
     run = run_with(tmp_path, 0.3)
@@ -193,6 +195,7 @@ def test_texts_are_aligned_with_recordings(tmp_path, monkeypatch, capsys) -> Non
     assert "--input is missing" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_times_of_words_come_from_ctc_also_without_a_decoder(tmp_path) -> None:
     write_recordings(tmp_path)
     transcriber = Transcriber.load(run_with(tmp_path, 1.0).path)
@@ -248,6 +251,7 @@ def test_other_systems_refuse_the_weight() -> None:
         system.check_search(task, changed_search(task.config.decoding, {"ctc_weight": 0.3}))
 
 
+@pytest.mark.slow
 def test_texts_that_are_too_long_for_their_recordings_are_counted() -> None:
     def corpus(*texts: str) -> Corpus:
         records = [Recording("a", np.zeros((9, 6), np.float32), text) for text in texts]  # three positions

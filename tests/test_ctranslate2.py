@@ -33,6 +33,7 @@ def imported(request, tmp_path_factory):
     return SimpleNamespace(folder=folder, golden=golden, translator=Translator.load(run_dir))
 
 
+@pytest.mark.by_default("plain")
 def test_n_best_is_that_of_ctranslate2(imported):
     found = imported.translator.search([joined(item["source"]) for item in imported.golden], **SEARCH)
     for outputs, item in zip(found, imported.golden, strict=True):
@@ -54,6 +55,7 @@ def edit(path, **changes):
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
+@pytest.mark.slow
 def test_the_unknown_word_may_be_left_out_of_the_list_and_lists_may_be_plain(tmp_path):
     """As older versions wrote them, and with a byte order mark, as some editors do."""
     folder = copied("plain", tmp_path)
@@ -72,6 +74,7 @@ def test_the_unknown_word_may_be_left_out_of_the_list_and_lists_may_be_plain(tmp
     np.testing.assert_array_equal(here.score(["a b"], ["A"]), there.score(["a b"], ["A"]))
 
 
+@pytest.mark.slow
 def test_what_a_source_does_not_end_with_changes_nothing(tmp_path):
     """The </s> that every source here has is not attended to."""
     run = import_model(DATA / "plain", tmp_path / "run")

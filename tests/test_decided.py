@@ -82,6 +82,7 @@ def test_bfloat16_is_refused_where_it_is_not_supported(kind):
         kind(dtype="bfloat16")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_elsewhere_keeps_what_it_has_decided(tmp_path, monkeypatch):
     """It begins on an accelerator and ends on a CPU, like one that is on an accelerator all the time."""
     config = small_config(tmp_path)

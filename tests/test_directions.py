@@ -121,6 +121,7 @@ def test_a_file_with_columns_names_the_languages(tmp_path):
     assert [record.source for record in splits["validation"]] == ["a", "b", "c", "d"]
 
 
+@pytest.mark.slow
 def test_the_built_in_corpus_has_both_directions(tmp_path):
     data = DataConfig(directions=("en:de", "de:en"), built_in_size=20, cache_dir=tmp_path)
     records = list(open_corpus(data).splits["train"])
@@ -260,6 +261,7 @@ def test_batches_have_all_directions_and_their_codes(tmp_path, sampling, by):
             assert target.decode(batch["target"][row]) == pair.target
 
 
+@pytest.mark.slow
 def test_a_run_with_a_temperature_resumes_bit_for_bit(tmp_path):
     config = config_of(tmp_path, temperature=3.0)
     write(tmp_path, "train", 20, 9, ["back"])  # another number of pairs in each direction
@@ -282,6 +284,7 @@ def test_a_run_with_a_temperature_resumes_bit_for_bit(tmp_path):
         train(other, whole, watch=quiet())
 
 
+@pytest.mark.slow
 def test_one_model_learns_two_directions(learned, translator):
     report = (learned / "report.html").read_text()
     assert report.count("x to back") > 3  # in the table of scores, and a line of a chart
@@ -315,6 +318,7 @@ def test_a_batch_of_all_directions_decodes_as_each_alone(translator):
     assert len(translator._services) == 1
 
 
+@pytest.mark.slow
 def test_languages_share_their_programs(learned, caplog):
     translator = Translator.load(learned)
     translator.warm_up()
@@ -330,6 +334,7 @@ def decoded(capfd, *words):
         return decode_main(), *capfd.readouterr()
 
 
+@pytest.mark.slow
 def test_lines_name_their_languages(learned, tmp_path, capfd):
     columns, objects = tmp_path / "lines.tsv", tmp_path / "lines.jsonl"
     columns.write_text("red dog\t\t\tx\tback\nred dog\t\t\t\tsame\nred cat runs\truns\t\t\tback\n")
@@ -428,6 +433,7 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capfd):
 # Imported models
 
 
+@pytest.mark.slow
 def test_an_imported_model_is_tuned_in_two_directions(tmp_path):
     parent = tmp_path / "nllb"
     import_model(PRETRAINED / "nllb", parent)

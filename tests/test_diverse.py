@@ -44,6 +44,7 @@ def slow_diverse(ask: NextLogP, size: int, groups: int, strength: float, penalty
     return finished
 
 
+@pytest.mark.by_default("0.7-4-2")
 @pytest.mark.parametrize(("size", "groups"), [(4, 2), (4, 4), (6, 2)])
 @pytest.mark.parametrize("strength", [0.0, 0.7, 5.0])
 def test_diverse_beam_search_equals_the_slow_one(size: int, groups: int, strength: float) -> None:
@@ -60,6 +61,7 @@ def test_diverse_beam_search_equals_the_slow_one(size: int, groups: int, strengt
         assert sorted(tokens for _, tokens in ours) == sorted(tokens for _, tokens in wanted)
 
 
+@pytest.mark.slow
 def test_groups_say_different_things() -> None:
     translator, sources = small_translator(), ["red green blue", "cat dog"]
     options = {"beam_size": 4, "extra_length": 3}
@@ -79,6 +81,7 @@ def test_what_several_groups_find_is_listed_once() -> None:
         assert [each.score for each in several] == sorted((each.score for each in several), reverse=True)
 
 
+@pytest.mark.slow
 def test_chrf_of_all_pairs_is_sacrebleus() -> None:
     rng = random.Random(0)
     words = ["red", "green", "blau", "Größe", "a", "ababab", "日本", "über-all", ",", "aa", "aaaa"]
@@ -97,6 +100,7 @@ def test_chrf_of_all_pairs_is_sacrebleus() -> None:
     assert expected_chrf(["ab", "ab", "zz"]).tolist() == [50, 50, 0]
 
 
+@pytest.mark.by_default("beam")
 @pytest.mark.parametrize("candidates", ["sample", "beam"])
 def test_minimum_bayes_risk_chooses_by_expected_chrf(candidates: str) -> None:
     translator, sources = small_translator(), ["red green blue", "cat dog", "", "sings"]

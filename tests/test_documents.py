@@ -53,6 +53,7 @@ def html(markdown):
     return " ".join(re.sub(r"\s+", " ", parser.render(markdown)).split())
 
 
+@pytest.mark.by_default("index")
 @pytest.mark.parametrize("page", mostly_slow(PAGES, ["documents", "index", "serve", "tagging"]))
 def test_a_page_that_is_translated_to_itself_reads_as_before(page):
     """The oracle is the HTML that the parser's own renderer makes of both."""
@@ -67,6 +68,7 @@ def tags(markdown):
     return sorted(re.findall(r"<code.*?</code>|<[^>]*>", shown, re.DOTALL))
 
 
+@pytest.mark.by_default("index")
 @pytest.mark.parametrize("page", mostly_slow(PAGES, ["documents", "index", "serve", "tagging"]))
 def test_tags_and_code_survive_another_order_of_words(page):
     text = (DOCS / f"{page}.md").read_text(encoding="utf-8")

@@ -46,6 +46,7 @@ def test_dropout_scales_what_it_keeps():
 KINDS = ("dropout", "attention_dropout", "activation_dropout")
 
 
+@pytest.mark.by_default("activation_dropout")
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropout_depends_on_the_key_alone(tiny, random_variables, kind):
     model = Transformer(tiny(num_layers=1, **{kind: 0.3}))

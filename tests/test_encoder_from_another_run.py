@@ -75,6 +75,7 @@ def assert_started(run: Run, parent: Run) -> None:
         np.testing.assert_allclose(ours.states, theirs.states, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_encoder_is_that_of_the_run(encoder, config, tmp_path):
     run = begun(config, encoder, tmp_path)
     assert_started(run, encoder)
@@ -86,6 +87,7 @@ def test_the_encoder_is_that_of_the_run(encoder, config, tmp_path):
     assert run.config.training.init_encoder_from == encoder.path
 
 
+@pytest.mark.slow
 def test_a_narrower_decoder_has_a_bridge(encoder, config, tmp_path):
     run = begun(replace(config, model=replace(config.model, d_model=8)), encoder, tmp_path)
     assert run.config.model.encoder_stack.d_model == 16
@@ -118,6 +120,7 @@ def test_one_vocabulary_for_both(encoder, config, tmp_path):
     assert source.content() == target.content() == encoder.task.tokenizer.content()
 
 
+@pytest.mark.slow
 def test_bert_with_a_vocabulary_of_the_target(bert, config, tmp_path):
     """Whose special ids are BERT's. Outputs do not begin with [CLS]."""
     run = begun(config, bert, tmp_path)
@@ -153,6 +156,7 @@ def test_the_encoder_of_a_translation_model(encoder, config, tmp_path):
     assert_started(second, encoder)
 
 
+@pytest.mark.slow
 def test_it_learns_and_resumes_without_the_other_run(encoder, config, tmp_path):
     (tmp_path / "other").symlink_to(encoder.path)
     begins = changed(config, init_encoder_from=tmp_path / "other")
@@ -168,6 +172,7 @@ def test_it_learns_and_resumes_without_the_other_run(encoder, config, tmp_path):
         train(replace(begins, model=replace(begins.model, d_ff=99)), whole, watch=quiet())
 
 
+@pytest.mark.slow
 def test_a_frozen_encoder_stays_that_of_the_run(encoder, config, tmp_path):
     """And one with a rate of its own moves less."""
     start = changed(config, init_encoder_from=encoder.path, steps=4)
@@ -197,6 +202,7 @@ def command(*words: object) -> int:
         return train_main()
 
 
+@pytest.mark.slow
 def test_the_command(bert, config, tmp_path, capfd):
     """The decoder is the preset's, with a vocabulary of its own; a run that exists is resumed."""
     text = ["--data.train-source", config.data.train_source, "--data.train-target", config.data.train_target]
@@ -219,6 +225,7 @@ def test_the_command(bert, config, tmp_path, capfd):
     assert "--init-from and --init-encoder-from both say" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_has_no_such_encoder_is_refused(encoder, config, tmp_path):
     start = replace(config.training, init_encoder_from=encoder.path)
     for name, message in (

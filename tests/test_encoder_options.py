@@ -49,6 +49,7 @@ OF_ENCODER = {
 OTHER = {name: value for name, value in OF_ENCODER.items() if name not in ("mechanism", "d_model")}
 
 
+@pytest.mark.by_default("of the same width")
 @pytest.mark.parametrize("given", [OF_ENCODER, OTHER], ids=["all", "of the same width"])
 def test_the_encoder_is_that_of_one_model_and_the_decoder_that_of_another(tiny, random_variables, given):
     like_decoder = tiny(share_embeddings="target", num_layers=2, decoder_layers=1)

@@ -38,6 +38,7 @@ def mean_of(members: list[Translator], weights: list[float], mean: str, source: 
     return ask
 
 
+@pytest.mark.by_default("kinds0-probabilities")
 @pytest.mark.parametrize(("kinds", "mean"), combinations(MIXED, ["probabilities", "logarithms"]))
 def test_the_search_finds_what_a_slow_one_finds(kinds: list[tuple[str, int]], mean: Any) -> None:
     members = [small_translator(system, seed=seed) for system, seed in kinds]
@@ -51,6 +52,7 @@ def test_the_search_finds_what_a_slow_one_finds(kinds: list[tuple[str, int]], me
         np.testing.assert_allclose([each.score for each in several], [s for s, _ in wanted], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_it_is_used_as_a_translator() -> None:
     members = [small_translator(seed=5), small_translator("recurrent", seed=7)]
     ensemble = Translator.together(members)
@@ -71,6 +73,7 @@ def test_it_is_used_as_a_translator() -> None:
     assert ensemble.fingerprint() != Translator.together(members, [1.0, 2.0]).fingerprint()
 
 
+@pytest.mark.slow
 def test_from_runs_and_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     runs = [stored(small_translator(seed=seed), tmp_path / str(seed)) for seed in (5, 6)]
     loaded = Translator.load(runs, weights=[1.0, 3.0], mean="logarithms")

@@ -76,6 +76,7 @@ def test_every_kind_of_plan(config, batching, monkeypatch, tmp_path):
     assert used.training == stored.training
 
 
+@pytest.mark.slow
 def test_epochs_are_as_many_steps_and_resume(config, tmp_path):
     by_epochs = train(changed(config, epochs=0.5), tmp_path / "epochs", watch=quiet())
     steps = Run(by_epochs).config.training.steps

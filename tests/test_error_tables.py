@@ -176,6 +176,7 @@ def test_speakers_of_a_manifest(manifest, tmp_path):
         open_recordings(dataclasses.replace(data, train=without))
 
 
+@pytest.mark.slow
 def test_the_report_of_a_run_and_decode_name_speakers(manifest, tmp_path, monkeypatch, capsys):
     """Seven seconds: nothing else trains on recordings with speakers."""
     config = speech_config(tmp_path, "one")

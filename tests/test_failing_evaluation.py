@@ -23,6 +23,7 @@ from transformer.training.loop.train import train
 ERRORS = [UserError("this needs jiwer"), MemoryError("out of memory")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", mostly_slow(ERRORS, ERRORS[1:]))
 def test_the_step_is_saved_before_the_error(config, finished, tmp_path, monkeypatch, error):
     def fail(self, *_):

@@ -27,6 +27,7 @@ def rates(run: Run) -> list[float]:
     return [record["learning_rate"] for record in run.log.records("training")]
 
 
+@pytest.mark.slow
 def test_a_rate_that_falls_each_epoch(config, tmp_path):
     """The run stores how long an epoch is, and resumes without being told."""
     given = optimized(config, schedule="exponential", peak=1e-2, warmup_steps=1)
@@ -79,6 +80,7 @@ def test_updates_are_scaled():
     assert scale_of(optax.adam(1.0).init({})) == 1
 
 
+@pytest.mark.slow
 def test_a_run_whose_rate_falls_resumes_bit_for_bit(config, tmp_path):
     """The first evaluation is the best one: with this rate nothing is learned."""
     given = optimized(config, schedule="plateau", peak=3.0, warmup_steps=1, decay=0.1, decay_patience=1)

@@ -151,6 +151,7 @@ def numpy_logits(p, source, given, options):
     return np.stack(found)
 
 
+@pytest.mark.by_default("FAT, hybrid, frequent")
 @every
 def test_the_equations_in_numpy(name):
     _, variables = built(name)
@@ -162,6 +163,7 @@ def test_the_equations_in_numpy(name):
         np.testing.assert_allclose(found[row], expected, atol=5e-5)
 
 
+@pytest.mark.by_default("FAT, left to right")
 @every
 def test_step_by_step_is_teacher_forcing(name):
     model, variables = built(name)
@@ -173,6 +175,7 @@ def test_step_by_step_is_teacher_forcing(name):
         np.testing.assert_allclose(logits[:, 0], run(name)[:, time], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_what_is_not_in_the_source_is_not_read():
     """Neither the word itself nor the source: a step gets zeros in its place."""
     ordinary, hybrid = "FAT", "FAT, hybrid"

@@ -117,6 +117,7 @@ except UserError as error:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_costs_no_earlier_checkpoint(config, tmp_path):
     run_dir = tmp_path / "run"
     ended = subprocess.run(
@@ -149,6 +150,7 @@ def test_a_run_that_cannot_be_written_to_is_not_gone_on_with(finished, tmp_path)
         pass
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(config, tmp_path):
     program = (
         "import sys, time; from transformer.cli.train import train_main\n"

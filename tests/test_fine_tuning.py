@@ -69,6 +69,7 @@ def assert_same(some, others):
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.slow
 def test_it_begins_where_the_parent_stands(parent, config, tmp_path):
     still = replace(config.training, steps=1, evaluate_every=1)
     train(
@@ -81,6 +82,7 @@ def test_it_begins_where_the_parent_stands(parent, config, tmp_path):
     assert begun.task.content() == parent.task.content()
 
 
+@pytest.mark.slow
 def test_it_gets_better_and_goes_on_without_the_parent(config, tmp_path):
     import_model(Path(__file__).parent / "data/marian", tmp_path / "parent")
     config = replace(config, training=replace(config.training, init_from=tmp_path / "parent"))

@@ -56,6 +56,7 @@ CASES = {
 }
 
 
+@pytest.mark.by_default("packed, other keys, padding-5")
 @pytest.mark.parametrize("values", [WIDTH, 5])
 @pytest.mark.parametrize("case", CASES)
 def test_contexts_and_gradients_are_those_of_the_einsums(case, values, monkeypatch):
@@ -85,6 +86,7 @@ def test_what_does_not_fit():
     assert not flash.fits(128, 128, Mask(pairs=jnp.ones((1, 128, 128), bool)))
 
 
+@pytest.mark.by_default("shape3")
 @pytest.mark.parametrize("shape", [(2, 3, 4), (6,), (5, 2), (3, 5)])
 def test_accelerators_drop_the_same_elements(shape):
     expected = keep_mask(KEY, 0.4, shape)
@@ -134,6 +136,7 @@ for heads in (2, 1):  # which two devices divide, or not
 """
 
 
+@pytest.mark.slow
 def test_heads_on_a_mesh():
     tests = Path(__file__).parent
     environment = {

@@ -37,6 +37,7 @@ def test_a_tool_gets_every_record(config, tmp_path):
     assert {each["kind"] for each in records} == {"training", "evaluation"}
 
 
+@pytest.mark.slow
 def test_a_tool_that_fails_costs_nothing(config, tmp_path, caplog):
     def fail(record):
         raise ConnectionError("no route to host")
@@ -47,6 +48,7 @@ def test_a_tool_that_fails_costs_nothing(config, tmp_path, caplog):
     assert [each.message for each in caplog.records] == ["tracking ends: ConnectionError: no route to host"]
 
 
+@pytest.mark.slow
 def test_a_trace_of_two_steps(config, tmp_path):
     train(config, tmp_path / "run", watch=quiet(), profile=2)
     (trace,) = (tmp_path / "run" / "profile").rglob("*.trace.json.gz")
@@ -99,6 +101,7 @@ def test_adafactor_is_that_of_its_paper(config):
     assert sum(x.size for x in jax.tree.leaves(state)) < 128 + 160 + 10
 
 
+@pytest.mark.slow
 def test_adafactor_resumes_bit_for_bit(config, tmp_path):
     config = dataclasses.replace(
         config, optimizer=dataclasses.replace(config.optimizer, algorithm="adafactor")

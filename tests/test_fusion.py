@@ -59,6 +59,7 @@ def all_of(ask):
     return {each: sum(rows[each[:at]][token] for at, token in enumerate(each)) for each in outputs}
 
 
+@pytest.mark.by_default("0.7-80")
 @pytest.mark.parametrize(("weight", "beams"), [(1.5, 3), (0.7, 80)])
 def test_the_search_is_that_of_both_models(weight, beams):
     """A small beam is that of the slow reference; one for all outputs has them in order."""
@@ -103,6 +104,7 @@ def as_lists(outputs):
     return [[each.to_dict() for each in several] for several in outputs]
 
 
+@pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", ["transformer", "copying"])
 def test_a_translator_with_a_language_model(system, arpa):
     translator = small_translator(system)

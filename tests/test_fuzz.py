@@ -160,6 +160,7 @@ def test_any_bytes(run_dir: Path, content: bytes) -> None:
         assert out.count("\n") == content.count(b"\n") + (not content.endswith(b"\n") and bool(content))
 
 
+@pytest.mark.slow
 def test_a_line_of_a_megabyte(run_dir: Path) -> None:
     for word in ("red ", "x", "\0"):
         content = (word * 2**20)[: 2**20].encode() + b"\nred cat\n"
@@ -182,6 +183,7 @@ def test_a_run_directory_with_anything_in_it(
     shutil.rmtree(path.parent)
 
 
+@pytest.mark.slow
 @late_callbacks
 @fuzz
 @given(chance=CHANCE, values=VALUES)
@@ -222,6 +224,7 @@ def test_a_run_directory_that_is_continued(
     )  # a checkpoint that could not be written may still be written to
 
 
+@pytest.mark.slow
 @late_callbacks
 @fuzz
 @given(chance=CHANCE, values=VALUES)

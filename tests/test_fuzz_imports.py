@@ -50,6 +50,7 @@ def copied(name: str, model: Path) -> tuple[str | None, ...]:
     return ("en",) if name == "whisper" else tuple(languages)
 
 
+@pytest.mark.by_default("marian")
 @pytest.mark.parametrize("name", mostly_slow([*sorted(FOLDERS), *OWN], ONE_OF_A_KIND))
 @fuzz
 @given(chance=CHANCE, values=VALUES)

@@ -51,6 +51,7 @@ def forgetful(tmp_path_factory):
     return trained("shakespeare", tmp_path_factory.mktemp("forgetful"), 10)
 
 
+@pytest.mark.slow
 def test_pieces_join_to_what_is_generated(generator):
     for options in (
         {"seed": 5},
@@ -64,6 +65,7 @@ def test_pieces_join_to_what_is_generated(generator):
         assert len(pieces) > 5
 
 
+@pytest.mark.slow
 def test_text_does_not_depend_on_what_else_is_generated(generator):
     prompts = ["1 and 2", "", "9 and 10 make 19.\n", "make 7"]
     together = generator.generate(prompts, seed=3)
@@ -86,6 +88,7 @@ def test_stop_strings_end_a_text_and_are_not_shown(generator):
         assert "".join(generator.pieces("1 and", seed=2, until=["never", stop])) == expected
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_search_and_of_the_evaluation(generator, forgetful):
     for each in (generator, forgetful):
         check_scores(each)
@@ -153,6 +156,7 @@ COMMANDS = {
 }
 
 
+@pytest.mark.by_default("memory-stream")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_prompts_in_and_texts_out(generator, capsys, monkeypatch, tmp_path, name):
     options, lines = COMMANDS[name]
@@ -170,6 +174,7 @@ def test_prompts_in_and_texts_out(generator, capsys, monkeypatch, tmp_path, name
         assert [each[0]["text"] for each in outputs] == generator.generate(["1 and", "2 and"])
 
 
+@pytest.mark.slow
 def test_a_page_of_what_follows(generator, capsys, monkeypatch, tmp_path):
     run, page = generator.origin.partition(",")[0], tmp_path / "page.html"
     (tmp_path / "in").write_text("1 and\n\n")
@@ -240,6 +245,7 @@ def test_an_unknown_character_is_named_with_its_line(generator):
         generator.decode(["1", "é"])
 
 
+@pytest.mark.slow
 def test_forbidden_phrases_are_not_written(generator):
     free = generator.generate(["1 and", "2 and"], method="greedy")
     assert any("and" in text for text in free)
@@ -264,6 +270,7 @@ def test_a_run_resumes_with_its_own_options(generator, capsys, monkeypatch, tmp_
     assert "the training data has changed" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_fine_tuning_takes_the_network_of_the_run(generator, capsys, monkeypatch, tmp_path):
     run, text = generator.origin.partition(",")[0], tmp_path / "text"
     text.write_text(TEXT.replace("make", "and"))

@@ -137,6 +137,7 @@ def test_vocabularies_made_here_keep_their_codes(kind, tmp_path):
 # --- parameters ---
 
 
+@pytest.mark.slow
 def test_rows_of_added_words_are_means():
     """As a loop computes them, whichever axis has the vocabulary; all other rows keep their bits."""
     random = np.random.default_rng(2)
@@ -168,6 +169,7 @@ def test_rows_of_added_words_are_means():
                 np.testing.assert_allclose(row, sum(before[i] for i in ids) / len(ids), rtol=1e-6)
 
 
+@pytest.mark.by_default("all-tagging")
 @pytest.mark.parametrize("name", sorted(REGISTRY.keys() - {"detection"}))  # it counts classes, not words
 @pytest.mark.parametrize("shared", ["all", "none"])
 def test_each_axis_of_the_vocabulary_is_declared(name, shared):
@@ -239,6 +241,7 @@ def still(config):
     return dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, peak=0.0))
 
 
+@pytest.mark.slow
 def test_before_training_old_words_have_the_logits_that_they_had(folder, config, base, text, tmp_path):
     train(still(growing(config, base, folder, text)), tmp_path / "run", watch=quiet())
     run = Run(tmp_path / "run")
@@ -268,6 +271,7 @@ def test_it_learns_the_words(folder, config, base, text, tmp_path):
     assert "violet" in Translator.load(tmp_path / "run").translate("violet violet violet")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", mostly_slow(["all", "frozen", "adapter"], ["adapter"]))
 def test_stop_and_resume_without_the_file(what, folder, config, base, text, tmp_path):
     shutil.copy(folder / "words.txt", tmp_path)
@@ -286,6 +290,7 @@ def test_stop_and_resume_without_the_file(what, folder, config, base, text, tmp_
     assert same(tmp_path / "whole", tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["frozen", "adapter"])
 def test_only_new_rows_of_a_frozen_table_are_trained(what, folder, config, base, text, tmp_path):
     options = {"adapter": 2} if what == "adapter" else {"freeze": ("*",)}
@@ -308,6 +313,7 @@ def test_only_new_rows_of_a_frozen_table_are_trained(what, folder, config, base,
     assert run.config.adapter.base_hash is not None
 
 
+@pytest.mark.slow
 def test_a_grown_model_grows_again(folder, config, base, text, tmp_path):
     train(still(growing(config, base, folder, text)), tmp_path / "first", watch=quiet())
     (tmp_path / "words.txt").write_text("wombat\n")
@@ -322,6 +328,7 @@ def test_a_grown_model_grows_again(folder, config, base, text, tmp_path):
 # --- imported models ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(["nllb", "mbart", "t5", "bart"], ["nllb", "t5"]))
 def test_an_export_carries_words_and_languages(name, tmp_path):
     """It is imported again as the same model, with the same ids."""
@@ -439,6 +446,7 @@ def test_separate_vocabularies_are_refused(folder, config, text, tmp_path):
         train(grown, tmp_path / "run", watch=quiet())
 
 
+@pytest.mark.slow
 def test_words_of_a_file(tmp_path):
     (tmp_path / "words.txt").write_bytes("\ufeffBlorb\r\ncaféx".encode())
     assert read_words(tmp_path / "words.txt") == ["Blorb", "caféx"]

@@ -260,6 +260,7 @@ def test_commands_are_called_by_names_that_work_here(monkeypatch, tmp_path):
     assert 'transformer = "transformer.cli.main:main"' in scripts
 
 
+@pytest.mark.slow
 def test_printed_commands_run_outside_the_repository(tmp_path, monkeypatch, capfd):
     """From the end of a training to the command that it prints."""
     for name, line in {"en": "a dog\n", "de": "ein Hund\n"}.items():

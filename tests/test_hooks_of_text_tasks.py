@@ -62,6 +62,7 @@ def is_tree(tokens, words):
     return list(tree.words()) == [TARGET[word] for word in words]
 
 
+@pytest.mark.by_default("source3-7")
 @pytest.mark.parametrize(
     ("source", "limit"),
     [
@@ -100,6 +101,7 @@ def has_kinds(tree, kinds, chain=1):
     return tree.label in kinds.phrases and all(map(has_kinds, tree.children, [kinds] * 9, lengths))
 
 
+@pytest.mark.by_default("source1-8-kinds1")
 @pytest.mark.parametrize(
     ("source", "limit", "kinds"),
     [
@@ -176,6 +178,7 @@ def searched(hook, limit):
     return search(MODEL, random_variables(MODEL, 2), inputs, jnp.arange(len(SOURCES)), options)
 
 
+@pytest.mark.by_default("6")
 @pytest.mark.parametrize("extra", [3, 6])
 def test_a_beam_search_finds_trees_only(extra):
     """The limit counts the source's tokens, so there is room for any number of brackets or for few."""
@@ -222,6 +225,7 @@ def outputs_left_by_any(hook, tokens, limit):
     return outputs
 
 
+@pytest.mark.slow
 def test_a_beam_search_repeats_no_label():
     hook = EachOnce(OTHERS, SIZE)
     found = searched(hook, 6)

@@ -139,6 +139,7 @@ def test_two_processes_without_a_shared_disk(config: Config, tmp_path: Path) -> 
     assert one.log.records("evaluation")[-1]["step"] == two.log.records("evaluation")[-1]["step"] == 12
 
 
+@pytest.mark.slow
 def test_if_one_is_asked_to_stop_all_do_at_the_same_step(config: Config, tmp_path: Path) -> None:
     endless = replace(config.training, steps=1_000_000, evaluate_every=1_000_000, log_every=1)
     endless = replace(config, training=endless)
@@ -204,6 +205,7 @@ def test_twenty_losses_at_random_moments(config: Config, tmp_path: Path) -> None
     assert Run(tmp_path / "run").checkpoints.steps()[-1] == reached[-1] + 4
 
 
+@pytest.mark.slow
 def test_two_processes_translate_like_one(tmp_path: Path) -> None:
     translator = small_translator()
     run_dir = stored(translator, tmp_path / "run")

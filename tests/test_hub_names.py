@@ -30,6 +30,7 @@ def fake(monkeypatch, download):
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=download))
 
 
+@pytest.mark.slow
 def test_a_name_is_read_from_the_cache_without_a_network(tmp_path):
     """The library itself, offline. The commit of the branch is written into the run."""
     pytest.importorskip("huggingface_hub")

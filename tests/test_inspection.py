@@ -30,6 +30,7 @@ def translator() -> Translator:
     return small_translator()
 
 
+@pytest.mark.slow
 def test_the_mean_of_cross_attention_is_the_alignment(translator: Translator) -> None:
     for source in SOURCES:
         (found,) = translator.search([source], alignments=True)
@@ -85,6 +86,7 @@ def test_a_mean_is_over_what_was_not_chosen(translator: Translator) -> None:
         attention.weights("self")  # type: ignore[arg-type]
 
 
+@pytest.mark.by_default("options0")
 @pytest.mark.parametrize(
     "options",
     [
@@ -120,6 +122,7 @@ def test_the_tree_keeps_what_was_pruned_and_why(translator: Translator) -> None:
         assert sum(candidate.fate == "live" for candidate in weighed) <= tree.beam_size
 
 
+@pytest.mark.slow
 def test_the_tree_says_what_terms_did(translator: Translator) -> None:
     options: dict[str, Any] = {"prefix": "gr", "terms": ["cat dog", "red"], "extra_length": 9}
     tree = search_tree(translator, SOURCES[1], **options)
@@ -156,6 +159,7 @@ def test_the_tree_says_what_terms_did(translator: Translator) -> None:
     assert '"tree":null' in explore(translator, SOURCES[1:2], beam_size=4, groups=2).html
 
 
+@pytest.mark.slow
 def test_a_model_that_copies_has_a_tree_and_attention_too() -> None:
     copying = small_translator("copying")
     gate = copying.variables["params"]["gate"]
@@ -303,6 +307,7 @@ def test_the_input_is_not_overwritten(
     assert (tmp_path / "in").read_text() == "red cat\n"
 
 
+@pytest.mark.slow
 def test_json_lines_are_what_they_were(
     run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

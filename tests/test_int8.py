@@ -42,6 +42,7 @@ def test_products_are_those_of_the_integers(batch, time):
 TRANSLATES = [name for name in REGISTRY if issubclass(find_system(name).task, Translation)]
 
 
+@pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", [name for name in TRANSLATES if name != "convolutional"])
 def test_a_rounded_model_says_nearly_the_same(system, tmp_path):
     exact = small_translator(system)

@@ -160,6 +160,7 @@ def test_orders_go_with_sampled_subwords(folder):
     assert any(labels != records[text] for text, labels in epoch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["sorted", "sampled"])
 def test_a_resumed_run_has_the_same_orders(folder, tmp_path, order):
     """Bit for bit, with an interruption in the middle of an epoch."""

@@ -109,6 +109,7 @@ def test_tables_are_stored_and_shown(tmp_path):
         assert read_exhibits(tmp_path, OVERVIEW) == (0, [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["labels", "label-sets"])
 def test_the_report_has_tables_of_the_test(tmp_path, task):
     write(tmp_path)
@@ -126,6 +127,7 @@ def test_the_report_has_tables_of_the_test(tmp_path, task):
         assert sum(int(cell or 0) for row in table["rows"] for cell in row[1:]) == 12
 
 
+@pytest.mark.slow
 def test_the_report_of_a_tagger_has_them_too(tmp_path):
     run = Run(train(tagged_config(tmp_path, "one"), tmp_path / "run", watch=quiet()))
     _, (exhibit,) = read_exhibits(run.path, OVERVIEW)

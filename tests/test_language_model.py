@@ -50,6 +50,7 @@ def in_segments(model, variables, ids, memory, segment):
     return jnp.concatenate(found, axis=1), past
 
 
+@pytest.mark.by_default("kind13-3")
 @pytest.mark.parametrize(
     ("kind", "segment"), combinations([*itertools.product(SCHEMES, ("pre", "post"))], [1, 3, 4])
 )
@@ -140,6 +141,7 @@ def test_the_past_of_the_objective_has_no_gradient_and_the_size_of_the_memory():
     assert float(loss.metrics["word_nll"][1]) == pytest.approx(15 / 4)
 
 
+@pytest.mark.by_default("sinusoidal-0")
 @pytest.mark.parametrize(
     ("positions", "memory"), [*combinations(SCHEMES, (0, 2)), ("sinusoidal", 0), ("learned", 0)]
 )

@@ -73,6 +73,7 @@ def test_presets_of_the_paper_name_their_languages():
     )
 
 
+@pytest.mark.by_default("options1-expected1")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [

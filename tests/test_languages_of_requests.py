@@ -58,6 +58,7 @@ def assert_equal(results, expected):
         np.testing.assert_allclose([x.score for x in hypotheses], scores, atol=1e-5)
 
 
+@pytest.mark.by_default("mbart")
 @pytest.mark.parametrize("name", ["nllb", "mbart"])
 def test_every_direction_is_that_of_the_reference(tmp_path, name):
     """n-best lists of transformers for all pairs of languages (tests/make_languages_golden.py)."""
@@ -78,6 +79,7 @@ def test_every_direction_is_that_of_the_reference(tmp_path, name):
     assert compared >= 12
 
 
+@pytest.mark.by_default("True")
 @pytest.mark.parametrize("int8", [False, True])
 def test_requests_of_all_directions_join_one_search(runs, int8):
     """Requests of other languages that are searched at the same time change nothing."""
@@ -99,6 +101,7 @@ def test_the_import_says_how_languages_are_chosen(tmp_path, capsys):
     assert said.rstrip().endswith("--source-language eng_Latn --target-language deu_Latn")
 
 
+@pytest.mark.by_default("pair1")
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_request_is_translated_as_by_a_run_for_its_languages(runs, translator, pair):
     own = Translator.load(runs / "-".join(pair))
@@ -138,6 +141,7 @@ def test_scores_agree_with_those_of_the_search(translator):
             assert of_tokens == pytest.approx(hypothesis.log_probability, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_another_first_token_than_the_code_is_scored(translator):
     """Only the code is free: what begins with another token has the probability of that."""
     english, german = (translator.tokenizers[0].codes[code] for code in PAIRS[0])
@@ -153,6 +157,7 @@ def test_another_first_token_than_the_code_is_scored(translator):
         assert score == pytest.approx(expected, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_what_steers_a_search_comes_after_the_code_of_the_request(translator):
     for pair in PAIRS[:2]:
         ((best, *_),) = translator.search(["a dog"], prefixes=["ein hu"], **SMALL, **named(pair))
@@ -163,6 +168,7 @@ def test_what_steers_a_search_comes_after_the_code_of_the_request(translator):
         assert "hund" in best.text
 
 
+@pytest.mark.slow
 def test_alignments_and_pictures_have_the_codes_as_positions(translator):
     pair = PAIRS[0]
     in_pair = translator.between(*pair)
@@ -175,6 +181,7 @@ def test_alignments_and_pictures_have_the_codes_as_positions(translator):
     assert tree.candidates[0].token == pair[1]
 
 
+@pytest.mark.slow
 def test_an_ensemble_has_the_languages_of_a_request(runs, translator):
     both = Translator.load([runs / "any", runs / "any"])
     expected = translator.search(SENTENCES, **SMALL, **named(PAIRS[0]))

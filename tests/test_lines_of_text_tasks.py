@@ -30,6 +30,7 @@ def decoded(arguments, monkeypatch, capsys):
     return status, capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_named_inputs_are_read(run, tmp_path, monkeypatch, capsys):
     """From JSON, columns and mappings: the same text, so the same output."""
     row = {"kind": "end", "question": "last", "article": f"{WORDS[0]} {WORDS[1]}"}
@@ -63,6 +64,7 @@ def test_the_length_of_a_target_is_read(tmp_path):
     assert sources == ["target-length: 2 text: a b c", "target-length: 7 text: d"]
 
 
+@pytest.mark.slow
 def test_the_length_of_an_output_is_asked_for(lengths_run, tmp_path, monkeypatch, capsys):
     """By an option, by a field of a line, or in a mapping; all give the model the same text."""
 
@@ -115,6 +117,7 @@ def conversations(folder):
     return run_of(folder, inputs=("turns",), target=("reply",), group="")
 
 
+@pytest.mark.slow
 def test_a_conversation(tmp_path, monkeypatch, capsys):
     """Each line is read after the earlier turns: lines and answers. An empty line begins anew."""
     path = conversations(tmp_path).path
@@ -160,6 +163,7 @@ def test_a_model_without_turns_has_no_history(run, tmp_path, monkeypatch, capsys
     assert "the vocabulary of this model has no <turn>" in printed.err
 
 
+@pytest.mark.slow
 def test_turns_may_be_a_list(tmp_path):
     """As in training."""
     translator = Translator.load(conversations(tmp_path).path)
@@ -219,6 +223,7 @@ def classifier(tmp_path_factory):
     return run_of(folder, task="labels")
 
 
+@pytest.mark.slow
 def test_probabilities_of_choices_are_forced_scores(classifier):
     """Of each label alone, divided by their sum; whatever else is in the batch."""
     translator = Translator.load(classifier.path)
@@ -280,6 +285,7 @@ def test_labels_that_no_training_text_has_are_named(classifier, tmp_path, monkey
     assert "--n-best: --choices writes one label" in printed.err
 
 
+@pytest.mark.slow
 def test_an_empty_line_has_no_label(classifier, tmp_path, monkeypatch, capsys):
     (tmp_path / "in").write_text("\nred cat\n\n")
     arguments = [classifier.path, "--input", tmp_path / "in", "--choices", "trained"]

@@ -90,6 +90,7 @@ def found_by(name: str, options: DecodingConfig) -> tuple[Any, np.ndarray]:
 QUICK = ["transformer", "copying", "language-model", "speech", "nonautoregressive, masked"]
 
 
+@pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("name", mostly_slow(list(MODELS), QUICK))
 def test_of_every_system(name: str) -> None:
     """Under a penalty and noise at once; of parallel decoders, after iterations and with samples."""
@@ -117,6 +118,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 SOURCES = ["red green blue", "cat", "dog bird runs sings", "sings"] * 2
 
 
+@pytest.mark.by_default("greedy")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_in_slots(name: str) -> None:
     """Sentences take the slots of others, and leave the rings of the first lane."""
@@ -130,6 +132,7 @@ def test_in_slots(name: str) -> None:
         assert each.perplexity == pytest.approx(math.exp(-log_p / len(each.ids)), rel=1e-3)
 
 
+@pytest.mark.slow
 def test_token_scores_change_no_number() -> None:
     translator, options = small_translator(), {"repetition_penalty": 2.0, "noise": 0.5}
     plain = translator.search(SOURCES[:4], **options)
@@ -160,6 +163,7 @@ def test_a_reranker_replaces_only_the_score() -> None:
         assert [each.score for each in after] == sorted((each.score for each in after), reverse=True)
 
 
+@pytest.mark.slow
 def test_ids_are_scored_as_they_are() -> None:
     """A text may be divided into other tokens; long outputs are scored whole."""
     translator = small_translator(tokenizer=("char", 300))
@@ -179,6 +183,7 @@ def test_ids_are_scored_as_they_are() -> None:
     assert len(several[0].ids) > 2 * translator.config.decoding.buckets[-1]
 
 
+@pytest.mark.by_default("target5-the id -1")
 @pytest.mark.parametrize(
     ("target", "message"),
     [

@@ -123,6 +123,7 @@ def decoded(monkeypatch, capsys, *arguments) -> tuple[int, str, str]:
     return status, *capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_the_command_writes_text_json_and_subtitles(run, talk, tmp_path, monkeypatch, capsys):
     transcriber = Transcriber.load(run.path, "41")
     parts = list(transcriber.parts(talk, times=True))
@@ -201,6 +202,7 @@ def test_what_is_wrong_is_said_in_a_sentence(run, talk, monkeypatch, capsys, opt
     assert message in err
 
 
+@pytest.mark.slow
 def test_sound_that_arrives(run, talk, tmp_path, monkeypatch, capsys):
     """A long step waits for the pauses, so each part is transcribed as if it were alone."""
     transcriber = Transcriber.load(run.path, "41")

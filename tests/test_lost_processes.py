@@ -185,6 +185,7 @@ def test_an_error_is_shown_while_its_process_waits_for_the_others() -> None:
     assert supervised(program).stderr == BUG
 
 
+@pytest.mark.slow
 def test_a_stopped_process_ends_once_the_others_count_it_as_lost() -> None:
     stop = "write('step 1\\n'); os.kill(os.getpid(), signal.SIGSTOP); write('step 2\\n')"
     found = supervised(stop, heartbeat=1)

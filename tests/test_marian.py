@@ -44,6 +44,7 @@ def logits_of(translator, source, target):
     return np.asarray(apply(translator.model, translator.variables, jnp.asarray(source), jnp.asarray(target)))
 
 
+@pytest.mark.by_default("marian-renormalized")
 def test_logits_are_those_of_the_reference(imported):
     golden = imported.golden
     found = logits_of(imported.translator, golden["source_ids"], golden["target_ids"]).copy()
@@ -67,6 +68,7 @@ def test_many_texts_are_encoded_as_one_by_one(imported):
     assert tokenizer.encode_all([]) == []
 
 
+@pytest.mark.by_default("marian-separate")
 def test_n_best_is_that_of_the_reference(imported):
     for search in imported.golden["searches"]:  # each with other options
         assert_same_n_best(imported.translator, imported.golden["sources"], search)
@@ -97,6 +99,7 @@ def assert_same_n_best(translator, sources, search):
             assert hypothesis.text == text
 
 
+@pytest.mark.by_default("marian-renormalized")
 def test_what_was_imported_goes_out_and_comes_back(imported, tmp_path):
     export_model(imported.run_dir, tmp_path / "out")
     import_model(tmp_path / "out", tmp_path / "again")
@@ -162,6 +165,7 @@ def assert_vocabularies_of_ctranslate2(folder, translator):
             assert [words[index] for index in ids] == tokenizer.pieces(ids)
 
 
+@pytest.mark.slow
 def test_a_model_of_ours_goes_out_as_the_same_network(ours, tmp_path):
     """<bos> has its own vector here and none there: it is in the table of positions."""
     export_model(ours, tmp_path / "out")
@@ -184,6 +188,7 @@ def test_a_model_of_ours_goes_out_as_the_same_network(ours, tmp_path):
     np.testing.assert_array_equal(load_file(tmp_path / "out/model.safetensors").get("lm_head.weight", 0), 0)
 
 
+@pytest.mark.by_default("joint")
 def test_an_exported_folder_has_the_search_of_the_run(ours, tmp_path):
     export_model(ours, tmp_path / "out")
     there = json.loads((tmp_path / "out" / "generation_config.json").read_text())
@@ -209,6 +214,7 @@ def test_search_options_of_the_config_count_only_without_a_file_of_their_own(fol
     assert [Run(tmp_path / name).config.decoding.beam_size for name in ("without", "with")] == [7, 1]
 
 
+@pytest.mark.slow
 def test_commands(tmp_path, capsys):
     import_command([str(DATA / "marian"), str(tmp_path / "run")])
     export_command([str(tmp_path / "run"), str(tmp_path / "out")])

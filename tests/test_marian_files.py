@@ -64,6 +64,7 @@ def logits_of(run_dir):
     return np.asarray(apply(translator.model, translator.variables, source, target))[0]
 
 
+@pytest.mark.by_default("ssru, tied layers")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_logits_are_those_of_the_network_in_numpy(tmp_path, name):
     folder, arrays, options = made(tmp_path / "model", NETWORKS[name])
@@ -109,6 +110,7 @@ def test_it_translates_with_the_search_of_its_decoder(tmp_path, capsys):
     assert Translator.load(tmp_path / "beam").config.decoding == beam
 
 
+@pytest.mark.slow
 def test_a_vocabulary_may_be_a_list_of_words(tmp_path):
     folder, *_ = made(tmp_path / "model")
     import_model(folder, tmp_path / "run")
@@ -123,6 +125,7 @@ def test_a_vocabulary_may_be_a_list_of_words(tmp_path):
     np.testing.assert_array_equal(logits_of(tmp_path / "listed"), logits_of(tmp_path / "run"))
 
 
+@pytest.mark.by_default("ssru, tied layers")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_what_is_exported_is_what_was_imported(tmp_path, name):
     """Bit for bit, but for rows of embeddings that no piece has, which are left out."""
@@ -158,6 +161,7 @@ def as_text(value):
     return list(map(str, value)) if isinstance(value, list) else str(value)
 
 
+@pytest.mark.slow
 def test_networks_that_marian_lacks_are_not_exported(tmp_path):
     config = Config(model=TransformerConfig(vocab_size=9, num_layers=1, d_model=8, d_ff=8, num_heads=2))
     text = ["a dog runs over the green field", "two men ride their bikes"]

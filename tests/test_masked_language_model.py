@@ -57,6 +57,7 @@ def test_shares_are_those_of_the_paper():
     assert np.bincount(others).max() < 3 * len(others) / 50
 
 
+@pytest.mark.slow
 def test_what_is_hidden_depends_on_the_sentence_alone():
     """Not on the rows beside it, its row, nor its padding."""
     ids, key = sentences(8), jax.random.key(0)
@@ -71,6 +72,7 @@ def test_what_is_hidden_depends_on_the_sentence_alone():
     assert (hide(jax.random.key(1), ids, CONFIG).predicted != together.predicted).any()
 
 
+@pytest.mark.slow
 def test_a_batch_in_slices_hides_the_same():
     config = replace(PRESETS["masked-lm"], model=CONFIG)
     model, objective = MaskedLanguageModel(CONFIG), masked_lm_objective(config)
@@ -86,6 +88,7 @@ def test_a_batch_in_slices_hides_the_same():
         np.testing.assert_allclose(x, y, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.slow
 def test_training_hides_anew_at_each_update_and_an_evaluation_always_the_same():
     config = replace(PRESETS["masked-lm"], model=CONFIG)
     model, objective = MaskedLanguageModel(CONFIG), masked_lm_objective(config)

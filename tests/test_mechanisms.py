@@ -63,6 +63,7 @@ QUICK = [changes for changes in CHANGED if len({"cross_view", "cross_mechanism"}
 every_change = pytest.mark.parametrize("changes", mostly_slow(CHANGED, QUICK), ids=name_of)
 
 
+@pytest.mark.by_default("ssru")
 @every_change
 def test_step_by_step_is_the_same_as_all_at_once(changes):
     """Also for beams that continue others, in batches of other lengths."""
@@ -82,6 +83,7 @@ def test_step_by_step_is_the_same_as_all_at_once(changes):
     np.testing.assert_allclose(alone[0], logits[1], rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.by_default("soft-sum")
 @every_change
 def test_it_trains(changes):
     model, variables = built(**changes)
@@ -239,6 +241,7 @@ def softmax(x):
     return np.exp(x) / np.exp(x).sum(-1, keepdims=True)
 
 
+@pytest.mark.by_default("soft-sum")
 @pytest.mark.parametrize("kind", VIEWS)
 def test_a_view_is_one_more_attention_with_the_same_projections(kind):
     """Two layers in NumPy, on the encoder's states; the last view alone is the plain model."""

@@ -82,6 +82,7 @@ def test_the_penalties_of_a_published_example():
     np.testing.assert_allclose(penalties[0, 0], [0, 0.1175, 0.3935, 0.6753, 0.8647], atol=5e-5)
 
 
+@pytest.mark.slow
 def test_guidance_by_loops():
     """Tachibana et al. 2018, section 4, of the second layer's first head, with padding."""
     guidance = GuidanceConfig(weight=3.0, width=0.3, layers=(2,), heads=(1,))
@@ -112,6 +113,7 @@ def test_guidance_of_packed_rows_is_that_of_their_sentences():
     assert float(loss_of(config, packed).total) == pytest.approx(float(loss_of(config).total), rel=1e-5)
 
 
+@pytest.mark.by_default("convolutional")
 @pytest.mark.parametrize(
     "system", mostly_slow(list(MODELS), ["recurrent", "convolutional", "nonautoregressive"])
 )
@@ -158,6 +160,7 @@ def softmax(x):
 LIKELIHOOD = ("transformer", "recurrent", "convolutional", "fast-autoregressive")
 
 
+@pytest.mark.by_default("convolutional")
 @pytest.mark.parametrize("system", mostly_slow(LIKELIHOOD, ["transformer", "convolutional"]))
 def test_rdrop_is_the_divergence_of_two_passes(system):
     """Liang et al. 2021, Eq. 1-4, from the two passes' distributions."""
@@ -203,6 +206,7 @@ def test_the_gradient_of_rdrop(platform, smoothing):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
+@pytest.mark.by_default("convolutional")
 @pytest.mark.parametrize("system", mostly_slow(LIKELIHOOD, ["recurrent", "convolutional"]))
 def test_without_replaced_tokens_scheduled_sampling_is_the_ordinary_loss(system):
     # convolutions share a dropout between encoder and decoder, whose masks depend on the order of their calls
@@ -217,6 +221,7 @@ def test_without_replaced_tokens_scheduled_sampling_is_the_ordinary_loss(system)
     assert float(later.metrics["replaced"][0]) == 6  # all but the first token of each sentence
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tokens", mostly_slow(["argmax", "sample"], ["sample"]))
 def test_step_by_step_a_decoder_reads_what_it_predicts(tokens, monkeypatch):
     """All tokens but the first are its own: the loss is that of teacher forcing with these tokens, which a
@@ -250,6 +255,7 @@ def test_step_by_step_a_decoder_reads_what_it_predicts(tokens, monkeypatch):
         ScheduledConfig(share=1.0, predictions="steps", passes=2)
 
 
+@pytest.mark.slow
 def test_what_comes_before_the_first_replaced_token_is_unchanged(monkeypatch):
     """Token 3 is replaced by the prediction after token 2."""
     model, variables = built(config_of())
@@ -275,6 +281,7 @@ def test_what_comes_before_the_first_replaced_token_is_unchanged(monkeypatch):
     np.testing.assert_allclose(ours[0], apply(model, variables, BATCH["source"], by_hand)[0], atol=1e-4)
 
 
+@pytest.mark.by_default("argmax-1")
 @pytest.mark.parametrize(("tokens", "passes"), combinations(["argmax", "sample", "mixture"], [1, 2]))
 def test_scheduled_sampling_has_gradients(tokens, passes):
     options = {"share": 1.0, "updates": 1, "tokens": tokens, "passes": passes, "top_k": 2}
@@ -349,6 +356,7 @@ def test_all_presets_go_together():
             check_config(config, but=(check_types,))
 
 
+@pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", MODELS)
 def test_the_attention_of_every_system_can_be_chosen(system):
     model = {"attention": "additive"} if system == "recurrent" else {}
@@ -362,6 +370,7 @@ def test_the_attention_of_every_system_can_be_chosen(system):
         )
 
 
+@pytest.mark.slow
 def test_weights_have_a_limit():
     for method in (GuidanceConfig, RDropConfig):
         with pytest.raises(UserError, match="weight must be from 0 to 1,000"):

@@ -57,6 +57,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.by_default("a shallow decoder, a bias on the logits-tpu")
 @pytest.mark.parametrize(("name", "platform"), combinations(list(VARIANTS), ["cpu", "tpu"]))
 def test_cached_decoding_equals_teacher_forcing(tiny, random_variables, name, platform):
     """Also as it is traced for a TPU, where the heads of the cache are joined."""
@@ -167,6 +168,7 @@ def test_parameter_counts_of_table_3():
         assert counted[config] / 1e6 == pytest.approx(millions, rel=0.07), name
 
 
+@pytest.mark.by_default("all-1")
 @pytest.mark.parametrize(("sharing", "tables"), [("all", 1), ("target", 2), ("none", 3)])
 def test_tied_embeddings_are_one_table(tiny, random_variables, sharing, tables):
     model = Transformer(tiny(share_embeddings=sharing))
@@ -256,6 +258,7 @@ def test_a_shift_rotates_the_sinusoids(shift):
 # --- other ways of computing the same ---
 
 
+@pytest.mark.slow
 def test_remat_changes_nothing(tiny, random_variables):
     def loss_and_gradients(model, variables):
         def loss(variables):
@@ -278,6 +281,7 @@ def test_remat_changes_nothing(tiny, random_variables):
     )
 
 
+@pytest.mark.slow
 def test_bfloat16_computes_the_same_coarsely(tiny, random_variables):
     plain, half = (Transformer(tiny(dtype=dtype)) for dtype in ("float32", "bfloat16"))
     variables = random_variables(half)

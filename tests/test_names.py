@@ -75,6 +75,7 @@ def test_decode_hints(words, message):
         parse_decode(["run", *words.split()])
 
 
+@pytest.mark.slow
 def test_an_option_whose_last_part_is_a_name_elsewhere_is_an_option():
     for config in CONFIGS.values():
         assert not [name for name in flatten(config) if hint(f"--{name}", TRAINING, flatten(config))]

@@ -136,6 +136,7 @@ def test_keys_need_no_bias(tiny, random_variables):
     np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
+@pytest.mark.by_default("torch")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_step_by_step_in_int8_and_in_slices_it_is_the_same_model(tiny, random_variables, name):
     model = Transformer(tiny(**FAMILIES[name]))
@@ -155,6 +156,7 @@ def test_step_by_step_in_int8_and_in_slices_it_is_the_same_model(tiny, random_va
     assert 0 < np.abs(small - logits).max() < 0.2 * np.abs(logits).max()
 
 
+@pytest.mark.by_default("t5")
 @pytest.mark.parametrize("name", TRAINED)
 def test_in_bfloat16_gradients_are_nearly_the_same(tiny, random_variables, name):
     exact, coarse = (Transformer(tiny(dtype=dtype, **TRAINED[name])) for dtype in ("float32", "bfloat16"))

@@ -21,6 +21,7 @@ KEYS = jax.random.split(jax.random.key(0), 50)
 SOURCES = ["a b c", "d e f g", "h", "a b c"]
 
 
+@pytest.mark.by_default("transformer-options0")
 @pytest.mark.parametrize(
     ("system", "options"),
     combinations(["transformer", "recurrent", "convolutional"], [{"noise": 0.7}, {"input_dropout": 0.5}]),
@@ -68,6 +69,7 @@ def test_its_size():
     np.testing.assert_allclose(dropped[dropped != 0], np.asarray(x / 0.75)[dropped != 0], rtol=1e-6)
 
 
+@pytest.mark.by_default("transformer-beam")
 @pytest.mark.parametrize(
     ("system", "method"), combinations(["transformer", "recurrent", "copying"], ["beam", "greedy", "sample"])
 )
@@ -85,6 +87,7 @@ def test_a_line_meets_the_same_noise_in_any_batch(system, method):
     assert together[:2] == said(SOURCES[:2], rows=4)
 
 
+@pytest.mark.slow
 def test_an_ensemble_of_one_model_is_that_model():
     one = small_translator("transformer")
     options = {"method": "greedy", "noise": 0.5}
@@ -94,6 +97,7 @@ def test_an_ensemble_of_one_model_is_that_model():
     np.testing.assert_allclose(*scores, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_search_tree_has_it():
     translator = small_translator("transformer")
     options = {"beam_size": 2, "noise": 2.0, "seed": 3}

@@ -101,6 +101,7 @@ def test_copies_against_repetition(seed):
     assert (np.asarray(copied)[0, len(expected) :] == PAD).all()
 
 
+@pytest.mark.by_default("bos")
 @every_model
 def test_every_position_attends_to_all_but_padding(name):
     model, variables = MODELS[name], variables_of(name)
@@ -132,6 +133,7 @@ def objective_of(name, **changes):
     )
 
 
+@pytest.mark.by_default("masked")
 @pytest.mark.parametrize("name", ["length", "bos", "masked"])
 def test_the_loss_is_that_of_the_tokens_and_of_the_plan(name):
     config = Config(
@@ -190,6 +192,7 @@ def test_only_masked_words_are_learned():
     assert float(loss.total) == pytest.approx(float(expected), rel=1e-5)
 
 
+@pytest.mark.by_default("masked")
 @pytest.mark.parametrize("name", ["length", "masked"])
 def test_another_token_masks(name):
     """With the rows of <s> and of the other token exchanged, it is the same model; no output has either."""
@@ -238,6 +241,7 @@ def test_one_update_teaches_every_parameter():
 # --- search ---
 
 
+@pytest.mark.by_default("bos")
 @every_model
 def test_translations_end_in_eos_and_hold_no_special_ids(name):
     tokens, scores = find(name, beam_size=3)
@@ -249,6 +253,7 @@ def test_translations_end_in_eos_and_hold_no_special_ids(name):
         assert not np.isin(row[: length - 1], [PAD, BOS, EOS]).any()
 
 
+@pytest.mark.by_default("bos")
 @every_model
 def test_neighbours_change_nothing(name):
     together, scores = find(name, beam_size=2)

@@ -72,6 +72,7 @@ def test_rounding_keeps_the_length_of_an_utterance():
     assert steps_of(jnp.full((1, 3), -5.0), jnp.ones((1, 3), bool)).tolist() == [[0, 0, 0]]
 
 
+@pytest.mark.slow
 def test_a_step_reads_its_token_and_an_utterance_does_not_depend_on_padding():
     model, variables = network()
     given = jnp.array([[1, 0, 2, 1, 0], [1, 0, 0, 0, 0], [2, 1, 0, 1, 1]])
@@ -117,6 +118,7 @@ def test_the_loss_is_that_of_its_parts():
     assert float(loss.metrics["duration"][1]) == TOKENS.sum()
 
 
+@pytest.mark.slow
 def test_a_teacher_with_other_steps_gives_the_same_times():
     model, _ = network(reduction=1)
     load = untrained_teacher(config_of(network(reduction=2)[0]))
@@ -129,6 +131,7 @@ def options(**changed):
     return NonAutoregressiveSynthesisDecodingConfig(**{"max_length": 40, "buckets": (5,)} | changed)
 
 
+@pytest.mark.slow
 def test_the_length_follows_the_scale_up_to_the_limit():
     model, variables = network(reduction=1)
     bias = variables["params"]["duration_predictor"]["out"]["bias"]
@@ -193,6 +196,7 @@ def test_a_teacher_must_be_a_synthesiser():
         teacher_durations(config_of(network()[0]), lambda _: SimpleNamespace(model=None))
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_another(decoder, tmp_path):
     train(synthesis_config(tmp_path, "one"), tmp_path / "synthesis" / "one-whole", watch=quiet())
     (tmp_path / "student").mkdir()

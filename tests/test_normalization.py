@@ -130,6 +130,7 @@ def test_power_normalisation_is_that_of_the_paper():
         nu = nu_after
 
 
+@pytest.mark.slow
 def test_slices_of_a_batch_give_the_same_power_normalisation():
     model, optimizer = Transformer(dataclasses.replace(CONFIG, normalization="power")), optax.sgd(0.1)
     initial = init_state(model, optimizer, 0, Translation.example(Config()))
@@ -194,6 +195,7 @@ def after_one_pass(after):
     return after(PLAIN)
 
 
+@pytest.mark.by_default("scheduled")
 @pytest.mark.parametrize("name", mostly_slow(list(SEVERAL_PASSES), ["two that count", "risk", "scheduled"]))
 def test_gradients_of_several_passes_are_a_mean_over_those_that_count(name, after, after_one_pass):
     found, expected = after(SEVERAL_PASSES[name]), after_one_pass

@@ -19,6 +19,7 @@ def run(path, monkeypatch, cache, changes=None):
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
 
 
+@pytest.mark.slow
 def test_the_first_runs_with_hardly_any_training(monkeypatch, tmp_path):
     sizes = {
         "UPDATES = 420": "UPDATES = 1",

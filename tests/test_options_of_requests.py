@@ -68,6 +68,7 @@ def drawn(chance: Random, method: str) -> dict[str, Any]:
     return options
 
 
+@pytest.mark.by_default("sample-most2")
 @pytest.mark.parametrize(
     ("method", "most"),
     [("beam", {"coverage_penalty": 0.1}), ("greedy", {}), ("sample", {"top_p": 0.5, **SAMPLING})],
@@ -86,6 +87,7 @@ def test_a_hundred_different_requests_compile_nothing(method, most, compilations
     assert compilations.programs == []
 
 
+@pytest.mark.by_default("terms-beam")
 @pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
 @pytest.mark.parametrize("steered", ["nothing", "prefix", "terms", "both"])
 def test_nothing_is_compiled_after_a_warm_up_of_all(method, steered, compilations):
@@ -107,6 +109,7 @@ def test_nothing_is_compiled_after_a_warm_up_of_all(method, steered, compilation
     assert compilations.programs == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["beam", "sample"])
 def test_each_has_what_a_program_of_its_own_gives(method):
     """Requests with different options, in the same slots at once, find what each finds alone."""
@@ -125,6 +128,7 @@ def test_each_has_what_a_program_of_its_own_gives(method):
         )
 
 
+@pytest.mark.slow
 def test_longer_outputs_get_programs_with_room_for_more():
     translator = small_translator()
     for extra in range(3, 40):
@@ -135,6 +139,7 @@ def test_longer_outputs_get_programs_with_room_for_more():
     assert list(translator._services.values()) == [service]
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_bounded():
     """Options that need programs of their own cannot exhaust memory."""
     translator = small_translator()
@@ -148,6 +153,7 @@ def test_what_is_kept_is_bounded():
     assert translator.translate(SOURCES[:1], rows=1) == translator.translate(SOURCES[:1])
 
 
+@pytest.mark.slow
 def test_what_an_option_asks_for_is_still_checked():
     translator: Translator = small_translator()
     with pytest.raises(UserError, match="min-length"):

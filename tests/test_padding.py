@@ -154,6 +154,7 @@ def assert_close(found, expected):
 NORMALISED = [name for name in (*REGISTRY, *VARIANTS) if is_stack(name)]
 
 
+@pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("name", mostly_slow([*REGISTRY, *VARIANTS], NORMALISED))
 def test_padding_changes_no_loss_and_no_statistic(name):
     config = configured(name, "batch")
@@ -161,6 +162,7 @@ def test_padding_changes_no_loss_and_no_statistic(name):
     assert_close(measured(config, padded(batch)), measured(config, batch))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "norm"), list(cases()))
 def test_padding_changes_no_update(name, norm):
     config = configured(name, norm)
@@ -168,6 +170,7 @@ def test_padding_changes_no_update(name, norm):
     assert_close(updated(config, padded(batch)), updated(config, batch))
 
 
+@pytest.mark.by_default("guided")
 @pytest.mark.parametrize("method", METHODS)
 def test_padding_changes_no_training_method(method):
     config = configured("transformer", "batch", **METHODS[method])

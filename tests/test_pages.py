@@ -51,6 +51,7 @@ def programs_of(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
 
 
+@pytest.mark.slow
 def test_a_training_loop_in_thirty_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_training_loop_on_several_devices(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
 
 
+@pytest.mark.slow
 def test_each_way_to_steer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +174,7 @@ for number, (words, text) in enumerate(json.loads(sys.argv[1])):
 SIZES = [f"--model.{name}" for name in ("num-layers=1", "d-model=16", "d-ff=16", "num-heads=2")]
 
 
+@pytest.mark.slow
 def test_a_task_from_outside(tmp_path: Path) -> None:
     short = ["--training.steps=4", "--training.evaluate-every=2", "--optimizer.schedule=inverse_sqrt"]
     row = "3 1 2\n"
@@ -194,6 +197,7 @@ def test_a_task_from_outside(tmp_path: Path) -> None:
         assert (status, len(errors.splitlines())) == (2, 1), errors
 
 
+@pytest.mark.slow
 def test_a_model_of_pictures() -> None:
     """Rows that are missing change nothing, and the scores of what is found are those of the search."""
     page = (DOCS / "own-system.md").read_text(encoding="utf-8")
@@ -220,6 +224,7 @@ def test_a_model_of_pictures() -> None:
     assert weights.shape == (2, best.shape[1], 16)
 
 
+@pytest.mark.slow
 def test_a_system_from_outside(tmp_path: Path, config: Config) -> None:
     outside = Outside(tmp_path)
     files = {name: value for name, value in flatten(config).items() if name.startswith("data.") and value}

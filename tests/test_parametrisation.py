@@ -98,6 +98,7 @@ def test_a_change_adds_the_product_of_two_factors(shape, axes):
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_network_with_changes_is_the_network_with_changed_matrices(params):
     """The logits of two passes: through `merge`, and with W + scale A B put into the parameters by NumPy."""
     how = of(rank=3, scale=0.7)
@@ -115,6 +116,7 @@ def test_the_network_with_changes_is_the_network_with_changed_matrices(params):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, expected)
 
 
+@pytest.mark.slow
 def test_its_gradient_is_that_of_finite_differences(params):
     """The update of plain gradient descent with rate 1 is the gradient of the mean loss."""
     how, batch = of(rank=2, pattern=("*query", "*outer")), jax.tree.map(jnp.asarray, a_batch())
@@ -158,6 +160,7 @@ def test_only_changes_are_trained(params):
 # --- frozen parts ---
 
 
+@pytest.mark.slow
 def test_frozen_parameters_keep_their_bits(params):
     how = of(freeze=("encoder", "*feed_forward"))
     state, means = trained_on(params, how, optax.adamw(1e-2, weight_decay=0.1))
@@ -173,6 +176,7 @@ def test_frozen_parameters_keep_their_bits(params):
 FREEZE = ("source_embedding", "decoder_1")
 
 
+@pytest.mark.slow
 def test_the_norm_of_the_gradient_is_of_what_is_trained(params):
     whole, part = (trained_on(params, how, optax.sgd(0.0), steps=1) for how in (WHOLE, of(FREEZE)))
     assert float(part[1]["loss"]) == pytest.approx(float(whole[1]["loss"]), rel=1e-6)
@@ -191,6 +195,7 @@ def test_the_norm_of_the_gradient_is_of_what_is_trained(params):
     assert float(part[1]["gradient_norm"]) < 0.99 * float(whole[1]["gradient_norm"])
 
 
+@pytest.mark.slow
 def test_fixed_parameters_keep_their_bits_in_every_layout():
     """On one device, eight replicas and a mesh, whose other parameters agree."""
     program = Path(__file__).parent / "trained_on_devices.py"
@@ -233,6 +238,7 @@ def test_every_system_has_adapters_and_frozen_parts(system):
 # --- added rows ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"freeze": ("source_embedding", "encoder")}, {"rank": 2}])
 def test_added_rows_of_a_fixed_table_are_trained(params, options):
     rows = WORDS - 4
@@ -287,6 +293,7 @@ def test_freezing_everything_is_refused():
 # --- rates by group ---
 
 
+@pytest.mark.slow
 def test_groups_have_their_own_rates(params):
     """Each update of Adam is the rate times a number that does not depend on it."""
 

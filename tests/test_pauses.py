@@ -65,6 +65,7 @@ def test_speech_without_pauses_is_cut_where_it_is_quietest():
     assert all(part.end - part.start <= 5.0 for part in parts)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.floats(0.1, 4.0), min_size=1, max_size=12), st.integers(100, 100_000), st.floats(1.0, 6.0))
 def test_nothing_loud_is_lost_and_blocks_do_not_matter(seconds, size, longest):

@@ -188,6 +188,7 @@ SMALL = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("system", mostly_slow(list(REGISTRY), ["transformer", "nonautoregressive"]))
 def test_every_system_is_planned(system):
     config, place = small(system), machine("cpu:8")
@@ -211,6 +212,7 @@ def found_shapes(config):
     return model_shapes(find_system(config.system).task.without_corpus(config).config)["params"]
 
 
+@pytest.mark.slow
 def test_parameters_come_to_the_rows_and_not_the_rows_to_the_parameters():
     """With fsdp a device sends about as much as the parameters are: each is gathered for the forward pass
     and the backward pass, and its gradient is summed. Activations stay where they are."""

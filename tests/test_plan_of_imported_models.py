@@ -17,6 +17,7 @@ FAMILIES = sorted(path.name for path in (DATA / "pretrained").iterdir())
 TOKENS, FRAMES, BANDS = 256, 6000, 80
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", mostly_slow([*FAMILIES, "marian", "whisper"], ["t5"]))
 def test_the_imported_network_is_planned(family, tmp_path, monkeypatch, capsys):
     """A step holds the parameters and the two moments of Adam, in float32, and a batch."""

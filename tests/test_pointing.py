@@ -52,6 +52,7 @@ def inside(model, variables, source, target):
     return [np.asarray(x, np.float64) for x in found]
 
 
+@pytest.mark.slow
 def test_copynet_is_one_softmax_over_words_and_positions():
     """Gu et al. 2016, Eq. 4-8, word by word."""
     model, variables = built("copynet")
@@ -73,6 +74,7 @@ def test_copynet_is_one_softmax_over_words_and_positions():
     np.testing.assert_allclose(log_p[:2], expected, atol=1e-4)  # the third copies what is not there
 
 
+@pytest.mark.by_default("pointer")
 @pytest.mark.parametrize("name", ["pointer", "once"])
 def test_the_pointer_network_by_hand(name):
     """softmax of v . tanh(W1 e_j + W2 d_i) (Vinyals et al. 2015, Eq. 3); with `once` over what is left."""
@@ -98,6 +100,7 @@ def test_the_pointer_network_by_hand(name):
             np.testing.assert_allclose(found[row, time], share, atol=2e-6)
 
 
+@pytest.mark.by_default("pointer")
 @pytest.mark.parametrize("name", OUTPUTS)
 def test_step_by_step_is_teacher_forcing(name):
     model, variables = built(name)
@@ -179,6 +182,7 @@ def test_lines_of_the_corpora():
         assert len(set(source.split())) == len(source.split())
 
 
+@pytest.mark.by_default("sorting")
 @pytest.mark.parametrize("task", pointing.TASKS)
 def test_no_set_of_words_is_in_two_splits(task):
     found = {

@@ -98,6 +98,7 @@ def test_the_relative_shift_is_naive_indexing(keys):
             np.testing.assert_array_equal(result[:, :, i, j], x[:, :, i, queries - 1 - i + j])
 
 
+@pytest.mark.by_default("alibi")
 @pytest.mark.parametrize("scheme", ["rotary", "alibi", "relative"])
 def test_relative_schemes_do_not_depend_on_where_a_sentence_starts(tiny, random_variables, scheme):
     model = Transformer(tiny(positions=scheme))

@@ -36,6 +36,7 @@ def begins_well(tokens: tuple[int, ...], forced: tuple[int, ...], word: str, end
     return spelled.startswith(word) or (word.startswith(spelled) and not ended)
 
 
+@pytest.mark.by_default("forced2-")
 @pytest.mark.parametrize(
     ("forced", "word"),
     [
@@ -83,6 +84,7 @@ def test_a_search_finds_what_brute_force_finds(forced: tuple[int, ...], word: st
         np.testing.assert_allclose([s for s, _ in ours], [s for s, _ in wanted], atol=1e-5)
 
 
+@pytest.mark.by_default("transformer-beam")
 @pytest.mark.parametrize(
     ("system", "method"), combinations(["transformer", "recurrent", "copying"], ["beam", "greedy", "sample"])
 )
@@ -132,6 +134,7 @@ def test_what_cannot_be_is_refused() -> None:
         translator.search(["red"], prefixes="cat")
 
 
+@pytest.mark.slow
 def test_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run, lines = stored(small_translator(), tmp_path / "run"), tmp_path / "lines.tsv"
     lines.write_text("red green\tcat dog \ncat\ndog\tbi\n")

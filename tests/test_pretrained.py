@@ -43,6 +43,7 @@ def imported(request, tmp_path_factory):
     return SimpleNamespace(folder=folder, run_dir=run_dir, golden=golden, translator=Translator.load(run_dir))
 
 
+@pytest.mark.by_default("t5-1.1")
 def test_text_is_cut_and_numbered_as_by_the_reference(imported):
     tokenizer, special = imported.translator.tokenizers[0], imported.translator.model.config.special
     expected = [[index for index in row if index != special.pad] for row in imported.golden["source_ids"]]
@@ -51,6 +52,7 @@ def test_text_is_cut_and_numbered_as_by_the_reference(imported):
     assert tokenizer.encode_all(texts) == [tokenizer.encode(text) for text in texts]
 
 
+@pytest.mark.by_default("t5-1.1")
 def test_logits_are_those_of_the_reference(imported):
     source, target = (jnp.asarray(imported.golden[f"{side}_ids"]) for side in ("source", "target"))
     translator = imported.translator
@@ -60,6 +62,7 @@ def test_logits_are_those_of_the_reference(imported):
     assert expected.std() > 0.2  # equal logits would prove nothing
 
 
+@pytest.mark.by_default("nllb")
 def test_n_best_is_that_of_the_reference(imported):
     for search in imported.golden["searches"]:
         results = imported.translator.search(
@@ -84,6 +87,7 @@ def test_n_best_is_that_of_the_reference(imported):
                 np.testing.assert_allclose([h.score for h in hypotheses], scores, atol=2e-4)
 
 
+@pytest.mark.by_default("t5")
 def test_what_was_imported_is_exported_as_it_was(imported, tmp_path):
     """The same tensors under the same names, up to the rounding of a factor; transformers and CTranslate2
     read such folders (docs/interop.md)."""
@@ -148,6 +152,7 @@ def test_a_model_with_a_vocabulary_of_sentencepiece_is_exported_as_it_was(tmp_pa
     assert again.config.model == Run(tmp_path / "run").config.model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["t5-1.1", "nllb"])
 def test_a_search_in_int8_agrees_with_scores_in_int8(tmp_path, name):
     golden = json.loads((DATA / name / "golden.json").read_text())
@@ -326,6 +331,7 @@ def test_models_whose_texts_end_with_a_code_are_refused(tmp_path):
         import_model(folder, tmp_path / "run", "en_XX", "de_DE")
 
 
+@pytest.mark.slow
 def test_what_steers_a_search_comes_after_the_code(tmp_path):
     import_model(DATA / "nllb", tmp_path / "run", "eng_Latn", "deu_Latn")
     translator = Translator.load(tmp_path / "run")
@@ -341,6 +347,7 @@ def test_what_steers_a_search_comes_after_the_code(tmp_path):
         assert "hund" in best.text
 
 
+@pytest.mark.slow
 def test_words_of_bytes_steer_a_search(tmp_path):
     """The pieces of BART's vocabulary have a space of their own, and none at the beginning of a text."""
     import_model(DATA / "bart", tmp_path / "run")
@@ -355,6 +362,7 @@ def test_words_of_bytes_steer_a_search(tmp_path):
     assert {task.spell(phrase) for phrase in task.phrases("hund")} == {"hund", " hund"}
 
 
+@pytest.mark.slow
 def test_a_part_may_not_be_outside_of_the_folder(tmp_path):
     folder = Path(shutil.copytree(DATA / "t5", tmp_path / "folder"))
     (folder / "model.safetensors").rename(tmp_path / "outside.safetensors")

@@ -76,6 +76,7 @@ def runs(tmp_path_factory):
     return folder / "first", folder / "second"
 
 
+@pytest.mark.slow
 def test_a_text_is_pronounced_and_then_spoken(runs, tmp_path, monkeypatch):
     first, second = runs
     voice = Synthesizer.load(second)

@@ -65,6 +65,7 @@ def test_each_segment_begins_with_an_empty_state(tiny):
     np.testing.assert_allclose(outputs[0, 3:5], alone[0], atol=2e-5)
 
 
+@pytest.mark.slow
 def test_an_output_depends_on_no_later_input_nor_on_other_segments(tiny):
     segments = jnp.asarray([[1, 1, 1, 2, 2, 2]])
     x = jnp.asarray(inputs(1, 6))

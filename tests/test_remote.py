@@ -131,6 +131,7 @@ def test_only_what_is_read_is_copied(sent, machine, tmp_path) -> None:
     assert {path: path.stat().st_mtime_ns for path in copies} == copies
 
 
+@pytest.mark.slow
 def test_checkpoints_that_are_deleted_here_are_deleted_there(config, sent, store) -> None:
     sent(4)
     train(changed(config, steps=16, keep_last=1), RUN, watch=quiet())
@@ -140,6 +141,7 @@ def test_checkpoints_that_are_deleted_here_are_deleted_there(config, sent, store
     assert "16" in steps
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_a_manifest_does_not_count(config, machine, store) -> None:
     train(config, RUN, watch=quiet())
     store.rm("/bucket/run/checkpoints/8/manifest.json")
@@ -174,6 +176,7 @@ def test_two_trainings_on_one_machine(sent) -> None:
         Run("http://there/run", writes=True)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_moved_aside(config, sent, store) -> None:
     sent(8)
     part = next(path for path in store.find("/bucket/run/checkpoints/8/training") if "/d/" in path)
@@ -265,6 +268,7 @@ def test_average_and_report(sent, machine, store) -> None:
     assert len(parameters(RUN, "average")) == len(parameters(RUN))
 
 
+@pytest.mark.slow
 def test_text_is_read_from_there(config, trained, machine, store, tmp_path) -> None:
     paths = {}
     for field in dataclasses.fields(config.data):

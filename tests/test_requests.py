@@ -82,6 +82,7 @@ def test_no_more_wait_than_may():
         translator.queue_limit = 0
 
 
+@pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", ["transformer", "copying", "recurrent", "fast-autoregressive"])
 def test_an_output_is_seen_before_its_end(system):
     translator, seen = small_translator(system), []

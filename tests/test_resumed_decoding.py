@@ -66,6 +66,7 @@ def assert_alike(found: str, expected: str) -> None:
     np.testing.assert_allclose(*numbers, atol=2e-4)
 
 
+@pytest.mark.by_default("scores")
 @pytest.mark.parametrize("form", FORMS, ids=["text", "scores", "json"])
 def test_cut_off_and_continued_is_as_if_never_cut_off(run_dir, text, form, monkeypatch, capfd):
     whole, parts = text.with_name("whole"), text.with_name("parts")
@@ -127,6 +128,7 @@ def test_resume_needs_files(run_dir, text):
         decode(run_dir, "--input", text, "--resume")
 
 
+@pytest.mark.slow
 def test_killed_while_it_writes(run_dir, text):
     """kill -9, in a separate process."""
     text.write_text("".join(line + "\n" for line in LINES * 40))

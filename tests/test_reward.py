@@ -116,6 +116,7 @@ def test_the_risk_of_all_outputs_by_enumeration(system):
     assert float(sentences) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("baseline", mostly_slow(["greedy", "mean", "none"], ["mean"]))
 def test_reinforce_is_unbiased(baseline):
     """The mean of 3000 single estimates lies within 5 standard errors of the gradient by enumeration, along
@@ -168,6 +169,7 @@ def test_rewards_of_tokens_are_those_of_the_host():
     assert found["bleu"][1, 0] == found["gleu"][1, 0] == 1
 
 
+@pytest.mark.slow
 def test_it_is_annealed_from_cross_entropy():
     start, later = Context(TRAINING.key, 0), Context(TRAINING.key, 50)
     config = config_of(reward=RewardConfig(share=0.5, anneal=100))
@@ -186,6 +188,7 @@ def test_it_is_annealed_from_cross_entropy():
     assert total(mixed, Context()) == pytest.approx(total(plain, Context()), rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"samples": 8, "sharpness": 0.5}, {"loss": "reinforce"}])
 def test_the_expected_reward_rises(options):
     model, variables, objective = built(**options)

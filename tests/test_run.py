@@ -161,6 +161,7 @@ def test_a_signal_need_not_wait_for_an_evaluation(config, finished, tmp_path, mo
     assert (tmp_path / "12" / "results.json").exists()
 
 
+@pytest.mark.slow
 def test_a_signal_while_the_last_checkpoint_is_written(config, finished, tmp_path, monkeypatch):
     ordinary = loop.Loop._record_evaluation
 
@@ -203,6 +204,7 @@ def test_records_past_the_checkpoint_are_taken_out(config, finished, tmp_path):
     assert [r["step"] for r in records if r["kind"] == "training"] == [2, 4, 6, 8, 10, 12]
 
 
+@pytest.mark.slow
 def test_another_seed_is_another_model(config, finished, tmp_path):
     """The same seed gives the same bits: see `test_a_signal_while_the_last_checkpoint_is_written`."""
     train(changed(config, seed=1), tmp_path / "other", watch=quiet())
@@ -239,6 +241,7 @@ def test_changed_text_is_refused(config, finished, tmp_path):
         path.write_bytes(text)
 
 
+@pytest.mark.slow
 def test_more_steps_may_be_asked_for(config, run_dir):
     train(changed(config, steps=14), run_dir, watch=quiet())
     assert Run(run_dir).checkpoints.steps()[-1] == 14
@@ -261,6 +264,7 @@ def test_an_existing_folder_is_never_overwritten(config, tmp_path):
     assert [path.name for path in (tmp_path / "precious").iterdir()] == ["file"]
 
 
+@pytest.mark.slow
 def test_new_runs_get_new_directories(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     short = changed(config, steps=1)
@@ -299,6 +303,7 @@ def test_packed_rows_and_accumulation_train_too(config, finished, tmp_path):
     assert Run(path).checkpoints.steps()[-1] == 4
 
 
+@pytest.mark.slow
 def test_separate_vocabularies(config, tmp_path):
     separate = dataclasses.replace(
         config,
@@ -310,6 +315,7 @@ def test_separate_vocabularies(config, tmp_path):
     assert Translator.load(path).translate(["red cat"])
 
 
+@pytest.mark.slow
 def test_early_stopping_by_patience(config, tmp_path):
     still = dataclasses.replace(
         changed(config, patience=1, evaluate_every=2),
@@ -381,6 +387,7 @@ def test_configs_of_earlier_versions_are_read(name):
     assert from_json(json.dumps(values)) == CONFIGS[name]
 
 
+@pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", ["transformer", "parallel"])
 def test_runs_of_version_0_1_translate_as_they_did(tmp_path, system):
     """Run directories, and what that version translated and scored with them."""
@@ -393,6 +400,7 @@ def test_runs_of_version_0_1_translate_as_they_did(tmp_path, system):
     np.testing.assert_allclose(scores, expected["scores"], atol=1e-3)
 
 
+@pytest.mark.slow
 def test_truncated_sources_are_counted_once_a_split(config, tmp_path, caplog):
     decoding = dataclasses.replace(config.decoding, buckets=(2,))
     short = dataclasses.replace(changed(config, steps=4, evaluate_every=2), decoding=decoding)

@@ -43,6 +43,7 @@ def test_subword_samples_belong_to_seed_epoch_and_pair():
 SUBWORDS = train_tokenizer([text for pair in PAIRS for text in pair], "bpe", 300)
 
 
+@pytest.mark.by_default("1-packed")
 @pytest.mark.parametrize("batching", ["buckets", "packed"])
 @pytest.mark.parametrize("windows", [1, 3])
 def test_long_samples_are_as_likely_as_short_ones(batching, windows, monkeypatch):

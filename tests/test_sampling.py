@@ -51,6 +51,7 @@ def test_restrict_counts_equals_as_one() -> None:
     assert kept == [[0, 2], [0, 1, 2, 3], [0, 2], [0, 1, 2, 3]]
 
 
+@pytest.mark.by_default("options1")
 @pytest.mark.parametrize("options", [{"temperature": 1e-6, "samples": 2}, {"top_k": 1}])
 def test_nothing_left_to_chance_is_greedy_search(options: dict[str, Any]) -> None:
     for seed in range(4):
@@ -107,6 +108,7 @@ def test_first_tokens_are_as_frequent_as_the_model_says() -> None:
     assert chi_square < 37  # 10 degrees of freedom at most: exceeded once in 20 000 seeds
 
 
+@pytest.mark.slow
 def test_a_draw_depends_on_the_seed_and_the_line_alone() -> None:
     options = {"samples": 3, "temperature": 1.3, "top_k": 8, "top_p": 0.95}
     variables = random_variables(MODEL, 5)
@@ -154,6 +156,7 @@ def test_draws_are_where_the_sum_of_probabilities_passes_the_random_number(class
     assert (np.asarray(found) == expected).all()
 
 
+@pytest.mark.slow
 def test_what_has_no_probability_is_never_drawn() -> None:
     """At both ends of the random numbers, and of the blocks."""
     uniform = jnp.asarray([0, 0.25, 0.5, 0.75, 1 - 2**-24])

@@ -126,12 +126,14 @@ def by_words(sampling, tmp_path_factory) -> Path:
     return train(sampling, tmp_path_factory.mktemp("runs") / "words", watch=quiet())
 
 
+@pytest.mark.slow
 def test_a_run_that_samples_words_is_resumed_bit_for_bit(sampling, by_words, tmp_path):
     resumed = train(sampling, interrupted(by_words, tmp_path / "resumed"), watch=quiet())
     assert Run(resumed).config.data.sampling_by == "word"
     assert same(by_words, resumed)
 
 
+@pytest.mark.slow
 def test_a_run_of_an_earlier_version_keeps_sampling_sentences(sampling, by_words, tmp_path):
     """Its config has no such option."""
     data = dataclasses.replace(sampling.data, sampling_by="sentence")

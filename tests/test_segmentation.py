@@ -180,6 +180,7 @@ def test_rewards_of_text_divide_it_as_evaluations_do():
     assert 0.5 < found[1] < 1
 
 
+@pytest.mark.by_default("True")
 @pytest.mark.parametrize("is_of_the_run", [False, True])
 def test_decode_refuses_a_tokenizer_that_is_missing_first(is_of_the_run, tmp_path, monkeypatch, capsys):
     from small_translator import stored
@@ -204,6 +205,7 @@ def test_decode_refuses_a_tokenizer_that_is_missing_first(is_of_the_run, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.by_default("given1-tok:zh")
 @pytest.mark.parametrize(("given", "expected"), [([], "tok:char"), (["--bleu-tokenize", "zh"], "tok:zh")])
 def test_decode_divides_references_the_same_way(given, expected, tmp_path, monkeypatch, capsys, caplog):
     from small_translator import stored

@@ -71,6 +71,7 @@ def test_a_client_of_libretranslate_works_unchanged():
         assert wrong.json() == {"error": "no run translates from de to en: see /languages"}
 
 
+@pytest.mark.slow
 def test_who_disconnects_frees_the_slots():
     service = translations(extra_length=60)
     with running(service) as address:

@@ -47,6 +47,7 @@ def recording() -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.by_default("True-convolutional")
 @pytest.mark.parametrize("name", sorted(REGISTRY.keys() - NOT_SERVED - {"speech", "language-model"}))
 @pytest.mark.parametrize("int8", [False, True])
 def test_a_system_that_translates_is_served(runs, name, int8):
@@ -66,6 +67,7 @@ def test_a_system_without_requests_is_refused(runs, name):
         service_of(runs[name])
 
 
+@pytest.mark.slow
 def test_a_language_model_continues_and_scores(runs):
     service = served(runs["language-model"], "lm")
     with asked(service) as client:
@@ -93,6 +95,7 @@ def test_a_recogniser_hears_a_recording(runs, tmp_path):
         assert "the recording" in wrong.json()["error"]
 
 
+@pytest.mark.slow
 def test_runs_of_several_kinds_are_served_together(runs):
     names = "transformer", "language-model", "recurrent"
     services = [served(runs[name], name) for name in names]
@@ -107,6 +110,7 @@ def test_runs_of_several_kinds_are_served_together(runs):
         assert wrong.json()["error"].startswith("model 'transformer': no such run does this")
 
 
+@pytest.mark.slow
 def test_the_command_serves_until_it_is_told_to_stop(runs):
     """Whoever reads its first line can connect; SIGTERM ends it without an error."""
     command = [sys.executable, "-m", "transformer", "serve", str(runs["transformer"])]

@@ -16,6 +16,7 @@ from run_command import on_devices
 QUICK = "pretrained/t5-1.1"  # relative positions, gates, RMSNorm; the others are slow tests
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "names",
     [[QUICK], pytest.param([name for name in NAMES if name != QUICK], marks=pytest.mark.slow)],

@@ -95,6 +95,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
     return find
 
 
+@pytest.mark.by_default("mesh 2 x 2 x 2")
 @pytest.mark.parametrize("name", NAMES)
 def test_every_layout_trains_alike(found: Callable[[str], Found], name: str) -> None:
     processes, devices, (fsdp, tensor) = LAYOUTS[name]

@@ -52,6 +52,7 @@ def test_candidates_are_the_first_ids_and_the_translations_of_each_token(transla
     assert len(set(listed.candidates([5], (3, 1)))) == len(listed.candidates([5], (3, 1)))
 
 
+@pytest.mark.by_default("3")
 @pytest.mark.parametrize("beams", [1, 3])
 def test_it_finds_what_a_slow_search_of_the_candidates_finds(translator, beams):
     special = translator.config.model.special
@@ -76,6 +77,7 @@ def test_it_finds_what_a_slow_search_of_the_candidates_finds(translator, beams):
         assert [hypothesis.ids for hypothesis in alone] == [hypothesis.ids for hypothesis in hypotheses]
 
 
+@pytest.mark.slow
 def test_with_all_tokens_it_is_the_search_without_it(translator):
     whole = small_translator()
     size = whole.config.model.vocab_size
@@ -88,6 +90,7 @@ def test_with_all_tokens_it_is_the_search_without_it(translator):
         assert [len(row) for row in found] == [len(row) for row in expected]
 
 
+@pytest.mark.slow
 def test_it_goes_with_int8_alignments_and_token_scores(translator, tmp_path):
     run = stored(translator, tmp_path / "run")
     assert (run / FILE).exists()

@@ -42,6 +42,7 @@ def translator():
     return waiting(small_translator())
 
 
+@pytest.mark.by_default("options2")
 @pytest.mark.parametrize(
     "options",
     [
@@ -77,6 +78,7 @@ def test_packed_sentences_wait_for_their_own():
         np.testing.assert_allclose(packed[:, outputs], alone, atol=1e-5)
 
 
+@pytest.mark.by_default("3")
 @pytest.mark.parametrize("wait_k", [1, 3, 20])
 def test_text_that_arrives_is_translated_as_greedy_search_does(translator, wait_k):
     """One recomputes everything for each token, the other has a cache and reads whole sentences."""
@@ -154,6 +156,7 @@ def test_words_arrive_one_by_one(monkeypatch):
     stdin.close()
 
 
+@pytest.mark.slow
 def test_the_command(translator, tmp_path, monkeypatch, capsys):
     run, text = stored(translator, tmp_path / "run"), tmp_path / "text"
     text.write_text("\n".join([*SENTENCES[:2], "", SENTENCES[2]]))

@@ -96,6 +96,7 @@ def shown(page: Path) -> str:
     return html.unescape(re.sub(r"<[^>]*>", "", page.read_text()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("config", CONFIGS)
 def test_every_field_is_described(site, config):
     page = (site / "reference/config/index.html").read_text()

@@ -21,6 +21,7 @@ def loss_and_grad(platform, logits, words):
     return {"loss": loss, "words": words.sum()}, gradients
 
 
+@pytest.mark.by_default("132")
 @pytest.mark.parametrize("size", [1, 4 * ROWS * VOCABULARY, 10**6])  # a slice has 1, 2 and all positions
 def test_sums_and_gradients_of_slices_are_those_of_the_whole(monkeypatch, size):
     monkeypatch.setitem(slices.SLICE, "cpu", size)
@@ -45,6 +46,7 @@ def test_sums_and_gradients_of_slices_are_those_of_the_whole(monkeypatch, size):
         assert jnp.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.by_default("66")
 @pytest.mark.parametrize("size", [1, 2 * ROWS * VOCABULARY, 10**6])
 def test_a_function_of_slices_is_that_of_the_whole(monkeypatch, size):
     monkeypatch.setitem(slices.SLICE, "cpu", size)

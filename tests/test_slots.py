@@ -99,6 +99,7 @@ def at_once(name: str, options: BeamConfig, given: list[Any]) -> Any:
     return find_system(name).search(model, variables, inputs, jnp.arange(len(given)), options)
 
 
+@pytest.mark.by_default("transformer-beam")
 @pytest.mark.parametrize(("name", "method"), combinations(STEPWISE, ["beam", "greedy", "sample"]))
 def test_any_order_of_arrival_finds_the_same(name: str, method: str) -> None:
     given = sources(17, name)
@@ -312,6 +313,7 @@ def test_a_callback_that_exits_harms_nobody(translator: Translator) -> None:
     assert len({future.result()[0].text for future in futures}) == 1
 
 
+@pytest.mark.slow
 def test_the_searching_threads_of_a_daemon_are_none(translator: Translator) -> None:
     def look() -> None:
         translator.translate(["red cat", "blue dog"])
@@ -344,6 +346,7 @@ def test_alignments_follow_the_options_of_the_search(translator: Translator) -> 
     np.testing.assert_allclose(best.alignment.sum(axis=1), 1, rtol=1e-5)
 
 
+@pytest.mark.by_default("0.6")
 @pytest.mark.parametrize("penalty", [-1.0, 0.0, 0.6, 2.0])
 def test_the_best_are_the_same_if_the_others_may_be_uncertain(translator: Translator, penalty: float) -> None:
     """A search for the best one ends earlier than one for all of them, and finds the same one."""
@@ -356,6 +359,7 @@ def test_the_best_are_the_same_if_the_others_may_be_uncertain(translator: Transl
             assert [each.ids for each in several] == [each.ids for each in whole[:number]]
 
 
+@pytest.mark.slow
 def test_a_search_that_needs_too_much_memory_is_refused(translator: Translator) -> None:
     error = jax.errors.JaxRuntimeError("INTERNAL: Out of memory allocating 160020800000 bytes.")
     with pytest.raises(UserError, match="out of memory: lower --decoding.rows, --decoding.buckets"):

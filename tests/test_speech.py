@@ -59,6 +59,7 @@ def test_a_halving_is_a_product_with_the_frames_around_every_second_one(width, l
         np.testing.assert_allclose(found[row, place], np.maximum(total, 0), atol=1e-5)
 
 
+@pytest.mark.by_default("3")
 @pytest.mark.parametrize("convolutions", mostly_slow([1, 2, 3], [1, 3]))
 def test_what_is_heard_does_not_depend_on_padding_and_other_recordings(convolutions):
     model, variables = network(convolutions=convolutions)

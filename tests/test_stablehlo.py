@@ -47,6 +47,7 @@ def outputs(folder: Path, sentences: list[list[int]]) -> list[list[int]]:
     return [list(map(int, line.split())) for line in ended.stdout.splitlines()]
 
 
+@pytest.mark.by_default("lines1")
 @pytest.mark.parametrize("lines", [["1 2 3", "4"], ["1 2 3 4 5 6 7 8"]])
 def test_the_program_refuses_what_does_not_fit(tmp_path, lines):
     """More sentences than rows, or one that is longer, with its end."""
@@ -78,6 +79,7 @@ def equal(run_dir: Path, folder: Path) -> None:
     assert {*map(len, expected)} == {LONG}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(["t5", "nllb", "bart", "pegasus"], ["nllb"]))
 def test_imported_models_run_as_programs(name, tmp_path):
     languages = ("eng_Latn", "deu_Latn") if name == "nllb" else ()

@@ -125,6 +125,7 @@ PAIRS = list(zip(LINES, reversed(LINES), strict=True))
 SEEDS = [(3, 7, index) for index in range(len(PAIRS))]
 
 
+@pytest.mark.by_default("bpe")
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_processes_sample_as_one_does(kind: str, tokenizers: dict[str, Tokenizer], monkeypatch) -> None:
     monkeypatch.setattr(sampled, "CHUNK", 7)
@@ -168,6 +169,7 @@ def test_an_error_in_a_process_is_that_of_the_caller(tokenizers: dict[str, Token
         list(processes(PAIRS, SEEDS))
 
 
+@pytest.mark.slow
 def test_a_process_that_ended_is_named(tokenizers: dict[str, Tokenizer], monkeypatch) -> None:
     monkeypatch.setattr(sampled, "CHUNK", 2)
     processes = SamplerProcesses(Sampler((tokenizers["bpe"],) * 2, 0.1), count=2)

@@ -116,6 +116,7 @@ def test_limits_of_a_model_are_those_of_its_translations():
         translator.usual_limits([])
 
 
+@pytest.mark.slow
 def test_the_command_stores_limits_that_documents_use(finished, tmp_path, monkeypatch, capsys):
     run = shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "text").write_text("".join(f"{word} {word}\n\n" for word in WORDS[:4]))
@@ -136,6 +137,7 @@ ALWAYS = Limits(0, -1, -1, -1, -1)
 """With these every sentence is suspicious."""
 
 
+@pytest.mark.by_default("beam-nonautoregressive")
 @pytest.mark.parametrize(
     "system", ["transformer", "copying", "recurrent", "nonautoregressive", "fast-autoregressive"]
 )
@@ -149,6 +151,7 @@ def test_a_second_search_asks_for_what_the_system_has(system, method):
     assert document.flagged == list(document.sentences)
 
 
+@pytest.mark.slow
 def test_a_second_search_with_a_shortlist_has_no_rule():
     translator = small_translator()
     translator.limits = ALWAYS

@@ -52,6 +52,7 @@ def loss_of(model, variables, batch, context=None, objective=synthesis_objective
     return jax.jit(lambda variables: objective(model, variables, batch, context))(variables)
 
 
+@pytest.mark.by_default("3")
 @pytest.mark.parametrize("reduction", mostly_slow([1, 2, 3], [1, 3]))
 def test_a_step_reads_only_the_frames_before_it(reduction):
     model, variables = network(reduction=reduction, postnet_layers=0)
@@ -67,6 +68,7 @@ def test_a_step_reads_only_the_frames_before_it(reduction):
         assert bool((after[:, first:] != before[:, first:]).any()) == (is_read and first < 9)
 
 
+@pytest.mark.slow
 def test_an_utterance_does_not_depend_on_padding_and_others():
     model, variables = network()
     lengths = [7, 2, 10]
@@ -118,6 +120,7 @@ def test_guidance_counts_steps_and_not_frames():
     assert float(found.total) == pytest.approx(float(plain.total) + share * float(each.sum()), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_training_reads_frames_of_its_own():
     """All of them: as if the frames of a pass before were given, and the target is the same."""
     model, variables = network(own_frames=1.0, prenet_dropout=0.0)

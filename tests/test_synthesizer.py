@@ -79,6 +79,7 @@ def test_recordings_are_written_beside_their_list(run, decode, tmp_path, caplog)
     assert "line 2 is empty" in caplog.text
 
 
+@pytest.mark.slow
 def test_recordings_of_others_are_not_replaced(run, decode, tmp_path, capsys):
     """A job that is stopped, resumed, and done again replaces its own; another job refuses them."""
     (tmp_path / "in").write_text("one\ntwo\nsix\n")
@@ -248,6 +249,7 @@ def test_a_request_to_stop_ends_the_exhibits(run):
     assert evaluator.exhibits(variables, request) == []
 
 
+@pytest.mark.slow
 def test_exhibits_that_fail_do_not_cost_the_run(tmp_path, monkeypatch, caplog):
     def fails(*_):
         raise RuntimeError("no room")
@@ -282,6 +284,7 @@ def test_the_explorer_shows_the_steps_that_attend_to_each_character(run, decode,
     assert not (tmp_path / "no.html").exists()
 
 
+@pytest.mark.slow
 def test_the_explorer_shows_an_utterance_without_sound(run, monkeypatch):
     empty = Utterance("one", np.zeros((0, 8), np.float32))
     monkeypatch.setattr(TextToSpeech, "outputs", lambda *_: [empty])

@@ -100,6 +100,7 @@ def config_of(name: str, base: Config, teacher: Path) -> Config:
     return config
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(list(MODELS), ["nonautoregressive, fertility"]))
 def test_it_trains_on_two_devices(name, base, teacher, tmp_path):
     """Their copies of the parameters see half of the rows each."""
@@ -153,6 +154,7 @@ def test_it_stops_and_goes_on(name, base, teacher, trained, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.by_default("convolutional")
 @pytest.mark.parametrize("name", NAMES)
 def test_it_trains_and_translates(name, base, teacher, trained):
     config, whole = config_of(name, base, teacher), trained(name)
@@ -181,6 +183,7 @@ def test_it_trains_and_translates(name, base, teacher, trained):
     assert (scores < 0).all()
 
 
+@pytest.mark.by_default("convolutional")
 @pytest.mark.parametrize("name", NAMES)
 def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(name):
     config = dataclasses.replace(MODELS[name], num_layers=4, d_model=64, vocab_size=1000)
@@ -191,6 +194,7 @@ def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(name):
     assert abs(-says.mean() - np.log(1000)) < 1  # ln 2 where half of the probability points to the source
 
 
+@pytest.mark.slow
 def test_a_student_begins_with_its_teachers_parameters(base, teacher, tmp_path):
     config = config_of("nonautoregressive, masked", base, teacher)
     still = dataclasses.replace(config.training, init_from=teacher, steps=1, evaluate_every=1)
@@ -208,6 +212,7 @@ def test_a_student_begins_with_its_teachers_parameters(base, teacher, tmp_path):
         train(dataclasses.replace(copying, training=begun), tmp_path / "other", watch=quiet)
 
 
+@pytest.mark.by_default("nonautoregressive, masked")
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_are_those_of_the_search(name, trained):
     """Every method returns the log-probability of its result, and that divided by the penalty."""
@@ -228,6 +233,7 @@ def test_scores_are_those_of_the_search(name, trained):
         assert [x.score for x in found] == sorted((x.score for x in found), reverse=True)
 
 
+@pytest.mark.by_default("recurrent")
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_parent_may_have_otherwise_leaves_the_parameters_as_they_are(name, base, teacher):
     """Otherwise `--init-from` would start a run whose checkpoints cannot be loaded."""
@@ -267,6 +273,7 @@ def decoded(monkeypatch, capfd, given: str, *words: object) -> tuple[int, str, s
     return decode_main(), *capfd.readouterr()
 
 
+@pytest.mark.slow
 def test_length_can_be_asked_for(trained, monkeypatch, capfd):
     path = trained("nonautoregressive, length")
     lengths = []
@@ -407,6 +414,7 @@ def test_several_models_may_choose_together(teacher):
         next(iter(rescored([source], found, judges, weights=[1.0])))
 
 
+@pytest.mark.slow
 def test_rescoring_and_distilling_as_commands(teacher, tmp_path, monkeypatch, capfd):
     words = [teacher, "--rescore", teacher, "--rescore", teacher, "--rescore-weights", "2", "1"]
     status, output, errors = decoded(monkeypatch, capfd, "red cat runs\n", *words, "--n-best", "2")

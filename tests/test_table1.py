@@ -9,6 +9,7 @@ import pytest
 from benchmarks.studies import table1
 
 
+@pytest.mark.by_default("linear-1")
 @pytest.mark.parametrize(
     ("kind", "path"),
     [
@@ -42,6 +43,7 @@ def test_each_kind_of_attention_is_another():
     assert all(float(jnp.abs(full - other).max()) > 1e-2 for other in others)
 
 
+@pytest.mark.slow
 def test_it_writes_a_table_and_plots(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(table1, "measure", lambda lengths, widths, repeats: costs)
     costs = [

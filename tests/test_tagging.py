@@ -137,6 +137,7 @@ def test_the_first_piece_of_each_word_has_its_label(kind):
     assert task.examples([TaggedSentence(tuple(whole.split()))])[0]["source"][:-1] == tokenizer.encode(whole)
 
 
+@pytest.mark.slow
 def test_the_loss_is_the_mean_over_words():
     """Against NumPy; other pieces and padding do not count."""
     config = TaggingConfig(vocab_size=20, target_vocab_size=3, num_layers=1, d_model=16, d_ff=32, num_heads=2)
@@ -233,6 +234,7 @@ def test_it_learns(trained):
     assert (trained / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_it_stops_and_is_resumed(config, trained, tmp_path):
     train(config, interrupted(trained, tmp_path / "parts"), watch=quiet())
     assert same(trained, tmp_path / "parts")
@@ -366,6 +368,7 @@ def test_one_label_is_nothing_to_learn(config, tmp_path):
         train(replace(config, data=data), tmp_path / "run", watch=quiet())
 
 
+@pytest.mark.slow
 def test_labels_of_another_run(config, trained, tmp_path):
     """A corpus with fewer labels trains the model of another one further, and one with others is refused."""
     text = "".join(f"{n} {'B-even' if n % 2 == 0 else 'O'}\n\n" for n in range(40))
@@ -378,6 +381,7 @@ def test_labels_of_another_run(config, trained, tmp_path):
         train(further, tmp_path / "other", watch=quiet())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["masked-lm", "bert"])
 def test_it_starts_from_a_pretrained_encoder(config, tmp_path, kind):
     if kind == "bert":
@@ -436,6 +440,7 @@ def test_the_most_frequent_label_of_each_word():
     assert tagging.MostFrequent.of(train).tag(["a", "b", "c", "e"]) == ["Z", "Y", "X", "Y"]
 
 
+@pytest.mark.slow
 def test_a_table_with_the_baseline(trained, tmp_path, capsys):
     tagging.main([str(trained)])
     lines = capsys.readouterr().out.splitlines()

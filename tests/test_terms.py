@@ -166,6 +166,7 @@ def test_a_wide_beam_finds_the_best_of_all_sentences() -> None:
     assert score == pytest.approx(best, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", mostly_slow([80, 1000], [80]))
 def test_many_cases(cases: int) -> None:
     """1 to 4 terms of 1 to 3 words at beam 8, taken from another translation: all are met, where they fit.
@@ -203,6 +204,7 @@ def test_many_cases(cases: int) -> None:
         assert (ours >= scores(worse) - 1e-4).mean() > 0.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "system", mostly_slow(["transformer", "recurrent", "copying"], ["transformer", "copying"])
 )
@@ -308,6 +310,7 @@ def test_what_cannot_be_is_refused() -> None:
         translator.search(["red"], terms="red")
 
 
+@pytest.mark.slow
 def test_on_the_command_line(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -397,6 +400,7 @@ def test_equal_terms_that_are_left_out_get_one_warning(caplog: pytest.LogCapture
     assert said[3].endswith(" more terms are dropped")
 
 
+@pytest.mark.slow
 def test_an_unknown_word_in_a_prefix_is_named_with_its_line() -> None:
     with pytest.raises(UserError, match="line 2: the prefix 'unheard ' has words that are not in"):
         small_translator().search(["red", "cat"], prefixes=["", "unheard "])

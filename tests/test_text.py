@@ -208,6 +208,7 @@ def test_training_refuses_it(tmp_path: Path) -> None:
 SYSTEMS = ("transformer", "copying", "nonautoregressive", "recurrent", "convolutional", "fast-autoregressive")
 
 
+@pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_every_system_leaves_such_lines_empty(system: str) -> None:
     if system == "convolutional":
@@ -226,6 +227,7 @@ def test_texts_that_say_nothing_are_not_spoken() -> None:
     assert [task.is_empty(record) for record in records] == [True] * (len(records) - 1) + [False]
 
 
+@pytest.mark.slow
 def test_the_command_writes_empty_lines(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

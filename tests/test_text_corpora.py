@@ -39,6 +39,7 @@ def test_a_corpus_is_always_the_same(corpus):
     assert len({source for source, _ in pairs[0]}) == 50
 
 
+@pytest.mark.by_default("opinions")
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_splits_share_no_source(corpus):
     sources = [
@@ -50,6 +51,7 @@ def test_splits_share_no_source(corpus):
         next(CORPORA[corpus].records("tests"))
 
 
+@pytest.mark.by_default("topics")
 @pytest.mark.parametrize("corpus", CORPORA)
 def test_a_corpus_is_opened_by_its_name(corpus, tmp_path):
     data = DataConfig(dataset=corpus, built_in_size=20, cache_dir=tmp_path)

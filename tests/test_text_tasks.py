@@ -204,6 +204,7 @@ def test_every_task_has_a_name():
     assert tuple(TASKS) == TASK_NAMES
 
 
+@pytest.mark.slow
 def test_groups_are_scored_alone(run):
     *_, last = run.log.records("evaluation")
     assert {"answer_f1 begin", "answer_f1 end"} <= last.keys()
@@ -223,6 +224,7 @@ def test_several_references_count(folder):
     assert bleu(outputs, references).value == pytest.approx(expected.score)
 
 
+@pytest.mark.by_default("labels")
 @pytest.mark.parametrize("task", TASK_NAMES)
 def test_every_task_is_trained_and_scored(tmp_path, task):
     """Scores of outputs that are right are 100."""
@@ -253,6 +255,7 @@ def test_a_parallel_decoder_is_refused_before_training(task):
         system.check_search(task_type(config, ()), config.decoding)
 
 
+@pytest.mark.slow
 def test_every_output_is_a_tree_or_a_set(tmp_path):
     """Of the first model of a training, which knows nothing: over the words of the source; none twice."""
     from transformer.data.trees import read_tree
@@ -297,6 +300,7 @@ def test_every_system_has_the_task_or_is_refused(name):
         system_of(config)
 
 
+@pytest.mark.by_default("sentiment")
 @pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if name in TEXT_PRESETS])
 def test_presets_have_records(name, tmp_path):
     """Of a built-in corpus: named columns become a source and targets, none too long."""
@@ -356,6 +360,7 @@ print(len(Translator.load("run").translate(["Monday, May 3, 1999"])))
 """
 
 
+@pytest.mark.slow
 def test_the_task_of_the_page(tmp_path):
     """It has less than 60 lines, and is trained and decoded from outside the package."""
     page = (Path(__file__).parents[1] / "docs" / "text-tasks.md").read_text(encoding="utf-8")

@@ -53,6 +53,7 @@ def test_every_second_belongs_to_one_phase(monkeypatch):
     assert time_spent(seconds) == "1 min 49 s (preparation 5 s, training 1 min 44 s)"
 
 
+@pytest.mark.slow
 def test_waiting_for_input_is_measured_and_warned_of(tmp_path, monkeypatch):
     """Each batch takes a second to come, as the clocks of the trainer see it."""
     seconds = [0.0]

@@ -18,6 +18,7 @@ from transformer.cli.decode_lines import decode_lines
 SOURCES = ["red green blue", "cat", "dog bird runs", ""]
 
 
+@pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", ["transformer", "recurrent", "copying", "nonautoregressive"])
 def test_they_add_up_to_the_log_probability(system: str) -> None:
     translator = small_translator(system)
@@ -62,6 +63,7 @@ def test_they_are_the_models_under_a_penalty() -> None:
     )
 
 
+@pytest.mark.slow
 def test_in_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run, lines = stored(small_translator(), tmp_path / "run"), tmp_path / "lines"
     lines.write_text("red green\n\ncat\n")
@@ -77,6 +79,7 @@ def test_in_json(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
         decode_lines(parse_decode([str(run), "--input", str(lines), "--token-scores"]))
 
 
+@pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", ["transformer", "recurrent", "copying"])
 def test_the_coverage_penalty(system: str) -> None:
     """Wu et al. 2016, Eq. 15, from the alignments."""

@@ -58,6 +58,7 @@ def best_of_gpus(unrestricted: Unrestricted, k: int) -> Any:
     return *best_of_whole(unrestricted, k), log_normaliser
 
 
+@pytest.mark.by_default("best_of_gpus-5000-8")
 @pytest.mark.parametrize(("width", "k"), combinations([9, 5000, 16001, 37000], [1, 8, 16]))
 @pytest.mark.parametrize("best_of", [best_in_one_pass, best_of_gpus])
 def test_accelerators_find_the_best_that_are_allowed(best_of: Any, width: int, k: int) -> None:
@@ -85,6 +86,7 @@ def test_accelerators_find_the_best_that_are_allowed(best_of: Any, width: int, k
     assert compared > 6 * k
 
 
+@pytest.mark.slow
 def test_one_pass_of_very_different_logits_does_not_overflow() -> None:
     x = jnp.linspace(-3e4, 3e4, 9000).reshape(1, 1, -1).at[..., 5].set(-jnp.inf)
     _, tokens, log_normaliser = best_in_one_pass(Unrestricted(x, jnp.array([False]), SPECIAL), 2)
@@ -95,6 +97,7 @@ def test_one_pass_of_very_different_logits_does_not_overflow() -> None:
     assert (log_normaliser < -1e30).all()
 
 
+@pytest.mark.by_default("3")
 @pytest.mark.parametrize("beams", [1, 3, 5])
 def test_a_search_in_one_pass_agrees_with_the_slow_search(beams: int, monkeypatch: Any) -> None:
     """With a vocabulary of few tokens, of which there are fewer than a search asks for."""
@@ -127,6 +130,7 @@ def test_a_search_in_one_pass_agrees_with_the_slow_search(beams: int, monkeypatc
     assert calls == [2 * beams]
 
 
+@pytest.mark.slow
 def test_what_hooks_forbid_is_found_by_all_logits(monkeypatch: Any) -> None:
     def never(*_: Any) -> Any:
         raise AssertionError

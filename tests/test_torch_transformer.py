@@ -28,6 +28,7 @@ def imported(request, tmp_path_factory):
     return SimpleNamespace(golden=golden, translator=Translator.load(run_dir))
 
 
+@pytest.mark.by_default("post")
 def test_logits_are_those_of_torch(imported):
     source, target = (jnp.asarray(imported.golden[f"{side}_ids"]) for side in ("source", "target"))
     translator = imported.translator
@@ -37,6 +38,7 @@ def test_logits_are_those_of_torch(imported):
     np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.by_default("post")
 def test_greedy_output_is_that_of_torch(imported):
     texts = imported.translator.translate(imported.golden["sources"], **GREEDY)
     assert [" ".join(text.split()[:12]) for text in texts] == imported.golden["greedy"]
@@ -55,6 +57,7 @@ def copied(tmp_path):
     return Path(shutil.copytree(DATA / "post", tmp_path / "folder"))
 
 
+@pytest.mark.slow
 def test_other_names_of_tensors_are_given_in_the_config(tmp_path):
     folder = copied(tmp_path)
     renamed(folder, lambda name: name.replace("generator.", "head.").replace("transformer.", "net.core."))
@@ -103,6 +106,7 @@ def test_mistakes_in_a_folder_are_named(tmp_path, message):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.by_default("positional_encoding.pos_embedding")
 @pytest.mark.parametrize("name", ["positional_encoding.pos_embedding", "encoding.pe"])
 def test_learned_positions_are_refused(tmp_path, name):
     """Under each name that config.json may give; sinusoids as in PyTorch's tutorial are accepted."""

@@ -216,6 +216,7 @@ def test_the_gradient_is_that_of_the_mean_loss(model, params, plain_update):
     assert state.step == 1
 
 
+@pytest.mark.slow
 def test_accumulation_changes_nothing(model, params, plain_update):
     step = jax.jit(make_train_step(model, OBJECTIVE, optax.sgd(1.0), seed=0, accumulate=4))
     state, metrics = step(state_of(params, optax.sgd(1.0)), a_batch())

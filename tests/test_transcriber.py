@@ -97,6 +97,7 @@ def test_the_scale_of_a_damaged_run_is_refused(run, tmp_path):
     assert SpeechToText.load(config, tmp_path).scale.mean.dtype == np.float32
 
 
+@pytest.mark.slow
 def test_recordings_and_waveforms_are_transcribed(run, spoken_files):
     transcriber = Transcriber.load(run.path)
     paths = sorted(spoken_files.glob("*.wav"))
@@ -158,6 +159,7 @@ def decode(monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_what_a_recording_holds_is_written_for_each_line(run, spoken_files, decode, capsys):
     output = spoken_files / "out.jsonl"
     arguments = [run.path, "--input", spoken_files / "list.tsv"]
@@ -213,6 +215,7 @@ def test_options_for_sentences_are_refused(run, spoken_files, decode, capsys, ar
     assert re.search(message, capsys.readouterr().err)
 
 
+@pytest.mark.slow
 def test_the_most_alike_and_what_is_not_for_recordings(run, spoken_files):
     transcriber, paths = Transcriber.load(run.path), sorted(spoken_files.glob("*.wav"))[:2]
     found = transcriber.search(paths, method="mbr", samples=4, max_length=4)
@@ -283,6 +286,7 @@ def test_mp3_files_are_recordings(run, spoken_files, decode, tmp_path, capsys):
     assert heard[1] == capsys.readouterr().out
 
 
+@pytest.mark.by_default("tab\\there.wav")
 @pytest.mark.parametrize("name", [b"\xff\xfe.wav", b"tab\there.wav", b"two\nlines.wav"])
 def test_names_of_any_bytes_are_heard(run, spoken_files, decode, tmp_path, name, capsys):
     path = tmp_path / os.fsdecode(name)
@@ -298,6 +302,7 @@ def test_names_of_any_bytes_are_heard(run, spoken_files, decode, tmp_path, name,
     assert data_of(tmp_path / "page.html")["records"]
 
 
+@pytest.mark.slow
 def test_warnings_do_not_obey_names(run, spoken_files, tmp_path):
     """A terminal would obey control characters in a manifest from elsewhere."""
     wave = read_audio(spoken_files / "0.wav")
@@ -313,6 +318,7 @@ def data_of(page):
     return json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
 
 
+@pytest.mark.slow
 def test_the_explorer_shows_the_attention_of_what_is_heard(run, spoken_files, decode, capsys):
     page, options = spoken_files / "page.html", ("--method", "beam", "--beam-size", 2, "--max-length", 4)
     arguments = [run.path, "--input", spoken_files / "list.tsv", "--explore", page, *options]
@@ -333,6 +339,7 @@ def test_the_explorer_shows_the_attention_of_what_is_heard(run, spoken_files, de
     assert [len(each["outputs"]) for each in data_of(page)["records"]] == [1]
 
 
+@pytest.mark.by_default("none.wav-options3---times is for lines")
 @pytest.mark.parametrize(
     ("lines", "options", "message"),
     [

@@ -135,6 +135,7 @@ def test_after_warming_up_nothing_is_compiled(word_tokenizer: Tokenizer, compile
     assert compiled
 
 
+@pytest.mark.slow
 def test_seeds_and_temperatures_share_a_program(word_tokenizer: Tokenizer, compiled: list[str]) -> None:
     translator = make_translator(word_tokenizer)
     translator.warm_up(method="sample")
@@ -264,6 +265,7 @@ def test_line_breaks_are_no_part_of_a_sentence(
     assert word_translator.subwords("größe\ngröße\n") == ["größe", "größe"]
 
 
+@pytest.mark.slow
 def test_learned_positions_reach_no_further_than_their_table(
     word_tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -340,6 +342,7 @@ def test_nonsense_is_refused(translator: Translator, options: dict[str, Any]) ->
         translator.search(["Bas"], **options)
 
 
+@pytest.mark.slow
 def test_a_sample_belongs_to_its_line(translator: Translator) -> None:
     drawing = {"method": "sample", "temperature": 1.2, "buckets": (16,)}
     lines = ["Bas dag"] * 6

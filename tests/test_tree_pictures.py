@@ -148,6 +148,7 @@ def run(tmp_path_factory):
     return Run(train(config, folder / "run", watch=quiet()))
 
 
+@pytest.mark.slow
 def test_the_report_has_both_trees(run):
     _, exhibits = read_exhibits(run.path)
     assert len(exhibits) == 2
@@ -177,6 +178,7 @@ def test_an_output_that_is_no_tree_is_written(run):
     assert sample.trees == ()
 
 
+@pytest.mark.slow
 def test_the_explorer_draws_the_tree(run, tmp_path, monkeypatch):
     page = tmp_path / "page.html"
     assert decode(monkeypatch, run.path, "--explore", page, stdin="red cat sings\n") == 0

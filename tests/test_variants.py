@@ -203,6 +203,7 @@ def test_a_run_directory_and_a_variant_is_a_new_run_or_that_one(run_dir: Path, c
     assert "leave out the preset, variants and these options:" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_report_names_the_variant_that_made_the_system(run_dir: Path) -> None:
     logged = Logged(run_dir)
     for words in ("tiny --variant masked", "quickstart --variant fat-tanh", "sorting --variant plain"):

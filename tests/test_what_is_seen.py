@@ -37,6 +37,7 @@ def explored(run: Run, folder: Path, decode, *words: object) -> dict:
     return data_of(page.read_text())
 
 
+@pytest.mark.slow
 def test_the_explorer_has_the_attention_of_each_word(
     captions: Run, pictures: Path, tmp_path: Path, decode
 ) -> None:
@@ -57,6 +58,7 @@ def test_the_explorer_has_the_attention_of_each_word(
         np.testing.assert_allclose(weights, hypothesis.alignment, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_explorer_has_all_boxes(boxes: Run, pictures: Path, tmp_path: Path, decode) -> None:
     (tmp_path / "names.txt").write_text(f"{pictures / '2.png'}\n")
     words = ("--input", tmp_path / "names.txt", "--threshold", 0.9)
@@ -71,6 +73,7 @@ def test_the_explorer_has_all_boxes(boxes: Run, pictures: Path, tmp_path: Path, 
     np.testing.assert_allclose(sides, [item.box for item in objects], atol=0.01)
 
 
+@pytest.mark.by_default("boxes")
 @pytest.mark.parametrize("name", ["captions", "boxes"])
 def test_the_explorer_refuses_in_one_sentence(
     name: str, request: pytest.FixtureRequest, tmp_path: Path, decode

@@ -73,6 +73,7 @@ def test_greedy_outputs_are_those_of_the_reference(imported):
     assert pieces["en", True] == ["<|en|>", "<|transcribe|>"]
 
 
+@pytest.mark.slow
 def test_times_are_in_pairs_and_never_decrease(imported):
     for best in (several[0] for several in imported.transcriber.search(imported.waves, timestamps=True)):
         times = [time for segment in best.segments for time in (segment.start, segment.end)]
@@ -170,6 +171,7 @@ def test_damaged_folders_are_refused(tmp_path):
 WEIGHTS = Path(os.environ.get("TRANSFORMER_WEIGHTS", "nowhere")) / "whisper-base"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not WEIGHTS.exists(), reason="TRANSFORMER_WEIGHTS has no whisper-base")
 def test_a_real_model_hears_silence(tmp_path):
     import_model(WEIGHTS, tmp_path / "run", "en")

@@ -109,6 +109,7 @@ def test_a_search_truncates_long_recordings_with_the_true_reason(folder, caplog)
     assert "buckets" not in caplog.text
 
 
+@pytest.mark.slow
 def test_int8_weights_give_nearly_the_same_scores(folder):
     limits = {"rows": 1, "max_length": 24, "beam_size": 1, "stop": "present"}
     wave = [folder / "short.wav"]
@@ -119,6 +120,7 @@ def test_int8_weights_give_nearly_the_same_scores(folder):
     assert rounded.score == pytest.approx(exact.score, abs=0.1)
 
 
+@pytest.mark.slow
 def test_the_page_shows_what_is_heard(folder, decode, tmp_path):
     words = ["--language", "de", "--rows", 1, "--max-length", 6]
     page = tmp_path / "page.html"

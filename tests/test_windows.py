@@ -160,6 +160,7 @@ def talk() -> np.ndarray:
     return np.concatenate([np.resize(sound(number), 20 * RATE) for number in range(4)])
 
 
+@pytest.mark.slow
 def test_a_prompt_is_read_before_the_output(transcriber):
     """Many at once, so that slots are refilled."""
     task, limit = transcriber.task, 2 * transcriber.task.prompt_size
@@ -188,6 +189,7 @@ def test_a_prompt_is_read_before_the_output(transcriber):
         )
 
 
+@pytest.mark.slow
 def test_the_probability_of_silence_and_the_mean_are_those_of_the_model(transcriber):
     task = transcriber.task
     start = task.start(timestamps=True)
@@ -253,6 +255,7 @@ def test_options_of_windows_are_checked(options, message):
         WindowsConfig(**options)
 
 
+@pytest.mark.slow
 def test_what_windows_cannot_do_is_refused(transcriber, talk):
     with pytest.raises(UserError, match="method mbr: windows need the log-probability"):
         transcriber.parts(talk, method="mbr")

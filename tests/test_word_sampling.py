@@ -71,6 +71,7 @@ def sampled(tokenizer: Tokenizer, lines: list[str], strength: float, seed: int =
 WORDS = ["▁banana", "▁", "nab", "▁bananabanana", "banana"]
 
 
+@pytest.mark.by_default("3.0")
 @pytest.mark.parametrize("alpha", [0.0, 0.2, 1.0, 3.0])
 def test_unigram_words_follow_the_distribution_over_all_segmentations(alpha: float) -> None:
     """Also those of words with more than 64."""
@@ -85,6 +86,7 @@ def test_unigram_words_follow_the_distribution_over_all_segmentations(alpha: flo
     assert len(dict(segmentations(WORDS[3], SCORES))) > 64
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", mostly_slow([0.0, 0.1, 0.5, 0.9, 1.0], [0.1]))
 def test_dropout_of_words_follows_the_paper(dropout: float) -> None:
     draws, random = 20_000, np.random.default_rng(2)
