@@ -23,6 +23,7 @@ import numpy as np
 
 from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import keep, machine
+from benchmarks.plotting import picture
 from benchmarks.runs import once
 from transformer import PRESETS, Config, Run, Transcriber, train
 from transformer.config import Option
@@ -237,16 +238,12 @@ def table(found: dict[str, Json]) -> str:
 
 def plot(found: dict[str, Json], path: Path) -> None:
     """Learning curves."""
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(6, 4), layout="constrained")
-    for name, each in found.items():
-        axis.plot(*zip(*each["curve"], strict=True), label=name)
-    axis.set(xlabel="update", ylabel="word error rate of validation strings, %", ylim=(0, 100))
-    axis.grid(alpha=0.3)
-    axis.legend()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with picture(path, size=(6, 4)) as (_, [axis]):
+        for name, each in found.items():
+            axis.plot(*zip(*each["curve"], strict=True), label=name)
+        axis.set(xlabel="update", ylabel="word error rate of validation strings, %", ylim=(0, 100))
+        axis.grid(alpha=0.3)
+        axis.legend()
 
 
 def main(arguments: list[str] | None = None) -> None:

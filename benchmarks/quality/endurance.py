@@ -18,6 +18,7 @@ from rich.progress import track
 
 from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import keep, machine, script
+from benchmarks.plotting import picture
 from transformer.data.sources.built_in import pairs
 
 MIB = 2**20
@@ -115,16 +116,12 @@ def endure(work: Path, steps: int, lines: int, every: float = 1.0) -> list[Watch
 
 def plot(found: list[Watched], path: Path) -> None:
     """Memory against time, a panel for each process."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(found), figsize=(9, 3.2), layout="constrained")
-    for axis, each in zip(axes, found, strict=True):
-        axis.plot([held / MIB for held in each.memory])
-        axis.set(xlabel="seconds", ylabel="MiB", title=each.name)
-        axis.set_ylim(bottom=0)
-        axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with picture(path, columns=len(found), size=(9, 3.2)) as (_, axes):
+        for axis, each in zip(axes, found, strict=True):
+            axis.plot([held / MIB for held in each.memory])
+            axis.set(xlabel="seconds", ylabel="MiB", title=each.name)
+            axis.set_ylim(bottom=0)
+            axis.grid(alpha=0.3)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -20,6 +20,7 @@ import numpy as np
 
 from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import keep, machine
+from benchmarks.plotting import picture
 from benchmarks.runs import once
 from transformer import PRESETS, Config, Generator, Run, train
 from transformer.config.streams import StreamConfig
@@ -159,24 +160,20 @@ def table(found: dict[str, list[Json]]) -> str:
 
 def plot(found: dict[str, list[Json]], path: Path) -> None:
     """Learning curves, and bits against the memory."""
-    from matplotlib import pyplot
-
-    figure, (curves, memories) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for name, runs in found.items():
-        steps = [step for step, _ in runs[0]["curve"]]
-        means = np.mean([[value for _, value in run["curve"]] for run in runs], axis=0)
-        curves.plot(steps, means, label=name)
-        lengths = [memory for memory in MEMORIES if str(memory) in runs[0]["bits"]]
-        points = [statistics.mean(run["bits"][str(memory)] for run in runs) for memory in lengths]
-        memories.plot(lengths, points, marker="o", markersize=3, label=name)
-    curves.set(xlabel="update", ylabel="bits per character, held-out text")
-    curves.set_ylim(top=min(4.0, curves.get_ylim()[1]))
-    memories.set(xlabel="memory in evaluation", ylabel="bits per character, held-out text")
-    for axis in (curves, memories):
-        axis.grid(alpha=0.3)
-    curves.legend()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with picture(path, columns=2, size=(10, 4)) as (_, [curves, memories]):
+        for name, runs in found.items():
+            steps = [step for step, _ in runs[0]["curve"]]
+            means = np.mean([[value for _, value in run["curve"]] for run in runs], axis=0)
+            curves.plot(steps, means, label=name)
+            lengths = [memory for memory in MEMORIES if str(memory) in runs[0]["bits"]]
+            points = [statistics.mean(run["bits"][str(memory)] for run in runs) for memory in lengths]
+            memories.plot(lengths, points, marker="o", markersize=3, label=name)
+        curves.set(xlabel="update", ylabel="bits per character, held-out text")
+        curves.set_ylim(top=min(4.0, curves.get_ylim()[1]))
+        memories.set(xlabel="memory in evaluation", ylabel="bits per character, held-out text")
+        for axis in (curves, memories):
+            axis.grid(alpha=0.3)
+        curves.legend()
 
 
 def main(arguments: list[str] | None = None) -> None:

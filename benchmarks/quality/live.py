@@ -18,6 +18,7 @@ import numpy as np
 
 from benchmarks.command import needs, positive, run
 from benchmarks.measure import keep, machine
+from benchmarks.plotting import picture
 from benchmarks.quality.long_recordings import Times, built_in, joined, recorded, words_of
 from transformer import Transcriber
 from transformer.data.features.audio import RATE
@@ -60,24 +61,17 @@ def measured(said: str, times: list[Times | None], texts: Iterable[LiveText]) ->
 
 def plot(rows: dict[str, Row], path: Path) -> None:
     """Errors by delay."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(5, 3.2), layout="constrained")
-    live = {name: row for name, row in rows.items() if "mean delay" in row}
-    points = [(row["mean delay"], row["word errors"]) for row in live.values()]
-    axis.plot(*zip(*points, strict=True), marker="o")
-    for name, point in zip(live, points, strict=True):
-        axis.annotate(f"{name} s", point, xytext=(4, 4), textcoords="offset points")
-    axis.axhline(rows["whole"]["word errors"], linestyle="--", color="grey", label="whole recording")
-    axis.set(xlabel="mean delay of a word (s)", ylabel="word error rate (%)")
-    axis.set(xlim=(0, 1.2 * max(x for x, _ in points)), ylim=(0, 1.2 * max(y for _, y in points) + 1))
-    axis.legend()
-    axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with picture(path, size=(5, 3.2)) as (_, [axis]):
+        live = {name: row for name, row in rows.items() if "mean delay" in row}
+        points = [(row["mean delay"], row["word errors"]) for row in live.values()]
+        axis.plot(*zip(*points, strict=True), marker="o")
+        for name, point in zip(live, points, strict=True):
+            axis.annotate(f"{name} s", point, xytext=(4, 4), textcoords="offset points")
+        axis.axhline(rows["whole"]["word errors"], linestyle="--", color="grey", label="whole recording")
+        axis.set(xlabel="mean delay of a word (s)", ylabel="word error rate (%)")
+        axis.set(xlim=(0, 1.2 * max(x for x, _ in points)), ylim=(0, 1.2 * max(y for _, y in points) + 1))
+        axis.legend()
+        axis.grid(alpha=0.3)
 
 
 def main(arguments: list[str] | None = None) -> None:

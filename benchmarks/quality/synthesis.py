@@ -29,6 +29,7 @@ import numpy as np
 
 from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import keep, machine
+from benchmarks.plotting import picture
 from benchmarks.quality.digits import Plan as Digits
 from benchmarks.quality.digits import choices_of, joined, make_strings, recordings_of
 from transformer import PRESETS, Config, Run, Synthesizer, Transcriber, Translator, train
@@ -325,16 +326,12 @@ def table(rows: dict[str, Json], repeats: bool) -> str:
 
 def plot(found: Json, path: Path) -> None:
     """Learning curves."""
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(6, 4), layout="constrained")
-    for name, curve in found["curves"].items():
-        axis.plot(*zip(*curve, strict=True), label=name)
-    axis.set(xlabel="update", ylabel="error of normalised features")
-    axis.grid(alpha=0.3)
-    axis.legend()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with picture(path, size=(6, 4)) as (_, [axis]):
+        for name, curve in found["curves"].items():
+            axis.plot(*zip(*curve, strict=True), label=name)
+        axis.set(xlabel="update", ylabel="error of normalised features")
+        axis.grid(alpha=0.3)
+        axis.legend()
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -23,6 +23,7 @@ from rich.table import Table
 
 from benchmarks.command import drawing_options, run
 from benchmarks.measure import keep, machine
+from benchmarks.plotting import picture
 from benchmarks.programs import Program, compiled, medians
 from benchmarks.speed.training import CASES, Case, batch_of, jax_update, network
 from transformer import Transformer
@@ -104,7 +105,7 @@ def earlier(output: Path, panels: Sequence[str]) -> list[Point]:
 
 def plot(points: list[Point], path: Path) -> None:
     """Six panels, milliseconds per token and megabytes against what grows."""
-    from matplotlib import pyplot, ticker
+    from matplotlib import ticker
 
     time, memory = "ms a token", "MB"
     panels = [
@@ -115,25 +116,23 @@ def plot(points: list[Point], path: Path) -> None:
         ("training", memory, "training", "length of a sentence"),
         ("rows", time, "decoding", "sentences at once"),
     ]
-    figure, axes = pyplot.subplots(2, 3, figsize=(13, 6.5), layout="constrained")
-    for axis, (panel, unit, what, name) in zip(axes.flat, panels, strict=True):
-        lines: dict[str, dict[int, float]] = {}
-        for point in points:
-            if point.panel == panel:
-                value = 1e3 * point.seconds if unit == time else point.bytes / 1e6
-                lines.setdefault(point.line, {})[point.size] = value
-        for line, values in lines.items():
-            axis.plot(list(values), list(values.values()), marker="o", label=line)
-        ticks = sorted({size for values in lines.values() for size in values})
-        axis.set(xscale="log", xlabel=name, ylabel=unit, title=f"{what} against {name}")
-        axis.set_xticks(ticks, [str(size) for size in ticks])
-        axis.xaxis.set_minor_locator(ticker.NullLocator())
-        axis.set_ylim(bottom=0)
-        axis.grid(alpha=0.3)
-        if len(lines) > 1:
-            axis.legend()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with picture(path, 2, 3, size=(13, 6.5)) as (_, axes):
+        for axis, (panel, unit, what, name) in zip(axes, panels, strict=True):
+            lines: dict[str, dict[int, float]] = {}
+            for point in points:
+                if point.panel == panel:
+                    value = 1e3 * point.seconds if unit == time else point.bytes / 1e6
+                    lines.setdefault(point.line, {})[point.size] = value
+            for line, values in lines.items():
+                axis.plot(list(values), list(values.values()), marker="o", label=line)
+            ticks = sorted({size for values in lines.values() for size in values})
+            axis.set(xscale="log", xlabel=name, ylabel=unit, title=f"{what} against {name}")
+            axis.set_xticks(ticks, [str(size) for size in ticks])
+            axis.xaxis.set_minor_locator(ticker.NullLocator())
+            axis.set_ylim(bottom=0)
+            axis.grid(alpha=0.3)
+            if len(lines) > 1:
+                axis.legend()
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from benchmarks.command import needs, new_file, positive
 from benchmarks.measure import Measurement, keep, machine, seconds_of
+from benchmarks.plotting import picture
 
 
 @dataclass(frozen=True)
@@ -96,25 +97,21 @@ def compare(
 
 def plot(rows: list[Row], path: Path) -> None:
     """Bars of the times, as multiples of ours."""
-    from matplotlib import pyplot
-
     names = list(dict.fromkeys(row.section for row in rows))
-    figure, axes = pyplot.subplots(len(names), 1, figsize=(7, 1.2 + 1.6 * len(names)), layout="constrained")
-    for axis, name in zip([axes] if len(names) == 1 else axes, names, strict=True):
-        mine = [row for row in rows if row.section == name]
-        colours = [
-            "tab:orange" if row.name.startswith(("transformer", "decode")) else "tab:blue" for row in mine
-        ]
-        bars = axis.barh([row.name for row in mine], [row.ratio for row in mine], color=colours)
-        axis.axvline(1, color="gray", linewidth=0.8, zorder=0)
-        label = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # hides the line behind it
-        axis.bar_label(bars, [f"{row.seconds:.3g} s" for row in mine], padding=4, bbox=label)
-        axis.invert_yaxis()
-        axis.set_title(name, loc="left", fontsize=10)
-        axis.set_xlim(0, 1.15 * max(row.ratio for row in mine))
-    figure.supxlabel("median time as a multiple of transformer's: shorter is better", fontsize=10)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with picture(path, len(names), size=(7, 1.2 + 1.6 * len(names))) as (figure, axes):
+        for axis, name in zip(axes, names, strict=True):
+            mine = [row for row in rows if row.section == name]
+            colours = [
+                "tab:orange" if row.name.startswith(("transformer", "decode")) else "tab:blue" for row in mine
+            ]
+            bars = axis.barh([row.name for row in mine], [row.ratio for row in mine], color=colours)
+            axis.axvline(1, color="gray", linewidth=0.8, zorder=0)
+            label = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # hides the line behind it
+            axis.bar_label(bars, [f"{row.seconds:.3g} s" for row in mine], padding=4, bbox=label)
+            axis.invert_yaxis()
+            axis.set_title(name, loc="left", fontsize=10)
+            axis.set_xlim(0, 1.15 * max(row.ratio for row in mine))
+        figure.supxlabel("median time as a multiple of transformer's: shorter is better", fontsize=10)
 
 
 def table_of(rows: list[Row]) -> Table:

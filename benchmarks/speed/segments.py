@@ -17,6 +17,7 @@ from rich.progress import track
 
 from benchmarks.command import drawing_options, run
 from benchmarks.measure import keep, machine
+from benchmarks.plotting import picture
 from benchmarks.programs import Program, compiled, medians
 from transformer import PRESETS, Config
 from transformer.config.streams import StreamConfig
@@ -116,26 +117,20 @@ def tables(results: dict[str, Any]) -> str:
 
 def plot(results: dict[str, Any], path: Path) -> None:
     """An update against the memory, and a token in evaluation against the context."""
-    from matplotlib import pyplot
-
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
-    for segment in sorted({point["segment"] for point in results["updates"]}):
-        row = [point for point in results["updates"] if point["segment"] == segment]
-        seconds = [point["seconds"] for point in row]
-        left.plot(
-            [point["memory"] for point in row], seconds, marker="o", markersize=3, label=f"segment {segment}"
-        )
-    left.set(xlabel="memory", ylabel=f"seconds of an update of {TOKENS:,} tokens", ylim=(0, None))
-    contexts = [point["context"] for point in results["evaluations"]]
-    for name, label in (("memory", "segments with a memory"), ("window", "a window computed anew")):
-        values = [point[name] for point in results["evaluations"]]
-        right.loglog(contexts, values, marker="o", markersize=3, label=label)
-    right.set(xlabel="context in tokens", ylabel="seconds of a token in evaluation")
-    for axis in (left, right):
-        axis.grid(alpha=0.3)
-        axis.legend()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with picture(path, columns=2, size=(10, 4)) as (_, [left, right]):
+        for segment in sorted({point["segment"] for point in results["updates"]}):
+            row = [point for point in results["updates"] if point["segment"] == segment]
+            memories, seconds = zip(*[(point["memory"], point["seconds"]) for point in row], strict=True)
+            left.plot(memories, seconds, marker="o", markersize=3, label=f"segment {segment}")
+        left.set(xlabel="memory", ylabel=f"seconds of an update of {TOKENS:,} tokens", ylim=(0, None))
+        contexts = [point["context"] for point in results["evaluations"]]
+        for name, label in (("memory", "segments with a memory"), ("window", "a window computed anew")):
+            values = [point[name] for point in results["evaluations"]]
+            right.loglog(contexts, values, marker="o", markersize=3, label=label)
+        right.set(xlabel="context in tokens", ylabel="seconds of a token in evaluation")
+        for axis in (left, right):
+            axis.grid(alpha=0.3)
+            axis.legend()
 
 
 def main(arguments: list[str] | None = None) -> None:

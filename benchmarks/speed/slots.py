@@ -12,6 +12,7 @@ from typing import Any
 
 from benchmarks.command import needs, new_file, positive, run
 from benchmarks.measure import keep, machine
+from benchmarks.plotting import picture
 from benchmarks.runs import sentences
 from transformer.decoding.lane_programs import LaneSnapshot, ProgramKey
 from transformer.decoding.lanes import Lane, sizes
@@ -83,20 +84,18 @@ def watched(run_dir: Path, count: int, rows: int) -> list[Part]:
 
 def plot(parts: list[Part], path: Path) -> None:
     """A row for each slot, a colour for each sentence."""
-    from matplotlib import colormaps, pyplot
+    from matplotlib import colormaps
 
     slots = 1 + max(part.slot for part in parts)
-    figure, axes = pyplot.subplots(figsize=(9, 1.2 + 0.22 * slots), layout="constrained")
     colours = colormaps["tab20"].colors  # type: ignore[attr-defined]
-    for part in parts:
-        colour = colours[part.sentence % len(colours)]
-        axes.barh(part.slot, part.end - part.start, left=part.start, color=colour, alpha=0.25)
-        axes.barh(part.slot, part.used, left=part.start, color=colour)
-    axes.set(xlabel="step", ylabel="slot", xlim=(0, max(part.end for part in parts)))
-    axes.set_yticks(range(slots), [str(slot + 1) for slot in range(slots)])
-    axes.invert_yaxis()
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with picture(path, size=(9, 1.2 + 0.22 * slots)) as (_, [axes]):
+        for part in parts:
+            colour = colours[part.sentence % len(colours)]
+            axes.barh(part.slot, part.end - part.start, left=part.start, color=colour, alpha=0.25)
+            axes.barh(part.slot, part.used, left=part.start, color=colour)
+        axes.set(xlabel="step", ylabel="slot", xlim=(0, max(part.end for part in parts)))
+        axes.set_yticks(range(slots), [str(slot + 1) for slot in range(slots)])
+        axes.invert_yaxis()
 
 
 def main(arguments: list[str] | None = None) -> None:

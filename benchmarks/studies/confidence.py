@@ -27,6 +27,7 @@ from rich.progress import track
 
 from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import machine, report
+from benchmarks.plotting import picture
 from transformer import Translator, UserError
 from transformer.data.sources.text_files import read_pairs
 from transformer.decoding.calls import whole
@@ -180,21 +181,16 @@ def table(results: dict[str, dict[str, list[float]]]) -> str:
 
 def plot(words: Words, found: dict[str, np.ndarray], path: Path) -> None:
     """A reliability diagram: how many words are right among those of each predicted probability."""
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(4.8, 4.4), layout="constrained")
-    axes.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
-    for name in DRAWN:
-        which = np.minimum((found[name] * BINS).astype(int), BINS - 1)
-        bins = [which == index for index in range(BINS) if (which == index).any()]
-        points = [(found[name][some].mean(), words.right[some].mean()) for some in bins]
-        axes.plot(*zip(*points, strict=True), marker="o", label=name)
-    axes.set(xlabel="predicted probability that a word is right", ylabel="share of words that are right")
-    axes.grid(alpha=0.3)
-    axes.legend()
-    with pyplot.rc_context({"svg.hashsalt": "confidence"}):
-        figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+    with picture(path, size=(4.8, 4.4)) as (_, [axes]):
+        axes.plot([0, 1], [0, 1], color="black", linestyle="--", linewidth=1, label="calibrated")
+        for name in DRAWN:
+            which = np.minimum((found[name] * BINS).astype(int), BINS - 1)
+            bins = [which == index for index in range(BINS) if (which == index).any()]
+            points = [(found[name][some].mean(), words.right[some].mean()) for some in bins]
+            axes.plot(*zip(*points, strict=True), marker="o", label=name)
+        axes.set(xlabel="predicted probability that a word is right", ylabel="share of words that are right")
+        axes.grid(alpha=0.3)
+        axes.legend()
 
 
 def main(arguments: list[str] | None = None) -> None:

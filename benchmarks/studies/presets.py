@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import ROOT, machine, report
+from benchmarks.plotting import picture
 from benchmarks.runs import once
 from transformer import PRESETS, UserError
 
@@ -40,8 +41,8 @@ def trained(
     or has the names of preset and seed.
 
     Returns:
-      Its test scores by title, its curve of (update, first validation score), its CPU seconds and seconds (None
-      if an earlier command did a part of the training), and the title of the first score.
+      Its test scores by title, its curve of (update, first validation score), its CPU seconds and seconds
+      (None if an earlier command did a part of the training), and the title of the first score.
     """
     run_dir = work / (run_name or f"{name}-{seed}")
     command = [sys.executable, str(ROOT / "train.py"), name, "--run-dir", str(run_dir)]
@@ -84,25 +85,16 @@ def _mean(values: list[float]) -> str:
 
 def plot(results: Results, path: Path) -> None:
     """A panel for each preset, a line for each seed."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     columns = min(3, len(results))
     rows = math.ceil(len(results) / columns)
-    figure, axes = pyplot.subplots(
-        rows, columns, figsize=(4 * columns, 2.8 * rows), layout="constrained", squeeze=False
-    )
-    for axis in axes.flat[len(results) :]:
-        axis.set_visible(False)
-    for axis, (name, seeds) in zip(axes.flat, results.items(), strict=False):
-        for seed in seeds:
-            axis.plot(*zip(*[(0, 0), *seed["curve"]], strict=True), marker="o", markersize=3)
-        axis.set(title=name, xlabel="updates", ylabel=f"validation {seeds[0]['first']}", ylim=(0, 102))
-        axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with picture(path, rows, columns, size=(4 * columns, 2.8 * rows)) as (_, axes):
+        for axis in axes[len(results) :]:
+            axis.set_visible(False)
+        for axis, (name, seeds) in zip(axes, results.items(), strict=False):
+            for seed in seeds:
+                axis.plot(*zip(*[(0, 0), *seed["curve"]], strict=True), marker="o", markersize=3)
+            axis.set(title=name, xlabel="updates", ylabel=f"validation {seeds[0]['first']}", ylim=(0, 102))
+            axis.grid(alpha=0.3)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -21,6 +21,7 @@ from sacrebleu.metrics.bleu import BLEU
 
 from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import machine, report
+from benchmarks.plotting import picture
 from transformer import Generator, UserError
 from transformer.systems.language_model.options import LanguageModelConfig
 
@@ -184,24 +185,21 @@ def table(rows: Sequence[Row]) -> str:
 
 def plot(rows: Sequence[Row], path: Path) -> None:
     """Bars of each method without and with the rule, and a line for the text itself."""
-    from matplotlib import pyplot, ticker
+    from matplotlib import ticker
 
     truth = rows[0]
-    figure, axes = pyplot.subplots(1, len(DRAWN), figsize=(12, 3.6), sharey=True, layout="constrained")
-    for axis, name in zip(axes, DRAWN, strict=True):
-        for shift, label in ((-0.2, "no rule"), (0.2, "no repeated n-grams")):
-            mine = [row for row in rows[1:] if bool(row.rule) == (shift > 0)]
-            positions = [index + shift for index in range(len(mine))]
-            axis.barh(positions, [getattr(row, name) for row in mine], height=0.38, label=label)
-        axis.axvline(getattr(truth, name), color="black", linestyle="--", linewidth=1, label=TRUTH)
-        axis.set(title=COLUMNS[name][0], yticks=range(len(METHODS)), yticklabels=METHODS)
-        axis.grid(axis="x", alpha=0.3)
-    axes[0].xaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=0))
-    axes[0].invert_yaxis()
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
-    with pyplot.rc_context({"svg.hashsalt": "repetition"}):
-        figure.savefig(path, metadata={"Date": None})
-    pyplot.close(figure)
+    with picture(path, columns=len(DRAWN), size=(12, 3.6), sharey=True) as (figure, axes):
+        for axis, name in zip(axes, DRAWN, strict=True):
+            for shift, label in ((-0.2, "no rule"), (0.2, "no repeated n-grams")):
+                mine = [row for row in rows[1:] if bool(row.rule) == (shift > 0)]
+                positions = [index + shift for index in range(len(mine))]
+                axis.barh(positions, [getattr(row, name) for row in mine], height=0.38, label=label)
+            axis.axvline(getattr(truth, name), color="black", linestyle="--", linewidth=1, label=TRUTH)
+            axis.set(title=COLUMNS[name][0], yticks=range(len(METHODS)), yticklabels=METHODS)
+            axis.grid(axis="x", alpha=0.3)
+        axes[0].xaxis.set_major_formatter(ticker.PercentFormatter(1.0, decimals=0))
+        axes[0].invert_yaxis()
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
 
 
 def main(arguments: list[str] | None = None) -> None:

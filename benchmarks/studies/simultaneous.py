@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import machine, report, table
+from benchmarks.plotting import picture
 from benchmarks.runs import once, test_set
 from benchmarks.studies.presets import trained
 from transformer import PRESETS, Translator, UserError
@@ -46,21 +47,14 @@ def measured(work: Path, preset: str, wait_k: int | None, options: Sequence[str]
 
 def plot(rows: dict[str, dict[str, Any]], path: Path) -> None:
     """BLEU by average lagging."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(5, 3.2), layout="constrained")
-    points = [(row["average lagging"], row["BLEU"]) for row in rows.values()]
-    axis.plot(*zip(*sorted(points), strict=True), marker="o")
-    for name, point in zip(rows, points, strict=True):
-        axis.annotate(name, point, xytext=(4, -10), textcoords="offset points")
-    axis.set(xlabel="average lagging (tokens of the source)", ylabel="test BLEU")
-    axis.margins(x=0.2, y=0.15)
-    axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with picture(path, size=(5, 3.2)) as (_, [axis]):
+        points = [(row["average lagging"], row["BLEU"]) for row in rows.values()]
+        axis.plot(*zip(*sorted(points), strict=True), marker="o")
+        for name, point in zip(rows, points, strict=True):
+            axis.annotate(name, point, xytext=(4, -10), textcoords="offset points")
+        axis.set(xlabel="average lagging (tokens of the source)", ylabel="test BLEU")
+        axis.margins(x=0.2, y=0.15)
+        axis.grid(alpha=0.3)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -22,6 +22,7 @@ from rich.table import Table
 
 from benchmarks.command import drawing_options, run
 from benchmarks.measure import keep, machine
+from benchmarks.plotting import picture
 from benchmarks.programs import compiled, medians
 from transformer.config import TransformerConfig
 from transformer.model.attention import self_attention
@@ -200,46 +201,41 @@ def growth(costs: list[Cost], kind: str, along: str) -> float:
 
 def plot(costs: list[Cost], paths: dict[str, dict[int, int]], path: Path) -> None:
     """Time and memory against n and d, sequential operations and longest path against n."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot, ticker
-
-    figure, axes = pyplot.subplots(2, 3, figsize=(12, 7), layout="constrained")
+    from matplotlib import ticker
 
     def draw(axis: Any, kind: str, x: list[int], y: list[float]) -> None:
         style = {"marker": "o", "color": f"C{ORDER.index(kind)}", "label": kind}
         # dashes, so that both of two coinciding lines are visible
         axis.plot(x, y, linestyle="--" if kind in ("restricted", "linear", "convolutional") else "-", **style)
 
-    for kind in ORDER:
-        for column, (along, other, fixed) in enumerate(CUTS):
-            mine = sorted(
-                (c for c in costs if c.kind == kind and getattr(c, other) == fixed),
-                key=lambda c: getattr(c, along),
-            )
-            if not mine:
-                continue
-            sizes = [getattr(c, along) for c in mine]
-            draw(axes[0, column], kind, sizes, [c.milliseconds for c in mine])
-            draw(axes[1, column], kind, sizes, [c.megabytes for c in mine])
-            if along == "length":
-                draw(axes[0, 2], kind, sizes, [c.sequential for c in mine])
-        draw(axes[1, 2], kind, list(paths[kind]), list(paths[kind].values()))
     titles = ("time of one layer, ms", "sequential operations"), ("memory of one layer, MiB", "longest path")
     names = (f"length n (d = {WIDTH})", f"width d (n = {LENGTH})", "length n")
-    for row, column in np.ndindex(2, 3):
-        axis: Any = axes[row, column]
-        axis.set(xscale="log", yscale="log", title=titles[row][column == 2], xlabel=names[column])
-        sizes = sorted({int(x) for line in axis.lines for x in line.get_xdata()})
-        axis.set_xticks(sizes, [str(size) for size in sizes])
-        axis.xaxis.set_minor_locator(ticker.NullLocator())
-        axis.yaxis.set_minor_locator(ticker.NullLocator())
-        axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda y, _: f"{y:g}"))
-        axis.grid(alpha=0.3)
-    figure.legend(*axes[1, 2].get_legend_handles_labels(), loc="outside lower center", ncols=len(ORDER))
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    with picture(path, 2, 3, size=(12, 7)) as (figure, panels):
+        axes = np.reshape(panels, (2, 3))
+        for kind in ORDER:
+            for column, (along, other, fixed) in enumerate(CUTS):
+                mine = sorted(
+                    (c for c in costs if c.kind == kind and getattr(c, other) == fixed),
+                    key=lambda c: getattr(c, along),
+                )
+                if not mine:
+                    continue
+                sizes = [getattr(c, along) for c in mine]
+                draw(axes[0, column], kind, sizes, [c.milliseconds for c in mine])
+                draw(axes[1, column], kind, sizes, [c.megabytes for c in mine])
+                if along == "length":
+                    draw(axes[0, 2], kind, sizes, [c.sequential for c in mine])
+            draw(axes[1, 2], kind, list(paths[kind]), list(paths[kind].values()))
+        for row, column in np.ndindex(2, 3):
+            axis: Any = axes[row, column]
+            axis.set(xscale="log", yscale="log", title=titles[row][column == 2], xlabel=names[column])
+            sizes = sorted({int(x) for line in axis.lines for x in line.get_xdata()})
+            axis.set_xticks(sizes, [str(size) for size in sizes])
+            axis.xaxis.set_minor_locator(ticker.NullLocator())
+            axis.yaxis.set_minor_locator(ticker.NullLocator())
+            axis.yaxis.set_major_formatter(ticker.FuncFormatter(lambda y, _: f"{y:g}"))
+            axis.grid(alpha=0.3)
+        figure.legend(*axes[1, 2].get_legend_handles_labels(), loc="outside lower center", ncols=len(ORDER))
 
 
 def main(arguments: list[str] | None = None) -> None:
