@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from invented_sound import write_digits
 from small_run import quiet
 from test_exhibits import Elements
 from toy_runs import speech_config
@@ -16,8 +17,7 @@ from toy_runs import speech_config
 from transformer import PRESETS, Run, UserError, train
 from transformer.cli.decode import decode_main
 from transformer.config.recordings import RecordingsConfig
-from transformer.data.features import audio
-from transformer.data.sources.recordings import Recording, digits, open_recordings
+from transformer.data.sources.recordings import Recording, open_recordings
 from transformer.runs.exhibits import OVERVIEW, exhibit_as_json, read_exhibits, write_exhibits
 from transformer.runs.report.exhibits import overview_of
 from transformer.systems.speech.task import SpeechToText
@@ -27,7 +27,7 @@ from transformer.tasks.metrics.normalisation import normalised
 from transformer.tasks.metrics.words import aligned
 from transformer.tasks.task import Evaluation
 
-soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
+pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")
 
 SAID = ["one two three", "four", "five six", "", "nine nine"]
@@ -149,11 +149,9 @@ def test_comparisons_are_stored_and_shown(tmp_path):
 
 @pytest.fixture(scope="module")
 def manifest(tmp_path_factory) -> Path:
-    folder, lines = tmp_path_factory.mktemp("files"), []
-    for index in range(12):
-        words, wave, *_ = digits(2, index, 1)
-        soundfile.write(folder / f"{index}.wav", wave, audio.RATE)
-        lines.append(f"{index}.wav\t{' '.join(words).title()}\t{'anna' if index % 3 else ''}\n")
+    folder = tmp_path_factory.mktemp("files")
+    texts = enumerate(write_digits(folder, 12))
+    lines = [f"{index}.wav\t{text.title()}\t{'anna' if index % 3 else ''}\n" for index, text in texts]
     (folder / "list.tsv").write_text("".join(lines))
     return folder / "list.tsv"
 

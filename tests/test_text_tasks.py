@@ -286,7 +286,7 @@ def test_labels_are_those_of_the_training_text(tmp_path):
     run = run_of(tmp_path, task="labels")
     assert run.task.labels == tuple(sorted({row["answer"] for row in rows(0, 200)}))
     (run.path / "labels.json").write_text("{}")
-    with pytest.raises(UserError, match=r"labels.json is damaged: 'labels'"):
+    with pytest.raises(UserError, match=r"labels.json is damaged: labels must be a list of texts; copy it"):
         _ = Run(run.path).task
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
+from invented_sound import write_digits
 from run_command import command
 from small_run import quiet
 from toy_runs import speech_config
@@ -40,11 +41,8 @@ def run(tmp_path_factory) -> Run:
 
 @pytest.fixture(scope="module")
 def spoken_files(tmp_path_factory) -> Path:
-    folder, lines = tmp_path_factory.mktemp("files"), []
-    for index in range(5):
-        words, wave, *_ = digits(2, index, 1)
-        soundfile.write(folder / f"{index}.wav", wave, audio.RATE)
-        lines.append(f"{index}.wav\t{' '.join(words)}\n")
+    folder = tmp_path_factory.mktemp("files")
+    lines = [f"{index}.wav\t{text}\n" for index, text in enumerate(write_digits(folder, 5))]
     (folder / "list.tsv").write_text("".join(lines))
     return folder
 

@@ -14,13 +14,14 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any, NoReturn, TypeVar
 
 from transformer.runtime.errors import UserError
 
 MiB = 2**20
+T = TypeVar("T")
 Json = dict[str, Any]
 """A JSON object."""
 LARGEST_FILE = 256 * MiB  # limit for files that are read at once
@@ -174,6 +175,31 @@ def parse_object(text: str) -> Json:
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value
+
+
+def read_stored(
+    path: Path,
+    parse: Callable[[Json], T],
+    remedy: str = "copy it from where the run was made",
+    largest: int = LARGEST_FILE,
+) -> T | None:
+    """What a JSON file of a run directory says. None: there is no such file.
+
+    Args:
+      path: the file.
+      parse: its JSON object as what it stands for; raises ValueError or TypeError if it is none.
+      remedy: what to do if it is damaged, for the message.
+      largest: maximum size in bytes.
+
+    Raises:
+      UserError: it is damaged.
+    """
+    if not os.path.lexists(path):
+        return None
+    try:
+        return parse(parse_object(read_text(path, largest)))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{path} is damaged: {reason_of(error)}; {remedy}") from error
 
 
 def _integer(digits: str) -> int:

@@ -1,7 +1,6 @@
 """Classification: the label of a text, written as text."""
 
 import json
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from transformer.config import Config
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features.trained import Tokenizers
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import brief, parse_object, read_text, write_whole
+from transformer.runtime.files import Json, brief, read_stored, write_whole
 from transformer.runtime.text import has_text
 from transformer.tasks.exhibit import Overview, Table
 from transformer.tasks.label_tables import confusion_table, scores_of_labels
@@ -75,20 +74,8 @@ class Classification(Overview, TextToText):
     def load(cls, config: Config, folder: Path) -> Self:
         """Also with the labels of labels.json, if this is a run of such a task."""
         task = super().load(config, folder)
-        path = folder / FILE
-        if os.path.lexists(path):
-            try:
-                stored = parse_object(read_text(path))
-                labels, counts = stored["labels"], stored.get("counts", [])
-                if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
-                    raise ValueError("labels must be a list of texts")
-                if not isinstance(counts, list) or not all(type(count) is int for count in counts):
-                    raise ValueError("counts must be a list of numbers")
-                if len(counts) not in (0, len(labels)):
-                    raise ValueError("there must be a count for each label")
-            except (OSError, ValueError, KeyError, RecursionError) as error:
-                raise UserError(f"{path} is damaged: {error}") from error
-            task.labels, task.counts = tuple(labels), tuple(counts)
+        if stored := read_stored(folder / FILE, _labels_and_counts):
+            task.labels, task.counts = stored
         return task
 
     def again(self, config: Config, tokenizers: Tokenizers) -> Self:
@@ -131,3 +118,15 @@ class Classification(Overview, TextToText):
         outputs, references = self.both(evaluation)
         confused = confusion_table(list(map(str, outputs)), list(map(str, references)), self.labels)
         return confused, scores_of_labels(outputs, references, self.labels)
+
+
+def _labels_and_counts(stored: Json) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """Those of labels.json; runs of earlier versions have no counts. Raises ValueError if it has others."""
+    labels, counts = stored.get("labels"), stored.get("counts", [])
+    if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
+        raise ValueError("labels must be a list of texts")
+    if not isinstance(counts, list) or not all(type(count) is int for count in counts):
+        raise ValueError("counts must be a list of numbers")
+    if len(counts) not in (0, len(labels)):
+        raise ValueError("there must be a count for each label")
+    return tuple(labels), tuple(counts)

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from transformer.data.trees import BracketKinds, Tree, read_tree, with_words
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.trees import ANY_BRACKETS, WellFormedTrees
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import parse_object, read_text, write_whole
+from transformer.runtime.files import read_stored, write_whole
 from transformer.tasks.exhibit import Exhibits, ReportSample, TreePicture
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.metrics.bracketing import (
@@ -61,12 +60,8 @@ class Trees(Exhibits, TextToText):
     def load(cls, config: Config, folder: Path) -> Self:
         """Also with brackets.json."""
         task = super().load(config, folder)
-        path = folder / FILE
-        if os.path.lexists(path):
-            try:
-                task.brackets = BracketKinds.from_json(parse_object(read_text(path)))
-            except (OSError, ValueError, RecursionError) as error:
-                raise UserError(f"{path} is damaged: {error}") from error
+        if brackets := read_stored(folder / FILE, BracketKinds.from_json):
+            task.brackets = brackets
         return task
 
     def again(self, config: Config, tokenizers: Tokenizers) -> Self:

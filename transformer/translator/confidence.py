@@ -3,7 +3,6 @@ tokens, fitted to outputs with references (`transformer calibrate`)."""
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +11,12 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import MiB, parse_object, read_text, reason_of, write_whole
+from transformer.runtime.files import Json, MiB, read_stored, write_whole
 from transformer.tasks.hypotheses import Hypothesis, WordConfidence
 from transformer.translator.documents.projection import UNIT, token_spans
 
 FILE = "confidence.json"
+REMEDY = "delete it, and make it again with transformer calibrate"
 VERSION = 1
 FEATURES = ("probability", "log_probability", "entropy", "sentence", "before", "after")
 """What the regression reads of a word; see `word_features`."""
@@ -153,25 +153,18 @@ class Confidence:
         Raises:
           UserError: its confidence.json is damaged, or of another version.
         """
-        path = folder / FILE
-        if not os.path.lexists(path):
-            return None
-        try:
-            content = parse_object(read_text(path, MiB))
-            if content.get("version") != VERSION:
-                raise ValueError(f"it is not of version {VERSION}")
-            if content.keys() != {"version", "bias", "features"}:
-                raise ValueError("it must have version, bias and features")
-            mean, scale, weights = map(tuple, zip(*_rows(content["features"]), strict=True))
-            confidence = cls(mean, scale, weights, _number("bias", content["bias"]))
-            if min(confidence.scale) <= 0:
-                raise ValueError("a scale must be positive")
-        except (OSError, ValueError, RecursionError) as error:
-            raise UserError(
-                f"{path} is damaged: {reason_of(error)}; delete it, and make it again with transformer "
-                "calibrate"
-            ) from error
-        return confidence
+        return read_stored(folder / FILE, cls._of_json, REMEDY, MiB)
+
+    @classmethod
+    def _of_json(cls, content: Json) -> "Confidence":
+        if content.get("version") != VERSION:
+            raise ValueError(f"it is not of version {VERSION}")
+        if content.keys() != {"version", "bias", "features"}:
+            raise ValueError("it must have version, bias and features")
+        mean, scale, weights = map(tuple, zip(*_rows(content["features"]), strict=True))
+        if min(scale) <= 0:
+            raise ValueError("a scale must be positive")
+        return cls(mean, scale, weights, _number("bias", content["bias"]))
 
 
 def _rows(features: object) -> list[list[float]]:

@@ -3,18 +3,17 @@ of the source unread, or is improbable. Dropped text and loops are the most freq
 systems."""
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 
-from transformer.runtime.errors import UserError
-from transformer.runtime.files import parse_object, read_text, reason_of, write_whole
+from transformer.runtime.files import Json, read_stored, write_whole
 from transformer.translator.documents.projection import UNIT, Aligned
 
 FILE = "limits.json"
+REMEDY = "delete it, and make it again with transformer calibrate"
 LONGEST_REPEAT = 8
 """Words of a part that is said again at once."""
 LONG_WORD = 4
@@ -73,18 +72,13 @@ class Limits(Signs):
     @classmethod
     def read(cls, folder: Path) -> "Limits":
         """Those of a run, or the defaults if it has none. Raises UserError if its limits.json is damaged."""
-        path = folder / FILE
-        if not os.path.lexists(path):
-            return cls()
-        try:
-            limits = cls(**parse_object(read_text(path)))
-            if not all(isinstance(limit, int | float) for limit in astuple(limits)):
-                raise ValueError("limits must be numbers")
-        except (OSError, ValueError, TypeError, RecursionError) as error:
-            raise UserError(
-                f"{path} is damaged: {reason_of(error)}; delete it, and make it again with transformer "
-                "calibrate"
-            ) from error
+        return read_stored(folder / FILE, cls._of_json, REMEDY) or cls()
+
+    @classmethod
+    def _of_json(cls, content: Json) -> "Limits":
+        limits = cls(**content)
+        if not all(isinstance(limit, int | float) for limit in astuple(limits)):
+            raise ValueError("limits must be numbers")
         return limits
 
     def flags(self, signs: Signs) -> tuple[str, ...]:
