@@ -1,9 +1,11 @@
 """Shared by all tests: shapes in signatures are checked at run time, and models are tiny."""
 
 import gc
+import io
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from importlib.metadata import version
@@ -153,6 +155,31 @@ def finished(config: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run_dir(finished: Path, tmp_path: Path) -> Path:
     """A copy of a finished run, which a test may change."""
     return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.fixture(scope="session")
+def untrained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run with the checkpoints 1, the best, and 2, for tests of commands. Tests that change it copy it."""
+    from small_run import untrained
+
+    return untrained(tmp_path_factory.mktemp("untrained") / "run")
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """`call(main, *arguments, stdin=b"")`: runs a command in this process, and returns its exit status,
+    standard output and standard error."""
+
+    def called(main: Callable[[], int], *arguments: object, stdin: bytes = b"") -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", ["program", *map(str, arguments)])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        try:
+            status = main()
+        except SystemExit as stop:  # raised by tyro for --help and bad options
+            status = stop.code  # type: ignore[assignment]
+        return (status, *capfd.readouterr())
+
+    return called
 
 
 @pytest.fixture(scope="module")

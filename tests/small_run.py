@@ -5,11 +5,15 @@ import shutil
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from transformer import BeamConfig, Config, DataConfig, OptimizerConfig, Run, TransformerConfig
+from transformer import BeamConfig, Config, DataConfig, OptimizerConfig, Run, Transformer, TransformerConfig
 from transformer.config import TrainingConfig
+from transformer.data.features.tokenizers import train_tokenizer
 from transformer.runtime.console import ProgressReporter
+from transformer.tasks.translation import Translation
+from transformer.training.step import TrainState
 
 WORDS = ["red", "green", "blue", "cat", "dog", "bird", "runs", "sings", "sleeps"]
 ORDINARY = {"steps": 12, "evaluate_every": 4, "log_every": 2, "evaluate_sentences": 8, "keep_last": 2}
@@ -22,6 +26,25 @@ def write_text(folder: Path, split: str, count: int) -> dict[str, Path]:
     for path, turn in zip(files.values(), (1, -1), strict=True):
         path.write_text("".join(" ".join(line.split()[::turn]) + "\n" for line in lines))
     return files
+
+
+def untrained(run_dir: Path) -> Path:
+    """A run of German with two checkpoints of random parameters, which it creates."""
+    lines = ["ein Haus am See", "das Haus ist rot", "der See ist tief", "ein roter Hund"]
+    tokenizer = train_tokenizer(lines, "bpe", 300)
+    model = TransformerConfig(tokenizer.vocab_size, num_layers=1, d_model=16, d_ff=32, num_heads=2)
+    config = Config(
+        model=model,
+        data=DataConfig(max_length=16, batch_tokens=64),
+        decoding=BeamConfig(beam_size=2, rows=8, buckets=(8, 16), extra_length=3),
+    )
+    run = Run.create(run_dir, config, Translation(config, (tokenizer, tokenizer)), "corpus")
+    for step, score in ((1, 20.0), (2, 10.0)):
+        ids = jnp.ones((1, 2), jnp.int32)
+        params = Transformer(model).init(jax.random.key(step), ids, ids)["params"]
+        run.checkpoints.save(TrainState(jnp.asarray(step), params, {}, {}, None), {"bleu": score})
+    run.checkpoints.finish_saving()
+    return run.path
 
 
 def small_config(folder: Path) -> Config:

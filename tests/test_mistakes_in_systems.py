@@ -121,7 +121,7 @@ def test_what_a_task_declares_is_compared_with_its_examples(changes: dict[str, A
 def test_mistakes_that_only_an_evaluation_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr("transformer.translator.decoder.system_of", lambda config: SYSTEM)
+    monkeypatch.setattr("transformer.translator.loaded.system_of", lambda config: SYSTEM)
     task = task_with(**changes)
     config, model = task.config, SYSTEM.model(task.config.model)
     corpus = in_memory("toys", {"train": RECORDS, "validation": RECORDS}, tmp_path)

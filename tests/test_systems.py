@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import functools
-import io
 import json
 import shlex
 import subprocess
@@ -19,12 +18,10 @@ import pytest
 from of_a_config import model_shapes
 from run_command import on_devices
 from small_run import WORDS, interrupted, small_config
-from small_translator import small_translator
 from tiers import mostly_slow
 
 from transformer import Config, Run, Translator, UserError
 from transformer.cli.decode import decode_main
-from transformer.cli.main import main
 from transformer.cli.train import train_main
 from transformer.config import as_decided
 from transformer.config.locations import as_options, locations
@@ -40,9 +37,6 @@ from transformer.systems.nonautoregressive.options import (
 from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.registry import find_system
 from transformer.training.loop.train import train
-from transformer.translator.distill import ABOUT, _claimed, _write_side, distill
-from transformer.translator.rescoring import rescored
-from transformer.translator.translator import Hypothesis
 
 SIZES = {"num_layers": 1, "d_model": 16, "dropout": 0.1}
 LAYER = {"d_ff": 32, "num_heads": 2}
@@ -266,24 +260,17 @@ def test_another_mechanism_of_attention_is_another_network(base, teacher, traine
     assert not (tmp_path / "child").exists()
 
 
-def decoded(monkeypatch, capfd, given: str, *words: object) -> tuple[int, str, str]:
-    """Exit status, output and errors of `decode.py` in this process, with this standard input."""
-    monkeypatch.setattr(sys, "argv", ["decode.py", *map(str, words)])
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given.encode())))
-    return decode_main(), *capfd.readouterr()
-
-
 @pytest.mark.slow
-def test_length_can_be_asked_for(trained, monkeypatch, capfd):
+def test_length_can_be_asked_for(trained, call):
     path = trained("nonautoregressive, length")
     lengths = []
     for scale in ("0.5", "2.0"):
-        given = "red green cat runs blue dog\n"
-        status, output, errors = decoded(monkeypatch, capfd, given, path, "--length-scale", scale)
+        source = b"red green cat runs blue dog\n"
+        status, output, errors = call(decode_main, path, "--length-scale", scale, stdin=source)
         assert status == 0, errors
         lengths.append(len(output.split()))
     assert lengths[0] < lengths[1]
-    status, _, errors = decoded(monkeypatch, capfd, "x\n", path, "--length-scale", "0")
+    status, _, errors = call(decode_main, path, "--length-scale", "0", stdin=b"x\n")
     assert status == 2
     assert "--length-scale must be from" in errors
 
@@ -305,126 +292,3 @@ def test_a_fertility_model_needs_a_teacher_that_reads_alike(base, teacher, tmp_p
     ):
         train(fewer, tmp_path / "fewer", watch=quiet)
     assert not list(tmp_path.iterdir())
-
-
-# --- distillation and rescoring ---
-
-
-def test_line_breaks_inside_a_sentence_shift_no_lines(tmp_path):
-    _write_side(tmp_path / "train.en", iter(["one\ntwo", "three\r\n\nfour\n", "five"]))
-    assert (tmp_path / "train.en").read_bytes() == b"one two\nthree four\nfive\n"
-
-
-def test_distillation_is_the_teachers_translation_of_all_of_the_training_text(base, teacher, tmp_path):
-    folder, decoding = tmp_path / "new", Run(teacher).config.decoding
-    distill(teacher, folder, "best", decoding)
-    sources = (folder / "train.source").read_text().splitlines()
-    assert sources == base.data.train_source.read_text().splitlines()
-    assert (folder / "train.target").read_text().splitlines() == Translator.load(teacher).translate(sources)
-    for split in ("validation", "test"):
-        original = getattr(base.data, f"{split}_target").read_text()
-        assert (folder / f"{split}.target").read_text() == original
-
-
-def test_a_distillation_goes_on_after_its_last_whole_line(teacher, tmp_path):
-    folder, decoding = tmp_path / "new", Run(teacher).config.decoding
-    folder.mkdir()
-    left = folder / f".{ABOUT}.0123456789ab"  # of a process that was killed while it wrote
-    left.write_text("{")
-    distill(teacher, folder, "best", decoding)
-    assert not left.exists()
-    whole = (folder / "train.target").read_text()
-    (folder / "train.target").unlink()
-    cut = "".join(line + "\n" for line in whole.splitlines()[:20]) + whole.splitlines()[20][:2]
-    (folder / "train.target.partial").write_text(cut)
-    distill(teacher, folder, "best", decoding)
-    assert (folder / "train.target").read_text() == whole
-    assert not (folder / "train.target.partial").exists()
-
-
-def test_a_distillation_that_is_refused_leaves_nothing(teacher, tmp_path):
-    folder, decoding = tmp_path / "new", Run(teacher).config.decoding
-    with pytest.raises(UserError, match="more than half the vocabulary"):
-        distill(teacher, folder, "best", dataclasses.replace(decoding, beam_size=1000))
-    other = tmp_path / "other.txt"
-    other.write_text("another text\n" * 40)
-    names = {
-        f"{split}_{side}": other for split in ("train", "validation", "test") for side in ("source", "target")
-    }
-    data = dataclasses.replace(Run(teacher).config.data, **names)
-    with pytest.raises(UserError, match="training data has changed"):
-        distill(teacher, folder, "best", decoding, data)
-    assert not folder.exists()
-
-
-def test_empty_translations_are_counted(teacher, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(Translator, "as_trained", lambda self, hypothesis: "")
-    distill(teacher, tmp_path / "new", "best", Run(teacher).config.decoding)
-    count = len((tmp_path / "new" / "train.target").read_text().splitlines())
-    assert f"{count:,} of {count:,} translations are empty" in " ".join(capsys.readouterr().out.split())
-
-
-def test_a_distillation_never_writes_into_another(teacher, tmp_path):
-    decoding = Run(teacher).config.decoding
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "file").write_text("precious")
-    with pytest.raises(UserError, match="is not empty"):
-        distill(teacher, tmp_path / "mine", "best", decoding)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / ABOUT).write_text("{}")
-    with pytest.raises(UserError, match="another distillation"):
-        distill(teacher, tmp_path / "other", "best", decoding)
-    third = tmp_path / "third"
-    with _claimed(third, {}), pytest.raises(UserError, match="another process"), _claimed(third, {}):
-        pass
-
-
-def test_another_model_may_choose(teacher):
-    judge = Translator.load(teacher)
-    sources = ["red cat runs", "dog"]
-    texts = [["runs cat red", "cat", "red red red red"], ["dog"]]
-    found = [[Hypothesis(text, tuple(text.split()), 0.0, 0.0) for text in several] for several in texts]
-    chosen = list(rescored(sources, found, judge, window=1))
-    for source, before, after in zip(sources, texts, chosen, strict=True):
-        log_p = judge.score([source] * len(before), before)
-        alpha = judge.config.decoding.length_penalty
-        expected = {
-            text: value / ((5 + len(text.split()) + 1) / 6) ** alpha
-            for text, value in zip(before, log_p, strict=True)
-        }
-        assert [hypothesis.text for hypothesis in after] == sorted(before, key=lambda text: -expected[text])
-        for hypothesis in after:
-            assert hypothesis.score == pytest.approx(expected[hypothesis.text], rel=1e-5)
-
-
-def test_several_models_may_choose_together(teacher):
-    judges = [Translator.load(teacher), small_translator("recurrent")]
-    texts = "cat red", "red", "red red cat dog"
-    found = [[Hypothesis(text, tuple(text.split()), 0.0, 0.0) for text in texts]]
-    source, weights = "red cat", [3.0, 1.0]
-    alone = [{each.text: each for each in next(iter(rescored([source], found, judge)))} for judge in judges]
-    (together,) = rescored([source, " "][:1], found, judges, weights=weights)
-    assert [each.score for each in together] == sorted((each.score for each in together), reverse=True)
-    for each in together:
-        own = [several[each.text] for several in alone]
-        assert each.score == pytest.approx((3 * own[0].score + own[1].score) / 4, abs=1e-5)
-        log_p = (3 * own[0].log_probability + own[1].log_probability) / 4
-        assert each.log_probability == pytest.approx(log_p, abs=1e-5)
-    with pytest.raises(UserError, match="a positive number for each of the 2 models"):
-        next(iter(rescored([source], found, judges, weights=[1.0])))
-
-
-@pytest.mark.slow
-def test_rescoring_and_distilling_as_commands(teacher, tmp_path, monkeypatch, capfd):
-    words = [teacher, "--rescore", teacher, "--rescore", teacher, "--rescore-weights", "2", "1"]
-    status, output, errors = decoded(monkeypatch, capfd, "red cat runs\n", *words, "--n-best", "2")
-    assert status == 0, errors
-    assert len(output.splitlines()) == 2
-    bare = ["transformer", "distill", str(teacher), str(tmp_path / "new")]
-    monkeypatch.setattr(sys, "argv", bare)
-    assert main() == 2
-    assert "give --data.test-source, --data.test-target" in capfd.readouterr().err
-    text = shlex.split(as_options(locations(Run(teacher).config.data, "data.")))
-    monkeypatch.setattr(sys, "argv", [*bare, *text, "--beam-size", "1"])
-    assert main() == 0
-    assert "200 pairs written to" in capfd.readouterr().out

@@ -31,7 +31,7 @@ from transformer.config.methods import GuidanceConfig
 from transformer.config.recordings import RecordingsConfig
 from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import read_audio
-from transformer.data.sources.recordings import read_manifest
+from transformer.data.sources.recording_lists import read_manifest
 from transformer.data.sources.spoken import DIGITS
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import library

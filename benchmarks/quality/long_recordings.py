@@ -38,7 +38,8 @@ from transformer.config.recordings import AUDIO
 from transformer.config.windows import Cut, Detector
 from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import read_audio
-from transformer.data.sources.recordings import digits, read_manifest
+from transformer.data.sources.recording_lists import read_manifest
+from transformer.data.sources.recordings import digits
 from transformer.data.sources.spoken import DIGITS
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import library

@@ -37,7 +37,8 @@ from transformer.config.methods import GuidanceConfig
 from transformer.config.recordings import RecordingsConfig
 from transformer.data.features.audio import features_of, sound_of, stretched
 from transformer.data.features.waveforms import read_audio, write_audio
-from transformer.data.sources.recordings import Listed, digits, numbers, read_manifest
+from transformer.data.sources.recording_lists import Listed, read_manifest
+from transformer.data.sources.recordings import digits, numbers
 from transformer.data.sources.spoken import DIGITS, ONE, Speaker, phonemes, spoken
 from transformer.runtime.files import Json, write_whole
 from transformer.tasks.metrics.words import word_errors

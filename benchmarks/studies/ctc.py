@@ -34,7 +34,7 @@ from benchmarks.quality.digits import (
 )
 from benchmarks.runs import once
 from transformer import Run, Transcriber, train
-from transformer.data.sources.recordings import read_manifest
+from transformer.data.sources.recording_lists import read_manifest
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 

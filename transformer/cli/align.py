@@ -92,7 +92,7 @@ def aligned_lines(aligner: Aligner, manifest: Path) -> Iterator[Json]:
     Raises:
       UserError: a line has no text, or its recording cannot be read or aligned; the message names the line.
     """
-    from transformer.data.sources.recordings import read_manifest
+    from transformer.data.sources.recording_lists import read_manifest
 
     for listed in read_manifest(manifest):
         where = f"{manifest}, line {listed.number}"

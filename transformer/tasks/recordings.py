@@ -22,7 +22,8 @@ from transformer.data.features.trained import trained
 from transformer.data.features.whisper import SILENT, scaled_to_peak
 from transformer.data.plans import Batching
 from transformer.data.sequences import Example, Field, Fields, id_dtype
-from transformer.data.sources.recordings import Recording, check_manifests, libraries_of, open_recordings
+from transformer.data.sources.recording_lists import check_manifests
+from transformer.data.sources.recordings import Recording, libraries_of, open_recordings
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import parse_object, read_text, write_whole
 from transformer.runtime.text import has_text

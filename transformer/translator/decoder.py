@@ -1,16 +1,12 @@
 """Decodes records of any task with a trained model."""
 
-import hashlib
 import itertools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any
 
-import flax.linen as nn
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -28,20 +24,12 @@ from transformer.decoding.admission import Admission
 from transformer.decoding.calls import Inputs
 from transformer.decoding.queue import Answer, Request
 from transformer.model.encoder_decoder import EncoderDecoder
-from transformer.model.int8 import INT8, in_int8
-from transformer.model.parameters import Variables, count
-from transformer.runs.run import Run, adapter_run
-from transformer.runtime.arrays import on_local_devices
-from transformer.runtime.compilation import keep_programs
+from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.runtime.forks import refuse_forked
-from transformer.systems.parameters import declared_parameters
-from transformer.systems.registry import system_of
-from transformer.systems.system import System
-from transformer.tasks.outputs import DecodingTask, Output
-from transformer.translator.confidence import Confidence
-from transformer.translator.fusion import LanguageModel
+from transformer.tasks.outputs import Output
 from transformer.translator.lengths import within_positions
+from transformer.translator.loaded import LoadedModel, TaskT
 from transformer.translator.search_inputs import search_inputs
 from transformer.translator.search_outputs import (
     NO_EXTRAS,
@@ -55,11 +43,9 @@ from transformer.translator.services import SearchServices
 AHEAD = 4096  # records read, and outputs buffered, while an earlier one is searched
 TOGETHER = 256  # records prepared at once
 Numbered = tuple[int, Record] | None
-TaskT = TypeVar("TaskT", bound=DecodingTask)
-D = TypeVar("D", bound="Decoder[Any]")
 
 
-class Decoder(Generic[TaskT]):
+class Decoder(LoadedModel[TaskT]):
     """A trained model that decodes. Threads may share it: their records join the same search.
 
     An output does not depend on what else is searched, up to rounding: scores differ by millionths in
@@ -72,146 +58,13 @@ class Decoder(Generic[TaskT]):
       variables: of the model.
       task: what it reads and writes.
       warns: whether to log the lines that are changed, such as truncated ones.
-
-    Attributes:
-      origin: the run and the checkpoint it was loaded from, if any.
-      longest: the length up to which the decoder has positions; None: any.
-      longest_source: that of the encoder.
-      confidence: of its words, if the run has it (`transformer calibrate`).
-      language_model: of the outputs, in its search (`use_language_model`). None: there is none.
     """
 
-    reads: ClassVar[Any] = DecodingTask
-    """The type of its runs' task."""
-    does: ClassVar[str] = "decode"
-    """What they do, for messages."""
-
     def __init__(self, config: Config, variables: Variables, task: TaskT, *, warns: bool = True) -> None:
-        self.config, self.task, self._warns = config, task, warns
-        self.longest = config.model.longest
-        self.longest_source = config.model.longest_source
-        self.variables: Variables = on_local_devices(variables)
-        self.system: System = system_of(config)
-        self.model: nn.Module = self.system.model(config.model)
-        self.origin = ""
-        self.confidence: Confidence | None = None
-        self.language_model: LanguageModel | None = None
+        super().__init__(config, variables, task)
+        self._warns = warns
         self._services = SearchServices()
         self._admission = Admission()
-
-    def __repr__(self) -> str:
-        size = count(self.variables)
-        parts = [self.origin, self.task.describe(), self.config.system, f"{size:,} parameters"]
-        return f"<{type(self).__name__}: {', '.join(filter(None, parts))}>"
-
-    def __reduce__(self) -> str:
-        raise UserError(
-            f"a {type(self).__name__} cannot be pickled: its compiled programs and arrays belong to this "
-            f"process. Send the run directory, and call {type(self).__name__}.load there"
-        )
-
-    @classmethod
-    def load(
-        cls: type[D],
-        run_dir: Path | str,
-        checkpoint: str | int = "best",
-        *,
-        int8: bool = False,
-        adapter: Path | str | None = None,
-    ) -> D:
-        """Loads a trained model from a run directory, which is self-contained.
-
-        Args:
-          run_dir: a run directory.
-          checkpoint: "best" (by the first score of validation), "last", "average" (of the last ones), or a
-            step.
-          int8: use int8 weights (see `transformer.model.int8`): faster on CPUs, at similar quality.
-          adapter: a run with changes of this model (--adapter.rank). Then the checkpoint is the adapter's. An
-            adapter is loaded without this too, if the model is where it was in training.
-
-        Raises:
-          UserError: the directory or the checkpoint is missing or damaged; the adapter changes another model.
-        """
-        for name, path in (("run_dir", run_dir), *([("adapter", adapter)] if adapter is not None else [])):
-            if not isinstance(path, str | Path):
-                raise UserError(f"{name} {path!r}: must be the path of a run directory")
-        int8 = true_or_false("int8", int8)
-        refuse_forked()
-        keep_programs()
-        run = Run(run_dir)
-        if adapter is None:
-            variables = run.variables(checkpoint)
-        else:
-            base, run = run, adapter_run(adapter)
-            step = run.config.adapter.base_step
-            variables = run.variables(checkpoint, base.variables("best" if step is None else step)["params"])
-        if int8:
-            declared = declared_parameters(run.system, run.config)
-            variables = in_int8(variables, {path: leaf.summed for path, leaf in declared.items()})
-        decoder = cls.of_run(run, variables)
-        decoder.origin = f"{run.name}, checkpoint {checkpoint}" + (", int8" if int8 else "")
-        decoder.confidence = Confidence.read(run.path)
-        return decoder
-
-    def adapted(self: D, adapter: Path | str, checkpoint: str | int = "best") -> D:
-        """This model with the changes of an adapter, trained on its parameters. It shares those arrays with
-        this one that are not changed, and its compiled programs.
-
-        Args:
-          adapter: a run that was trained with --adapter.rank.
-          checkpoint: of the adapter, as in `load`.
-
-        Raises:
-          UserError: it is no adapter, or one of another model; this one has int8 weights, or is an ensemble.
-        """
-        run = adapter_run(adapter)
-        if INT8 in self.variables:
-            raise UserError("adapted: load the model without int8, or the adapter with it")
-        decoder = type(self).of_run(run, run.variables(checkpoint, self.variables["params"]))
-        decoder.origin = f"{run.name}, checkpoint {checkpoint}"
-        decoder.confidence = Confidence.read(run.path)
-        return decoder
-
-    @classmethod
-    def of_run(cls: type[D], run: Run, variables: Variables) -> D:
-        """With the config and the task of a run.
-
-        Raises:
-          UserError: it has another task.
-        """
-        task: Any = run.task
-        if not isinstance(task, cls.reads):
-            raise UserError(f"{run.name} holds a system that does not {cls.does}: {run.config.system}")
-        return cls(run.config, variables, task)
-
-    def use_language_model(self, path: Path | str | None, weight: float | int = 0.3) -> None:
-        """Searches with an n-gram language model of the outputs from now on (shallow fusion): hypotheses are
-        ranked by log P + weight * log p of it. Their `log_probability` stays that of the model.
-
-        Args:
-          path: a file in ARPA form, whose words are tokens of this model (`transformer ngram`). None: the
-            search is without it.
-          weight: with 0, outputs are those without it.
-
-        Raises:
-          UserError: the file is no such model, or this one does not write text token by token.
-        """
-        if path is None:
-            self.language_model = None
-            return
-        self.language_model = LanguageModel.read(Path(path), weight, self.system, self.task)
-
-    def fingerprint(self) -> str:
-        """A hash of the network, its parameters and its vocabularies, which determine outputs, and of its
-        language model."""
-        digest = hashlib.blake2b(repr((self.config.system, self.model)).encode(), digest_size=16)
-        digest.update(self.task.content())
-        for path, leaf in jax.tree_util.tree_leaves_with_path(self.variables):
-            digest.update(jax.tree_util.keystr(path).encode())
-            digest.update(np.asarray(leaf).tobytes())
-        if self.language_model and self.language_model.weight:
-            digest.update(repr((self.language_model.hook.identity, self.language_model.weight)).encode())
-        return digest.hexdigest()
 
     def decode(
         self, records: Sequence[Record], *, n_best: int | None = None, first_line: int = 1, **options: Option

@@ -1,4 +1,4 @@
-"""Recordings with their texts: spoken digits that a synthesiser makes, and files that a manifest lists."""
+"""Recordings with their texts: numbers that a synthesiser speaks, those of TFDS, and those of manifests."""
 
 import hashlib
 import logging
@@ -12,21 +12,20 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config.recordings import AUDIO, RecordingsConfig
+from transformer.config.recordings import RecordingsConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features import audio
-from transformer.data.features.waveforms import read_audio, unreadable
+from transformer.data.features.waveforms import read_audio
 from transformer.data.features.whisper import features_before_silence
 from transformer.data.remote import fetched
 from transformer.data.sources import pronunciation, spoken
 from transformer.data.sources.built_in.inflection import number
 from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, corpus_folder
-from transformer.data.sources.text_files import read_lines
+from transformer.data.sources.recording_lists import Listed, check_manifests, read_manifest
 from transformer.data.sources.tfds_sets import tfds_speech
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import open_regular, readable
-from transformer.runtime.text import has_text
 
 log = logging.getLogger("transformer")
 SHARE = 0.1  # of the recordings that is held out, if there is no manifest for validation
@@ -108,35 +107,6 @@ class SpokenBySource(RecordingSource):
     def features() -> Any:
         of = store.tfds().features
         return of.FeaturesDict({**RecordingSource.features(), "speaker": of.Text()})
-
-
-class Columns(NamedTuple):
-    """What a line of a list says of a recording."""
-
-    name: str
-    """Of the file."""
-    text: str | None
-    """What is said. None: the line does not say it."""
-    speaker: str
-
-    @classmethod
-    def of(cls, line: str) -> "Columns":
-        """Those of a line. Raises ValueError if it has too many."""
-        name, *others = line.split("\t")
-        if len(others) > 2:
-            raise ValueError(f"{len(others) + 1} columns")
-        return cls(name, others[0] if others else None, "".join(others[1:]).strip())
-
-
-@dataclass(frozen=True)
-class Listed:
-    """A line of a manifest."""
-
-    path: Path
-    text: str
-    number: int
-    manifest: Path
-    speaker: str = ""
 
 
 def open_recordings(data: RecordingsConfig, progress: Progress = silent, *, silence: bool = True) -> Corpus:
@@ -312,54 +282,6 @@ def libraries_of(data: RecordingsConfig) -> tuple[str, ...]:
     if any(getattr(data, split) for split in SPLITS):
         return "soundfile", "soxr"
     return () if data.dataset in BUILT_IN and data.speeds == (1.0,) else ("soxr",)
-
-
-def check_manifests(data: RecordingsConfig) -> None:
-    """Raises UserError if manifests are missing, or name files that are not there."""
-    splits = [split for split in SPLITS if getattr(data, split)]
-    for split in splits:
-        read_manifest(getattr(data, split))
-    if splits and "train" not in splits:
-        raise UserError("no training recordings: give --data.train")
-
-
-def read_manifest(path: Path) -> list[Listed]:
-    """The recordings that a manifest lists. An empty text means that nothing is said.
-
-    Raises:
-      UserError: it is empty, a line is not a file name, a tab and a text, perhaps with another tab and the
-        speaker, or a file is missing.
-    """
-    if path.suffix.lower() in AUDIO:
-        raise UserError(f"{path} must list recordings with their texts, and its name is that of one")
-    lines = []
-    for index, line in enumerate(read_lines(path), 1):
-        try:
-            name, text, speaker = Columns.of(line)
-        except ValueError:
-            text = None
-        if text is None:
-            raise UserError(
-                f"{path}, line {index}: must be a file name, a tab and the text, which is empty for silence, "
-                "and perhaps a tab and the speaker"
-            )
-        lines.append(Listed(listed(name, path, index), text if has_text(text) else "", index, path, speaker))
-    if not lines:
-        raise UserError(f"{path} is empty: it lists no recordings")
-    return lines
-
-
-def listed(name: str, manifest: Path, number: int) -> Path:
-    """A file that a line names, relative to the folder of the manifest. Raises UserError if it is not
-    there."""
-    if not name.strip():
-        raise UserError(f"{manifest}, line {number}: must begin with the name of a recording")
-    path = manifest.parent / name
-    try:
-        with open_regular(fetched(path)):
-            return path
-    except (OSError, ValueError) as error:
-        raise UserError(f"{manifest}, line {number}: {path}: {unreadable(error)}") from error
 
 
 def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Corpus:

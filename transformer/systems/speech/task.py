@@ -4,7 +4,7 @@ import functools
 import itertools
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -14,14 +14,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config, DecodingConfig, ErrorRate, TextNormalisation
+from transformer.config import Config, DecodingConfig
 from transformer.config.windows import Cut
 from transformer.data.corpus import Corpus, Records
 from transformer.data.features.audio import HOP, RATE
 from transformer.data.features.hub import HubTokenizer
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.sequences import Example, Field
-from transformer.data.sources.recordings import Columns, Recording, listed, recording
+from transformer.data.sources.recording_lists import Columns, listed
+from transformer.data.sources.recordings import Recording, recording
 from transformer.decoding import opening
 from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
 from transformer.decoding.scores import SearchResult
@@ -29,17 +30,14 @@ from transformer.decoding.timestamps import Timestamps
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
 from transformer.systems.speech.codes import Codes
+from transformer.systems.speech.error_rates import ErrorRates
 from transformer.systems.speech.options import ctc_weight_of
 from transformer.systems.speech.prompted import PROMPT
-from transformer.tasks.error_tables import by_speaker, confusions, worst
-from transformer.tasks.exhibit import Comparison, Overview, ReportSample, Table
+from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
-from transformer.tasks.metrics.normalisation import ErrorsOf, libraries_of, normalised, of_normalised
-from transformer.tasks.metrics.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score
-from transformer.tasks.metrics.segmentation import is_unspaced
-from transformer.tasks.metrics.words import Unit, character_errors, sentence_errors, word_errors
+from transformer.tasks.metrics.normalisation import libraries_of
+from transformer.tasks.metrics.scores import CHARACTERS, WORDS, Metric
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
-from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Steering, TextTask
 from transformer.tasks.timing import Segment, segments
 
@@ -50,7 +48,7 @@ TIME = 0.02
 log = logging.getLogger("transformer")
 
 
-class SpeechToText(Overview, Recordings, TextTask):
+class SpeechToText(ErrorRates, Recordings, TextTask):
     """What is said in recordings, in their language or in another."""
 
     inputs = ("source",)
@@ -66,8 +64,6 @@ class SpeechToText(Overview, Recordings, TextTask):
         """Shapes of the frames and of decoder input ids."""
         frames = jax.ShapeDtypeStruct((1, 8, config.data.bands), jnp.float32)  # type: ignore[attr-defined]
         return frames, jax.ShapeDtypeStruct((1, 2), jnp.int32)
-
-    # Scores
 
     writer = "transformer.systems.speech.writer"
     service = "transformer.systems.speech.service"
@@ -107,18 +103,6 @@ class SpeechToText(Overview, Recordings, TextTask):
         rest = "left out" if model.ctc_weight == 1 else "learned from by attention only"
         share = f"{count:,} of {len(records):,} training recordings"
         return [f"{share} are too short for their texts, and {rest}: {few}"]
-
-    def _decide_error_rate(self, corpus: Corpus) -> list[str]:
-        training = self.config.training
-        if training.error_rate:
-            return []
-        validation = corpus.splits["validation"]
-        some = validation.__getitems__(range(min(len(validation), training.evaluate_sentences)))
-        unspaced = is_unspaced([record.text for record in some])
-        chosen: ErrorRate = "characters" if unspaced else "words"
-        self.config = replace(self.config, training=replace(training, error_rate=chosen))
-        why = "the texts are in a language without spaces, so the character error rate decides which "
-        return [f"{why}checkpoint is best (--training.error-rate characters)"] if unspaced else []
 
     # From decoding
 
@@ -270,49 +254,6 @@ class SpeechToText(Overview, Recordings, TextTask):
     def scored(self, output: Hypothesis) -> str:
         """The text."""
         return output.text
-
-    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
-        """The error rates of the outputs."""
-
-        def of(rate: ErrorsOf) -> Callable[[Evaluation], Score]:
-            return lambda evaluation: rate(evaluation.outputs, [record.text for record in evaluation.records])
-
-        return {measure: of(rate) for measure, rate in self.error_rates().items()}
-
-    def error_rates(self, normalisation: TextNormalisation | None = None) -> Mapping[Metric, ErrorsOf]:
-        """Word, character and sentence error rate; the criterion first.
-
-        Args:
-          normalisation: of the texts. None: that of the run.
-        """
-        how = normalisation or self.config.training.text_normalisation
-        rates = {WORDS: word_errors, CHARACTERS: character_errors, SENTENCES: sentence_errors}
-        compared = {measure: of_normalised(rate, how) for measure, rate in rates.items()}
-        return {self.criterion: compared[self.criterion]} | compared
-
-    def overview(self, evaluation: Evaluation) -> Sequence[Table]:
-        """The error rates of each speaker, if speakers are known, and the most frequent confusions."""
-        outputs, references = self._compared(evaluation)
-        speakers = [record.speaker for record in evaluation.records]
-        tables = [by_speaker(outputs, references, speakers, self._unit)] if any(speakers) else []
-        return [*tables, *confusions(outputs, references, self._unit)]
-
-    def comparisons(self, evaluation: Evaluation) -> Sequence[Comparison]:
-        """The texts with the most errors."""
-        names = [record.name for record in evaluation.records]
-        return worst(*self._compared(evaluation), names, self._unit)
-
-    @property
-    def _unit(self) -> Unit:
-        """What the error rate that decides is counted in."""
-        return "character" if self.criterion == CHARACTERS else "word"
-
-    def _compared(self, evaluation: Evaluation) -> tuple[list[str], list[str]]:
-        """Outputs and references as error rates compare them."""
-        how = self.config.training.text_normalisation
-        sides = evaluation.outputs, [record.text for record in evaluation.records]
-        outputs, references = ([normalised(text, how) for text in side] for side in sides)
-        return outputs, references
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood in nats per token, of attention and of CTC, and its exponential."""

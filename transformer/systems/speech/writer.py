@@ -10,7 +10,8 @@ from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import is_recording, lines_of
 from transformer.cli.texts import Texts
 from transformer.cli.writer import OF_FUSION, OF_SPEECH, page_of_sounds, refuse
-from transformer.data.sources.recordings import Recording, listed
+from transformer.data.sources.recording_lists import listed
+from transformer.data.sources.recordings import Recording
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries

@@ -1,0 +1,91 @@
+"""Manifests of recordings: a file name, a tab and what is said, and perhaps a tab and the speaker."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from transformer.config.recordings import AUDIO, RecordingsConfig
+from transformer.data.features.waveforms import unreadable
+from transformer.data.remote import fetched
+from transformer.data.sources.corpora import SPLITS
+from transformer.data.sources.text_files import read_lines
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import open_regular
+from transformer.runtime.text import has_text
+
+
+class Columns(NamedTuple):
+    """What a line of a list says of a recording."""
+
+    name: str
+    """Of the file."""
+    text: str | None
+    """What is said. None: the line does not say it."""
+    speaker: str
+
+    @classmethod
+    def of(cls, line: str) -> "Columns":
+        """Those of a line. Raises ValueError if it has too many."""
+        name, *others = line.split("\t")
+        if len(others) > 2:
+            raise ValueError(f"{len(others) + 1} columns")
+        return cls(name, others[0] if others else None, "".join(others[1:]).strip())
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A line of a manifest."""
+
+    path: Path
+    text: str
+    number: int
+    manifest: Path
+    speaker: str = ""
+
+
+def check_manifests(data: RecordingsConfig) -> None:
+    """Raises UserError if manifests are missing, or name files that are not there."""
+    splits = [split for split in SPLITS if getattr(data, split)]
+    for split in splits:
+        read_manifest(getattr(data, split))
+    if splits and "train" not in splits:
+        raise UserError("no training recordings: give --data.train")
+
+
+def read_manifest(path: Path) -> list[Listed]:
+    """The recordings that a manifest lists. An empty text means that nothing is said.
+
+    Raises:
+      UserError: it is empty, a line is not a file name, a tab and a text, perhaps with another tab and the
+        speaker, or a file is missing.
+    """
+    if path.suffix.lower() in AUDIO:
+        raise UserError(f"{path} must list recordings with their texts, and its name is that of one")
+    lines = []
+    for index, line in enumerate(read_lines(path), 1):
+        try:
+            name, text, speaker = Columns.of(line)
+        except ValueError:
+            text = None
+        if text is None:
+            raise UserError(
+                f"{path}, line {index}: must be a file name, a tab and the text, which is empty for silence, "
+                "and perhaps a tab and the speaker"
+            )
+        lines.append(Listed(listed(name, path, index), text if has_text(text) else "", index, path, speaker))
+    if not lines:
+        raise UserError(f"{path} is empty: it lists no recordings")
+    return lines
+
+
+def listed(name: str, manifest: Path, number: int) -> Path:
+    """A file that a line names, relative to the folder of the manifest. Raises UserError if it is not
+    there."""
+    if not name.strip():
+        raise UserError(f"{manifest}, line {number}: must begin with the name of a recording")
+    path = manifest.parent / name
+    try:
+        with open_regular(fetched(path)):
+            return path
+    except (OSError, ValueError) as error:
+        raise UserError(f"{manifest}, line {number}: {path}: {unreadable(error)}") from error
