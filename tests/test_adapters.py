@@ -232,6 +232,9 @@ def test_a_base_without_the_checkpoint_is_another(adapter, base, tmp_path):
 def test_several_adapters_share_a_base_and_its_programs(adapter, other, base, caplog):
     alone = [Translator.load(run.path).translate(SENTENCES) for run in (base, adapter, other)]
     translator = Translator.load(base.path)
+    translator.language_model = language_model = object()
+    assert translator.adapted(adapter.path).language_model is language_model
+    translator.use_language_model(None)
     expected = translator.translate(SENTENCES)
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         adapted = [translator.adapted(run.path) for run in (adapter, other)]

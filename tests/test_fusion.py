@@ -20,7 +20,7 @@ from reference_search import (
 from small_run import WORDS
 from small_translator import small_translator, stored
 
-from transformer import BeamConfig, UserError
+from transformer import BeamConfig, Translator, UserError
 from transformer.cli.decode import decode_main
 from transformer.cli.main import main
 from transformer.data.features.ngrams import END, START, UNKNOWN, estimated
@@ -137,6 +137,20 @@ def test_what_cannot_be_used_is_refused(arpa, tmp_path):
     with pytest.raises(UserError, match="1 of its 3 words are tokens of this run; make one"):
         translator.use_language_model(tmp_path / "other.arpa")
     assert translator.language_model is None
+    translator.use_language_model(arpa)
+    with pytest.raises(UserError, match="has a language model: give it to the ensemble"):
+        Translator.together([translator, small_translator()])
+
+
+def test_other_languages_are_translated_with_the_model_of_now(arpa, monkeypatch):
+    translator = small_translator()
+    monkeypatch.setattr(type(translator.task), "between", lambda task, source, target: task)
+    plain = translator.between("de", "en")
+    translator.use_language_model(arpa)
+    assert translator.between("de", "en").language_model is translator.language_model
+    assert plain.language_model is None
+    translator.use_language_model(None)
+    assert translator.between("de", "en") is plain
 
 
 def test_every_system_uses_one_or_refuses_it():
@@ -186,8 +200,9 @@ def test_the_commands(arpa, tmp_path, monkeypatch, capsys):
     for options, message in (
         (("--lm-weight", "0.2"), "--lm-weight needs --lm FILE"),
         (("--lm", model, "--lm-weight", "0", "1"), "several weights are compared by their scores"),
+        ((*several, "--lm-weight", "0", "999"), "--lm-weight 999.0: must be a number from 0 to 100"),
         (("--lm", tmp_path / "in"), "it is no n-gram model in ARPA form"),
         (("--lm", model, "--explore", tmp_path / "page"), "--lm is for lines, --explore writes a page"),
     ):
         status, shown = call(decode_main, run, *lines, *options)
-        assert (status, message in shown.err) == (2, True), shown.err
+        assert (status, message in shown.err, shown.out) == (2, True, ""), shown.err

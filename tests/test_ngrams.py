@@ -67,6 +67,7 @@ def test_a_file_that_was_worked_out_by_hand(tmp_path):
         ("ngram 1=5", "ngram 1=6", "has 5 1-grams, and its head says 6"),
         ("ngram 1=5", "ngram 1=4", "line 13: more than the 4 1-grams"),
         (r"\\2-grams:", "2-grams", r"line 15: must be \\2-grams:"),
+        (r"\\2-grams:(.|\n)*", "", r"ends before its line \\2-grams: it is incomplete"),
         ("-0.3\t<s> a\t", "0.3\t<s> a\t", "line 16: must be a logarithm, which is not positive, 2 words"),
         ("-0.3\t<s> a\t", "nan\t<s> a\t", "line 16: must be a logarithm"),
         ("-0.3\t<s> a\t", "-0.3\t<s> a a a\t", "line 16: must be a logarithm"),

@@ -1,5 +1,6 @@
 """Simultaneous translation: wait-k (Ma et al. 2019)."""
 
+import copy
 import dataclasses
 import io
 import itertools
@@ -134,6 +135,10 @@ def test_what_cannot_wait_is_refused(translator):
         next(translator.simultaneous(iter([3])))
     with pytest.raises(UserError, match="--decoding.min-length"):
         next(translator.simultaneous(["red"], min_length=3))
+    fused = copy.copy(translator)
+    fused.language_model = object()
+    with pytest.raises(UserError, match="without the language model: remove it, by use_language_model"):
+        next(fused.simultaneous(["red"]))
 
 
 def test_words_arrive_one_by_one(monkeypatch):

@@ -259,6 +259,10 @@ def test_options_of_windows_are_checked(options, message):
 def test_what_windows_cannot_do_is_refused(transcriber, talk):
     with pytest.raises(UserError, match="method mbr: windows need the log-probability"):
         transcriber.parts(talk, method="mbr")
+    with pytest.raises(UserError, match="detector silero: it finds pauses; cut at pauses"):
+        transcriber.parts(talk, detector="silero")
+    with pytest.raises(UserError, match="windows: long recordings are cut at pauses; leave these"):
+        transcriber.transcribe(talk, cut="pauses", windows=WindowsConfig(samples=1))
 
 
 def decoded(monkeypatch, capsys, *words) -> tuple[int, str, str]:
@@ -297,7 +301,10 @@ def test_the_command_hears_in_windows(transcriber, talk, tmp_path, monkeypatch, 
     assert "truncated" not in err
     for words, message in (
         ((*listed, "--n-best", 2, "--beam-size", 2), "line 1: --n-best: "),
-        ((*talking, "--detector", "silero"), "--detector silero: it finds pauses; add --cut pauses"),
+        (
+            (*talking, "--detector", "silero"),
+            "--detector silero: it finds pauses; cut at pauses",
+        ),
         ((*talking, "--cut", "pauses"), "--windows: long recordings are cut at pauses"),
     ):
         status, out, err = decoded(monkeypatch, capsys, *words)

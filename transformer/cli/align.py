@@ -38,8 +38,8 @@ class Aligner(Protocol):
 
 @dataclass(frozen=True)
 class AlignArguments:
-    """Say when each word of known texts is said in their recordings, by CTC: with a run that hears, and
-    was trained with --model.ctc-weight."""
+    """Align texts with their recordings: when each word is said, by CTC. This needs a run of system speech
+    that was trained with --model.ctc-weight."""
 
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory."""

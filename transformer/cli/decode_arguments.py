@@ -95,8 +95,8 @@ class DecodeArguments:
     """N-gram language model of the outputs, in ARPA form, which ranks hypotheses together with the model
     (shallow fusion). Its words are the tokens of the run: transformer ngram makes one."""
     lm_weight: tuple[float, ...] = ()
-    """Weight of the log-probabilities of --lm. Default: 0.3. Of several, such as 0 0.1 0.2 0.4, the scores of
-    --reference are printed, and no outputs."""
+    """Weight of the log-probabilities of --lm. Default: 0.3. With several, such as 0 0.1 0.2 0.4, the scores
+    of each by --reference are printed instead of outputs."""
     checkpoint: str = "best"
     """Checkpoint to decode with: best (by the first score of the validation), last, average (of the last
     ones), or a step."""

@@ -64,12 +64,12 @@ def decode_lines(arguments: DecodeArguments) -> None:
         return
     total = check_files(arguments)
     writer = kind(arguments)
-    if len(arguments.lm_weight) > 1:
-        compare_weights(arguments, writer, total)
-        return
     watch = ProgressReporter(
         SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process())
     )
+    if len(arguments.lm_weight) > 1:
+        compare_weights(arguments, writer, total, watch)
+        return
     digest = _digest(arguments.input) if arguments.input else ""
     job = repr([*writer.job, digest]) if arguments.input and arguments.output else ""
     output = _output(arguments, writer, job) if is_main_process() else Output(Path(os.devnull))
@@ -117,21 +117,27 @@ def decode_lines(arguments: DecodeArguments) -> None:
             watch.message(line)
 
 
-def compare_weights(arguments: DecodeArguments, writer: Writer, total: int | None) -> None:
+def compare_weights(
+    arguments: DecodeArguments, writer: Writer, total: int | None, watch: ProgressReporter
+) -> None:
     """Prints the scores of the outputs with each of the weights of a language model.
 
+    Args:
+      arguments: with several weights.
+      writer: with the language model.
+      total: the number of input lines, if it is known.
+      watch: shows the progress.
+
     Raises:
-      UserError: there is nothing to compare with, or the input cannot be read several times.
+      UserError: there is nothing to compare with, the input cannot be read several times, or a weight is out
+        of range.
     """
     if not (writer.is_scored and arguments.input) or arguments.output:
         raise UserError(
             "--lm-weight: several weights are compared by their scores; give --input and --reference, and no "
             "--output"
         )
-    watch = ProgressReporter(
-        SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process())
-    )
-    for weight in map(checked_weight, arguments.lm_weight):
+    for weight in [checked_weight(weight) for weight in arguments.lm_weight]:  # all, before any is used
         assert writer.decoder.language_model
         writer.decoder.language_model = replace(writer.decoder.language_model, weight=weight)
         several = watch.progress(f"lines with --lm-weight {weight:g}", _decoded(arguments, writer, 0), total)

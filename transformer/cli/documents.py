@@ -24,19 +24,8 @@ MARKDOWN = (".md", ".markdown")
 SHOWN = 10  # flagged sentences that are shown
 FOR_LINES = (
     *("input", "tsv", "jsonl", "glossary", "keep", "reference", "bleu_tokenize", "history", "target_length"),
-    *(
-        "lm",
-        "lm_weight",
-        "choices",
-        "rescore",
-        "rescore_weights",
-        "n_best",
-        *OF_JSON,
-        "until",
-        "stream",
-        "explore",
-        "resume",
-    ),
+    *("lm", "lm_weight", "choices", "rescore", "rescore_weights", "n_best", *OF_JSON),
+    *("until", "stream", "explore", "resume"),
 )
 """Options that a document has no use for."""
 

@@ -220,7 +220,7 @@ def use_language_model(decoder: Decoder[Any], arguments: DecodeArguments) -> Non
 
 
 def refuse(arguments: DecodeArguments, options: Sequence[str], why: str) -> None:
-    """Raises UserError if one of these options is arguments."""
+    """Raises UserError if one of these options has another value than its default."""
     for option in options:
         if option == "ensemble" and arguments.ensemble:
             raise UserError(f"{arguments.ensemble[0]}: {why}; name one run")
@@ -235,7 +235,7 @@ def is_given(arguments: DecodeArguments, option: str) -> bool:
     default = of_option.default
     if of_option.default_factory is not dataclasses.MISSING:
         default = of_option.default_factory()
-    return bool(value) and value != default
+    return bool(value != default)
 
 
 def page_of_sounds(

@@ -131,6 +131,7 @@ class LoadedModel(Generic[TaskT]):
         loaded = type(self).of_run(run, run.variables(checkpoint, self.variables["params"]))
         loaded.origin = f"{run.name}, checkpoint {checkpoint}"
         loaded.confidence = Confidence.read(run.path)
+        loaded.language_model = self.language_model
         return loaded
 
     @classmethod

@@ -20,6 +20,7 @@ from transformer.runtime.forks import refuse_forked
 from transformer.runtime.text import has_text
 from transformer.tasks.requests import TranslationRequest
 from transformer.tasks.text_to_text import TextToText
+from transformer.translator.fusion import LanguageModel
 
 SHORTEST = 16
 """The least length to which ids are padded. Others are doubled, so there are few programs."""
@@ -32,6 +33,7 @@ class SimultaneousTranslator(ABC):
     model: nn.Module
     variables: Variables
     task: TextToText
+    language_model: LanguageModel | None
 
     @abstractmethod
     def settings(self, n_best: int | None, options: dict[str, Option]) -> DecodingConfig:
@@ -50,7 +52,8 @@ class SimultaneousTranslator(ABC):
           Texts to append to each other.
 
         Raises:
-          UserError: the model reads whole sentences, a word is no text, or outputs of this run are steered.
+          UserError: the model reads whole sentences, a word is no text, or outputs of this run are steered,
+            such as by a language model.
         """
         wait_k, settings = self.waits_for(**options), self.settings(None, {"method": "greedy", **options})
         refuse_forked()
@@ -83,7 +86,8 @@ class SimultaneousTranslator(ABC):
           options: as of `simultaneous`.
 
         Raises:
-          UserError: the model reads whole sentences, or outputs of this run are steered.
+          UserError: the model reads whole sentences, or outputs of this run are steered, such as by a
+            language model.
         """
         wait_k: int | None = getattr(self.config.model, "wait_k", None)
         if wait_k is None:
@@ -97,7 +101,13 @@ class SimultaneousTranslator(ABC):
         if self.task.needs_steps or settings.steered or settings.noisy:
             option = self.task.needs_steps or f"--decoding.{(*settings.steered, *settings.noisy)[0]}"
             raise UserError(
-                f"{option.replace('_', '-')}: not for translations that are shown while they grow"
+                f"{option.replace('_', '-')}: not for translations that are shown while they grow; leave it "
+                "out, or translate whole sentences"
+            )
+        if self.language_model:
+            raise UserError(
+                "translations that are shown while they grow are without the language model: remove it, by "
+                "use_language_model(None)"
             )
         return wait_k
 

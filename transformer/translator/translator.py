@@ -29,6 +29,7 @@ from transformer.translator.decoder import Decoder
 from transformer.translator.documents.document import DocumentTranslator
 from transformer.translator.documents.suspicion import Limits
 from transformer.translator.ensemble import ensemble_of
+from transformer.translator.fusion import LanguageModel
 from transformer.translator.lengths import bucket_of, of_any_length, padded, within_positions
 from transformer.translator.scoring import scored, without_start
 from transformer.translator.search_outputs import Extras
@@ -65,7 +66,7 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         super().__init__(
             config, variables, text_task_of(text_data(config).task)(config, tokenizers), warns=warns
         )
-        self._pairs: dict[str, Translator] = {}
+        self._pairs: dict[tuple[str, LanguageModel | None], Translator] = {}
         self._pairs_lock = threading.Lock()
 
     @classmethod
@@ -158,14 +159,14 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         pair = source_language, target_language
         if pair == (None, None):
             return self
-        name = repr(pair)
+        key = repr(pair), self.language_model
         with self._pairs_lock:
-            if name not in self._pairs:
+            if key not in self._pairs:
                 task = self.task.between(*pair)
                 other = object.__new__(type(self))
                 other.__dict__.update(self.__dict__, task=task, config=task.config, _pairs={})
-                self._pairs[name] = other
-            return self._pairs[name]
+                self._pairs[key] = other
+            return self._pairs[key]
 
     @overload
     def translate(self, sources: Source, **options: Option) -> str: ...

@@ -84,8 +84,10 @@ def read_arpa(path: Path) -> NGrams:
     for n, size in enumerate(sizes, 1):
         grams: dict[Gram, tuple[float, float]] = {}
         number, line = next(((i, text) for i, text in lines if text.strip()), (0, ""))
+        if not number:
+            raise UserError(f"{path} ends before its line \\{n}-grams: it is incomplete")
         if line.strip() != f"\\{n}-grams:":
-            raise UserError(f"{path}, line {number}: must be \\{n}-grams:, and is {brief(repr(line))}")
+            raise UserError(f"{path}, line {number}: must be \\{n}-grams:, and is {brief(line)}")
         for number, line in lines:
             if not line.strip():
                 break
@@ -116,9 +118,7 @@ def _sizes(lines: Iterator[tuple[int, str]], path: Path) -> list[int]:
             break
         name, _, size = line.partition("=")
         if name.split() != ["ngram", str(len(sizes) + 1)] or not size.strip().isdecimal():
-            raise UserError(
-                f"{path}, line {number}: must be such as ngram 1=5000, and is {brief(repr(line))}"
-            )
+            raise UserError(f"{path}, line {number}: must be such as ngram 1=5000, and is {brief(line)}")
         sizes.append(int(size))
     if not 1 <= len(sizes) <= LONGEST or sum(sizes) > MOST_NGRAMS or not sizes[0]:
         raise UserError(
@@ -182,8 +182,7 @@ def estimated(
         for gram, count in used.items():
             context = gram[:-1]
             total = totals[context] if is_discounted else totals[context] + types[context]
-            below = lower[gram[1:]] if n > 1 else lower[()]
-            higher[gram] = (count - discount) / total + weights[context] * below
+            higher[gram] = (count - discount) / total + weights[context] * lower[gram[1:]]
         if n == 1:
             higher.setdefault((UNKNOWN,), weights[()] / size)
         lower = higher

@@ -50,6 +50,7 @@ class Transcriber(Decoder[SpeechToText]):
     """A trained model that hears. Threads may share it. See `Decoder` for batches and programs."""
 
     reads, does = SpeechToText, "hear"
+    _long: LongRecordings | None = None
 
     def transcribe(
         self,
@@ -84,7 +85,7 @@ class Transcriber(Decoder[SpeechToText]):
         several: Any = [recordings] if is_one else recordings
         asked: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
-        self.task.in_windows(cut)
+        self.task.in_windows(cut, detector, windows)  # refuses what does not go together
         asked |= {"cut": cut, "detector": detector, "windows": windows}
 
         def record(source: Heard) -> Recording:
@@ -135,7 +136,7 @@ class Transcriber(Decoder[SpeechToText]):
         if not (_is_array(source) or isinstance(source, Path | str)):
             raise _unheard(source)
         timestamps = true_or_false("timestamps", timestamps)
-        in_windows = self.task.in_windows(cut)
+        in_windows = self.task.in_windows(cut, detector, windows)
         start = self.task.start(language, task, timestamps or in_windows)
         extras = Extras(times=true_or_false("times", times))
         settings = self.settings(1, options)
@@ -323,8 +324,6 @@ class Transcriber(Decoder[SpeechToText]):
         for line, record in long:
             futures[line] = self._long.submit(record, line, {"times": extras.times, **vars(settings)})
         return [futures[line] for line, _ in records]
-
-    _long: LongRecordings | None = None
 
     def _parts(self, recording: LongRecording, options: Mapping[str, Any]) -> Iterator[SpokenPart]:
         return self.parts(recording.source, **{**recording.options, **options})

@@ -1,6 +1,8 @@
 """A Transformer that hears (Dong et al. 2018): convolutions shorten the frames of sound before the
 encoder."""
 
+from dataclasses import replace
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -156,8 +158,7 @@ class SpeechTransformer(Transformer):
         prompt, each with those before it as its past."""
         rows, size = prompt.shape
         past = jnp.tril(jnp.ones((size, size), bool)) & mask[:, None]
-        one_step = Cache.empty((), (), rows, (size, size))
-        one_step = one_step.replace(ancestors=past)  # type: ignore[attr-defined]
+        one_step = replace(Cache.empty((), (), rows, (size, size)), ancestors=past)
         x = self.target_positions(self.embed_target(prompt), jnp.arange(size))
         sources, source_mask = cache.source
         prompts = []

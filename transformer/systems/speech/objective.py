@@ -1,6 +1,6 @@
 """The objective of recognition with CTC: joint training with attention (Watanabe et al. 2017), or alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import flax.linen as nn
@@ -67,7 +67,7 @@ class JointObjective:
             return Loss(nll, counts, {"nll": (nll, counts), **metrics}, **sown)
         loss = self.attention.of_factors(model, batch, factors, sown)
         total = (1 - self.ctc_weight) * loss.total + self.ctc_weight * nll
-        return loss.replace(total=total, metrics={**loss.metrics, **metrics})  # type: ignore[attr-defined, no-any-return]
+        return replace(loss, total=total, metrics={**loss.metrics, **metrics})
 
 
 def ctc_sums(

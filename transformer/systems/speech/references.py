@@ -1,5 +1,6 @@
 """The error rates of what decode.py writes, as its options ask for them."""
 
+import itertools
 from collections.abc import Sequence
 
 from transformer.config import TextNormalisation
@@ -34,16 +35,9 @@ def lines_of_speakers(
     """An error rate for each speaker, where some are known: a line each, the worst first."""
     if not any(speakers):
         return []
-    scores = [
-        (
-            name or "unknown speaker",
-            rate(
-                *(
-                    [text for text, who in zip(side, speakers, strict=True) if who == name]
-                    for side in (outputs, references)
-                )
-            ),
-        )
-        for name in dict.fromkeys(speakers)
-    ]
+    scores = []
+    for name in dict.fromkeys(speakers):
+        is_theirs = [speaker == name for speaker in speakers]
+        heard, said = (list(itertools.compress(side, is_theirs)) for side in (outputs, references))
+        scores.append((name or "unknown speaker", rate(heard, said)))
     return [f"{name}: {score.detail}" for name, score in sorted(scores, key=lambda item: -item[1].value)]

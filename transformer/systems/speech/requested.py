@@ -3,7 +3,6 @@
 from typing import Any
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.config.windows import WindowsConfig
 from transformer.data.features.voice import LIBRARY
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import check_libraries
@@ -31,15 +30,9 @@ def cut_options(task: SpeechToText, arguments: DecodeArguments) -> dict[str, Any
     """
     start_of(task, arguments)
     try:
-        in_windows = task.in_windows(arguments.cut)
+        task.in_windows(arguments.cut, arguments.detector, arguments.windows)
     except UserError as error:
         raise UserError(f"--{error}") from error
-    if in_windows and arguments.detector:
-        raise UserError(
-            f"--detector {arguments.detector}: it finds pauses; add --cut pauses, or leave it out"
-        )
-    if not in_windows and arguments.windows != WindowsConfig():
-        raise UserError("--windows: long recordings are cut at pauses; leave these options out")
     check_libraries([LIBRARY] * (arguments.detector == "silero"), "--detector silero")
     named = ("language", "task", "timestamps", "cut", "detector", "windows")
     return {name: getattr(arguments, name) for name in named}

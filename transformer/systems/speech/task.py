@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import Config, DecodingConfig
-from transformer.config.windows import Cut
+from transformer.config.windows import Cut, Detector, WindowsConfig
 from transformer.data.corpus import Corpus, Records
 from transformer.data.features.audio import HOP, RATE
 from transformer.data.features.hub import HubTokenizer
@@ -179,18 +179,30 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
             raise UserError(f"{named[0]}: it is for Whisper, and this is another model; leave it out")
         return self.tokenizer.start
 
-    def in_windows(self, cut: Cut | None = None) -> bool:
-        """Whether a long recording is heard in Whisper's windows, if it is to be cut so. None: if it can be.
+    def in_windows(
+        self, cut: Cut | None = None, detector: Detector | None = None, windows: WindowsConfig | None = None
+    ) -> bool:
+        """Whether a long recording is divided into Whisper's windows.
+
+        Args:
+          cut: how it is to be divided. None: into windows, if the model has times among its tokens.
+          detector: of pauses. None: not asked for.
+          windows: options of windows. None, or the defaults: not asked for.
 
         Raises:
-          UserError: it cannot be.
+          UserError: there is no such way, the model has no times, or an option is for the other way.
         """
         if cut not in (None, *get_args(Cut)):
             raise UserError(f"cut {cut!r}: choose {' or '.join(get_args(Cut))}")
         can_be = self.codes is not None and bool(self.data.padded_length)
         if cut == "windows" and not can_be:
             raise UserError("cut 'windows': this model has no times among its tokens; choose pauses")
-        return can_be and cut != "pauses"
+        in_windows = can_be and cut != "pauses"
+        if in_windows and detector is not None:
+            raise UserError(f"detector {detector}: it finds pauses; cut at pauses, or leave it out")
+        if not in_windows and windows not in (None, WindowsConfig()):
+            raise UserError("windows: long recordings are cut at pauses; leave these options out")
+        return in_windows
 
     def segments(self, ids: Sequence[int], record: Recording) -> tuple[Segment, ...]:
         """The segments of an output with times; none of one without times."""
