@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from transformer.config.texts import TextsConfig
 from transformer.data import store
 from transformer.data.features.waveforms import is_sound, mono, scaled
 from transformer.data.sources.tables import TARGET_LENGTH, record_of
-from transformer.data.store import PairSource, Stored, TextRecord, TextSource, text_of
+from transformer.data.store import PairSource, Stored, TextRecord, TextSource
 from transformer.runtime.errors import UserError, first_line
 from transformer.runtime.files import MiB, parse_object, read_text
 
@@ -147,22 +148,23 @@ def _columns(features: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[Any],
     """The names of texts and labels, with functions that read their stored values. Names within others have
     slashes, such as answers/text of SQuAD; of a sequence there is a list."""
     of = store.tfds().features
-
-    def reader(kind: Any) -> Callable[[Any], list[str]] | None:
-        if isinstance(kind, of.Text):
-            return lambda stored: [text.decode() for text in stored.bytes_list.value]
-        if isinstance(kind, of.ClassLabel):
-            return lambda stored: [kind.int2str(number) for number in stored.int64_list.value]
-        return None
-
     for name, kind in features.items():
-        is_sequence = isinstance(kind, of.Sequence)
-        within = kind.feature if is_sequence else kind
-        if isinstance(within, of.FeaturesDict):
-            parts = {part: of.Sequence(inner) for part, inner in within.items()} if is_sequence else within
+        is_list = isinstance(kind, of.Sequence)
+        inner = kind.feature if is_list else kind
+        if isinstance(inner, of.FeaturesDict):
+            parts = {part: of.Sequence(each) for part, each in inner.items()} if is_list else inner
             yield from ((f"{name}/{part}", read) for part, read in _columns(parts))
-        elif read := reader(within):
-            yield name, read if is_sequence else (lambda stored, read=read: read(stored)[0])
+        elif isinstance(inner, of.Text | of.ClassLabel):
+            yield name, partial(_texts, inner, is_list)
+
+
+def _texts(kind: Any, is_list: bool, stored: Any) -> str | list[str]:
+    """What is stored of texts or labels: a list, or the only one."""
+    if isinstance(kind, store.tfds().features.Text):
+        texts = [text.decode() for text in stored.bytes_list.value]
+    else:
+        texts = [kind.int2str(number) for number in stored.int64_list.value]
+    return texts if is_list else texts[0]
 
 
 def _check_splits(builder: Any, dataset: str, *splits: str) -> None:
