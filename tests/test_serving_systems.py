@@ -27,11 +27,15 @@ TEXTS = [f"{WORDS[0]} {WORDS[1]}", WORDS[2]]
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("served")
-    for name in REGISTRY:
-        with zipfile.ZipFile(STORED / f"{name}.zip") as archive:
-            members = [member for member in archive.namelist() if member.startswith(f"{name}/run/")]
-            archive.extractall(folder, members)
-    return {name: folder / name / "run" for name in REGISTRY}
+    return {name: one_run(name, folder) for name in REGISTRY}
+
+
+def one_run(name: str, folder: Path) -> Path:
+    """A small run of a system, in a folder."""
+    with zipfile.ZipFile(STORED / f"{name}.zip") as archive:
+        members = [member for member in archive.namelist() if member.startswith(f"{name}/run/")]
+        archive.extractall(folder, members)
+    return folder / name / "run"
 
 
 def served(path: Path, name: str, int8: bool = False) -> Service:

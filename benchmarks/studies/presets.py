@@ -41,7 +41,7 @@ def trained(
     or has the names of preset and seed.
 
     Returns:
-      Its test scores by title, its curve of (update, first validation score), its CPU seconds and seconds
+      Its test scores by title, its curve of (update, first validation score), its CPU seconds and its seconds
       (None if an earlier command did a part of the training), and the title of the first score.
     """
     run_dir = work / (run_name or f"{name}-{seed}")

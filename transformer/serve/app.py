@@ -18,6 +18,7 @@ from transformer.serve.endpoints import of_runs, of_server
 from transformer.serve.gate import Gate
 from transformer.serve.libretranslate import FormsAsJson
 from transformer.serve.limits import Limits
+from transformer.serve.listening import PATH, Listening
 from transformer.serve.metrics import Metrics
 from transformer.serve.readiness import Readiness
 from transformer.serve.refusals import Refusal, refuse
@@ -38,6 +39,7 @@ def server_app(services: Sequence[Service], limits: Limits, token: str = "") -> 
     readiness = Readiness(services)
     metrics = Metrics(services)
     preparing, scoring = ThreadPoolExecutor(PREPARING, "prepare"), ThreadPoolExecutor(1, "score")
+    hearing = ThreadPoolExecutor(limits.listeners, "hear")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -49,7 +51,7 @@ def server_app(services: Sequence[Service], limits: Limits, token: str = "") -> 
             await warming
             for service in services:
                 service.decoder.close(timeout=limits.seconds)
-            for pool in preparing, scoring:
+            for pool in preparing, scoring, hearing:
                 pool.shutdown(cancel_futures=True)
 
     app = FastAPI(
@@ -63,6 +65,8 @@ def server_app(services: Sequence[Service], limits: Limits, token: str = "") -> 
     app.state.readiness = readiness
     app.include_router(of_runs(services, readiness, Answers(metrics, preparing), scoring))
     app.include_router(of_server(services, readiness, metrics))
+    if able := [service for service in services if service.listens]:
+        app.add_api_websocket_route(PATH, Listening(able, readiness, limits, token, hearing).serve)
     for error in Refusal, UserError, RequestValidationError, HTTPException, Exception:
         app.add_exception_handler(error, refuse)
     app.add_middleware(FormsAsJson)

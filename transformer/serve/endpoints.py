@@ -9,7 +9,6 @@ from fastapi import APIRouter, Body, Depends, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import Json
 from transformer.serve.answers import Answers
 from transformer.serve.libretranslate import (
@@ -26,7 +25,7 @@ from transformer.serve.metrics import Metrics
 from transformer.serve.page import page_of_services
 from transformer.serve.readiness import Readiness
 from transformer.serve.refusals import JsonResponse
-from transformer.serve.service import Service
+from transformer.serve.service import Service, named
 
 JSON: dict[int | str, dict[str, Any]] = {
     status: {"description": what}
@@ -38,16 +37,6 @@ JSON: dict[int | str, dict[str, Any]] = {
     }.items()
 }
 """What is answered to a request that is not served: JSON with `error`, a sentence."""
-
-
-def named(services: Sequence[Service], name: str | None) -> Service:
-    """The run of a request. Raises UserError if there is none of this name."""
-    if name is None:
-        return services[0]
-    by_name = {service.name: service for service in services}
-    if name not in by_name:
-        raise UserError(f"model {name!r}: no such run does this{nearest(name, by_name) or '; see /models'}")
-    return by_name[name]
 
 
 def of_runs(

@@ -103,20 +103,16 @@ class Gate:
 
     async def _admitted(self, scope: Message, receive: Receive, answer: "Answer") -> None:
         headers = {name.lower(): value for name, value in scope["headers"]}
-        is_known = self._is_token(headers.get(b"authorization", b"").removeprefix(b"Bearer "))
+        is_known = is_token(self.token, headers.get(b"authorization", b"").removeprefix(b"Bearer "))
         content = headers.get(b"content-type", b"").decode("latin-1")
         if not (is_known or self.key_of(scope["path"], b"", content) is not None):
             raise unknown()
         body = await self._body(scope["path"], receive)
         if not is_known:
             key = self.key_of(scope["path"], body, content) or ""
-            if not self._is_token(key.encode("utf-8", "replace")):
+            if not is_token(self.token, key.encode("utf-8", "replace")):
                 raise unknown()
         await self.app(scope, replayed(body, receive), answer)
-
-    def _is_token(self, token: bytes) -> bool:
-        """Whether a token is the server's. It takes the same time for all of a length."""
-        return not self.token or hmac.compare_digest(token, self.token)
 
     async def _body(self, path: str, receive: Receive) -> bytes:
         most = self.limits.recording if path in self.hearing else self.limits.body
@@ -136,6 +132,11 @@ class Gate:
         if size > most:
             raise too_large
         return b"".join(parts)
+
+
+def is_token(expected: bytes, token: bytes) -> bool:
+    """Whether a token is the server's, if it has one. It takes the same time for all of a length."""
+    return not expected or hmac.compare_digest(token, expected)
 
 
 def unknown() -> Refusal:

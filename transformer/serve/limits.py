@@ -41,6 +41,11 @@ class Limits:
     seconds: Annotated[float, Range(0.001, LONGEST)] = 60.0
     """Time for a request, from its first byte to the last one of its answer."""
 
+    listeners: Annotated[int, Range(1, LONGEST)] = 8
+    """Clients whose sound is heard while it arrives, at the same time."""
+    listening: Annotated[float, Range(1, LARGEST)] = 3600.0
+    """Seconds of sound of such a client."""
+
     def __post_init__(self) -> None:
         check_ranges("limits", self)
         if self.texts > self.queue:

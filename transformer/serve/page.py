@@ -8,7 +8,7 @@ from transformer.translator.explorer.page_files import PageFiles, page_of
 FORM = PageFiles(
     "transformer",
     "form.html",
-    scripts=("form.js",),
+    scripts=("form.js", "microphone.js"),
     shared=("marked.js",),
     styles=("form.css",),
     package="transformer.serve",

@@ -10,6 +10,7 @@ from typing import Any
 import uvicorn
 
 from transformer.runtime.errors import UserError
+from transformer.runtime.files import MiB
 from transformer.serve.app import server_app
 from transformer.serve.limits import Limits
 from transformer.serve.service import Service
@@ -63,6 +64,7 @@ def serve(services: Sequence[Service], limits: Limits, token: str, host: str, po
         lifespan="on",
         timeout_graceful_shutdown=int(limits.seconds) + 1,
         h11_max_incomplete_event_size=64 * 1024,
+        ws_max_size=MiB,
         server_header=False,
     )
     with listening:

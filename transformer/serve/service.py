@@ -4,18 +4,20 @@ import functools
 import importlib
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
+
+import numpy as np
 
 from transformer.config import DecodingConfig, Option
 from transformer.config.decoding import RULES, names_of
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.service import has_room
 from transformer.runs.run import Run
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import Json
 from transformer.serve.limits import OF_RECORDS, Limits
 from transformer.serve.messages import Asked, AskedScores, Endpoint, search_options
@@ -99,6 +101,12 @@ class Service(ABC):
         return None
 
     @property
+    def listens(self) -> Callable[[Iterable[np.ndarray], Any], Iterator[Any]] | None:
+        """What is heard while samples arrive, 16,000 a second, as a client asks for it
+        (`transformer.serve.listening`). None: it does not hear."""
+        return None
+
+    @property
     def prepared(self) -> Json:
         """What `warm_up` compiles besides the search."""
         return {}
@@ -142,7 +150,11 @@ class Service(ABC):
         source, target = self.languages
         return {
             "name": self.name,
-            "endpoints": [self.search.path, *(["/score"] if self.scores else [])],
+            "endpoints": [
+                self.search.path,
+                *(["/score"] if self.scores else []),
+                *(["/listen"] if self.listens else []),
+            ],
             "options": list(self.options),
             "outputs": self.settings.num_hypotheses,
             "alignments": self.has_alignments,
@@ -180,3 +192,13 @@ def service_of(path: Path) -> type[Service]:
         raise UserError(f"{path}: runs of system {run.config.system} are not served; use decode.py")
     service: type[Service] = importlib.import_module(module).SERVICE
     return service
+
+
+def named(services: Sequence[Service], name: str | None) -> Service:
+    """The run of a request. Raises UserError if there is none of this name."""
+    if name is None:
+        return services[0]
+    by_name = {service.name: service for service in services}
+    if name not in by_name:
+        raise UserError(f"model {name!r}: no such run does this{nearest(name, by_name) or '; see /models'}")
+    return by_name[name]

@@ -70,7 +70,7 @@ def pairs(split: str, seed: int = 0) -> Iterator[Pair]:
 
 
 def _conversation(chance: random.Random, split: str) -> Conversation:
-    topics = chance.sample(list(TOPICS), chance.randint(2, 4))
+    topics = chance.sample(list(TOPICS), chance.randint(2, 3))
     statements = [(topic, _value(chance, split, topic)) for topic in topics]
     if chance.random() < CORRECTED:
         statements.append((topic := chance.choice(topics), _value(chance, split, topic)))

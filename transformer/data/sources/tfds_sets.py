@@ -5,8 +5,9 @@ import contextlib
 import importlib
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,8 +18,8 @@ from transformer.config.recordings import RecordingsConfig
 from transformer.config.texts import TextsConfig
 from transformer.data import store
 from transformer.data.features.waveforms import is_sound, mono, scaled
-from transformer.data.sources.tables import record_of
-from transformer.data.store import PairSource, Stored, TextRecord, TextSource, text_of
+from transformer.data.sources.tables import TARGET_LENGTH, record_of
+from transformer.data.store import PairSource, Stored, TextRecord, TextSource
 from transformer.runtime.errors import UserError, first_line
 from transformer.runtime.files import MiB, parse_object, read_text
 
@@ -63,7 +64,16 @@ _TEXT = _Kind(
 )
 _TABLE = replace(
     _TEXT,
-    inner=(*_TEXT.inner, f"{_CLASSES}class_label_feature.ClassLabel"),
+    inner=(
+        *_TEXT.inner,
+        *(
+            f"{_CLASSES}{name}"
+            for name in (
+                *("class_label_feature.ClassLabel", "features_dict.FeaturesDict", "scalar.Scalar"),
+                *("sequence_feature.Sequence", "tensor_feature.Tensor"),
+            )
+        ),
+    ),
     holds="table",
     topics=(*_TEXT.topics, "text_simplification"),
 )
@@ -109,39 +119,52 @@ def tfds_rows(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, Stored
     Raises:
       UserError: it is unknown, lacks a column or a split, or cannot be downloaded.
     """
-    of = store.tfds().features
     builder = _prepared_builder(data.dataset, data.cache_dir, _TABLE)
-    features = {
-        name: kind
-        for name, kind in builder.info.features.items()
-        if isinstance(kind, of.Text | of.ClassLabel)
-    }
+    columns = dict(_columns(builder.info.features))
     names = tuple(filter(None, (data.group, *data.inputs, *data.target)))
-    for name in names:
-        if name not in features:
-            offered = ", ".join(sorted(features)) or "none"
+    stored_names = tuple(name for name in names if name != TARGET_LENGTH)
+    for name in stored_names:
+        if name not in columns:
+            offered = ", ".join(sorted(columns)) or "none"
             raise UserError(f"{data.dataset} has no text or label named {name!r}; it has {offered}")
     _check_splits(builder, data.dataset, "train", "validation")
-
-    def value(stored: Mapping[str, Any], name: str) -> str:
-        if isinstance(features[name], of.Text):
-            return text_of(stored, name)
-        label: str = features[name].int2str(stored[name].int64_list.value[0])
-        return label
 
     class Rows(Stored):
         """Rows of the dataset."""
 
         @staticmethod
         def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> TextRecord:
-            return record_of({name: value(stored, name) for name in keys}, data)
+            return record_of({name: columns[name](stored[name]) for name in keys}, data)
 
         @staticmethod
         def features() -> Any:
             return builder.info.features
 
-    opened, identity = _opened(builder, Rows, names, splits)
+    opened, identity = _opened(builder, Rows, stored_names, splits)
     return dict(opened), (identity, data.task, data.inputs, data.target, data.group)
+
+
+def _columns(features: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[Any], str | list[str]]]]:
+    """The names of texts and labels, with functions that read their stored values. Names within others have
+    slashes, such as answers/text of SQuAD; of a sequence there is a list."""
+    of = store.tfds().features
+    for name, kind in features.items():
+        is_list = isinstance(kind, of.Sequence)
+        inner = kind.feature if is_list else kind
+        if isinstance(inner, of.FeaturesDict):
+            parts = {part: of.Sequence(each) for part, each in inner.items()} if is_list else inner
+            yield from ((f"{name}/{part}", read) for part, read in _columns(parts))
+        elif isinstance(inner, of.Text | of.ClassLabel):
+            yield name, partial(_texts, inner, is_list)
+
+
+def _texts(kind: Any, is_list: bool, stored: Any) -> str | list[str]:
+    """What is stored of texts or labels: a list, or the only one."""
+    if isinstance(kind, store.tfds().features.Text):
+        texts = [text.decode() for text in stored.bytes_list.value]
+    else:
+        texts = [kind.int2str(number) for number in stored.int64_list.value]
+    return texts if is_list else texts[0]
 
 
 def _check_splits(builder: Any, dataset: str, *splits: str) -> None:

@@ -20,6 +20,7 @@ function showModel() {
   const hears = endpoint() === "/transcribe";
   at("text").hidden = hears;
   at("recording").hidden = !hears;
+  at("listen").hidden = !model().endpoints.includes("/listen");
   document.title = `transformer: ${model().name}`;
 }
 at("model").addEventListener("change", showModel);
@@ -57,6 +58,7 @@ async function* events(body) {
 at("form").addEventListener("submit", async (event) => {
   event.preventDefault();
   sending?.abort(); // what was asked before is cancelled
+  stopListening?.();
   const own = sending = new AbortController();
   at("output").textContent = "";
   at("note").textContent = "";

@@ -103,7 +103,7 @@ def _detection() -> Config:
         ),
         data=BoxesConfig(),
         optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=100),
-        training=TrainingConfig(steps=4_000, evaluate_every=500, evaluate_sentences=500, label_smoothing=0.0),
+        training=TrainingConfig(steps=3_600, evaluate_every=600, evaluate_sentences=500, label_smoothing=0.0),
         decoding=DetectionDecodingConfig(buckets=(1,)),
     )
 

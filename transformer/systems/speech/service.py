@@ -2,8 +2,10 @@
 
 import dataclasses
 import io
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
+import numpy as np
 from pydantic import Field
 
 from transformer.data.features.waveforms import read_recording
@@ -12,6 +14,7 @@ from transformer.runtime.files import Json
 from transformer.serve.messages import Asked, Endpoint, extras_of
 from transformer.serve.service import Service
 from transformer.systems.speech.api import Transcriber
+from transformer.systems.speech.live import LiveText
 from transformer.translator.search_outputs import Extras
 
 
@@ -41,6 +44,15 @@ class Transcriptions(Service):
     def prepared(self) -> Json:
         """Alignments, which times of words need."""
         return {"alignments": self.decoder.system.alignment is not None}
+
+    @property
+    def listens(self) -> Callable[[Iterable[np.ndarray], Any], Iterator[Any]]:
+        """What is said while the sound arrives."""
+        return self._listen
+
+    def _listen(self, sound: Iterable[np.ndarray], asked: Any) -> Iterator[LiveText]:
+        options = {"language": asked.language, "task": asked.task, **self.defaults}
+        return self.decoder.live(sound, step=asked.step, **options)
 
     def record(self, item: bytes, asked: Any) -> tuple[Recording, Json]:
         """The features of a recording, and what is asked of its transcription."""

@@ -112,7 +112,7 @@ TEXT_PRESETS = {
                 "translation",
                 "turns",
                 "reply",
-                176,
+                128,
                 tokenizer="unigram",
                 max_target_length=24,
             ),

@@ -1,0 +1,142 @@
+"""Sound that is sent to a server while it arrives: what is heard, limits, and clients that do wrong."""
+
+import contextlib
+import json
+import time
+
+import numpy as np
+import pytest
+from served import asked
+from starlette.websockets import WebSocketDisconnect
+from test_live import EXPECTED, WORDS, heard, sound_of
+from test_serving_clients import running
+from test_serving_systems import one_run
+
+from transformer.data.features.audio import RATE
+from transformer.serve.limits import ALLOWED, Limits
+from transformer.serve.service import service_of
+from transformer.systems.speech.live import live_texts
+
+client_library = pytest.importorskip(
+    "websockets.sync.client", reason="needs websockets: pip install '.[serve]'"
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return one_run("speech", tmp_path_factory.mktemp("speech"))
+
+
+@pytest.fixture
+def service(run, monkeypatch):
+    """A run whose words are tones, which differ by how long they are."""
+    kind = service_of(run)
+    served = kind("ears", kind.loads.load(run), ALLOWED, Limits())
+    monkeypatch.setattr(
+        served.decoder, "live", lambda sound, step, **options: live_texts(heard, sound, 8.0, step)
+    )
+    return served
+
+
+def blocks_of(wave, rate=RATE, size=4096):
+    samples = (np.clip(wave, -1, 1) * (2**15 - 1)).astype("<i2")
+    return [samples[start : start + size].tobytes() for start in range(0, len(samples), size)]
+
+
+def said(socket, wave, **fields):
+    """What a client is told: messages until the connection is closed."""
+    socket.send_text(json.dumps(fields))
+    for block in blocks_of(wave):
+        socket.send_bytes(block)
+    socket.send_text("end")
+    messages = []
+    with contextlib.suppress(WebSocketDisconnect):
+        while True:
+            messages.append(socket.receive_json())
+    return messages
+
+
+def test_words_are_final_as_if_all_sound_was_there(service):
+    wave = sound_of(WORDS)
+    with asked(service) as client, client.websocket_connect("/listen") as socket:
+        messages = said(socket, wave, step=0.5)
+    assert "".join(message["final"] for message in messages) == EXPECTED
+    assert [message["seconds"] for message in messages[:3]] == [0.5, 1.0, 1.5]
+    assert any(message["tentative"] for message in messages)
+
+
+def test_a_run_hears_what_it_transcribes(run):
+    kind = service_of(run)
+    own = kind("ears", kind.loads.load(run), ALLOWED, Limits(), search={"min_length": 4})
+    wave = sound_of(WORDS[:4])
+    (expected,) = {text.final for text in own.decoder.live([wave], step=30.0, min_length=4) if text.final}
+    with asked(own) as client, client.websocket_connect("/listen") as socket:
+        messages = said(socket, wave, step=30, model="ears")
+        assert "/listen" in client.get("/models").json()["models"][0]["endpoints"]
+    assert "".join(message["final"] for message in messages) == expected
+
+
+def test_other_rates_over_a_real_connection(service):
+    wave = np.repeat(sound_of(WORDS), 2)
+    with running(service) as address:
+        with client_library.connect(address.replace("http", "ws") + "/listen") as socket:
+            socket.send(json.dumps({"rate": 2 * RATE, "step": 2}))
+            for block in blocks_of(wave):
+                socket.send(block)
+            socket.send("end")
+            finals = [json.loads(message)["final"] for message in socket]
+        assert "".join(finals) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "message"),
+    [
+        ("no JSON", None, "the body is not JSON"),
+        (b"\0\0", None, "the first message must be JSON"),
+        ('{"rate": 3}', None, "rate: input should be greater than or equal to 1000"),
+        ('{"tempo": 3}', None, "tempo: there is no such field"),
+        ('{"model": "eyes"}', None, "model 'eyes': no such run does this"),
+        ("{}", "more", "only samples may follow"),
+        ("{}", b"\0", "1 bytes of sound: a sample has 2, send whole ones"),
+        ("{}", b"\0\0" * (4 * RATE), "more than 3 s of sound"),
+        ("{}", None, "nothing arrived for 0.5 s"),
+    ],
+)
+def test_a_client_that_does_wrong_is_told_so(service, first, then, message):
+    limits = Limits(seconds=0.5, listening=3)
+    with asked(service, limits=limits) as client, client.websocket_connect("/listen") as socket:
+        for sent in filter(None, (first, then)):
+            socket.send_bytes(sent) if isinstance(sent, bytes) else socket.send_text(sent)
+        texts = []
+        with contextlib.suppress(WebSocketDisconnect):
+            while True:
+                texts.append(socket.receive_json())
+        assert message in texts[-1]["error"]
+
+
+def test_who_may_listen(service):
+    def error_of(client, fields, **headers):
+        with client.websocket_connect("/listen", headers=headers) as socket:
+            socket.send_text(json.dumps(fields))
+            return socket.receive_json()["error"]
+
+    with asked(service, token="secret", limits=Limits(listeners=1)) as client:
+        assert error_of(client, {"token": "guess"}) == "the token is missing or wrong"
+        foreign = error_of(client, {"token": "secret"}, origin="http://elsewhere.example")
+        assert foreign.startswith("the page is of elsewhere.example")
+        with client.websocket_connect("/listen", headers={"origin": "http://testserver"}) as socket:
+            socket.send_text(json.dumps({"token": "secret"}))
+            with client.websocket_connect("/listen") as other:
+                assert "1 clients are heard" in other.receive_json()["error"]
+        assert said_after_leaving(client, service) == EXPECTED
+
+
+def said_after_leaving(client, service):
+    """What the only thread hears after a client has left in the middle."""
+    end = time.monotonic() + 20
+    while time.monotonic() < end:
+        with client.websocket_connect("/listen") as socket:
+            messages = said(socket, sound_of(WORDS), token="secret", step=2)
+        if "error" not in messages[0]:
+            return "".join(message["final"] for message in messages)
+    return "the thread is still busy"

@@ -1,0 +1,216 @@
+"""Sound that arrives over a WebSocket, and what is heard of it until now.
+
+The client's first message is JSON with the fields of `AskedListening`. Then it sends samples of 16 bits,
+little-endian, of one channel, in binary messages of any length, and at the end the text `end`. The server
+sends JSON after each step: `final` (what is new of the text that does not change any more), `tentative` and
+`seconds`. It closes the connection after the last one, or after `error`, a sentence.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+from fastapi import WebSocket, WebSocketDisconnect
+from fastapi.exceptions import RequestValidationError
+from pydantic import Field, ValidationError
+
+from transformer.data.features.audio import RATE
+from transformer.data.features.waveforms import RATES, Resampling
+from transformer.runtime.errors import UserError
+from transformer.serve.gate import is_token, unknown
+from transformer.serve.limits import Limits
+from transformer.serve.messages import Sent
+from transformer.serve.readiness import Readiness
+from transformer.serve.refusals import BUSY, FAILED, Refusal, later, refusal_of
+from transformer.serve.service import Service, named
+
+PATH = "/listen"
+END = "end"
+WAITING = 32
+"""Messages that are stored until they are heard; a client that sends faster has to wait."""
+BYTES = 2
+"""Of a sample."""
+log = logging.getLogger("transformer")
+
+
+class AskedListening(Sent):
+    """How sound is heard that arrives."""
+
+    model: str | None = Field(None, description="Name of a run. Default: the first that can do it.")
+    token: str = Field("", description="That of the server, if it has one.")
+    rate: int = Field(RATE, ge=RATES[0], le=RATES[1], description="Samples a second.")
+    step: float = Field(1.0, ge=0.1, le=30, description="Seconds of sound between two transcripts.")
+    language: str | None = Field(None, description="Whisper: the code of the language that is spoken.")
+    task: str | None = Field(None, description="Whisper: transcribe, or translate (to English).")
+
+
+class Listening:
+    """The endpoint of a server that hears.
+
+    Args:
+      services: the runs that can do it.
+      readiness: of their programs.
+      limits: of requests.
+      token: that clients must send; empty: none.
+      pool: a thread for each client.
+    """
+
+    def __init__(
+        self, services: Sequence[Service], readiness: Readiness, limits: Limits, token: str, pool: Executor
+    ) -> None:
+        self._services, self._readiness, self._limits = services, readiness, limits
+        self._token, self._pool, self._count = token.encode(), pool, 0
+
+    async def serve(self, socket: WebSocket) -> None:
+        """Serves a client until it says that its sound ends, or it is gone."""
+        await socket.accept()
+        try:
+            with self._counted():
+                await self._serve(socket)
+        except WebSocketDisconnect:
+            return
+        except Exception as error:
+            refusal = refusal_of(error)
+            if refusal.status == FAILED:
+                log.exception("a client that sends sound could not be served")
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                await socket.send_json({"error": refusal.message})
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            await socket.close()
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        if self._count >= self._limits.listeners:
+            raise later(BUSY, f"{self._count} clients are heard, as many as may: try again later")
+        self._count += 1
+        try:
+            yield
+        finally:
+            self._count -= 1
+
+    async def _serve(self, socket: WebSocket) -> None:
+        origin = urlsplit(socket.headers.get("origin", "")).netloc
+        if origin and origin != socket.headers.get("host"):
+            raise Refusal(403, f"the page is of {origin}, and only pages of this server may listen")
+        await self._readiness.check()
+        message = await self._within_time(socket.receive())
+        asked = fields_of(message)
+        if not is_token(self._token, asked.token.encode("utf-8", "replace")):
+            raise unknown()
+        service = named(self._services, asked.model)
+        assert service.listens
+        sound = ArrivingSound(asked.rate)
+        texts = service.listens(sound, asked)
+        sending = asyncio.ensure_future(self._send(socket, texts))
+        receiving = asyncio.ensure_future(self._receive(socket, sound))
+        both: set[asyncio.Future[None]] = {sending, receiving}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
+            for task in both:
+                if task.done():
+                    task.result()
+        finally:
+            receiving.cancel()
+            sound.stop()
+            await asyncio.wait({sending})
+
+    async def _receive(self, socket: WebSocket, sound: "ArrivingSound") -> None:
+        """Takes sound until its end."""
+        most = self._limits.listening * sound.rate
+        while True:
+            message = await self._within_time(socket.receive())
+            if message["type"] == "websocket.disconnect":
+                raise WebSocketDisconnect(message.get("code", 1000))
+            if message.get("text") is not None:
+                if message["text"] != END:
+                    raise UserError("only samples may follow, in binary messages, and the text end")
+                await sound.end()
+                return
+            await sound.put(message["bytes"])
+            if sound.samples > most:
+                raise UserError(f"more than {self._limits.listening:g} s of sound: connect again")
+
+    async def _send(self, socket: WebSocket, texts: Iterator[Any]) -> None:
+        """Sends what is heard."""
+        loop = asyncio.get_running_loop()
+        while (text := await loop.run_in_executor(self._pool, next, texts, None)) is not None:
+            await socket.send_json(text._asdict())
+
+    async def _within_time(self, message: Any) -> Any:
+        seconds = self._limits.seconds
+        try:
+            async with asyncio.timeout(seconds):
+                return await message
+        except TimeoutError:
+            raise UserError(f"nothing arrived for {seconds:g} s: connect again") from None
+
+
+def fields_of(message: Any) -> AskedListening:
+    """The fields of the first message.
+
+    Raises:
+      UserError: there is no first message of text.
+      RequestValidationError: a field is wrong.
+      WebSocketDisconnect: the client is gone.
+    """
+    if message["type"] == "websocket.disconnect":
+        raise WebSocketDisconnect(message.get("code", 1000))
+    if message.get("text") is None:
+        raise UserError('the first message must be JSON, such as {"rate": 16000}, and samples follow')
+    try:
+        return AskedListening.model_validate_json(message["text"])
+    except ValidationError as error:
+        located = [{**each, "loc": ("message", *each["loc"])} for each in error.errors()]
+        raise RequestValidationError(located) from error
+
+
+class ArrivingSound:
+    """Samples of a client, 16,000 a second, for the thread that hears them.
+
+    Args:
+      rate: samples a second that the client sends.
+    """
+
+    def __init__(self, rate: int) -> None:
+        self.rate, self.samples = rate, 0
+        self._resample = Resampling(rate, RATE)
+        self._loop = asyncio.get_running_loop()
+        self._blocks: asyncio.Queue[np.ndarray | None] = asyncio.Queue(WAITING)
+        self._is_stopped = asyncio.Event()
+
+    async def put(self, block: bytes) -> None:
+        """Adds samples. Raises UserError if they are not whole."""
+        if len(block) % BYTES:
+            raise UserError(f"{len(block):,} bytes of sound: a sample has {BYTES}, send whole ones")
+        self.samples += len(block) // BYTES
+        await self._blocks.put(self._resample(np.frombuffer(block, "<i2").astype(np.float32) / 2**15))
+
+    async def end(self) -> None:
+        """No samples follow."""
+        await self._blocks.put(self._resample.rest())
+        await self._blocks.put(None)
+
+    def stop(self) -> None:
+        """Nobody wants to know what is heard."""
+        self._is_stopped.set()
+
+    async def _next(self) -> np.ndarray | None:
+        block = asyncio.ensure_future(self._blocks.get())
+        stopped = asyncio.ensure_future(self._is_stopped.wait())
+        try:
+            await asyncio.wait({block, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            return None if self._is_stopped.is_set() else block.result()
+        finally:
+            block.cancel()
+            stopped.cancel()
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """The samples as they arrive; in another thread than that of the connection."""
+        while (block := asyncio.run_coroutine_threadsafe(self._next(), self._loop).result()) is not None:
+            if len(block):
+                yield block
