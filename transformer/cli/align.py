@@ -38,7 +38,7 @@ class Aligner(Protocol):
 
 @dataclass(frozen=True)
 class AlignArguments:
-    """Align texts with their recordings: when each word is said, by CTC. This needs a run of system speech
+    """Align texts with their recordings: when each word is said, by CTC. This needs a recogniser of speech
     that was trained with --model.ctc-weight."""
 
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
