@@ -165,7 +165,7 @@ def fields_of(message: Any) -> AskedListening:
     try:
         return AskedListening.model_validate_json(message["text"])
     except ValidationError as error:
-        located = [{**each, "loc": ("message", *each["loc"])} for each in error.errors()]
+        located = [{**mistake, "loc": ("message", *mistake["loc"])} for mistake in error.errors()]
         raise RequestValidationError(located) from error
 
 

@@ -152,7 +152,7 @@ def _columns(features: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[Any],
         is_list = isinstance(kind, of.Sequence)
         inner = kind.feature if is_list else kind
         if isinstance(inner, of.FeaturesDict):
-            parts = {part: of.Sequence(each) for part, each in inner.items()} if is_list else inner
+            parts = {part: of.Sequence(kind) for part, kind in inner.items()} if is_list else inner
             yield from ((f"{name}/{part}", read) for part, read in _columns(parts))
         elif isinstance(inner, of.Text | of.ClassLabel):
             yield name, partial(_texts, inner, is_list)
