@@ -27,6 +27,8 @@ FOR_LINES = (
     *(
         "lm",
         "lm_weight",
+        "bias",
+        "bias_weight",
         "choices",
         "rescore",
         "rescore_weights",

@@ -39,6 +39,7 @@ from transformer.systems.parameters import declared_parameters
 from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask, Output
+from transformer.translator.biasing import Biasing, Names
 from transformer.translator.confidence import Confidence
 from transformer.translator.fusion import LanguageModel
 from transformer.translator.lengths import within_positions
@@ -79,6 +80,7 @@ class Decoder(Generic[TaskT]):
       longest_source: that of the encoder.
       confidence: of its words, if the run has it (`transformer calibrate`).
       language_model: of the outputs, in its search (`use_language_model`). None: there is none.
+      bias: names that its search expects (`use_names`). None: there are none.
     """
 
     reads: ClassVar[Any] = DecodingTask
@@ -96,6 +98,7 @@ class Decoder(Generic[TaskT]):
         self.origin = ""
         self.confidence: Confidence | None = None
         self.language_model: LanguageModel | None = None
+        self.bias: Biasing | None = None
         self._services = SearchServices()
         self._admission = Admission()
 
@@ -201,9 +204,24 @@ class Decoder(Generic[TaskT]):
             return
         self.language_model = LanguageModel.read(Path(path), weight, self.system, self.task)
 
+    def use_names(self, names: Names | None, weight: float | int = 1.0) -> None:
+        """Searches with names that outputs are expected to have from now on: a hypothesis gains the weight of
+        each token of a name in it, but never more than the name costs. Its `log_probability` stays that of
+        the model.
+
+        Args:
+          names: words or phrases, a dictionary of them with own weights, or the path of a file with one on
+            each line, and after a tab its own weight. None: the search is without them.
+          weight: in nats, by which own weights are multiplied. With 0, outputs are those without names.
+
+        Raises:
+          UserError: the names cannot be used, or this model does not write text token by token.
+        """
+        self.bias = None if names is None else Biasing.of(names, weight, self.system, self.task)
+
     def fingerprint(self) -> str:
         """A hash of the network, its parameters and its vocabularies, which determine outputs, and of its
-        language model."""
+        language model and names."""
         digest = hashlib.blake2b(repr((self.config.system, self.model)).encode(), digest_size=16)
         digest.update(self.task.content())
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.variables):
@@ -211,6 +229,8 @@ class Decoder(Generic[TaskT]):
             digest.update(np.asarray(leaf).tobytes())
         if self.language_model and self.language_model.weight:
             digest.update(repr((self.language_model.hook.identity, self.language_model.weight)).encode())
+        if self.bias and self.bias.weight:
+            digest.update(self.bias.fingerprint().encode())
         return digest.hexdigest()
 
     def decode(
@@ -399,7 +419,7 @@ class Decoder(Generic[TaskT]):
         service = self._services.service(
             self,
             settings,
-            search_inputs(self.system, self.task, records, settings, language_model=self.language_model),
+            search_inputs(self.system, self.task, records, settings, (), self.language_model, self.bias),
         )
         service.prepare()
         if extras != NO_EXTRAS or getattr(settings, "coverage_penalty", 0) > 0:
@@ -446,7 +466,8 @@ class Decoder(Generic[TaskT]):
         check_extras(self, extras)
         filled = {line: record for line, record in records if not self.task.is_empty(record)}
         warned = list(filled) if self._warns else ()
-        inputs = search_inputs(self.system, self.task, filled, settings, warned, self.language_model)
+        beside = self.language_model, self.bias
+        inputs = search_inputs(self.system, self.task, filled, settings, warned, *beside)
         is_reranked = isinstance(settings, MbrConfig) or getattr(settings, "coverage_penalty", 0) > 0
         certain = None if is_reranked else n_best
         requests = dict[int, Request]()

@@ -55,11 +55,11 @@ class LanguageModel:
         return cls(ShallowFusion(trie, _silent(tokenizer, trie)), weight)
 
 
-def checked_weight(weight: float | int) -> float:
-    """A weight of a language model. Raises UserError if it is not one."""
+def checked_weight(weight: float | int, option: str = "--lm-weight", example: str = "0.3") -> float:
+    """A weight of a language model, or of another option. Raises UserError if it is not one."""
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     if not is_number or not 0 <= weight <= LARGEST:
-        raise UserError(f"--lm-weight {weight}: must be a number from 0 to {LARGEST:g}, such as 0.3")
+        raise UserError(f"{option} {weight}: must be a number from 0 to {LARGEST:g}, such as {example}")
     return float(weight)
 
 

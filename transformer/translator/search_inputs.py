@@ -22,6 +22,7 @@ from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.text import Steering, TextTask, text_task
+from transformer.translator.biasing import Biasing
 from transformer.translator.fusion import LanguageModel
 from transformer.translator.lengths import bucket_of
 
@@ -44,9 +45,10 @@ def search_inputs(
     settings: DecodingConfig,
     warned: Sequence[int] = (),
     language_model: LanguageModel | None = None,
+    bias: Biasing | None = None,
 ) -> SearchInputs:
     """The inputs of records, by their line numbers. Those in `warned` are logged if they are truncated. A
-    language model without weight is left out.
+    language model or names without weight are left out.
 
     Raises:
       UserError: this search cannot do what is asked of the outputs, or an output has no room for it.
@@ -75,6 +77,11 @@ def search_inputs(
         hooks.append(language_model.hook)
         fields = {**fields, **ngram.FIELDS}
         examples = [{**example, **ngram.example(language_model.weight)} for example in examples]
+    if bias and bias.weight:
+        hooks.append(bias.hook)
+        fields = {**fields, **bias.hook.fields}
+        of_names = bias.example
+        examples = [{**example, **of_names} for example in examples]
     if settings.shortlist and isinstance(task, TextTask) and task.shortlist:
         first = shortlist.always(task.config.model.special)
         examples, fields = _with_candidates(task.shortlist, first, examples, fields, settings.buckets[-1])
