@@ -277,10 +277,10 @@ def test_a_translator_with_names(system):
     if system == "transformer":
         scores = translator.score(lines, [several[0].text for several in together])
         np.testing.assert_allclose(scores, [x[0].log_probability for x in together], rtol=1e-4)
-    (service,) = [some for (_, hooks), some in translator._services.items() if hooks]
+    (service,) = [some for key, some in translator._services.items() if key[1]]
     translator.use_names({"red": 2.0, "green": 1.0})
     translator.search(lines)
-    assert [some for (_, hooks), some in translator._services.items() if hooks] == [service]  # compiled once
+    assert [some for key, some in translator._services.items() if key[1]] == [service]  # compiled once
     translator.use_names(None)
     assert len({*marks, translator.fingerprint()}) == 2
     for method in ("greedy", "sample"):
