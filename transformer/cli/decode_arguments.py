@@ -92,8 +92,9 @@ class DecodeArguments:
     """Speech: how texts are normalised before errors are counted. basic: lower case, no punctuation; english:
     as Whisper does it for English. Default: as in training."""
     lm: Path | None = None
-    """N-gram language model of the outputs, in ARPA form, which ranks hypotheses together with the model
-    (shallow fusion). Its words are the tokens of the run: transformer ngram makes one."""
+    """Language model of the outputs, which ranks hypotheses together with the model (shallow fusion): an
+    n-gram model in ARPA form, whose words are the tokens of the run (transformer ngram makes one), or a run
+    of language-model that was trained with its vocabulary (--data.source-tokenizer)."""
     lm_weight: tuple[float, ...] = ()
     """Weight of the log-probabilities of --lm. Default: 0.3. Of several, such as 0 0.1 0.2 0.4, the scores of
     --reference are printed, and no outputs."""

@@ -103,9 +103,12 @@ def predict(model: nn.Module, variables: Variables, slots: Slots, hook: SearchHo
     logits, cache = advance(model, {**variables, **noise}, slots.cache, slots.newest)
     log_normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     log_p = noiseless = None
-    if getattr(hook, "penalises", False):
+    added = getattr(cache, "added", None)  # by a language model
+    if added is not None or getattr(hook, "penalises", False):
         log_p = logits = logits - log_normaliser
         log_normaliser = jnp.zeros_like(log_normaliser)
+    if added is not None:
+        logits = logits + added
     if slots.log_p is not None and slots.log_p.cache is not None:
         noiseless_logits, noiseless = advance(model, variables, slots.log_p.cache, slots.newest)
         log_p = jax.nn.log_softmax(noiseless_logits)
@@ -113,8 +116,11 @@ def predict(model: nn.Module, variables: Variables, slots: Slots, hook: SearchHo
         log_p = jnp.where(is_free[..., None], 0, log_p)
     special = special_ids(model)
     steps_left = slots.limits - slots.length
-    unrestricted = Unrestricted(logits, steps_left <= 1, special) if hook is NO_HOOK else None
+    is_unrestricted = hook is NO_HOOK and added is None
+    unrestricted = Unrestricted(logits, steps_left <= 1, special) if is_unrestricted else None
     logits, boosted = allowed(hook, logits, slots.hook.value, special, steps_left)
+    if added is not None:  # an end that the limit forces costs nothing
+        logits = jnp.where((steps_left <= 1)[:, None, None], logits - added, logits)
     predicted = Predicted(logits, log_normaliser, cache, log_p, noiseless, unrestricted, boosted)
     if (boost := boosting(hook)) is None:
         return predicted

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.sequences import Example
+from transformer.data.sequences import Example, Fields
 from transformer.data.sources.text_files import one_line, read_lines
 from transformer.decoding.bias import SIZES, Bias
+from transformer.decoding.hooks import SearchHook
 from transformer.decoding.names import NameAutomaton, Tokens
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief, display_path
@@ -61,9 +62,21 @@ class Biasing:
         size = next(size for size in SIZES if size >= arcs)
         return cls(Bias(size, starts, ends, silent), automaton, weight)
 
+    option = "--bias"
+
+    @property
+    def hooks(self) -> tuple[SearchHook, ...]:
+        """Of the search."""
+        return (self.hook,)
+
+    @property
+    def fields(self) -> Fields:
+        """What the search reads of each input."""
+        return self.hook.fields
+
     @property
     def example(self) -> Example:
-        """What a search reads of each input."""
+        """The arrays of one input."""
         return self.hook.example(self.names, self.weight)
 
     def fingerprint(self) -> str:

@@ -41,7 +41,7 @@ from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask, Output
 from transformer.translator.biasing import Biasing, Names
 from transformer.translator.confidence import Confidence
-from transformer.translator.fusion import LanguageModel
+from transformer.translator.fusion import AnyLanguageModel, read_language_model
 from transformer.translator.lengths import within_positions
 from transformer.translator.search_inputs import search_inputs
 from transformer.translator.search_outputs import (
@@ -97,7 +97,7 @@ class Decoder(Generic[TaskT]):
         self.model: nn.Module = self.system.model(config.model)
         self.origin = ""
         self.confidence: Confidence | None = None
-        self.language_model: LanguageModel | None = None
+        self.language_model: AnyLanguageModel | None = None
         self.bias: Biasing | None = None
         self._services = SearchServices()
         self._admission = Admission()
@@ -188,21 +188,23 @@ class Decoder(Generic[TaskT]):
         return cls(run.config, variables, task)
 
     def use_language_model(self, path: Path | str | None, weight: float | int = 0.3) -> None:
-        """Searches with an n-gram language model of the outputs from now on (shallow fusion): hypotheses are
-        ranked by log P + weight * log p of it. Their `log_probability` stays that of the model.
+        """Searches with a language model of the outputs from now on (shallow fusion): hypotheses are ranked
+        by log P + weight * log p of it. Their `log_probability` stays that of the model.
 
         Args:
-          path: a file in ARPA form, whose words are tokens of this model (`transformer ngram`). None: the
-            search is without it.
+          path: a file in ARPA form, whose words are tokens of this model (`transformer ngram`), or a run of
+            the system language-model with the vocabulary of the outputs. None: the search is without it.
           weight: with 0, outputs are those without it.
 
         Raises:
-          UserError: the file is no such model, or this one does not write text token by token.
+          UserError: there is no such model, or this one does not write text token by token.
         """
-        if path is None:
-            self.language_model = None
-            return
-        self.language_model = LanguageModel.read(Path(path), weight, self.system, self.task)
+        self.longest = self.config.model.longest
+        self.language_model = None
+        if path is not None:
+            self.language_model = read_language_model(Path(path), weight, self.system, self.task)
+            lengths = self.longest, self.language_model.longest
+            self.longest = min((length for length in lengths if length is not None), default=None)
 
     def use_names(self, names: Names | None, weight: float | int = 1.0) -> None:
         """Searches with names that outputs are expected to have from now on: a hypothesis gains the weight of
@@ -228,7 +230,7 @@ class Decoder(Generic[TaskT]):
             digest.update(jax.tree_util.keystr(path).encode())
             digest.update(np.asarray(leaf).tobytes())
         if self.language_model and self.language_model.weight:
-            digest.update(repr((self.language_model.hook.identity, self.language_model.weight)).encode())
+            digest.update(repr((self.language_model.identity, self.language_model.weight)).encode())
         if self.bias and self.bias.weight:
             digest.update(self.bias.fingerprint().encode())
         return digest.hexdigest()
