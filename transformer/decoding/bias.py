@@ -7,8 +7,8 @@ is broken off. What a run of such tokens gains is at most what it costs, so a na
     log P(run) + min(worth of its names, -log P(run))
 
 where a run begins with the first token of a name and ends where no name is left unfinished, and log P is that
-of the model with what other hooks have changed. So no hypothesis ever gains by having more names than its
-source, and nothing can become better than it was before the run: the stopping criterion stays exact.
+of the model with what other hooks have changed. So nothing can become better than it was before the run,
+but for the length penalty, and the stopping criterion stays exact.
 """
 
 from collections.abc import Mapping

@@ -98,12 +98,12 @@ class NameAutomaton:
         what that counts."""
         if (node, begins) not in self._left:
             path = self._paths[node]
-            length, kept = self._whole(node) if begins and self._own[node] else self._inside[node]
+            length, total = self._whole(node) if begins and self._own[node] else self._inside[node]
             after = 0
             for position in range(length or 1, len(path)):
                 after, gain = self._step(after, path[:position], path[position])
-                kept += gain
-            self._left[node, begins] = after, kept - self._worth[node]
+                total += gain
+            self._left[node, begins] = after, total - self._worth[node]
         return self._left[node, begins]
 
     def _step(self, node: int, before: Tokens, token: int) -> tuple[int, float]:

@@ -139,8 +139,8 @@ def hook_state(
     parents: Int[Array, "b n"],
 ) -> HookState:
     """The state of the hook after tokens of beams that continue others."""
-    given = None if predicted.boosted is None else of_tokens(predicted.boosted, tokens, parents)
-    return advanced(hook, tokens, slots.hook.select(parents).value, given)
+    boosted = None if predicted.boosted is None else of_tokens(predicted.boosted, tokens, parents)
+    return advanced(hook, tokens, slots.hook.select(parents).value, boosted)
 
 
 def extend(slots: Slots, predicted: Predicted, chosen: Selection, hook: SearchHook, eos: int) -> Slots:

@@ -31,7 +31,7 @@ class WithLanguageModel(nn.Module):
 
     model: nn.Module
     language_model: nn.Module
-    """Its `encode` reads prompts, as that of `transformer.systems.language_model`."""
+    """Its `encode` reads prompts, each of which begins with <bos>."""
 
     @property
     def config(self) -> ModelConfig:
@@ -74,11 +74,11 @@ class _Bound:
             return {}
 
         def run(model: Any) -> Inputs:
-            given: Inputs = model.steering(model.encode(**_of_model(inputs)))
-            return given
+            arrays: Inputs = model.steering(model.encode(**_of_model(inputs)))
+            return arrays
 
-        given: Inputs = self.both.model.apply(self._variables, method=run)  # type: ignore[assignment]
-        return given
+        arrays: Inputs = self.both.model.apply(self._variables, method=run)  # type: ignore[assignment]
+        return arrays
 
     def init_cache(self, inputs: Inputs, beams: int, length: int) -> CacheOfBoth:
         """Both caches before the first token."""

@@ -28,10 +28,10 @@ def spellings(tokenizer: Tokenizer, name: str) -> list[tuple[int, ...]]:
     """
     written = list(dict.fromkeys((name, name[:1].upper() + name[1:])))
     for variants in ([v for v in written if tokenizer.knows(v)], [name.lower()], written):
-        found = [ids for variant in variants for ids in _in_text(tokenizer, variant)]
+        divisions = [ids for variant in variants for ids in _in_text(tokenizer, variant)]
         is_last = variants is written
-        if found and (is_last or all(map(tokenizer.knows, variants))):
-            return list(dict.fromkeys(found))
+        if divisions and (is_last or all(map(tokenizer.knows, variants))):
+            return list(dict.fromkeys(divisions))
     return []
 
 
@@ -39,7 +39,7 @@ def _in_text(tokenizer: Tokenizer, text: str) -> list[tuple[int, ...]]:
     special = tokenizer.special
     apart = {special.pad, special.bos, special.eos, special.unk, *tokenizer.codes.values()}
     skipped = len(tokenizer.start)
-    found = []
+    divisions = []
     for before, between in BEFORE:
         ids = tokenizer.encode(before + between + text)[skipped:]
         first = tokenizer.encode(before)[skipped:] if before else []
@@ -48,8 +48,8 @@ def _in_text(tokenizer: Tokenizer, text: str) -> list[tuple[int, ...]]:
             name = name[1:]
         is_text = apart.isdisjoint(name) and all(index < tokenizer.vocab_size for index in name)
         if name and is_text and ids[: len(first)] == first:
-            found.append(tuple(name))
-    return found
+            divisions.append(tuple(name))
+    return divisions
 
 
 def letters_of(tokenizer: Tokenizer) -> Bool[np.ndarray, "3 v"]:

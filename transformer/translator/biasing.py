@@ -108,12 +108,12 @@ def _of_file(path: Path) -> dict[str, float]:
         where = f"--bias {display_path(path)}, line {number}"
         name, _, weight = line.partition("\t")
         try:
-            own = float(weight) if weight.strip() else 1.0
+            name_weight = float(weight) if weight.strip() else 1.0
         except ValueError:
             raise UserError(
                 f"{where}: {brief(weight)} is no weight; write a name, a tab and a number"
             ) from None
-        weights[_name(name, where)] = checked_weight(own, f"{where}: the weight", "1")
+        weights[_name(name, where)] = checked_weight(name_weight, f"{where}: the weight", "1")
     return weights
 
 

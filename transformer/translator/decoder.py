@@ -193,7 +193,7 @@ class Decoder(Generic[TaskT]):
 
         Args:
           path: a file in ARPA form, whose words are tokens of this model (`transformer ngram`), or a run of
-            the system language-model with the vocabulary of the outputs. None: the search is without it.
+            language-model with the vocabulary of the outputs. None: the search is without it.
           weight: with 0, outputs are those without it.
 
         Raises:

@@ -119,7 +119,7 @@ class TrainedLanguageModel:
 
     @classmethod
     def read(cls, path: Path, weight: float | int, system: System, task: Task) -> "TrainedLanguageModel":
-        """A run of the system language-model, whose vocabulary is that of the outputs.
+        """A run of language-model, whose vocabulary is that of the outputs.
 
         Args:
           path: of the run directory.
@@ -134,19 +134,19 @@ class TrainedLanguageModel:
         weight = checked_weight(weight)
         tokenizer = output_tokenizer(system, task, f"--lm {path}")
         run = Run(path)
-        if run.config.system != "language-model":
+        of_text = run.task.text_tokenizer if isinstance(run.task, TextTask) else None
+        if of_text is None:
             raise UserError(
                 f"--lm {path}: this is a run of {run.config.system}; give one of language-model, or an "
                 "n-gram model in ARPA form"
             )
-        of_run: Any = run.task
         search: Any = system.search
         if tokenizer.has_codes or tokenizer.start or search.named is not unchanged:
             raise UserError(
                 f"--lm {path}: outputs of this model have codes of languages or copied words, which a "
                 "trained language model does not know; use an n-gram model (transformer ngram)"
             )
-        if of_run.tokenizer.content() != tokenizer.content():
+        if of_text.content() != tokenizer.content():
             raise UserError(
                 f"--lm {path}: it has another vocabulary than the outputs of this run; train one with "
                 "--data.source-tokenizer and the vocabulary in this run's directory"

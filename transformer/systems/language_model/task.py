@@ -94,6 +94,11 @@ class LanguageModelling(TextTask, Lines):
         return _data(self.config)
 
     @property
+    def text_tokenizer(self) -> Tokenizer:
+        """That of the text."""
+        return self.tokenizer
+
+    @property
     def drops(self) -> str:
         """Documents of any length are read."""
         return "empty"
