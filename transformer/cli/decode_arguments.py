@@ -102,8 +102,8 @@ class DecodeArguments:
     """File with names that outputs are expected to have, one name or phrase on each line, and after a tab its
     own weight, if it has one. Hypotheses with them rank higher (biasing)."""
     bias_weight: tuple[float, ...] = ()
-    """What each token of a name of --bias counts, in nats; no name gains more than it costs. Default: 1. Of
-    several, such as 0 1 2 4, the scores of --reference are printed, and no outputs."""
+    """What each token of a name of --bias counts, in nats; no name gains more than it costs. Default: 0.5.
+    Of several, such as 0 0.25 0.5 1, the scores of --reference are printed, and no outputs."""
     checkpoint: str = "best"
     """Checkpoint to decode with: best (by the first score of the validation), last, average (of the last
     ones), or a step."""

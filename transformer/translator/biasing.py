@@ -51,7 +51,7 @@ class Biasing:
           UserError: the file cannot be read, there are no such names or too many, a weight is none, or the
             model does not write text token by token.
         """
-        weight = checked_weight(weight, "--bias-weight", "1")
+        weight = checked_weight(weight, "--bias-weight", "0.5")
         where = f"--bias {names}" if isinstance(names, Path | str) else "--bias"
         tokenizer = output_tokenizer(system, task, where)
         spelled = _spelled(_weights(names), tokenizer, where)

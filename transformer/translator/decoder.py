@@ -206,7 +206,7 @@ class Decoder(Generic[TaskT]):
             lengths = self.longest, self.language_model.longest
             self.longest = min((length for length in lengths if length is not None), default=None)
 
-    def use_names(self, names: Names | None, weight: float | int = 1.0) -> None:
+    def use_names(self, names: Names | None, weight: float | int = 0.5) -> None:
         """Searches with names that outputs are expected to have from now on: a hypothesis gains the weight of
         each token of a name in it, but never more than the name costs. Its `log_probability` stays that of
         the model.
