@@ -8,6 +8,7 @@ errors of the validation recordings. Everything is in WORK: if interrupted, the 
 
 import argparse
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,12 +46,14 @@ def text_of(values: list[int]) -> str:
     return " ".join(word for value in values for word in pronunciation.words_of(value))
 
 
-def recordings(seed: int, count: int) -> tuple[list[Any], list[str]]:
-    """Waveforms of the grammar by other voices each, and what is said in them."""
+def recordings(
+    seed: int, count: int, draw: Callable[[np.random.Generator], list[int]] = digits
+) -> tuple[list[Any], list[str]]:
+    """Waveforms of digits by other voices each, and what is said in them."""
     waves, texts = [], []
     for index in range(count):
         random = np.random.default_rng((seed, index))
-        texts.append(text_of(digits(random)))
+        texts.append(text_of(draw(random)))
         speaker, signs = spoken.Speaker.drawn(random), spoken.phonemes(texts[-1].split())
         waves.append(spoken.spoken(signs, speaker, random, spoken.durations(signs, speaker, random)))
     return waves, texts

@@ -92,10 +92,18 @@ class DecodeArguments:
     """Speech: how texts are normalised before errors are counted. basic: lower case, no punctuation; english:
     as Whisper does it for English. Default: as in training."""
     lm: Path | None = None
-    """N-gram language model of the outputs, in ARPA form, which ranks hypotheses together with the model
-    (shallow fusion). Its words are the tokens of the run: transformer ngram makes one."""
+    """Language model of the outputs, which ranks hypotheses together with the model (shallow fusion): an
+    n-gram model in ARPA form, whose words are the tokens of the run (transformer ngram makes one), or a run
+    of language-model that was trained with its vocabulary (--data.source-tokenizer)."""
     lm_weight: tuple[float, ...] = ()
     """Weight of the log-probabilities of --lm. Default: 0.3. With several, such as 0 0.1 0.2 0.4, the scores
+    of each by --reference are printed instead of outputs."""
+    bias: Path | None = None
+    """File with names that outputs are expected to have, one name or phrase on each line, and after a tab its
+    own weight, if it has one. Hypotheses with them rank higher (biasing)."""
+    bias_weight: tuple[float, ...] = ()
+    """What each token of a name of --bias counts, in nats; no name gains more than it costs. Default: 0.5.
+    With several, such as 0 0.25 0.5 1, the scores
     of each by --reference are printed instead of outputs."""
     checkpoint: str = "best"
     """Checkpoint to decode with: best (by the first score of the validation), last, average (of the last

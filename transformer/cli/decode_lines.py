@@ -25,7 +25,18 @@ from transformer.translator.fusion import checked_weight
 
 SHARE = 256  # consecutive lines that one process decodes
 FOR_LINES = (
-    *("lm", "lm_weight", "output", "reference", "rescore", "rescore_weights", "bleu_tokenize", "choices"),
+    *(
+        "lm",
+        "lm_weight",
+        "bias",
+        "bias_weight",
+        "output",
+        "reference",
+        "rescore",
+        "rescore_weights",
+        "bleu_tokenize",
+        "choices",
+    ),
     *("history", *OF_JSON, "timestamps", *OF_LONG, "resume", "until", "stream"),
 )
 """Options that a page of --explore does not have."""
@@ -67,7 +78,7 @@ def decode_lines(arguments: DecodeArguments) -> None:
     watch = ProgressReporter(
         SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process())
     )
-    if len(arguments.lm_weight) > 1:
+    if len(arguments.lm_weight) > 1 or len(arguments.bias_weight) > 1:
         compare_weights(arguments, writer, total, watch)
         return
     digest = _digest(arguments.input) if arguments.input else ""
@@ -120,7 +131,7 @@ def decode_lines(arguments: DecodeArguments) -> None:
 def compare_weights(
     arguments: DecodeArguments, writer: Writer, total: int | None, watch: ProgressReporter
 ) -> None:
-    """Prints the scores of the outputs with each of the weights of a language model.
+    """Prints the scores of the outputs with each of the weights of a language model, or of names.
 
     Args:
       arguments: with several weights.
@@ -132,19 +143,27 @@ def compare_weights(
       UserError: there is nothing to compare with, the input cannot be read several times, or a weight is out
         of range.
     """
+    decoder = writer.decoder
+    weights, option = arguments.lm_weight, "--lm-weight"
+    if len(arguments.bias_weight) > 1:
+        if len(weights) > 1:
+            raise UserError("--lm-weight, --bias-weight: only one of them can have several weights at a time")
+        weights, option = arguments.bias_weight, "--bias-weight"
     if not (writer.is_scored and arguments.input) or arguments.output:
         raise UserError(
-            "--lm-weight: several weights are compared by their scores; give --input and --reference, and no "
+            f"{option}: several weights are compared by their scores; give --input and --reference, and no "
             "--output"
         )
-    for weight in [checked_weight(weight) for weight in arguments.lm_weight]:  # all, before any is used
-        assert writer.decoder.language_model
-        writer.decoder.language_model = replace(writer.decoder.language_model, weight=weight)
-        several = watch.progress(f"lines with --lm-weight {weight:g}", _decoded(arguments, writer, 0), total)
+    for weight in [checked_weight(weight, option) for weight in weights]:
+        if decoder.language_model and option == "--lm-weight":
+            decoder.language_model = replace(decoder.language_model, weight=weight)
+        if decoder.bias and option == "--bias-weight":
+            decoder.bias = replace(decoder.bias, weight=weight)
+        several = watch.progress(f"lines with {option} {weight:g}", _decoded(arguments, writer, 0), total)
         outputs = [best for _, best in several]
         if is_main_process():
             for line in writer.scores(outputs):
-                print(f"--lm-weight {weight:g}: {line}", flush=True)
+                print(f"{option} {weight:g}: {line}", flush=True)
 
 
 def _decoded(arguments: DecodeArguments, writer: Writer, done: int) -> Iterator[Written]:

@@ -24,7 +24,7 @@ MARKDOWN = (".md", ".markdown")
 SHOWN = 10  # flagged sentences that are shown
 FOR_LINES = (
     *("input", "tsv", "jsonl", "glossary", "keep", "reference", "bleu_tokenize", "history", "target_length"),
-    *("lm", "lm_weight", "choices", "rescore", "rescore_weights", "n_best", *OF_JSON),
+    *("lm", "lm_weight", "bias", "bias_weight", "choices", "rescore", "rescore_weights", "n_best", *OF_JSON),
     *("until", "stream", "explore", "resume"),
 )
 """Options that a document has no use for."""

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 OF_JSON = tuple(field.name for field in dataclasses.fields(Extras))
 """Options that add to JSON only."""
-OF_FUSION = ("lm", "lm_weight")
-"""Options of a language model beside the model."""
+OF_FUSION = ("lm", "lm_weight", "bias", "bias_weight")
+"""Options of what ranks hypotheses together with the model: a language model, and names."""
 OF_TRANSLATIONS = (
     *OF_FUSION,
     *("ensemble", "tsv", "glossary", "keep", "reference", "bleu_tokenize", "rescore", "rescore_weights"),
@@ -77,7 +77,7 @@ class Writer:
         """Lines of output for a line of input."""
         self.decoder = self.load(arguments.run_dir, arguments.checkpoint, arguments.int8)
         self.decoder.settings(arguments.n_best, self.options)  # refuses invalid options
-        use_language_model(self.decoder, arguments)
+        use_beside(self.decoder, arguments)
 
     @classmethod
     def refuse_unused(cls, arguments: DecodeArguments) -> None:
@@ -207,16 +207,21 @@ def unused(run_dir: Path) -> set[str]:
     return options | {"n_best", "format"} if writer.formats == ("text",) else options
 
 
-def use_language_model(decoder: Decoder[Any], arguments: DecodeArguments) -> None:
-    """Adds the language model of the options, with the first of its weights.
+def use_beside(decoder: Decoder[Any], arguments: DecodeArguments) -> None:
+    """Adds the language model and the names of the options, with the first of their weights.
 
     Raises:
-      UserError: there are only weights; the model cannot be used (`Decoder.use_language_model`).
+      UserError: there are only weights, or what is asked for cannot be used (`Decoder.use_language_model`,
+        `Decoder.use_names`).
     """
     if arguments.lm_weight and arguments.lm is None:
         raise UserError("--lm-weight needs --lm FILE: it weighs that language model")
+    if arguments.bias_weight and arguments.bias is None:
+        raise UserError("--bias-weight needs --bias FILE: it weighs those names")
     if arguments.lm is not None:
         decoder.use_language_model(arguments.lm, *arguments.lm_weight[:1])
+    if arguments.bias is not None:
+        decoder.use_names(arguments.bias, *arguments.bias_weight[:1])
 
 
 def refuse(arguments: DecodeArguments, options: Sequence[str], why: str) -> None:

@@ -1,6 +1,7 @@
 """Options of running text."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from transformer.config.corpus import CorpusConfig
@@ -25,6 +26,9 @@ class StreamConfig(TextsConfig):
     subwords."""
     vocab_size: Annotated[int, Range(1, LARGEST)] = 16_000
     """Size of the vocabulary to train (for characters: an upper bound)."""
+    source_tokenizer: Path | None = None
+    """Tokenizer file to use instead of training one, such as that of a run in whose search the model takes
+    part (decode.py --lm). Documents then end without a line end."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -1,8 +1,8 @@
 """Beam search (section 6.1) as one compiled program, with a cache of fixed size that is never reordered.
 
-The default stopping criterion is exact: log-probabilities only decrease, so a sentence is done as soon as no
-live beam could beat the worst finished hypothesis that is wanted, even at the best length that it can still
-reach.
+The default stopping criterion is exact: log-probabilities only decrease, but for what a hook may still add,
+so a sentence is done as soon as no live beam could beat the worst finished hypothesis that is wanted, even at
+the best length that it can still reach.
 """
 
 import functools
@@ -20,7 +20,7 @@ from transformer.decoding.calls import special_ids
 from transformer.decoding.limits import source_limits
 from transformer.decoding.scores import NEVER, SearchResult, as_penalty
 from transformer.decoding.slots import Finished, Slots
-from transformer.decoding.steps import Predicted, Selection, search_all
+from transformer.decoding.steps import Predicted, Reach, Selection, search_all
 from transformer.model.parameters import Variables
 
 
@@ -47,10 +47,17 @@ class BeamSearch:
         return jnp.full(self.beam_size, NEVER, jnp.float32).at[0].set(0.0)  # all beams are equal at first
 
     def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Selection:
-        return self.chosen(slots, self.candidates(slots, predicted), eos)
+        return self.chosen(slots, self.candidates(slots, predicted), eos, predicted.reach)
 
-    def chosen(self, slots: Slots, candidates: Candidates, eos: int) -> Selection:
-        """What becomes of the candidates: the first of them, in their order, continue or end."""
+    def chosen(self, slots: Slots, candidates: Candidates, eos: int, reach: Reach | None = None) -> Selection:
+        """What becomes of the candidates: the first of them, in their order, continue or end.
+
+        Args:
+          slots: before this step.
+          candidates: in the order in which they are chosen.
+          eos: the id of the end.
+          reach: as of `Predicted`.
+        """
         n = self.beam_size
         ended = candidates.token == eos
         length = (slots.length + 1).astype(jnp.float32)
@@ -66,9 +73,9 @@ class BeamSearch:
         )
         live = jnp.take_along_axis(jnp.where(ended, NEVER, candidates.log_p), unfinished, axis=1)
         num_certain = jnp.full(len(live), n, jnp.int32) if isinstance(slots.read, tuple) else slots.read
-        return Selection(
-            token, parent, live, finished, self._enough(slots, finished, live, length, num_certain)
-        )
+        most = live if reach is None else live + reach(token, parent)
+        enough = self._enough(slots, finished, live, most, length, num_certain)
+        return Selection(token, parent, live, finished, enough)
 
     def candidates(self, slots: Slots, predicted: Predicted) -> Candidates:
         """The 2n best: even if n of them end in <eos>, n beams continue."""
@@ -84,21 +91,21 @@ class BeamSearch:
         slots: Slots,
         finished: Finished,
         live: Float[Array, "b n"],
+        most: Float[Array, "b n"],
         length: Float[Array, " b"],
         num_certain: Int[Array, " b"],
     ) -> Bool[Array, " b"]:
-        """Whether the search of each sentence can stop."""
+        """Whether the search of each sentence can stop. The live beams cannot become better than `most`."""
         worst = finished.scores[:, -1]  # of the best, which are in order
-        best_live = live.max(axis=1)
         match self.stop:
             case "full":
                 return worst > NEVER
             case "present":
-                return worst >= best_live / slots.penalty(length)
+                return worst >= live.max(axis=1) / slots.penalty(length)
             case _:  # the penalty is monotonic: the best reachable length is the next one or the last one
                 worst = jnp.take_along_axis(finished.scores, num_certain[:, None] - 1, axis=1)[:, 0]
                 ends = length + 1, jnp.maximum(slots.limits, length + 1)
-                return worst >= best_live / jnp.maximum(*map(slots.penalty, ends))
+                return worst >= most.max(axis=1) / jnp.maximum(*map(slots.penalty, ends))
 
 
 @functools.partial(

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from transformer.decoding.beam import BeamSearch, Candidates
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.slots import Finished, Slots
-from transformer.decoding.steps import Predicted, Selection
+from transformer.decoding.steps import Predicted, Reach, Selection
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,9 @@ class Diverse:
             )
             candidates = best.candidates(group, of_group)
             lost = self.diversity * jnp.take_along_axis(taken, candidates.token, axis=1)
+            candidates = Candidates(candidates.log_p + lost, candidates.parent, candidates.token)
             chosen = best.chosen(
-                group, Candidates(candidates.log_p + lost, candidates.parent, candidates.token), eos
+                group, candidates, eos, predicted.reach and _of_group(predicted.reach, start)
             )
             taken = taken.at[rows, chosen.tokens].add((chosen.live > -jnp.inf).astype(taken.dtype))
             ended = replace(chosen.finished, beam=chosen.finished.beam + start)
@@ -65,6 +66,11 @@ class Diverse:
         )
         enough = jnp.stack([part.enough for part in parts]).all(axis=0)
         return Selection(joined("tokens"), joined("parents"), joined("live"), all_finished, enough)
+
+
+def _of_group(reach: Reach, start: int) -> Reach:
+    """`Predicted.reach` of the beams from a number on."""
+    return lambda tokens, parents: reach(tokens, parents + start)
 
 
 def distinct(result: SearchResult) -> SearchResult:

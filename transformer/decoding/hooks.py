@@ -3,14 +3,15 @@
 A hook sees the logits of every step before a token is chosen, and has a state that follows its beam. What it
 forbids has no probability; scores stay those of the model. A hook with a true attribute `penalises` is given
 log-probabilities, and what it returns is what the search adds up to rank by; it must not be positive. Its
-method `is_free`, if it has one, says where a token that it forces counts nothing in the log-probability.
+method `is_free`, if it has one, says where a token that it forces counts nothing in the log-probability. A
+`BoostingHook` may return what is positive, within bounds; a search has one at most, as the last of its hooks.
 """
 
 import functools
 import hashlib
 import operator
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import jax
@@ -53,6 +54,27 @@ class SearchHook(Protocol):
 
     def advance(self, tokens: Int[Array, "b n"], state: HookState) -> HookState:
         """The state after these tokens. It is already that of each token's own beam."""
+        ...
+
+
+@runtime_checkable
+class BoostingHook(SearchHook, Protocol):
+    """A hook that penalises, and may return what is positive where it has taken as much from the beam. It
+    reads log-probabilities that all other hooks have changed, and the scores of the beams stay below 0."""
+
+    boosts: bool
+    """True."""
+
+    def follow(self, tokens: Int[Array, "b n"], state: HookState, log_p: Float[Array, "b n"]) -> HookState:
+        """`advance` by tokens for which `filter` was given these log-probabilities."""
+        ...
+
+    def reach(self, state: HookState) -> Float[Array, "b n"]:
+        """How much the hook may still add to each beam, whatever follows."""
+        ...
+
+    def end(self, state: HookState) -> Float[Array, "b n"]:
+        """What it adds to an end that the limit forces."""
         ...
 
 
@@ -152,6 +174,36 @@ def parts_of(hook: SearchHook) -> tuple[SearchHook, ...]:
     return hook.each if isinstance(hook, Hooks) else ()
 
 
+def boosting(hook: SearchHook) -> BoostingHook | None:
+    """The hook among the others that boosts. None: there is none."""
+    last = parts_of(hook)[-1:]
+    return last[0] if last and isinstance(last[0], BoostingHook) else None
+
+
+def others(hook: SearchHook) -> SearchHook:
+    """A hook without the one that boosts, which is its last part."""
+    if isinstance(hook, Renormalised):
+        return replace(hook, hook=others(hook.hook))
+    return Hooks(parts_of(hook)[:-1])
+
+
+def advanced(
+    hook: SearchHook, tokens: Int[Array, "b n"], state: HookState, log_p: Float[Array, "b n"] | None
+) -> HookState:
+    """The state after these tokens.
+
+    Args:
+      hook: of the search.
+      tokens: of the beams.
+      state: before them.
+      log_p: for which the hook that boosts was given them. None: there is none.
+    """
+    last = boosting(hook)
+    if last is None or log_p is None:
+        return hook.advance(tokens, state)
+    return *others(hook).advance(tokens, state[:-1]), last.follow(tokens, state[-1], log_p)
+
+
 NO_HOOK = NoHook()
 NO_OUTPUT = (
     "the search found nothing: what is asked for cannot be (its prefix, its terms and the rules contradict "
@@ -199,13 +251,21 @@ def allowed(
     state: HookState,
     special: SpecialIds,
     steps_left: Int[Array, " b"],
-) -> Float[Array, "b n v"]:
-    """The logits to choose from: without <pad>, <bos> and what the hook forbids. Where it is the last step,
-    only <eos> is left, even if the hook forbids it."""
+) -> tuple[Float[Array, "b n v"], Float[Array, "b n v"] | None]:
+    """The logits to choose from, and what a hook that boosts was given, if there is one. They are without
+    <pad>, <bos> and what the hook forbids. Where it is the last step, only <eos> is left, even if the hook
+    forbids it."""
+    last, before, forced = boosting(hook), None, logits
+    if last is None:
+        restricted = filtered(hook, logits, state, steps_left)
+    else:
+        before = filtered(others(hook), logits, state[:-1], steps_left)
+        restricted = filtered(last, before, state[-1], steps_left)
+        forced = logits + last.end(state[-1])[..., None]
     never = never_predicted(special, logits.shape[-1])
-    continuing = jnp.where(never, -jnp.inf, filtered(hook, logits, state, steps_left))
-    ending = jnp.where(jnp.arange(logits.shape[-1]) == special.eos, logits, -jnp.inf)
-    return jnp.where((steps_left <= 1)[:, None, None], ending, continuing)
+    continuing = jnp.where(never, -jnp.inf, restricted)
+    ending = jnp.where(jnp.arange(logits.shape[-1]) == special.eos, forced, -jnp.inf)
+    return jnp.where((steps_left <= 1)[:, None, None], ending, continuing), before
 
 
 def first_states(hook: SearchHook, inputs: Mapping[str, Array], beams: int) -> HookState:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -19,13 +18,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.data.features.ngrams import END, NEVER, START, UNKNOWN, NGrams
 from transformer.data.sequences import Field
+from transformer.decoding.arcs import arc_of, with_arcs
 from transformer.decoding.hooks import EqualByContent
 
 WEIGHT = "steer_language_model"
 FIELDS = {WEIGHT: Field("float32", padded=False)}
 """What a search with a language model reads of each input: its weight."""
-AT_ONCE = 64
-"""Continuations of a context that are read together."""
 BEGIN = -1
 """The id of <s>, which is no token."""
 
@@ -155,29 +153,10 @@ class ShallowFusion(EqualByContent):
         """The log-probability of each of the first `size` tokens after a context."""
         trie = self._trie
         first, last, tokens, values = map(jnp.asarray, (trie.first, trie.last, trie.tokens, trie.log_p))
-        row, beam = jnp.arange(context.shape[0])[:, None, None], jnp.arange(context.shape[1])[None, :, None]
-
-        def with_continuations(log_p: Array, context: Array) -> Array:
-            """Replaces the values of the tokens that are stored with this context."""
-            begin, end = first[context][..., None], last[context][..., None]
-
-            def some(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-                offset, log_p = carry
-                at = begin + offset + jnp.arange(AT_ONCE)
-                inside = at < end
-                at = jnp.minimum(at, len(values) - 1)
-                token = jnp.where(inside, tokens[at], log_p.shape[-1])
-                return offset + AT_ONCE, log_p.at[row, beam, token].set(values[at], mode="drop")
-
-            def is_left(carry: tuple[Array, Array]) -> Array:
-                return (begin + carry[0] < end).any()
-
-            return jax.lax.while_loop(is_left, some, (jnp.zeros((), jnp.int32), log_p))[1]
-
         log_p = jnp.broadcast_to(jnp.asarray(np.nan_to_num(trie.single)), (*context.shape, trie.unknown + 1))
         for shorter in reversed(self._contexts(context)):
             log_p = log_p + jnp.asarray(trie.backoff)[shorter][..., None]
-            log_p = with_continuations(log_p, shorter)
+            log_p = with_arcs(log_p, first[shorter], last[shorter], tokens, values)
         unknown = log_p[..., trie.unknown :]
         log_p = jnp.where(jnp.asarray(trie.missing), unknown, log_p)
         log_p = jnp.where(jnp.asarray(self._silent), 0, jnp.minimum(log_p, 0))
@@ -198,18 +177,9 @@ class ShallowFusion(EqualByContent):
     ) -> tuple[Int[Array, "b n"], Bool[Array, "b n"]]:
         """Where a token is stored among the continuations of a context, and whether it is."""
         trie = self._trie
-        low, high = jnp.asarray(trie.first)[context], jnp.asarray(trie.last)[context]
-        end, tokens = high, jnp.asarray(trie.tokens)
-
-        def halved(_: Any, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
-            low, high = bounds
-            middle = (low + high) // 2
-            is_later = (low < high) & (tokens[jnp.minimum(middle, len(tokens) - 1)] < token)
-            return jnp.where(is_later, middle + 1, low), jnp.where(is_later, high, middle)
-
         most = int((trie.last - trie.first).max())
-        low, _ = jax.lax.fori_loop(0, most.bit_length(), halved, (low, high))
-        return low, (low < end) & (tokens[jnp.minimum(low, len(tokens) - 1)] == token)
+        first, last, tokens = map(jnp.asarray, (trie.first, trie.last, trie.tokens))
+        return arc_of(first[context], last[context], tokens, token, most)
 
 
 def example(weight: float) -> dict[str, Any]:

@@ -128,7 +128,8 @@ def init_slots(
     rings = jnp.zeros((rows, columns, len(live)), jnp.int32)
     cache, hook_inputs = init_search(model, variables, inputs, len(live), columns)
     log_p = None
-    if noise is not None or getattr(hook, "penalises", False):
+    is_apart = getattr(hook, "penalises", False) or hasattr(cache, "added")
+    if noise is not None or is_apart:
         log_p = LogP(jnp.zeros(shape), jnp.zeros(rings.shape), None if noise is None else cache)
     return Slots(
         cache=cache,

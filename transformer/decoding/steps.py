@@ -3,6 +3,7 @@
 What a step chooses is up to the strategy: beam search or sampling.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -13,7 +14,15 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding.calls import Inputs, advance, as_variables, special_ids
-from transformer.decoding.hooks import NO_HOOK, SearchHook, allowed, free
+from transformer.decoding.hooks import (
+    NO_HOOK,
+    HookState,
+    SearchHook,
+    advanced,
+    allowed,
+    boosting,
+    free,
+)
 from transformer.decoding.limits import Limits
 from transformer.decoding.scores import LengthPenalty, SearchResult
 from transformer.decoding.slots import Finished, LogP, Slots, init_slots, results
@@ -21,6 +30,9 @@ from transformer.decoding.top_k import Best, Unrestricted, best_of, top_k
 from transformer.model.cache import AnyCache, States
 from transformer.model.noise import NOISE, OF_INPUTS, Noise
 from transformer.model.parameters import Variables
+
+Reach = Callable[[Int[Array, "b n"], Int[Array, "b n"]], Float[Array, "b n"]]
+"""From the newest tokens of beams, and the beams that they continue."""
 
 
 @struct.dataclass
@@ -52,6 +64,10 @@ class Predicted:
     """The cache without noise, if there is some."""
     unrestricted: Unrestricted | None
     """The same logits, if only special ids and limits restrict them. None: a hook may do so."""
+    boosted: Float[Array, "b n v"] | None = None
+    """What a hook that boosts was given. None: there is none."""
+    reach: Reach | None = struct.field(pytree_node=False, default=None)
+    """How much that hook may still add to beams, after what they chose."""
 
     def best(self, k: int) -> Best:
         """The logits of the k best tokens of each beam, these tokens, and `log_normaliser`."""
@@ -87,9 +103,12 @@ def predict(model: nn.Module, variables: Variables, slots: Slots, hook: SearchHo
     logits, cache = advance(model, {**variables, **noise}, slots.cache, slots.newest)
     log_normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
     log_p = noiseless = None
-    if getattr(hook, "penalises", False):
+    added = getattr(cache, "added", None)  # by a language model
+    if added is not None or getattr(hook, "penalises", False):
         log_p = logits = logits - log_normaliser
         log_normaliser = jnp.zeros_like(log_normaliser)
+    if added is not None:
+        logits = logits + added
     if slots.log_p is not None and slots.log_p.cache is not None:
         noiseless_logits, noiseless = advance(model, variables, slots.log_p.cache, slots.newest)
         log_p = jax.nn.log_softmax(noiseless_logits)
@@ -97,9 +116,31 @@ def predict(model: nn.Module, variables: Variables, slots: Slots, hook: SearchHo
         log_p = jnp.where(is_free[..., None], 0, log_p)
     special = special_ids(model)
     steps_left = slots.limits - slots.length
-    unrestricted = Unrestricted(logits, steps_left <= 1, special) if hook is NO_HOOK else None
-    logits = allowed(hook, logits, slots.hook.value, special, steps_left)
-    return Predicted(logits, log_normaliser, cache, log_p, noiseless, unrestricted)
+    is_unrestricted = hook is NO_HOOK and added is None
+    unrestricted = Unrestricted(logits, steps_left <= 1, special) if is_unrestricted else None
+    logits, boosted = allowed(hook, logits, slots.hook.value, special, steps_left)
+    if added is not None:  # an end that the limit forces costs nothing
+        logits = jnp.where((steps_left <= 1)[:, None, None], logits - added, logits)
+    predicted = Predicted(logits, log_normaliser, cache, log_p, noiseless, unrestricted, boosted)
+    if (boost := boosting(hook)) is None:
+        return predicted
+
+    def reach(tokens: Int[Array, "b n"], parents: Int[Array, "b n"]) -> Float[Array, "b n"]:
+        return boost.reach(hook_state(hook, slots, predicted, tokens, parents)[-1])
+
+    return replace(predicted, reach=reach)
+
+
+def hook_state(
+    hook: SearchHook,
+    slots: Slots,
+    predicted: Predicted,
+    tokens: Int[Array, "b n"],
+    parents: Int[Array, "b n"],
+) -> HookState:
+    """The state of the hook after tokens of beams that continue others."""
+    boosted = None if predicted.boosted is None else of_tokens(predicted.boosted, tokens, parents)
+    return advanced(hook, tokens, slots.hook.select(parents).value, boosted)
 
 
 def extend(slots: Slots, predicted: Predicted, chosen: Selection, hook: SearchHook, eos: int) -> Slots:
@@ -112,18 +153,21 @@ def extend(slots: Slots, predicted: Predicted, chosen: Selection, hook: SearchHo
         new = jnp.where(slots.done[:, None], old, new)
         return jax.lax.dynamic_update_index_in_dim(ring, new, column, axis=1)
 
+    hook_after = hook_state(hook, slots, predicted, chosen.tokens, chosen.parents)
     log_p = slots.log_p
     if log_p is not None:
         assert predicted.log_p is not None
         total = log_p.live[:, :, None] + predicted.log_p
         noiseless: Any = predicted.noiseless and predicted.noiseless.select(chosen.parents)
-        log_p = LogP(of_chosen(total, chosen), write(log_p.ended, total[..., eos]), noiseless)
+        log_p = LogP(
+            of_tokens(total, chosen.tokens, chosen.parents), write(log_p.ended, total[..., eos]), noiseless
+        )
     length = jnp.where(slots.done, slots.length, slots.length + 1)
     complete = slots.done | chosen.enough | (length >= slots.limits)
     return replace(
         slots,
         cache=predicted.cache.select(chosen.parents),
-        hook=States(hook.advance(chosen.tokens, slots.hook.select(chosen.parents).value)),
+        hook=States(hook_after),
         column=(column + 1) % columns,
         length=length,
         live=chosen.live,
@@ -137,10 +181,12 @@ def extend(slots: Slots, predicted: Predicted, chosen: Selection, hook: SearchHo
     )
 
 
-def of_chosen(values: Float[Array, "b n v"], chosen: Selection) -> Float[Array, "b n"]:
-    """The values of the tokens that a step chose, for the beams that they continue."""
-    of_parents = jnp.take_along_axis(values, chosen.parents[:, :, None], axis=1)
-    return jnp.take_along_axis(of_parents, chosen.tokens[:, :, None], axis=2)[:, :, 0]
+def of_tokens(
+    values: Float[Array, "b n v"], tokens: Int[Array, "b n"], parents: Int[Array, "b n"]
+) -> Float[Array, "b n"]:
+    """The values of tokens, of the beams that they continue."""
+    of_parents = jnp.take_along_axis(values, parents[:, :, None], axis=1)
+    return jnp.take_along_axis(of_parents, tokens[:, :, None], axis=2)[:, :, 0]
 
 
 def run(

@@ -291,5 +291,31 @@ class ShortlistCache(ByRows):
         return ShortlistCache(self.cache.put_rows(rows, new.cache), *put_rows(arrays[0], rows, arrays[1]))
 
 
-AnyCache = Cache | EnsembleCache | ShortlistCache
+@struct.dataclass
+class CacheOfBoth(ByRows):
+    """The caches of a model and of a language model."""
+
+    model: "AnyCache"
+    language_model: "AnyCache"
+    weight: Float[Array, " b"]
+    added: Float[Array, "b n v"]
+    """The weighted log-probabilities of the language model for the next token."""
+
+    def select(self, parents: Int[Array, "b n"]) -> "CacheOfBoth":
+        """As `Cache.select`."""
+        caches = self.model.select(parents), self.language_model.select(parents)
+        return replace(self, model=caches[0], language_model=caches[1])
+
+    def put_rows(self, rows: Int[Array, " r"], new: "CacheOfBoth") -> "CacheOfBoth":
+        """As `Cache.put_rows`. What is added is computed anew in each step."""
+        caches: Any = new.model, new.language_model
+        return CacheOfBoth(
+            self.model.put_rows(rows, caches[0]),
+            self.language_model.put_rows(rows, caches[1]),
+            put_rows(self.weight, rows, new.weight),
+            self.added,
+        )
+
+
+AnyCache = Cache | EnsembleCache | ShortlistCache | CacheOfBoth
 """What a search sees."""

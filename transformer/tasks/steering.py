@@ -138,7 +138,7 @@ class TextSteering:
         """Whether each id ends the word before it."""
         special = astuple(self.special)
         return [  # a byte may belong to a letter
-            not _continues_word(piece[0]) if piece else index in special
+            not continues_word(piece[0]) if piece else index in special
             for index, piece in enumerate(self._pieces)
         ]
 
@@ -157,7 +157,7 @@ class TextSteering:
         if len(ids) > LONGEST:
             raise UserError(f"the term {brief(text)} has {len(ids)} tokens, and may have {LONGEST}")
         first = self.tokenizer.pieces(ids[:1])[0]
-        if self._joined and first.startswith(SPACE) and whole[0].isalnum() and not _continues_word(whole[0]):
+        if self._joined and first.startswith(SPACE) and whole[0].isalnum() and not continues_word(whole[0]):
             alone = first.removeprefix(SPACE)  # no space is needed before it
             if not alone:
                 return tuple(ids[1:])
@@ -197,7 +197,7 @@ class TextSteering:
         return divisions
 
 
-def _continues_word(letter: str) -> bool:
+def continues_word(letter: str) -> bool:
     """Whether a letter belongs to the word before it: not in scripts without spaces between words."""
     without_spaces = "\u0e00" <= letter <= "\u0eff" or "\u1000" <= letter <= "\u109f"
     without_spaces |= "\u1780" <= letter <= "\u17ff" or unicodedata.east_asian_width(letter) in "WF"

@@ -49,6 +49,12 @@ class TextTask(DecodingTask):
         """What outputs are made of, for a language model of them. None: they are no texts of their own."""
         return None
 
+    @property
+    def text_tokenizer(self) -> Tokenizer | None:
+        """What running text is made of, if the model predicts each token of it from those before it, so that
+        it can take part in the search of others. None: it does not."""
+        return None
+
     def forced_ids(self, record: Record) -> tuple[int, ...]:
         """Ids that every output for a record begins with. A search does not count their probability."""
         return ()

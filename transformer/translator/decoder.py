@@ -252,7 +252,7 @@ class Decoder(LoadedModel[TaskT]):
         service = self._services.service(
             self,
             settings,
-            search_inputs(self.system, self.task, records, settings, language_model=self.language_model),
+            search_inputs(self.system, self.task, records, settings, (), self.language_model, self.bias),
         )
         service.prepare()
         if extras != NO_EXTRAS or getattr(settings, "coverage_penalty", 0) > 0:
@@ -299,7 +299,8 @@ class Decoder(LoadedModel[TaskT]):
         check_extras(self, extras)
         filled = {line: record for line, record in records if not self.task.is_empty(record)}
         warned = list(filled) if self._warns else ()
-        inputs = search_inputs(self.system, self.task, filled, settings, warned, self.language_model)
+        beside = self.language_model, self.bias
+        inputs = search_inputs(self.system, self.task, filled, settings, warned, *beside)
         is_reranked = isinstance(settings, MbrConfig) or getattr(settings, "coverage_penalty", 0) > 0
         certain = None if is_reranked else n_best
         requests = dict[int, Request]()

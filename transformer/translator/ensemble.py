@@ -79,6 +79,8 @@ def ensemble_of(
             raise UserError(f"{name} reads another number of previous sentences (--data.context)")
         if member.language_model:
             raise UserError(f"{name} has a language model: give it to the ensemble, by use_language_model")
+        if member.bias:
+            raise UserError(f"{name} has names: give them to the ensemble, by use_names")
         if member.task.content() != first.task.content():
             raise UserError(f"{name} has another vocabulary than {first.origin or 'the first model'}")
     kinds = alike([(member.config.system, member.model, _form(member.variables)) for member in members])

@@ -1,15 +1,26 @@
 """A language model of the output beside a model, in its search (shallow fusion, Gulcehre et al. 2015)."""
 
+import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import flax.linen as nn
+import jax
 import numpy as np
 
 from transformer.data.features.ngrams import END, START, UNKNOWN, read_arpa
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.vocabulary import SPACE
+from transformer.decoding import ngram, together
+from transformer.decoding.hooks import SearchHook
 from transformer.decoding.ngram import ShallowFusion, Trie
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.search import AutoregressiveSearch, unchanged
+from transformer.decoding.together import WithLanguageModel
+from transformer.model.parameters import Variables
+from transformer.runs.run import Run
+from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
@@ -22,10 +33,35 @@ LARGEST = 100.0
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A language model in a search, and how much it counts."""
+    """An n-gram language model in a search, and how much it counts."""
 
     hook: ShallowFusion
     weight: float
+
+    option = "--lm"
+    fields = ngram.FIELDS
+    """What the search reads of each input."""
+    longest = None
+    """The length of texts for which it has positions. None: any."""
+
+    @property
+    def hooks(self) -> tuple[SearchHook, ...]:
+        """Of the search."""
+        return (self.hook,)
+
+    @property
+    def identity(self) -> bytes:
+        """A hash of the model."""
+        return self.hook.identity
+
+    @property
+    def example(self) -> Mapping[str, Any]:
+        """The arrays of one input."""
+        return ngram.example(self.weight)
+
+    def beside(self, model: nn.Module, variables: Variables) -> tuple[nn.Module, Variables]:
+        """The model that is searched, and its variables."""
+        return model, variables
 
     @classmethod
     def read(cls, path: Path, weight: float | int, system: System, task: DecodingTask) -> "LanguageModel":
@@ -55,11 +91,91 @@ class LanguageModel:
         return cls(ShallowFusion(trie, _silent(tokenizer, trie)), weight)
 
 
-def checked_weight(weight: float | int) -> float:
-    """A weight of a language model. Raises UserError if it is not one."""
+@dataclass(frozen=True, eq=False)
+class TrainedLanguageModel:
+    """A trained language model in a search, and how much it counts."""
+
+    model: nn.Module
+    variables: Variables
+    identity: bytes
+    """A hash of both."""
+    longest: int | None
+    """The length of texts for which it has positions. None: any."""
+    weight: float
+
+    option = "--lm"
+    hooks: tuple[SearchHook, ...] = ()
+    fields = together.FIELDS
+    """What the search reads of each input."""
+
+    @property
+    def example(self) -> Mapping[str, Any]:
+        """The arrays of one input."""
+        return {together.WEIGHT: self.weight}
+
+    def beside(self, model: nn.Module, variables: Variables) -> tuple[nn.Module, Variables]:
+        """The model that is searched, and its variables."""
+        return WithLanguageModel(model, self.model), together.together(variables, self.variables)
+
+    @classmethod
+    def read(cls, path: Path, weight: float | int, system: System, task: Task) -> "TrainedLanguageModel":
+        """A run of language-model, whose vocabulary is that of the outputs.
+
+        Args:
+          path: of the run directory.
+          weight: of its log-probabilities, beside those of the model.
+          system: of the model.
+          task: of the model.
+
+        Raises:
+          UserError: it is another run, or has another vocabulary; the weight is negative; the model does not
+            write text token by token.
+        """
+        weight = checked_weight(weight)
+        tokenizer = output_tokenizer(system, task, f"--lm {path}")
+        run = Run(path)
+        of_text = run.task.text_tokenizer if isinstance(run.task, TextTask) else None
+        if of_text is None:
+            raise UserError(
+                f"--lm {path}: this is a run of {run.config.system}; give one of language-model, or an "
+                "n-gram model in ARPA form"
+            )
+        search: Any = system.search
+        if tokenizer.has_codes or tokenizer.start or search.named is not unchanged:
+            raise UserError(
+                f"--lm {path}: outputs of this model have codes of languages or copied words, which a "
+                "trained language model does not know; use an n-gram model (transformer ngram)"
+            )
+        if of_text.content() != tokenizer.content():
+            raise UserError(
+                f"--lm {path}: it has another vocabulary than the outputs of this run; train one with "
+                "--data.source-tokenizer and the vocabulary in this run's directory"
+            )
+        variables: Variables = on_local_devices(run.variables("best"))
+        model = run.system.model(run.config.model)
+        digest = hashlib.blake2b(repr(model).encode(), digest_size=16)
+        for leaf in jax.tree.leaves(variables):
+            digest.update(np.asarray(leaf).tobytes())
+        return cls(model, variables, digest.digest(), run.config.model.longest, weight)
+
+
+AnyLanguageModel = LanguageModel | TrainedLanguageModel
+
+
+def read_language_model(
+    path: Path, weight: float | int, system: System, task: DecodingTask
+) -> AnyLanguageModel:
+    """The language model of a file in ARPA form, or of a run directory. Raises UserError as they do."""
+    kind: Any = TrainedLanguageModel if path.is_dir() else LanguageModel
+    model: AnyLanguageModel = kind.read(path, weight, system, task)
+    return model
+
+
+def checked_weight(weight: float | int, option: str = "--lm-weight", example: str = "0.3") -> float:
+    """A weight of a language model, or of another option. Raises UserError if it is not one."""
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     if not is_number or not 0 <= weight <= LARGEST:
-        raise UserError(f"--lm-weight {weight}: must be a number from 0 to {LARGEST:g}, such as 0.3")
+        raise UserError(f"{option} {weight}: must be a number from 0 to {LARGEST:g}, such as {example}")
     return float(weight)
 
 

@@ -21,8 +21,9 @@ from transformer.systems.parameters import declared_parameters
 from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
+from transformer.translator.biasing import Biasing, Names
 from transformer.translator.confidence import Confidence
-from transformer.translator.fusion import LanguageModel
+from transformer.translator.fusion import AnyLanguageModel, read_language_model
 
 TaskT = TypeVar("TaskT", bound=DecodingTask)
 L = TypeVar("L", bound="LoadedModel[Any]")
@@ -42,6 +43,7 @@ class LoadedModel(Generic[TaskT]):
       longest_source: that of the encoder.
       confidence: of its words, if the run has it (`transformer calibrate`).
       language_model: of the outputs, in its search (`use_language_model`). None: there is none.
+      bias: names that its search expects (`use_names`). None: there are none.
     """
 
     reads: ClassVar[Any] = DecodingTask
@@ -58,7 +60,8 @@ class LoadedModel(Generic[TaskT]):
         self.model: nn.Module = self.system.model(config.model)
         self.origin = ""
         self.confidence: Confidence | None = None
-        self.language_model: LanguageModel | None = None
+        self.language_model: AnyLanguageModel | None = None
+        self.bias: Biasing | None = None
 
     def __repr__(self) -> str:
         size = count(self.variables)
@@ -131,7 +134,7 @@ class LoadedModel(Generic[TaskT]):
         loaded = type(self).of_run(run, run.variables(checkpoint, self.variables["params"]))
         loaded.origin = f"{run.name}, checkpoint {checkpoint}"
         loaded.confidence = Confidence.read(run.path)
-        loaded.language_model = self.language_model
+        loaded.language_model, loaded.bias, loaded.longest = self.language_model, self.bias, self.longest
         return loaded
 
     @classmethod
@@ -147,30 +150,49 @@ class LoadedModel(Generic[TaskT]):
         return cls(run.config, variables, task)
 
     def use_language_model(self, path: Path | str | None, weight: float | int = 0.3) -> None:
-        """Searches with an n-gram language model of the outputs from now on (shallow fusion): hypotheses are
-        ranked by log P + weight * log p of it. Their `log_probability` stays that of the model.
+        """Searches with a language model of the outputs from now on (shallow fusion): hypotheses are ranked
+        by log P + weight * log p of it. Their `log_probability` stays that of the model.
 
         Args:
-          path: a file in ARPA form, whose words are tokens of this model (`transformer ngram`). None: the
-            search is without it.
+          path: a file in ARPA form, whose words are tokens of this model (`transformer ngram`), or a run of
+            language-model with the vocabulary of the outputs. None: the search is without it.
           weight: with 0, outputs are those without it.
 
         Raises:
-          UserError: the file is no such model, or this one does not write text token by token.
+          UserError: there is no such model, or this one does not write text token by token.
         """
-        if path is None:
-            self.language_model = None
-            return
-        self.language_model = LanguageModel.read(Path(path), weight, self.system, self.task)
+        self.longest = self.config.model.longest
+        self.language_model = None
+        if path is not None:
+            self.language_model = read_language_model(Path(path), weight, self.system, self.task)
+            lengths = self.longest, self.language_model.longest
+            self.longest = min((length for length in lengths if length is not None), default=None)
+
+    def use_names(self, names: Names | None, weight: float | int = 0.5) -> None:
+        """Searches with names that outputs are expected to have from now on: a hypothesis gains the weight of
+        each token of a name in it, but never more than the name costs. Its `log_probability` stays that of
+        the model.
+
+        Args:
+          names: words or phrases, a dictionary of them with own weights, or the path of a file with one on
+            each line, and after a tab its own weight. None: the search is without them.
+          weight: in nats, by which own weights are multiplied. With 0, outputs are those without names.
+
+        Raises:
+          UserError: the names cannot be used, or this model does not write text token by token.
+        """
+        self.bias = None if names is None else Biasing.of(names, weight, self.system, self.task)
 
     def fingerprint(self) -> str:
         """A hash of the network, its parameters and its vocabularies, which determine outputs, and of its
-        language model."""
+        language model and names."""
         digest = hashlib.blake2b(repr((self.config.system, self.model)).encode(), digest_size=16)
         digest.update(self.task.content())
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.variables):
             digest.update(jax.tree_util.keystr(path).encode())
             digest.update(np.asarray(leaf).tobytes())
         if self.language_model and self.language_model.weight:
-            digest.update(repr((self.language_model.hook.identity, self.language_model.weight)).encode())
+            digest.update(repr((self.language_model.identity, self.language_model.weight)).encode())
+        if self.bias and self.bias.weight:
+            digest.update(self.bias.fingerprint().encode())
         return digest.hexdigest()

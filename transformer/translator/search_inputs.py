@@ -11,7 +11,7 @@ from transformer.config import BeamConfig, DecodingConfig
 from transformer.data.corpus import Record
 from transformer.data.features.shortlist import Shortlist
 from transformer.data.sequences import Example, Fields, length_in_search
-from transformer.decoding import ngram, shortlist
+from transformer.decoding import shortlist
 from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import NO_HOOK, Hooks, Renormalised, SearchHook
 from transformer.decoding.lanes import batch
@@ -22,7 +22,8 @@ from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.text import Steering, TextTask, text_task
-from transformer.translator.fusion import LanguageModel
+from transformer.translator.biasing import Biasing
+from transformer.translator.fusion import AnyLanguageModel
 from transformer.translator.lengths import bucket_of
 
 
@@ -35,6 +36,8 @@ class SearchInputs:
     fields: Fields
     hooks: tuple[SearchHook, ...] = ()
     """What the outputs of these records need, such as prefixes."""
+    language_model: AnyLanguageModel | None = None
+    """In the search. None: there is none."""
 
 
 def search_inputs(
@@ -43,10 +46,11 @@ def search_inputs(
     records: Mapping[int, Record],
     settings: DecodingConfig,
     warned: Sequence[int] = (),
-    language_model: LanguageModel | None = None,
+    language_model: AnyLanguageModel | None = None,
+    bias: Biasing | None = None,
 ) -> SearchInputs:
     """The inputs of records, by their line numbers. Those in `warned` are logged if they are truncated. A
-    language model without weight is left out.
+    language model or names without weight are left out.
 
     Raises:
       UserError: this search cannot do what is asked of the outputs, or an output has no room for it.
@@ -71,14 +75,28 @@ def search_inputs(
         hooks.insert(0, rules)
         fields = {**fields, **rules.fields}
         examples = [{**example, **rules.example(settings, phrases)} for example in examples]
-    if language_model and language_model.weight:
-        hooks.append(language_model.hook)
-        fields = {**fields, **ngram.FIELDS}
-        examples = [{**example, **ngram.example(language_model.weight)} for example in examples]
+    language_model = language_model if language_model and language_model.weight else None
+    bias = bias if bias and bias.weight else None
+    several_beside: tuple[AnyLanguageModel | Biasing | None, ...] = language_model, bias
+    for beside in several_beside:
+        if beside:
+            check_steps(system.search_with(task.config.model, settings), beside.option)
+            hooks += beside.hooks
+            fields = {**fields, **beside.fields}
+            of_beside = beside.example
+            examples = [{**example, **of_beside} for example in examples]
     if settings.shortlist and isinstance(task, TextTask) and task.shortlist:
         first = shortlist.always(task.config.model.special)
         examples, fields = _with_candidates(task.shortlist, first, examples, fields, settings.buckets[-1])
-    return SearchInputs(examples, fields, tuple(hooks))
+    return SearchInputs(examples, fields, tuple(hooks), language_model)
+
+
+def check_steps(search: Any, option: str) -> None:
+    """Raises UserError if a search does not choose one token after another."""
+    if not isinstance(search, AutoregressiveSearch):
+        raise UserError(
+            f"{option}: this search does not choose one token after another (as with CTC alone); leave it out"
+        )
 
 
 def _forbidden(task: DecodingTask, settings: DecodingConfig) -> list[tuple[int, ...]]:
@@ -129,7 +147,7 @@ def search_of_one(
     task: DecodingTask,
     record: Record,
     settings: DecodingConfig,
-    language_model: LanguageModel | None = None,
+    language_model: AnyLanguageModel | None = None,
 ) -> tuple[Any, Inputs]:
     """The search of one record alone, and its inputs: arrays with one row, padded to its bucket."""
     inputs = search_inputs(system, task, {1: record}, settings, language_model=language_model)

@@ -30,7 +30,7 @@ class SearchedModel(Protocol):
     longest_source: int | None
 
 
-class SearchServices(dict[tuple[DecodingConfig, tuple[SearchHook, ...]], SearchService]):
+class SearchServices(dict[tuple[DecodingConfig, tuple[SearchHook, ...], bytes], SearchService]):
     """Searches by what their programs depend on, the one that was used last at the end."""
 
     def __init__(self) -> None:
@@ -48,7 +48,8 @@ class SearchServices(dict[tuple[DecodingConfig, tuple[SearchHook, ...]], SearchS
           settings: options of the search.
           inputs: what the search reads.
         """
-        key = programs_for(searched.system.search, settings), inputs.hooks
+        beside = inputs.language_model.identity if inputs.language_model else b""
+        key = programs_for(searched.system.search, settings), inputs.hooks, beside
         with self._lock:
             service = self.pop(key, None)
             if service is None or not has_room(service.options, settings):
@@ -63,7 +64,9 @@ class SearchServices(dict[tuple[DecodingConfig, tuple[SearchHook, ...]], SearchS
 
 def _new_service(searched: SearchedModel, settings: DecodingConfig, inputs: SearchInputs) -> SearchService:
     search = steered_search(searched.system, searched.task, settings, inputs.hooks)
-    model = searched.model
+    model, variables = searched.model, searched.variables
+    if inputs.language_model:
+        model, variables = inputs.language_model.beside(model, variables)
     if settings.shortlist:
         search, model = shortlisted(search, model)
-    return SearchService(search, model, searched.variables, settings, inputs.fields)
+    return SearchService(search, model, variables, settings, inputs.fields)

@@ -20,7 +20,8 @@ from transformer.runtime.forks import refuse_forked
 from transformer.runtime.text import has_text
 from transformer.tasks.requests import TranslationRequest
 from transformer.tasks.text_to_text import TextToText
-from transformer.translator.fusion import LanguageModel
+from transformer.translator.biasing import Biasing
+from transformer.translator.fusion import AnyLanguageModel
 
 SHORTEST = 16
 """The least length to which ids are padded. Others are doubled, so there are few programs."""
@@ -33,7 +34,8 @@ class SimultaneousTranslator(ABC):
     model: nn.Module
     variables: Variables
     task: TextToText
-    language_model: LanguageModel | None
+    language_model: AnyLanguageModel | None
+    bias: Biasing | None
 
     @abstractmethod
     def settings(self, n_best: int | None, options: dict[str, Option]) -> DecodingConfig:
@@ -108,6 +110,10 @@ class SimultaneousTranslator(ABC):
             raise UserError(
                 "translations that are shown while they grow are without the language model: remove it, by "
                 "use_language_model(None)"
+            )
+        if self.bias:
+            raise UserError(
+                "translations that are shown while they grow are without names: remove them, by use_names(None)"
             )
         return wait_k
 

@@ -29,7 +29,6 @@ from transformer.translator.decoder import Decoder
 from transformer.translator.documents.document import DocumentTranslator
 from transformer.translator.documents.suspicion import Limits
 from transformer.translator.ensemble import ensemble_of
-from transformer.translator.fusion import LanguageModel
 from transformer.translator.lengths import bucket_of, of_any_length, padded, within_positions
 from transformer.translator.scoring import scored, without_start
 from transformer.translator.search_outputs import Extras
@@ -66,7 +65,7 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         super().__init__(
             config, variables, text_task_of(text_data(config).task)(config, tokenizers), warns=warns
         )
-        self._pairs: dict[tuple[str, LanguageModel | None], Translator] = {}
+        self._pairs: dict[tuple[str, int, int], Translator] = {}
         self._pairs_lock = threading.Lock()
 
     @classmethod
@@ -159,7 +158,7 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         pair = source_language, target_language
         if pair == (None, None):
             return self
-        key = repr(pair), self.language_model
+        key = repr(pair), id(self.language_model), id(self.bias)  # which the other one keeps
         with self._pairs_lock:
             if key not in self._pairs:
                 task = self.task.between(*pair)

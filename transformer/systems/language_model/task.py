@@ -94,6 +94,11 @@ class LanguageModelling(TextTask, Lines):
         return _data(self.config)
 
     @property
+    def text_tokenizer(self) -> Tokenizer:
+        """That of the text."""
+        return self.tokenizer
+
+    @property
     def drops(self) -> str:
         """Documents of any length are read."""
         return "empty"
@@ -113,12 +118,15 @@ class LanguageModelling(TextTask, Lines):
 
     @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "LanguageModelling":
-        """With a vocabulary of the training text."""
-        data = _data(config)
-        documents = corpus.splits["train"]
-        texts = progress("reading for the vocabulary", documents, len(documents))
-        lines = (line for text in texts for line in text.splitlines(keepends=True))
-        tokenizer = trained(corpus, lines, data.tokenizer, data.vocab_size, config.model.special, "text")
+        """With a vocabulary of the training text, or that of a file."""
+        data, special = _data(config), config.model.special
+        if data.source_tokenizer:
+            tokenizer = load_tokenizer(data.source_tokenizer, special)
+        else:
+            documents = corpus.splits["train"]
+            texts = progress("reading for the vocabulary", documents, len(documents))
+            lines = (line for text in texts for line in text.splitlines(keepends=True))
+            tokenizer = trained(corpus, lines, data.tokenizer, data.vocab_size, special, "text")
         return cls(_with_vocabulary(config, tokenizer.vocab_size), tokenizer)
 
     @classmethod
@@ -161,7 +169,10 @@ class LanguageModelling(TextTask, Lines):
 
     def stored_examples(self, records: Sequence[str]) -> list[Example]:
         """The ids of each document with <eos>, none of an empty one; the number of its characters and words,
-        and one for its end."""
+        and one for its end. With the vocabulary of a file, the last line of a document has no line end: so
+        documents of a line end as the outputs of other systems do."""
+        if self.data.source_tokenizer:
+            records = [text.removesuffix("\n") for text in records]
         return [
             {
                 "ids": [*self.tokenizer.encode(text), self.special.eos] if has_text(text) else [],

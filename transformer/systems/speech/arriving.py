@@ -9,7 +9,7 @@ import numpy as np
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, is_recording
-from transformer.cli.writer import OF_LONG, refuse, use_language_model
+from transformer.cli.writer import OF_LONG, refuse, use_beside
 from transformer.config.recordings import SOUND
 from transformer.data.features.waveforms import audio_blocks
 from transformer.data.remote import fetched
@@ -38,7 +38,7 @@ def transcribe_arriving(arguments: DecodeArguments) -> None:
     check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
     check_files(arguments)
     transcriber = Transcriber.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
-    use_language_model(transcriber, arguments)
+    use_beside(transcriber, arguments)
     start_of(transcriber.task, arguments)
     sound = audio_blocks(fetched(arguments.input)) if arguments.input else _raw()
     try:

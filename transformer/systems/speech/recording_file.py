@@ -14,7 +14,7 @@ import jax
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, is_recording
 from transformer.cli.output_file import LongOutput, Output, is_device
-from transformer.cli.writer import refuse, use_language_model
+from transformer.cli.writer import refuse, use_beside
 from transformer.data.features.waveforms import seconds_of, unreadable
 from transformer.data.remote import fetched
 from transformer.data.sources.text_files import read_lines
@@ -70,9 +70,13 @@ def transcribe_file(arguments: DecodeArguments) -> None:
     how = arguments.text_normalisation
     check_normalisation(how, bool(arguments.reference))
     transcriber = Transcriber.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
-    if len(arguments.lm_weight) > 1:
-        raise UserError("--lm-weight: a long recording has one; to compare several, name a list with --input")
-    use_language_model(transcriber, arguments)
+    for option in ("lm_weight", "bias_weight"):
+        if len(getattr(arguments, option)) > 1:
+            name = option.replace("_", "-")
+            raise UserError(
+                f"--{name}: a long recording has one; to compare several, name a list with --input"
+            )
+    use_beside(transcriber, arguments)
     rates = rates_of(transcriber.task, how) if arguments.reference else []
     options = _options(arguments, transcriber)
     watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))

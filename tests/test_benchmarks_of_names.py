@@ -1,0 +1,31 @@
+"""The study of names in the search, at a small size."""
+
+import pytest
+
+from benchmarks.studies import biasing
+
+pytest.importorskip("soundfile", reason="pip install '.[speech]'")
+pytest.importorskip("jiwer", reason="pip install '.[speech]'")
+
+
+@pytest.mark.slow
+def test_the_study_of_names(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(biasing, "LISTS", (20, 30))
+    monkeypatch.setattr(biasing, "WEIGHTS", (1.0,))
+    biasing.main([str(tmp_path / "work"), "--updates", "2", "--count", "2"])
+    shown = capsys.readouterr().out
+    assert [line.count("|") for line in shown.splitlines() if line.startswith("| test")] == [8, 8, 8]
+
+
+def test_codes_are_said_and_found():
+    random = biasing.np.random.default_rng(0)
+    codes = biasing.codes()
+    assert len({tuple(code) for code in codes}) == len(codes) == biasing.LISTS[-1]
+    for _ in range(20):
+        digits = biasing.with_code(random)
+        assert digits[1:4] in codes[: biasing.SAID]
+        text = biasing.text_of(digits)
+        assert biasing.has_code(text, text)
+        assert not biasing.has_code(text, text.replace(text.split()[2], "nothing"))
+        others = biasing.without_code(random)
+        assert not any(others[at : at + 3] in codes for at in range(2))
