@@ -73,6 +73,7 @@ def test_errors_of_pitch_and_voicing_are_counted_over_frames():
             "± MCD (dB)": 1.96,
             "F0 error (Hz)": 100 / np.sqrt(2),
             "F0 error (cents)": 1200 / np.sqrt(2),
+            "gross F0 errors (%)": 50.0,
             "voicing errors (%)": 25.0,
             "length (%)": 50.0,
         }

@@ -3,9 +3,9 @@
 `python -m benchmarks.quality.listening RUN ... --output STEM` speaks test texts with each run of a
 synthesiser, and compares each with a recording of the text, after dynamic time warping (librosa): the mel
 cepstral distortion in dB (Kubichek 1993, 13 coefficients), the error of F0 (pYIN of librosa) where both are
-voiced, the share of frames of which only one is, and the length. Recordings and texts are those of the
-built-in speaker, or, with `--recordings DIR --speaker NAME`, strings of recorded digits
-(`benchmarks.quality.digits`), of those for the test. Two rows say what is near: the same words recorded once
+voiced, and how often it is gross; the share of frames of which only one is voiced; and the length. Recordings
+and texts are those of the built-in speaker, or, with `--recordings DIR --speaker NAME`, strings of recorded
+digits for the test (`benchmarks.quality.digits`). Two rows say what is near: the same words recorded once
 more, and the recordings through features and Griffin-Lim. It writes STEM.json and STEM.md.
 """
 
@@ -30,6 +30,7 @@ COEFFICIENTS = 13
 DEPTH = 60 / 10 * np.log(10)
 """What is as much quieter than the loudest band of a recording, in powers of e, counts as silence."""
 LOWEST, HIGHEST = 60.0, 400.0  # Hz of F0
+GROSS = 0.2  # share of F0 from which an error is gross, such as an octave (Chu and Alwan 2009)
 FRAME = 1024  # samples in which F0 is estimated
 WORDS = list(DIGITS)
 Wave = np.ndarray
@@ -131,10 +132,10 @@ def summary(comparisons: Sequence[Comparison]) -> dict[str, float]:
     if len(each) > 1:
         row["± MCD (dB)"] = float(1.96 * each.std(ddof=1) / np.sqrt(len(each)))
     if len(pitches):
-        row["F0 error (Hz)"] = float(np.sqrt(((pitches[:, 0] - pitches[:, 1]) ** 2).mean()))
-        row["F0 error (cents)"] = float(
-            np.sqrt(((1200 * np.log2(pitches[:, 0] / pitches[:, 1])) ** 2).mean())
-        )
+        ratio = pitches[:, 0] / pitches[:, 1]
+        row["F0 error (Hz)"] = float(np.sqrt((np.diff(pitches) ** 2).mean()))
+        row["F0 error (cents)"] = float(1200 * np.sqrt((np.log2(ratio) ** 2).mean()))
+        row["gross F0 errors (%)"] = float(100 * (np.abs(ratio - 1) > GROSS).mean())
     row["voicing errors (%)"] = float(100 * np.concatenate([one.voicing for one in comparisons]).mean())
     row["length (%)"] = float(100 * np.mean([one.length for one in comparisons]))
     return row
@@ -205,16 +206,18 @@ def main(arguments: list[str] | None = None) -> None:
     pairs = [takes(words, 2) for words in texts]
     recorded = [Heard.of(first) for first, _ in pairs]
 
-    def row(waves: Sequence[Wave]) -> dict[str, float]:
-        """How waves of all texts differ from the recordings."""
-        return summary([compared(Heard.of(wave), each) for wave, each in zip(waves, recorded, strict=True)])
+    rows = dict[str, dict[str, float]]()
 
-    rows = {
-        "recorded once more": row([second for _, second in pairs]),
-        "recordings, through features": row([sound_of(features_of(first)) for first, _ in pairs]),
-    }
+    def compare(name: str, waves: Sequence[Wave]) -> None:
+        """Adds a row: how waves of all texts differ from the recordings."""
+        heard = [compared(Heard.of(wave), each) for wave, each in zip(waves, recorded, strict=True)]
+        rows[name] = summary(heard)
+        print(f"{name}: MCD {rows[name]['MCD (dB)']:.2f} dB", flush=True)
+
+    compare("recorded once more", [second for _, second in pairs])
+    compare("recordings, through features", [sound_of(features_of(first)) for first, _ in pairs])
     for name, (voice, options) in voices.items():
-        rows[name] = row(voice.speak([" ".join(words) for words in texts], **options))
+        compare(name, voice.speak([" ".join(words) for words in texts], **options))
     report(given.output, {"about": machine(), "rows": rows}, table(rows))
 
 
