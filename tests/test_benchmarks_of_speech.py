@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.quality import digits as recorded
 from benchmarks.quality import long_recordings, synthesis, whisper, word_times
+from benchmarks.quality.wrong_words import kinds
 from benchmarks.studies import ctc
 from transformer import UserError
 from transformer.data.sources.recordings import digits
@@ -114,6 +115,18 @@ def test_what_is_heard_in_synthetic_speech(tmp_path, capsys, monkeypatch, voice)
     assert all(len(row["repeats"]) == 2 and row["length"] >= 0 for row in rows.values() if "cost" in row)
     assert ("numbers" in found) == (voice == "built-in")
     assert (tmp_path / "work/synthesis.png").exists()
+    assert "| substituted | deleted | inserted | first | last | without an end |" in out
+
+
+def test_errors_of_a_voice_are_counted_by_kind_and_place():
+    texts = ["one two three", "four five", "six seven"]
+    found = kinds(["one nine three", "four", "six seven seven"], texts)
+    assert found == {
+        **{"substituted": 1, "deleted": 1, "inserted": 1, "first": 0, "last": 2},
+        "confused": [["two", "nine", 1], ["five", "", 1], ["", "seven", 1]],
+    }
+    with pytest.raises(UserError, match="'bass': there is no such voice; there are autoregressive; not guid"):
+        synthesis.main(["work", "--only", "bass"])
 
 
 def test_times_of_words_are_compared_with_the_truth(capsys, monkeypatch):

@@ -10,6 +10,9 @@ long. Further columns have the test of repetitions: one word, 1 to 6 times, and 
 second table has numbers, whose spelling in digits does not say how they sound: spoken from their digits, and
 in two stages, over phonemes.
 
+What is wrong, and how, is in a third table and in WORK/synthesis.json: words that are taken for others, left
+out or added, where in a text, and utterances without an end. `--only` names the synthesisers of digits.
+
 With `--recordings DIR --speaker NAME` the voice is that of recorded digits (`benchmarks.quality.digits`), and
 so is the recogniser's training; there are no numbers then. Everything is in WORK: if interrupted, the same
 command continues.
@@ -32,6 +35,7 @@ from benchmarks.measure import keep, machine
 from benchmarks.plotting import picture
 from benchmarks.quality.digits import Plan as Digits
 from benchmarks.quality.digits import choices_of, joined, make_strings, recordings_of
+from benchmarks.quality.wrong_words import kinds, table_of_kinds
 from transformer import PRESETS, Config, Run, Synthesizer, Transcriber, Translator, train
 from transformer.config.methods import GuidanceConfig
 from transformer.config.recordings import RecordingsConfig
@@ -40,6 +44,7 @@ from transformer.data.features.waveforms import read_audio, write_audio
 from transformer.data.sources.recording_lists import Listed, read_manifest
 from transformer.data.sources.recordings import digits, numbers
 from transformer.data.sources.spoken import DIGITS, ONE, Speaker, phonemes, spoken
+from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, write_whole
 from transformer.tasks.metrics.words import word_errors
 
@@ -85,6 +90,7 @@ class Plan:
     updates: int | None
     count: int
     small: bool
+    voices: Sequence[str] = tuple(VOICES)
 
     @property
     def strings(self) -> Digits:
@@ -227,9 +233,10 @@ class Ear:
     recordings: list[Wave]
     """Somebody who says it."""
 
-    def errors(self, waves: Sequence[Wave], texts: list[str] | None = None) -> float:
-        """The word error rate of waves."""
-        return word_errors(self.heard(waves), texts or self.texts).value
+    def errors(self, waves: Sequence[Wave]) -> dict[str, Json]:
+        """The word error rate of waves, and which words are wrong."""
+        heard = self.heard(waves)
+        return {"errors": word_errors(heard, self.texts).value, "wrong": kinds(heard, self.texts)}
 
     def heard(self, waves: Sequence[Wave]) -> list[str]:
         """What is heard; in waves that are empty, nothing."""
@@ -242,11 +249,11 @@ class Ear:
         """How well it hears the recordings, and what is left of them after the way to features and back."""
         through, found = (
             "recordings, through features",
-            {"recordings": {"errors": self.errors(self.recordings)}},
+            {"recordings": self.errors(self.recordings)},
         )
         for name, factor in {"": 1.0, **tempi}.items():
             back = [there_and_back(wave, factor) for wave in self.recordings]
-            found[through + name] = {"errors": self.errors(back)}
+            found[through + name] = self.errors(back)
         return found
 
     def judged(self, speak: Callable[[list[str]], Any], texts: list[str]) -> Json:
@@ -259,7 +266,8 @@ class Ear:
         seconds = sum(each.seconds for each in said)
         real = sum(map(len, self.recordings)) / 16_000
         errors = self.errors([each.wave for each in said])
-        return {"errors": errors, "length": seconds / real, "cost": taken / max(seconds, 0.01)}
+        errors["wrong"]["without an end"] = sum(not each.stopped for each in said)
+        return {**errors, "length": seconds / real, "cost": taken / max(seconds, 0.01)}
 
     def repeated(self, speak: Callable[[list[str]], list[Wave]]) -> list[float]:
         """The share of words that are heard exactly k times, of all words that are to be said k times."""
@@ -283,11 +291,12 @@ def spoken_by_someone(plan: Plan) -> tuple[list[str], list[Wave]]:
 def measured(plan: Plan) -> Json:
     """What the recogniser hears of digits."""
     ear = Ear(Transcriber.load(plan.train("recogniser")), *spoken_by_someone(plan))
-    found: Json = {"rows": ear.floor(TEMPI), "curves": {}}
+    words = sum(len(text.split()) for text in ear.texts)
+    found: Json = {"rows": ear.floor(TEMPI), "curves": {}, "words": words}
     if not plan.recordings:
         found["rows"]["recordings"]["repeats"] = ear.repeated(built_in_speaker)
-    for name, settings in VOICES.items():
-        path = plan.train(name)
+    for name in plan.voices:
+        path, settings = plan.train(name), VOICES[name]
         voice = Synthesizer.load(path)
         for what, options in settings.items():
             speak = functools.partial(voice.utterances, **options)
@@ -344,17 +353,21 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--updates", type=positive, help="of each training (those of the presets, or twice)")
     parser.add_argument("--count", type=positive, default=200, help="test texts (200)")
     parser.add_argument("--quick", action="store_true", help="few recordings and small models, to test it")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"of {'; '.join(VOICES)}")
     given = parser.parse_args(arguments)
+    if unknown := sorted(set(given.only or ()) - set(VOICES)):
+        raise UserError(f"--only {unknown[0]!r}: there is no such voice; there are {'; '.join(VOICES)}")
     needs("matplotlib")
     given.work.mkdir(parents=True, exist_ok=True)
-    plan = Plan(given.work, given.recordings, given.speaker, given.updates, given.count, given.quick)
+    voices = tuple(given.only or VOICES)
+    plan = Plan(given.work, given.recordings, given.speaker, given.updates, given.count, given.quick, voices)
     if plan.recordings:
         make_strings(plan.strings)
     found = measured(plan)
-    if not plan.recordings:
+    if not plan.recordings and not given.only:
         found["numbers"] = measured_numbers(plan)
     written = keep(given.work / "synthesis", {"about": machine(), **found}, lambda path: plot(found, path))
-    print(table(found["rows"], repeats=True))
+    print(table(found["rows"], repeats=True) + "\n\n" + table_of_kinds(found["rows"], found["words"]))
     if "numbers" in found:
         print("\n" + table(found["numbers"], repeats=False))
     print(written)

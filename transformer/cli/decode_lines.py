@@ -14,7 +14,7 @@ import jax
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, lines_of, standard_input
 from transformer.cli.output_file import LongOutput, Output, is_device
-from transformer.cli.writer import OF_JSON, OF_LONG, Numbered, Writer, Written, is_given, writer_of
+from transformer.cli.writer import OF_FUSION, OF_JSON, OF_LONG, Numbered, Writer, Written, is_given, writer_of
 from transformer.data.remote import fetched
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter, SteadyConsole
@@ -25,18 +25,8 @@ from transformer.translator.fusion import checked_weight
 
 SHARE = 256  # consecutive lines that one process decodes
 FOR_LINES = (
-    *(
-        "lm",
-        "lm_weight",
-        "bias",
-        "bias_weight",
-        "output",
-        "reference",
-        "rescore",
-        "rescore_weights",
-        "bleu_tokenize",
-        "choices",
-    ),
+    *OF_FUSION,
+    *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize", "choices"),
     *("history", *OF_JSON, "timestamps", *OF_LONG, "resume", "until", "stream"),
 )
 """Options that a page of --explore does not have."""

@@ -6,7 +6,7 @@ from pathlib import Path
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files
 from transformer.cli.output_file import Output
-from transformer.cli.writer import OF_JSON, refuse, writer_of
+from transformer.cli.writer import OF_FUSION, OF_JSON, refuse, writer_of
 from transformer.data.remote import fetched
 from transformer.data.sources.text_files import whole_text
 from transformer.runtime.console import ProgressReporter, SteadyConsole
@@ -24,7 +24,7 @@ MARKDOWN = (".md", ".markdown")
 SHOWN = 10  # flagged sentences that are shown
 FOR_LINES = (
     *("input", "tsv", "jsonl", "glossary", "keep", "reference", "bleu_tokenize", "history", "target_length"),
-    *("lm", "lm_weight", "bias", "bias_weight", "choices", "rescore", "rescore_weights", "n_best", *OF_JSON),
+    *(*OF_FUSION, "choices", "rescore", "rescore_weights", "n_best", *OF_JSON),
     *("until", "stream", "explore", "resume"),
 )
 """Options that a document has no use for."""

@@ -113,7 +113,8 @@ class SimultaneousTranslator(ABC):
             )
         if self.bias:
             raise UserError(
-                "translations that are shown while they grow are without names: remove them, by use_names(None)"
+                "translations that are shown while they grow are without names: remove them, by "
+                "use_names(None)"
             )
         return wait_k
 
