@@ -185,7 +185,7 @@ def test_an_interrupted_recording_is_continued(run, talk, tmp_path, monkeypatch,
         (["--input", "TALK", "--timestamps", "--format", "json"], "--timestamps: it is for Whisper"),
         (
             ["--input", "TALK", "--cut", "windows"],
-            "--cut 'windows': this model has no times among its tokens",
+            "--cut windows: this model has no times among its tokens",
         ),
         (
             ["--input", "TALK", "--detector", "silero"],
