@@ -91,7 +91,7 @@ def test_other_rates_over_a_real_connection(service):
 @pytest.mark.parametrize(
     ("first", "then", "message"),
     [
-        ("no JSON", None, "the body is not JSON"),
+        ("no JSON", None, "the first message is not JSON"),
         (b"\0\0", None, "the first message must be JSON"),
         ('{"rate": 3}', None, "rate: input should be greater than or equal to 1000"),
         ('{"tempo": 3}', None, "tempo: there is no such field"),

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-import uvicorn
 from served import translations
 from small_run import WORDS
 
 from transformer.serve.app import server_app
 from transformer.serve.limits import Limits
-from transformer.serve.server import Server, bound
+from transformer.serve.server import Server, bound, config_of
 from transformer.serve.service import Service
 
 
@@ -26,7 +25,7 @@ def running(*services: Service, limits: Limits | None = None) -> Iterator[str]:
         patch.setattr(Service, "preparations", lambda service: iter(()))
         listening = bound("127.0.0.1", 0)
         app = server_app(services, limits or Limits())
-        server = Server(uvicorn.Config(app, log_level="warning", lifespan="on"))
+        server = Server(config_of(app, limits or Limits()))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"

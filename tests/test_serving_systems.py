@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from transformer.systems.registry import REGISTRY
 
 STORED = Path(__file__).parent / "data" / "older_runs"
 NOT_SERVED = {"synthesis", "nonautoregressive-synthesis", "masked-lm", "captioning", "detection", "tagging"}
+ANSWERED = "Stopped: all that was begun is answered\n"
 TEXTS = [f"{WORDS[0]} {WORDS[1]}", WORDS[2]]
 
 
@@ -132,5 +134,21 @@ def test_the_command_serves_until_it_is_told_to_stop(runs):
             assert len(answer.json()["outputs"]) == len(TEXTS)
         finally:
             server.send_signal(signal.SIGTERM)
-        assert server.stdout.read() == "Stopped: all that was begun is answered\n"
+        ready, stopped = server.stdout.read().splitlines()
+        assert ready.startswith("Ready after ")
+        assert f"{stopped}\n" == ANSWERED
         assert server.wait(60) == 0
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_the_command_at_once(runs):
+    command = [sys.executable, "-m", "transformer", "serve", str(runs["transformer"]), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as server:
+        assert server.stdout
+        server.stdout.readline()  # its programs are being compiled
+        server.send_signal(signal.SIGINT)
+        while server.poll() is None:
+            server.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+        assert server.stdout.read() in ("Stopped: what was begun is lost\n", ANSWERED)
+        assert server.returncode in (0, 1)

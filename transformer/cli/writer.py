@@ -235,7 +235,7 @@ def is_given(arguments: DecodeArguments, option: str) -> bool:
     default = of_option.default
     if of_option.default_factory is not dataclasses.MISSING:
         default = of_option.default_factory()
-    return bool(value != default)
+    return bool(value if default is dataclasses.MISSING else value != default)
 
 
 def page_of_sounds(

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
+import threading
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
@@ -26,29 +27,37 @@ from transformer.serve.service import Service
 
 log = logging.getLogger("transformer")
 PREPARING = 4  # threads that prepare searches and write their outputs
+COMPILING = 1.0  # seconds that a program which is being compiled may take when the server ends
 
 
-def server_app(services: Sequence[Service], limits: Limits, token: str = "") -> FastAPI:
+def server_app(
+    services: Sequence[Service],
+    limits: Limits,
+    token: str = "",
+    when_ready: Callable[[], None] = lambda: None,
+) -> FastAPI:
     """The application of a server.
 
     Args:
       services: of the runs; the first that can do what is asked does it, if a request names none.
       limits: of requests.
       token: that requests must bring; empty: none.
+      when_ready: is called when all programs are compiled.
     """
-    readiness = Readiness(services)
+    readiness = Readiness(services, when_ready)
     metrics = Metrics(services)
     preparing, scoring = ThreadPoolExecutor(PREPARING, "prepare"), ThreadPoolExecutor(1, "score")
     hearing = ThreadPoolExecutor(limits.listeners, "hear")
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        warming = asyncio.get_running_loop().run_in_executor(None, readiness.warm_up)
+        warming = threading.Thread(target=readiness.warm_up, name="warm up", daemon=True)
+        warming.start()
         try:
             yield
         finally:
             readiness.stop()
-            await warming
+            await asyncio.to_thread(warming.join, COMPILING)
             for service in services:
                 service.decoder.close(timeout=limits.seconds)
             for pool in preparing, scoring, hearing:

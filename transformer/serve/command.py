@@ -87,6 +87,7 @@ def _serve(command_line: list[str]) -> None:
 
         services = services_of(arguments, search_of(arguments, command_line))
         serve(services, arguments.limits, token, arguments.host, arguments.port)
+        os._exit(0)  # all is answered; a thread that compiles would delay the end
 
 
 def parse_serve(command_line: list[str]) -> ServeArguments:

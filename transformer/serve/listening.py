@@ -22,6 +22,7 @@ from pydantic import Field, ValidationError
 from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import RATES, Resampling
 from transformer.runtime.errors import UserError
+from transformer.runtime.files import MiB
 from transformer.serve.gate import is_token, unknown
 from transformer.serve.limits import Limits
 from transformer.serve.messages import Sent
@@ -33,6 +34,7 @@ PATH = "/listen"
 END = "end"
 WAITING = 32
 """Messages that are stored until they are heard; a client that sends faster has to wait."""
+LONGEST_MESSAGE = MiB
 BYTES = 2
 """Of a sample."""
 log = logging.getLogger("transformer")
@@ -44,7 +46,9 @@ class AskedListening(Sent):
     model: str | None = Field(None, description="Name of a run. Default: the first that can do it.")
     token: str = Field("", description="That of the server, if it has one.")
     rate: int = Field(RATE, ge=RATES[0], le=RATES[1], description="Samples a second.")
-    step: float = Field(1.0, ge=0.1, le=30, description="Seconds of sound between two transcripts.")
+    step: float = Field(
+        1.0, ge=0.1, le=30, allow_inf_nan=False, description="Seconds of sound between two transcripts."
+    )
     language: str | None = Field(None, description="Whisper: the code of the language that is spoken.")
     task: str | None = Field(None, description="Whisper: transcribe, or translate (to English).")
 
@@ -165,7 +169,10 @@ def fields_of(message: Any) -> AskedListening:
     try:
         return AskedListening.model_validate_json(message["text"])
     except ValidationError as error:
-        located = [{**mistake, "loc": ("message", *mistake["loc"])} for mistake in error.errors()]
+        first, *_ = mistakes = error.errors()
+        if first["type"] == "json_invalid":
+            raise UserError(f"the first message is not JSON: {first['ctx']['error']}") from error
+        located = [{**mistake, "loc": ("message", *mistake["loc"])} for mistake in mistakes]
         raise RequestValidationError(located) from error
 
 

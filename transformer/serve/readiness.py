@@ -1,7 +1,7 @@
 """Whether a server is ready: the programs of all runs are compiled."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from transformer.serve.refusals import UNAVAILABLE, later
 from transformer.serve.service import Service
@@ -15,14 +15,15 @@ class Readiness:
 
     Args:
       services: of the runs.
+      when_ready: is called when they are.
 
     Attributes:
       is_ready: whether they are.
       error: why they could not be.
     """
 
-    def __init__(self, services: Sequence[Service]) -> None:
-        self._services = services
+    def __init__(self, services: Sequence[Service], when_ready: Callable[[], None]) -> None:
+        self._services, self._when_ready = services, when_ready
         self._is_stopped = False
         self.is_ready = False
         self.error: Exception | None = None
@@ -36,6 +37,7 @@ class Readiness:
                         return
                     compile_some()
             self.is_ready = True
+            self._when_ready()
         except Exception as error:
             self.error = error
             log.exception("the programs could not be compiled")

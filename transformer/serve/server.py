@@ -1,18 +1,21 @@
 """Runs the application until a signal, and then until what was begun is answered."""
 
 import contextlib
+import os
 import signal
 import socket
+import time
 from collections.abc import Generator, Sequence
 from types import FrameType
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import MiB
 from transformer.serve.app import server_app
 from transformer.serve.limits import Limits
+from transformer.serve.listening import LONGEST_MESSAGE
 from transformer.serve.service import Service
 
 
@@ -36,8 +39,10 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Ends the server, at once if it was asked before."""
-        self.force_exit = self.should_exit
+        """Ends the server, and the process at once if it was asked before."""
+        if self.should_exit:
+            print("Stopped: what was begun is lost", flush=True)
+            os._exit(1)  # threads may be compiling
         self.should_exit = True
 
 
@@ -54,28 +59,38 @@ def serve(services: Sequence[Service], limits: Limits, token: str, host: str, po
     Raises:
       UserError: the address cannot be listened at, or the programs cannot be compiled.
     """
-    app = server_app(services, limits, token)
+    start = time.monotonic()
+
+    def tell() -> None:
+        print(f"Ready after {time.monotonic() - start:.0f} s: all programs are compiled", flush=True)
+
+    app = server_app(services, limits, token, tell)
     listening = bound(host, port)
     address = listening.getsockname()
-    config = uvicorn.Config(
+    with listening:
+        print(
+            f"Serving {', '.join(service.name for service in services)} at http://{host}:{address[1]}",
+            flush=True,
+        )
+        Server(config_of(app, limits)).run([listening])
+    if app.state.readiness.error:
+        raise UserError(f"the programs could not be compiled: {app.state.readiness.error}")
+    print("Stopped: all that was begun is answered", flush=True)
+
+
+def config_of(app: FastAPI, limits: Limits) -> uvicorn.Config:
+    """How an application is served."""
+    return uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,
         lifespan="on",
         timeout_graceful_shutdown=int(limits.seconds) + 1,
         h11_max_incomplete_event_size=64 * 1024,
-        ws_max_size=MiB,
+        ws_max_size=LONGEST_MESSAGE,
+        ws_ping_interval=None,  # while sound waits to be heard, nobody reads answers to pings
         server_header=False,
     )
-    with listening:
-        print(
-            f"Serving {', '.join(service.name for service in services)} at http://{host}:{address[1]}",
-            flush=True,
-        )
-        Server(config).run([listening])
-    if app.state.readiness.error:
-        raise UserError(f"the programs could not be compiled: {app.state.readiness.error}")
-    print("Stopped: all that was begun is answered", flush=True)
 
 
 def bound(host: str, port: int) -> socket.socket:
