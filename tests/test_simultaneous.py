@@ -132,7 +132,7 @@ def test_what_cannot_wait_is_refused(translator, monkeypatch):
         next(small_translator().simultaneous(["red"]))
     with pytest.raises(UserError, match="words must be texts, not 3"):
         next(translator.simultaneous(iter([3])))
-    for unused in {"length_penalty": 1.0}, {"rows": 4}, {"seed": 1}, {"method": "beam"}, {"shortlist": True}:
+    for unused in {"length_penalty": 1.0}, {"rows": 4}, {"seed": 1}, {"method": "beam"}:
         with pytest.raises(
             UserError, match=f"--decoding.{next(iter(unused)).replace('_', '-')}.*leave it out"
         ):

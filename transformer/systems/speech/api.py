@@ -280,7 +280,7 @@ class Transcriber(Decoder[SpeechToText]):
         ids_of(text, self.task.tokenizer, self.task.special)
         self._check_length(seconds_of(fetched(Path(source))) * RATE / HOP)
 
-    def _check_length(self, frames: float) -> None:
+    def _check_length(self, frames: float | int) -> None:
         """Raises UserError if a recording that is to be aligned is longer than the model hears at once; one
         of unknown length, infinity, is not."""
         if self.config.decoding.buckets[-1] < frames < math.inf:
