@@ -175,17 +175,34 @@ def test_texts_are_aligned_with_recordings(tmp_path, monkeypatch, capsys) -> Non
     assert command(run.path, "--input", listed("long.wav\tone four four"), "--output", out) == 0
     (line,) = map(json.loads, out.read_text().splitlines())
     assert line["recording"] == "long.wav"
-    assert line["words"] == [word.to_dict() for word in found.words]
+    assert line["words"] == [{"word": x.text, "start": x.start, "end": x.end} for x in found.words]
+    assert [token["token"] for token in line["tokens"]] == ["one", "four", "four"]
+    spaced = listed("long.wav\t one  four\xa0four ", "long.wav\t")
+    assert command(run.path, "--input", spaced, "--output", out) == 0
+    same, silent = map(json.loads, out.read_text().splitlines())
+    assert same == line
+    assert (silent["text"], silent["words"], silent["tokens"]) == ("", [], [])
+    assert math.isfinite(silent["log_probability"])
+    err = capsys.readouterr().err
+    assert "recordings: 2 in" in err
+    assert "2 recordings aligned, written to" in err
     refused = {
         "long.wav": "line 1: must be a file name, a tab and the text",
-        "long.wav\t ": "line 1: there is no text",
         "gone.wav\tone": "line 1: .*gone.wav",
         "long.wav\tone seven": "'seven' is not in the vocabulary of this run",
         "short.wav\tone two one two": "line 1: the recording, of 0.0. s, is too short for the 4 tokens",
-        "longer.wav\tone": "line 1: the recording has 2.0. s, and this model hears 1.",
+        "long.wav\tone\nlong.wav\t" + "seven" * 99: "line 2: 'seven.{55}[.]{3}' is not in the vocabulary",
+        "long.wav\tone\nlonger.wav\tone": "line 2: the recording has 2.0. s, and this model hears 1.",
     }
+    heard = list[object]()
+    align = Transcriber.align
+    monkeypatch.setattr(
+        Transcriber, "align", lambda self, *given: (heard.append(given), align(self, *given))[1]
+    )
     for text, message in refused.items():
         assert command(run.path, "--input", listed(text)) == 2
+        assert bool(heard) == text.startswith("short.wav")  # the others are refused before any is heard
+        heard.clear()
         error = capsys.readouterr().err
         assert re.search(message, " ".join(error.split())), error
     plain = run_with(tmp_path, 0.0)

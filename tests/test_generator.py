@@ -197,6 +197,10 @@ def test_a_page_of_what_follows(generator, capsys, monkeypatch, tmp_path):
         (["--alignments"], "continues text and does not translate"),
         (["--stream", "--method", "beam"], "use sample or greedy"),
         (["--stream", "--n-best", "2"], "shows one output"),
+        (
+            ["--stream", "--method", "greedy", "--max-length", "5"],
+            "--max-length: for outputs that are shown while",
+        ),
         (["--n-best", "5", "--method", "greedy"], "--n-best 5"),
         (["--until", ""], "--until '': every text contains it"),
         (["--extra-length", "0"], "--extra-length 0 writes nothing; only decode.py --stream"),

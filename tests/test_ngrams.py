@@ -4,16 +4,21 @@ import itertools
 import math
 import random
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from small_translator import small_translator, stored
 
-from transformer import UserError
+from transformer import PRESETS, UserError
+from transformer.cli.ngram import ngram_main
 from transformer.data.features.ngrams import END, START, UNKNOWN, estimated, read_arpa
 from transformer.decoding.hooks import first_states
 from transformer.decoding.ngram import WEIGHT, ShallowFusion, Trie
+from transformer.systems.registry import system_of
+from transformer.translator.fusion import output_tokenizer
 
 WORDS = "abcdef"
 SIZE = len(WORDS) + 3  # </s>, <unk>, and z, which no text has
@@ -181,3 +186,46 @@ def test_contexts_with_many_continuations_are_read_whole():
     found = np.asarray(hook.log_p(state.context, len(names)))[0, 0]
     expected = [math.log(10) * model.log10_p(name, (START,)) for name in names[2:]]
     np.testing.assert_allclose(found[2:], expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (b"red cat\n", ["--order", "0"], "--order must be from 1 to 9"),
+        (
+            b"red cat\nred \xff\n",
+            [],
+            "text, line 2: not UTF-8 (byte 5 of the line); convert the file, e.g. with iconv",
+        ),
+        (b"", [], "has no sentences"),
+    ],
+    ids=["order", "utf-8", "empty"],
+)
+def test_what_the_command_refuses(call, tmp_path, text, options, message):
+    run = stored(small_translator(), tmp_path / "run")
+    (tmp_path / "text").write_bytes(text)
+    asked = run, "--input", tmp_path / "text", "--output", tmp_path / "lm", *options
+    status, out, err = call(ngram_main, *asked)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert not (tmp_path / "lm").exists()
+
+
+def test_a_text_in_another_spelling_is_warned_of(call, tmp_path, caplog):
+    run = stored(small_translator(), tmp_path / "run")
+    for text, share in ("red cat runs\n" * 9 + "Red cat runs\n", None), ("RED CAT runs\n", "67 %"):
+        caplog.clear()
+        (tmp_path / "text").write_text(text)
+        assert call(ngram_main, run, "--input", tmp_path / "text", "--output", tmp_path / "lm")[0] == 0
+        assert (f"text: {share} of the tokens are <unk>" in caplog.text) == bool(share)
+        assert bool(caplog.text) == bool(share)
+
+
+def test_a_model_without_steps_is_named_as_it_is():
+    """CTC alone predicts all tokens at once, speech does not; and a command has nothing to leave out."""
+    config = PRESETS["speech"]
+    config = replace(config, model=replace(config.model, ctc_weight=1.0, vocab_size=9))
+    task = system_of(config).task.without_corpus(config)
+    for given, end in ((), "leave it out"), (("give another run",), "give another run"):
+        with pytest.raises(UserError, match=f"writes token by token, and CTC alone predicts .*; {end}$"):
+            output_tokenizer(system_of(config), task, "--lm x", *given)

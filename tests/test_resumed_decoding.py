@@ -42,8 +42,8 @@ def decode(run_dir: object, *arguments: object) -> None:
     decode_lines(parse_decode([str(run_dir), *map(str, arguments)]))
 
 
-def cut_off(fours: int, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> None:
-    """`decode`, interrupted after four times this number of lines."""
+def cut_off(fours: int, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> str:
+    """`decode`, interrupted after four times this number of lines. Returns the notes of the interrupt."""
     ordinary = Translations.of
 
     def of(self, lines):
@@ -52,8 +52,9 @@ def cut_off(fours: int, monkeypatch: pytest.MonkeyPatch, *arguments: object) -> 
 
     with monkeypatch.context() as patch:
         patch.setattr(Translations, "of", of)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt) as interrupt:
             decode(*arguments)
+    return "\n".join(getattr(interrupt.value, "__notes__", ()))
 
 
 NUMBER = re.compile(r"-?[0-9]+[.][0-9]+")
@@ -72,9 +73,9 @@ def test_cut_off_and_continued_is_as_if_never_cut_off(run_dir, text, form, monke
     whole, parts = text.with_name("whole"), text.with_name("parts")
     options = ["--method", "sample", *form, "--input", text]  # samples depend on the number of the line
     decode(run_dir, *options, "--output", whole)
-    for windows in (2, 0, 1):
-        cut_off(windows, monkeypatch, run_dir, *options, "--output", parts, "--resume")
-        assert "add --resume" in capfd.readouterr().err
+    for windows, count in (2, 8), (0, 8), (1, 12):
+        note = cut_off(windows, monkeypatch, run_dir, *options, "--output", parts, "--resume")
+        assert f"the unfinished output, {count} lines, is saved: to continue it, add --resume" in note
         assert not parts.exists()
     (kept,) = text.parent.glob(".parts.*")
     with open(kept, "a") as file:
@@ -108,7 +109,7 @@ def test_another_text_does_not_go_on_with_it(run_dir, text, monkeypatch, capfd):
 
 
 def test_nothing_stays_of_what_has_not_begun(run_dir, text, monkeypatch):
-    cut_off(0, monkeypatch, run_dir, "--input", text, "--output", text.with_name("out"))
+    assert not cut_off(0, monkeypatch, run_dir, "--input", text, "--output", text.with_name("out"))
     assert [path.name for path in text.parent.iterdir()] == ["in"]
 
 

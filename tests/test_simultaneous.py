@@ -132,6 +132,12 @@ def test_what_cannot_wait_is_refused(translator, monkeypatch):
         next(small_translator().simultaneous(["red"]))
     with pytest.raises(UserError, match="words must be texts, not 3"):
         next(translator.simultaneous(iter([3])))
+    for unused in {"length_penalty": 1.0}, {"rows": 4}, {"seed": 1}, {"method": "beam"}:
+        with pytest.raises(
+            UserError, match=f"--decoding.{next(iter(unused)).replace('_', '-')}.*leave it out"
+        ):
+            translator.waits_for(**unused)
+    assert translator.waits_for(max_length=5, extra_length=1, buckets=(8,), method="greedy") == K
     with pytest.raises(UserError, match="--decoding.min-length"):
         next(translator.simultaneous(["red"], min_length=3))
     monkeypatch.setattr(translator, "language_model", object())
@@ -174,7 +180,9 @@ def test_the_command(translator, tmp_path, monkeypatch, capsys):
         ["--output", "x"],
         ["--format", "json"],
         ["--until", "x"],
-        ["--beam-size", "7"],
+        ["--beam-size", "3"],
+        ["--method", "beam"],
+        ["--length-penalty", "0.6"],
         ["--resume"],
     ):
         with pytest.raises(UserError, match=option[0].strip("-")):

@@ -1,11 +1,13 @@
 """The command that says when each word of a text is said in its recording."""
 
+import contextlib
 import importlib
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
 import tyro
 
@@ -17,6 +19,9 @@ from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json
+
+if TYPE_CHECKING:
+    from transformer.data.sources.recording_lists import Listed
 
 
 class Aligner(Protocol):
@@ -31,8 +36,12 @@ class Aligner(Protocol):
         """Raises UserError if its run has no CTC."""
         ...
 
+    def check_alignment(self, source: Path, text: str) -> None:
+        """Raises UserError if a text cannot be aligned, as far as this is known before the file is heard."""
+        ...
+
     def align(self, source: Path, text: str) -> Any:
-        """When each word of a text is said in a recording, as a value with `to_dict`."""
+        """When each word of a text is said in a recording, as a value with `to_json`."""
         ...
 
 
@@ -44,10 +53,11 @@ class AlignArguments:
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory."""
     input: Path | None = None
-    """Lines of a file name, relative to this file, a tab and what is said."""
+    """Lines of a file name, relative to this file, a tab and what is said. Nothing after the tab:
+    silence."""
     output: Path | None = None
     """File for the alignments, a JSON object on each line: line, recording, text, words and tokens with their
-    times in seconds, and the log-probability of the text. Default: standard output."""
+    times in seconds (none of silence), and the log-probability of the text. Default: standard output."""
     checkpoint: str = "best"
     """Checkpoint to align with: best (by the first score of the validation), last, average (of the last
     ones), or a step."""
@@ -77,29 +87,48 @@ def _align(command_line: list[str]) -> None:
     aligner = kind.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     aligner.check_ctc()
     watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
-    count = 0
+    lines = checked_lines(aligner, arguments.input)
+    alignments: Iterable[Json] = aligned_lines(aligner, lines)
+    if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
+        alignments = watch.progress("recordings", alignments, len(lines))
     with Output(arguments.output) as file:
-        for alignment in aligned_lines(aligner, arguments.input):
+        for alignment in alignments:
             file.write(json.dumps(alignment, ensure_ascii=False) + "\n")
-            count += 1
     where = f", written to {arguments.output}" if arguments.output else ""
-    watch.message(f"{counted(count, 'recording')} aligned{where}")
+    watch.message(f"{counted(len(lines), 'recording')} aligned{where}")
 
 
-def aligned_lines(aligner: Aligner, manifest: Path) -> Iterator[Json]:
-    """The alignment of each line of a manifest.
+def checked_lines(aligner: Aligner, manifest: Path) -> "list[Listed]":
+    """The lines of a manifest, all checked before the first recording is heard.
 
     Raises:
-      UserError: a line has no text, or its recording cannot be read or aligned; the message names the line.
+      UserError: a line names no recording, or its text cannot be aligned; the message names the line.
     """
     from transformer.data.sources.recording_lists import read_manifest
 
-    for listed in read_manifest(manifest):
-        where = f"{manifest}, line {listed.number}"
-        if not listed.text:
-            raise UserError(f"{where}: there is no text after the name of the recording, and a tab")
-        try:
+    lines = read_manifest(manifest)
+    for listed in lines:
+        with _named(listed):
+            aligner.check_alignment(listed.path, listed.text)
+    return lines
+
+
+def aligned_lines(aligner: Aligner, lines: "Sequence[Listed]") -> Iterator[Json]:
+    """The alignment of each line of a manifest.
+
+    Raises:
+      UserError: a recording cannot be read or aligned; the message names the line.
+    """
+    for listed in lines:
+        with _named(listed):
             alignment = aligner.align(listed.path, listed.text)
-        except UserError as error:
-            raise UserError(f"{where}: {error}") from error
-        yield {"line": listed.number, "recording": listed.path.name, **alignment.to_dict()}
+        yield {"line": listed.number, "recording": listed.path.name, **alignment.to_json()}
+
+
+@contextlib.contextmanager
+def _named(listed: "Listed") -> Iterator[None]:
+    """Names a line of a manifest in errors."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{listed.manifest}, line {listed.number}: {error}") from error

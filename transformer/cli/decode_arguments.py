@@ -205,13 +205,16 @@ def parse_decode(command_line: list[str], hidden: Collection[str] = ()) -> Decod
         for word in command_line
     ]
     defaults = run_defaults(command_line)
+    options = options_in(command_line)
+    if "--stream" in options and getattr(defaults.model, "wait_k", None) is not None:
+        from transformer.translator.simultaneous import check_used  # imports JAX
+
+        check_used({name.removeprefix("--").replace("-", "_"): value for name, value in options.items()})
     arguments = parse(
         DecodeArguments,
         ["--help" if word == "--help-all" else word for word in command_line],
         "decode",
-        default=DecodeArguments(
-            tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options_in(command_line), "--")
-        ),
+        default=DecodeArguments(tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options, "--")),
         about=_about(defaults),
         names=DECODING,
         hidden=hidden,

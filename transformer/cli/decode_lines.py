@@ -13,7 +13,7 @@ import jax
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, lines_of, standard_input
-from transformer.cli.output_file import LongOutput, Output, is_device
+from transformer.cli.output_file import LongOutput, Output, is_device, resumable
 from transformer.cli.writer import OF_FUSION, OF_JSON, OF_LONG, Numbered, Writer, Written, is_given, writer_of
 from transformer.data.remote import fetched
 from transformer.runtime.compilation import keep_programs
@@ -79,34 +79,25 @@ def decode_lines(arguments: DecodeArguments) -> None:
     outputs: list[str] = []
     start = time.monotonic()
     count = 0
-    try:
-        with output as file:
-            done = gathered(long.done if long else 0)[0]
-            if long and done:
-                watch.message(f"  continuing after line {done:,}")
-                outputs = _written_before(long, writer)
-            if long and long.has_discarded:
-                watch.message("  starting again: dropping an earlier unfinished output")
-            rest: Iterable[Written] = _decoded(arguments, writer, done)
-            typed = sys.stdout and sys.stdout.isatty()
-            if arguments.output or not (typed or arguments.stream):  # no bar among the outputs
-                rest = watch.progress("lines", rest, None if total is None else total - done)
-            for count, (text, best) in enumerate(rest, start=1):  # noqa: B007
-                file.write(text)
-                file.flush()  # for whoever reads along, and for --resume after a kill
-                if writer.is_scored:
-                    outputs.append(best)
-            if long and arguments.input and _digest(arguments.input) != digest:
-                long.discard()
-                raise UserError(
-                    f"{arguments.input} changed while it was translated: run the same command again"
-                )
-    finally:
-        if long and long.is_unfinished:
-            watch.message(
-                "the unfinished output is saved: to continue it, add --resume to the same command (with "
-                "other input or options it starts again)"
-            )
+    with resumable(output, watch, "line"), output as file:
+        done = gathered(long.done if long else 0)[0]
+        if long and done:
+            watch.message(f"  continuing after line {done:,}")
+            outputs = _written_before(long, writer)
+        if long and long.has_discarded:
+            watch.message("  starting again: dropping an earlier unfinished output")
+        rest: Iterable[Written] = _decoded(arguments, writer, done)
+        typed = sys.stdout and sys.stdout.isatty()
+        if arguments.output or not (typed or arguments.stream):  # no bar among the outputs
+            rest = watch.progress("lines", rest, None if total is None else total - done)
+        for count, (text, best) in enumerate(rest, start=1):  # noqa: B007
+            file.write(text)
+            file.flush()  # for whoever reads along, and for --resume after a kill
+            if writer.is_scored:
+                outputs.append(best)
+        if long and arguments.input and _digest(arguments.input) != digest:
+            long.discard()
+            raise UserError(f"{arguments.input} changed while it was translated: run the same command again")
     seconds = time.monotonic() - start
     if arguments.output:
         speed = f"{counted(count, 'line')} in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"

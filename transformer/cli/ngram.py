@@ -1,5 +1,6 @@
 """The command that makes an n-gram language model of the tokens of a run."""
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,10 @@ from transformer.config.ranges import Range, check_ranges
 from transformer.runtime.commands import command, program
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import check_local, display_path
+
+MOST_UNKNOWN = 0.1
+"""Share of the tokens of a text that may be unknown without a warning."""
+log = logging.getLogger("transformer")
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ def _ngram(command_line: list[str]) -> None:
     for option, path in (("--output", arguments.output), ("--tokens", arguments.tokens)):
         if path:
             check_local(path, option)
-    from transformer.data.features.ngrams import MOST_NGRAMS, estimated
+    from transformer.data.features.ngrams import MOST_NGRAMS, UNKNOWN, estimated
     from transformer.data.sources.text_files import one_line, read_lines
     from transformer.runs.run import Run
     from transformer.runtime.files import write_whole
@@ -56,7 +61,7 @@ def _ngram(command_line: list[str]) -> None:
     from transformer.translator.fusion import named_tokens, output_tokenizer, token_names
 
     run = Run(arguments.run_dir)
-    tokenizer = output_tokenizer(run.system, run.task, f"{run.name}")
+    tokenizer = output_tokenizer(run.system, run.task, f"{run.name}", "give a run that --lm is for")
     names = token_names(tokenizer)
 
     def sentences() -> Iterator[list[str]]:
@@ -67,6 +72,16 @@ def _ngram(command_line: list[str]) -> None:
     lines = list(sentences())
     if not lines:
         raise UserError(f"--input {arguments.input} has no sentences")
+    unknown = sum(line.count(UNKNOWN) for line in lines) / sum(map(len, lines))
+    if unknown > MOST_UNKNOWN:
+        log.warning(
+            "%s: %.0f %% of the tokens are %s, which the vocabulary of %s lacks: is this text in the "
+            "language of its outputs, and spelled as they are?",
+            arguments.input,
+            100 * unknown,
+            UNKNOWN,
+            run.name,
+        )
     grams = estimated(lines, arguments.order, sum(map(bool, names)), arguments.smoothing)
     sizes = [len(some) for some in grams.orders]
     if sum(sizes) > MOST_NGRAMS:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from transformer.runtime.errors import UserError
+from transformer.runtime.console import ProgressReporter
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import append_flags, temp_sibling
 
 
@@ -160,6 +161,11 @@ class LongOutput(Output):
             for line in itertools.islice(file, 0, None, self._lines_per_result):
                 yield line.removesuffix("\n")
 
+    @property
+    def count(self) -> int:
+        """How many results the partial file has."""
+        return sum(1 for _ in self.lines())
+
     def _whole(self) -> int:
         """The size of the complete results in bytes. Sets `done`."""
         size = 0
@@ -195,3 +201,25 @@ class LongOutput(Output):
             with contextlib.suppress(OSError), open(partial, opener=append_flags) as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 partial.unlink()
+
+
+@contextlib.contextmanager
+def resumable(output: Output, watch: ProgressReporter, noun: str) -> Iterator[None]:
+    """While an output is written: if that ends early and --resume can continue it, says so; an interrupt has
+    it as a note, for the message of the command.
+
+    Args:
+      output: entered and left inside.
+      watch: writes the message.
+      noun: what a result is, such as "line".
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(output, LongOutput) and output.is_unfinished:
+            note = (
+                f"the unfinished output, {counted(output.count, noun)}, is saved: to continue it, add "
+                "--resume to the same command (with other input or options it starts again)"
+            )
+            error.add_note(note) if isinstance(error, KeyboardInterrupt) else watch.message(note)
+        raise

@@ -85,7 +85,8 @@ def _ranges_in(hint: Any) -> Iterator[Range]:
 
 
 def check_ranges(section: str, config: Any) -> None:
-    """Raises UserError if a field of a config's section is outside its range."""
+    """Raises UserError if a field of a config's section is outside its range. The section of a command's own
+    options is ""."""
     kind: Any = type(config)
     for name, limits in ranges_of(kind).items():
         value = getattr(config, name)
@@ -94,13 +95,16 @@ def check_ranges(section: str, config: Any) -> None:
                 continue
             is_number = isinstance(number, numbers.Real)
             if not is_number:
-                raise UserError(
-                    f"--{section}.{name.replace('_', '-')} must be a number, not {reprlib.repr(number)}"
-                )
+                raise UserError(f"{_option(section, name)} must be a number, not {reprlib.repr(number)}")
             if number not in limits:
                 whole = math.isfinite(number) or math.isfinite(limits.most)
                 text = limits if whole else f"must be a finite number, not {number}"
-                raise UserError(f"--{section}.{name.replace('_', '-')} {text}")
+                raise UserError(f"{_option(section, name)} {text}")
+
+
+def _option(section: str, name: str) -> str:
+    """The option of a field; those of a command itself are in no section."""
+    return f"--{section}{'.' * bool(section)}{name.replace('_', '-')}"
 
 
 @functools.cache
@@ -125,8 +129,7 @@ def check_types(section: str, config: Any) -> None:
         try:
             typed = _typed(value, hint)
         except TypeError as error:
-            option = f"--{section}.{field.name.replace('_', '-')}"
-            raise UserError(f"{option} {reprlib.repr(value)}: {error}") from error
+            raise UserError(f"{_option(section, field.name)} {reprlib.repr(value)}: {error}") from error
         object.__setattr__(config, field.name, typed)
 
 
@@ -191,8 +194,8 @@ def texts_of(texts: object, what: str) -> list[str]:
     return list(texts)
 
 
-def seconds(name: str, value: Any) -> float:
-    """A time that is not negative. Raises UserError if it is none, with this name."""
-    if isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf:
+def seconds(name: str, value: Any, least: float = 0) -> float:
+    """A time of at least so many seconds. Raises UserError if it is none, with this name."""
+    if isinstance(value, numbers.Real) and not isinstance(value, bool) and least <= float(value) < math.inf:
         return float(value)
-    raise UserError(f"{name} {reprlib.repr(value)}: must be a number of seconds, at least 0")
+    raise UserError(f"{name} {reprlib.repr(value)}: must be a number of seconds, at least {least:g}")

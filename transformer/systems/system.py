@@ -26,6 +26,12 @@ _LACKS = {
 }
 
 
+def described(config: Config) -> str:
+    """What messages call models of a config that predict all tokens at once: the system, or the part of it
+    that they are."""
+    return "CTC alone" if getattr(config.model, "ctc_weight", 0) == 1 else config.system
+
+
 @dataclass(frozen=True)
 class System:
     """A model, its task, its objective and what can be done with it. None: it cannot be done."""
@@ -85,8 +91,8 @@ class System:
             check_beam(settings, task.config.model)
         elif isinstance(task, TextTask) and task.needs_steps:
             raise UserError(
-                f"{task.needs_steps}: it needs a model that writes token by token, and {task.config.system} "
-                "predicts all tokens at once"
+                f"{task.needs_steps}: it needs a model that writes token by token, and "
+                f"{described(task.config)} predicts all tokens at once"
             )
         if settings.ctc_weight is not None and not getattr(task.config.model, "ctc_weight", 0):
             raise UserError(

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.data.features.tokenizer import Tokenizer
+from transformer.runtime.files import Json
 from transformer.tasks.plain import Plain
 
 
@@ -18,6 +19,10 @@ class Word(Plain):
     start: float
     """In seconds."""
     end: float
+
+    def to_json(self, key: str = "word") -> Json:
+        """As decode.py and transformer align write it: its text has this key."""
+        return {key: self.text, "start": self.start, "end": self.end}
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.errors import UserError
-from transformer.systems.system import System
+from transformer.systems.system import System, described
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
 from transformer.tasks.text import TextTask
@@ -179,22 +179,28 @@ def checked_weight(weight: float | int, option: str = "--lm-weight", example: st
     return float(weight)
 
 
-def output_tokenizer(system: System, task: Task, option: str) -> Tokenizer:
+def output_tokenizer(system: System, task: Task, option: str, remedy: str = "leave it out") -> Tokenizer:
     """The tokenizer of the outputs of a model that writes them token by token.
 
+    Args:
+      system: of the model.
+      task: of the model.
+      option: what needs it, at the beginning of messages.
+      remedy: what to do otherwise.
+
     Raises:
-      UserError: it does not, or its outputs are no texts of their own; the message has the option.
+      UserError: it does not, or its outputs are no texts of their own.
     """
     name = task.config.system
     if not isinstance(task, TextTask):
-        raise UserError(f"{option}: {name} writes no words; leave it out")
+        raise UserError(f"{option}: {name} writes no words; {remedy}")
     if not isinstance(system.search, AutoregressiveSearch):
         raise UserError(
-            f"{option}: it needs a model that writes token by token, and {name} predicts all tokens at once; "
-            "leave it out"
+            f"{option}: a language model needs a model that writes token by token, and "
+            f"{described(task.config)} predicts all tokens at once; {remedy}"
         )
     if task.output_tokenizer is None:
-        raise UserError(f"{option}: {name} writes no sentences of its own; leave it out")
+        raise UserError(f"{option}: {name} writes no sentences of its own; {remedy}")
     return task.output_tokenizer
 
 

@@ -3,7 +3,7 @@
 import functools
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import flax.linen as nn
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from transformer.config import Config, DecodingConfig, Option
+from transformer.config.decoding import METHODS, RULES, names_of
 from transformer.decoding.calls import as_variables, special_ids, whole
 from transformer.decoding.hooks import never_predicted
 from transformer.model.parameters import Variables
@@ -25,6 +26,10 @@ from transformer.translator.fusion import AnyLanguageModel
 
 SHORTEST = 16
 """The least length to which ids are padded. Others are doubled, so there are few programs."""
+_USED = {"method", "extra_length", "max_length", "buckets"}
+_REFUSED = {*RULES, "noise", "input_dropout", "shortlist"}  # where they are switched on, also in the run
+_UNUSED = set().union(*map(names_of, METHODS.values())) - _USED - _REFUSED
+"""Options of searches that change nothing in a translation that grows."""
 
 
 class SimultaneousTranslator(ABC):
@@ -48,14 +53,14 @@ class SimultaneousTranslator(ABC):
 
         Args:
           words: those of one sentence, with their punctuation.
-          options: of greedy search, such as `max_length`.
+          options: of greedy search: `max_length`, `extra_length` and `buckets`.
 
         Yields:
           Texts to append to each other.
 
         Raises:
-          UserError: the model reads whole sentences, a word is no text, or outputs of this run are steered,
-            such as by a language model.
+          UserError: the model reads whole sentences, a word is no text, an option is of no use, or outputs
+            of this run are steered, such as by a language model.
         """
         wait_k, settings = self.waits_for(**options), self.settings(None, {"method": "greedy", **options})
         refuse_forked()
@@ -88,20 +93,17 @@ class SimultaneousTranslator(ABC):
           options: as of `simultaneous`.
 
         Raises:
-          UserError: the model reads whole sentences, or outputs of this run are steered, such as by a
-            language model.
+          UserError: the model reads whole sentences, an option is of no use, or outputs of this run are
+            steered, such as by a language model.
         """
         wait_k: int | None = getattr(self.config.model, "wait_k", None)
         if wait_k is None:
             raise UserError("this model reads whole sentences: train one with --model.wait-k")
+        check_used(options)
         settings = self.settings(None, {"method": "greedy", **options})
-        if settings.method != "greedy":
-            raise UserError(
-                f"--decoding.method {settings.method}: translations that are shown while they grow are those "
-                "of greedy search; leave it out"
-            )
-        if self.task.needs_steps or settings.steered or settings.noisy:
-            option = self.task.needs_steps or f"--decoding.{(*settings.steered, *settings.noisy)[0]}"
+        refused = [*settings.steered, *settings.noisy, *["shortlist"] * settings.shortlist]
+        if self.task.needs_steps or refused:
+            option = self.task.needs_steps or f"--decoding.{refused[0]}"
             raise UserError(
                 f"{option.replace('_', '-')}: not for translations that are shown while they grow; leave it "
                 "out, or translate whole sentences"
@@ -125,6 +127,18 @@ class SimultaneousTranslator(ABC):
         variables = as_variables(self.variables)
         row = _padded(list(source), special.pad)
         return int(_most_probable(self.model, variables, row, inputs, len(output)))
+
+
+def check_used(options: Mapping[str, Option]) -> None:
+    """Raises UserError if one of these options of a search, by name, is of no use for a translation that
+    grows: it is that of greedy search, of one sentence at a time."""
+    for name, value in options.items():
+        if (name in _UNUSED) or (name == "method" and value != "greedy"):
+            option = f"{name.replace('_', '-')}{f' {value}' * (name == 'method')}"
+            raise UserError(
+                f"--decoding.{option}: translations that are shown while they grow are those of greedy "
+                "search, one at a time; leave it out"
+            )
 
 
 def _text_of(word: object) -> str:

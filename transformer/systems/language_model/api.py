@@ -26,6 +26,8 @@ from transformer.tasks.plain import Plain
 from transformer.translator.decoder import Decoder
 
 UNFINISHED = "\ufffd"  # how an incomplete character of bytes is decoded
+UNUSED = "max_length", "length_penalty", "penalty"
+"""Options of searches that change nothing in an output that is shown while it grows."""
 SEEN = 8  # tokens with which the next ones are decoded: no character is spelled in more
 
 
@@ -144,8 +146,10 @@ class Generator(Decoder[LanguageModelling]):
                 f"--decoding.method {settings.method}: it compares whole outputs, so none can be shown while "
                 "it grows; use sample or greedy"
             )
-        if settings.steered or settings.noisy:
-            option = (*settings.steered, *settings.noisy)[0].replace("_", "-")
+        usual = self.settings(None, {"method": settings.method})
+        unused = [name for name in UNUSED if getattr(settings, name, None) != getattr(usual, name, None)]
+        if refused := [*settings.steered, *settings.noisy, *unused]:
+            option = refused[0].replace("_", "-")
             raise UserError(f"--decoding.{option}: for outputs that are shown while they grow, leave it out")
         return settings
 

@@ -15,6 +15,8 @@ from transformer.data.sequences import Example, Field
 from transformer.decoding.ctc_alignment import BestPaths, best_paths_of, spans_of
 from transformer.decoding.lanes import batch
 from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json, brief
+from transformer.runtime.text import has_text
 from transformer.tasks.plain import Plain
 from transformer.tasks.timing import Word, words_in
 
@@ -27,7 +29,7 @@ MULTIPLE = 16
 
 @dataclass(frozen=True, eq=False)
 class Alignment(Plain):
-    """When a text is said in a recording. `json.dumps(alignment.to_dict())` writes it as JSON."""
+    """When a text is said in a recording. `json.dumps(alignment.to_json())` writes it as JSON."""
 
     text: str
     words: tuple[Word, ...]
@@ -36,6 +38,15 @@ class Alignment(Plain):
     """What the words are written with, with their times."""
     log_probability: float
     """log P of the text by CTC, in nats."""
+
+    def to_json(self) -> Json:
+        """Its fields, in which words are as in the JSON of transcripts."""
+        return {
+            "text": self.text,
+            "words": [word.to_json() for word in self.words],
+            "tokens": [token.to_json("token") for token in self.tokens],
+            "log_probability": self.log_probability,
+        }
 
 
 def paths_in(decoder: Any, example: Example, texts: Sequence[Sequence[int]], length: int) -> BestPaths:
@@ -89,21 +100,22 @@ def times_of(decoder: Any, example: Example, states: Any, count: int) -> list[tu
 
 
 def ids_of(text: str, tokenizer: Tokenizer, special: SpecialIds) -> list[int]:
-    """The tokens of a text that is to be aligned.
+    """The tokens of a text that is to be aligned; none of one without visible characters. White space counts
+    as one space, and none at the ends, unless only the text as it is can be written with the vocabulary.
 
     Raises:
-      UserError: it is empty, or has what the vocabulary lacks.
+      UserError: it has what the vocabulary lacks.
     """
-    if not text.strip():
-        raise UserError("the text is empty: there is nothing to align")
-    ids = list(tokenizer.encode(text))
-    if special.unk in ids:
-        lacking = next((x for x in text.split() if special.unk in tokenizer.encode(x)), text)
-        raise UserError(
-            f"{lacking!r} is not in the vocabulary of this run: write it in words and letters of its "
-            "training texts"
-        )
-    return ids
+    words = text.split() if has_text(text) else []
+    encoded = [list(tokenizer.encode(spelled)) for spelled in (" ".join(words), text if words else "")]
+    known = next((ids for ids in encoded if special.unk not in ids), None)
+    if known is not None:
+        return known
+    lacking = next((word for word in words if special.unk in tokenizer.encode(word)), text)
+    raise UserError(
+        f"{brief(lacking)} is not in the vocabulary of this run: write it in words and letters of its "
+        "training texts"
+    )
 
 
 def alignment_of(decoder: Any, example: Example, text: str, length: int) -> Alignment:
@@ -116,7 +128,7 @@ def alignment_of(decoder: Any, example: Example, text: str, length: int) -> Alig
       length: what the recording is padded to.
 
     Raises:
-      UserError: the text is empty, too long for the recording, or has what the vocabulary lacks.
+      UserError: the text is too long for the recording, or has what the vocabulary lacks.
     """
     tokenizer = decoder.task.tokenizer
     ids = ids_of(text, tokenizer, decoder.task.special)

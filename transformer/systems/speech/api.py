@@ -25,7 +25,7 @@ from transformer.data.sources.recordings import Recording, features, recording
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
 from transformer.runtime.errors import UserError
-from transformer.systems.speech.alignment import Alignment, alignment_of, words_by_ctc
+from transformer.systems.speech.alignment import Alignment, alignment_of, ids_of, words_by_ctc
 from transformer.systems.speech.live import SHORTEST_STEP, LiveText, live_texts
 from transformer.systems.speech.long import LongRecording, LongRecordings
 from transformer.systems.speech.task import SpeechToText
@@ -181,8 +181,7 @@ class Transcriber(Decoder[SpeechToText]):
         """
         longest, pause = self.hears(self.settings(1, options)), seconds("pause", pause)
         self.task.start(language, task, False)
-        if seconds("step", step) < SHORTEST_STEP:
-            raise UserError(f"step {step}: must be at least {SHORTEST_STEP} seconds")
+        step = seconds("step", step, SHORTEST_STEP)
 
         def transcribe(wave: np.ndarray) -> str:
             ((best, *_),) = self.search([wave], n_best=1, language=language, task=task, **options)
@@ -259,16 +258,36 @@ class Transcriber(Decoder[SpeechToText]):
 
         Args:
           source: a file, or a waveform at 16,000 samples a second.
-          text: what is said in it.
+          text: what is said in it; empty: nothing.
 
         Raises:
           UserError: the run has no CTC; the recording cannot be read, or is longer than the model hears at
-            once, or too short for the text; the text is empty, or has what the vocabulary lacks.
+            once, or too short for the text; or the vocabulary lacks something of the text.
         """
         self.check_ctc()
         if not isinstance(text, str):
             raise UserError(f"align takes a recording and its text, a string, not {type(text).__name__}")
         return self.aligned(self.heard(source), text)
+
+    def check_alignment(self, source: Path | str, text: str) -> None:
+        """Checks what can be told without hearing a file, so that `align` does not fail late in a list.
+
+        Raises:
+          UserError: the run has no CTC, the vocabulary lacks something of the text, or the file is longer
+            than the model hears at once.
+        """
+        self.check_ctc()
+        ids_of(text, self.task.tokenizer, self.task.special)
+        self._check_length(seconds_of(fetched(Path(source))) * RATE / HOP)
+
+    def _check_length(self, frames: float | int) -> None:
+        """Raises UserError if a recording that is to be aligned is longer than the model hears at once; one
+        of unknown length, infinity, is not."""
+        if self.config.decoding.buckets[-1] < frames < math.inf:
+            raise UserError(
+                f"the recording has {frames * HOP / RATE:.2f} s, and this model hears {self.hears():g} s at "
+                "once: cut it at a pause"
+            )
 
     def check_ctc(self) -> None:
         """Raises UserError if the run has no CTC."""
@@ -285,13 +304,8 @@ class Transcriber(Decoder[SpeechToText]):
 
     def aligned(self, heard: Recording, text: str) -> Alignment:
         """As `align`, given the features of the recording."""
-        frames, longest = len(heard.features), self.config.decoding.buckets[-1]
-        if frames > longest:
-            raise UserError(
-                f"the recording has {frames * HOP / RATE:.2f} s, and this model hears {self.hears():g} s at "
-                "once: cut it at a pause"
-            )
-        (example,) = self.task.input_examples([heard], longest)
+        self._check_length(len(heard.features))
+        (example,) = self.task.input_examples([heard], self.config.decoding.buckets[-1])
         return alignment_of(self, example, text, self._padded_length(example, self.config.decoding))
 
     def _padded_length(self, example: Example, settings: DecodingConfig) -> int:

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 
 import numpy as np
@@ -13,9 +14,11 @@ from transformer.cli.writer import OF_LONG, refuse, use_beside
 from transformer.config.recordings import SOUND
 from transformer.data.features.waveforms import audio_blocks
 from transformer.data.remote import fetched
+from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import check_libraries
 from transformer.systems.speech.api import Transcriber
+from transformer.systems.speech.live import speed_of
 from transformer.systems.speech.requested import start_of
 
 WITHOUT = ("output", "n_best", "resume", "reference", "times", "timestamps", "alignments", *OF_LONG)
@@ -51,7 +54,9 @@ def transcribe_arriving(arguments: DecodeArguments) -> None:
         )
     except UserError as error:
         raise UserError(f"--stream-{error}" if str(error).startswith("step") else str(error)) from error
+    began, heard = time.monotonic(), 0.0
     for text in texts:
+        heard = text.seconds
         if arguments.format == "json":
             sys.stdout.write(json.dumps(text._asdict(), ensure_ascii=False) + "\n")
         else:
@@ -59,6 +64,9 @@ def transcribe_arriving(arguments: DecodeArguments) -> None:
         sys.stdout.flush()
     if arguments.format == "text":
         print(flush=True)
+    if arguments.input:
+        watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+        watch.message(speed_of(heard, time.monotonic() - began))
 
 
 def _raw() -> Iterator[np.ndarray]:
@@ -71,7 +79,7 @@ def _raw() -> Iterator[np.ndarray]:
             "standard input is a terminal: pipe raw sound, 16,000 samples a second of 16 bits, as that of "
             "`arecord -f S16_LE -r 16000 -t raw`, or name a recording with --input"
         )
-    rest, is_first = b"", True
+    rest, is_first = b"", True  # the end of a block, less than a sample
     while read := os.read(descriptor, 2**16):
         rest += read
         if is_first and SOUND.match(rest):
@@ -82,3 +90,8 @@ def _raw() -> Iterator[np.ndarray]:
         whole = len(rest) // BYTES * BYTES
         yield np.frombuffer(rest[:whole], "<i2")
         rest = rest[whole:]
+    if is_first:
+        raise UserError(
+            "no sound arrived on standard input: does the program before it record? Or name a recording with "
+            "--input"
+        )

@@ -88,6 +88,17 @@ def live_texts(
         begin, heard = begin + dropped / RATE, heard[dropped:]
 
 
+def speed_of(sound: float, took: float) -> str:
+    """How fast sound was heard, in words.
+
+    Args:
+      sound: its seconds.
+      took: the seconds of hearing it, from the first block on.
+    """
+    factor = took / max(sound, 1e-9)
+    return f"{sound:,.1f} s of sound in {took:.1f} s (real-time factor {factor:.3f}, compilation included)"
+
+
 def _steps(
     sound: Iterable[Float[np.ndarray, " _"]], size: int
 ) -> Iterator[Float[np.ndarray, " samples"] | None]:

@@ -13,7 +13,7 @@ import jax
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, is_recording
-from transformer.cli.output_file import LongOutput, Output, is_device
+from transformer.cli.output_file import LongOutput, Output, is_device, resumable
 from transformer.cli.writer import refuse, use_beside
 from transformer.data.features.waveforms import seconds_of, unreadable
 from transformer.data.remote import fetched
@@ -24,6 +24,7 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import open_regular, parse_object
 from transformer.systems.speech.api import Transcriber
+from transformer.systems.speech.live import speed_of
 from transformer.systems.speech.references import check_normalisation, rates_of
 from transformer.systems.speech.requested import cut_options
 from transformer.systems.speech.subtitles import SUBTITLES, srt, subtitles_of, vtt
@@ -77,7 +78,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
                 f"--{name}: a long recording has one; to compare several, name a list with --input"
             )
     use_beside(transcriber, arguments)
-    rates = rates_of(transcriber.task, how) if arguments.reference else []
+    rates = rates_of(transcriber.task, how, 1) if arguments.reference else []
     options = _options(arguments, transcriber)
     watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
     digest = _digest(arguments.input)
@@ -86,41 +87,35 @@ def transcribe_file(arguments: DecodeArguments) -> None:
     total = seconds_of(fetched(arguments.input))
     texts, start, heard, began = list[str](), 0.0, 0.0, time.monotonic()
 
-    def minutes(part: SpokenPart) -> float:
+    def new_seconds(part: SpokenPart) -> float:
         """Those since the part before it."""
         nonlocal heard
         seconds, heard = part.end - heard, part.end
-        return seconds / 60
+        return seconds
 
     def watched(parts: Iterable[SpokenPart]) -> Iterator[SpokenPart]:
-        rest = (total - start) / 60 if total < math.inf else None
-        for part in watch.progress("minutes of sound", parts, rest, minutes):
+        rest = total - start if total < math.inf else None
+        for part in watch.progress("seconds of sound", parts, rest, new_seconds):
             texts.append(part.transcript.text)
             yield part
 
-    try:
-        with output as file:
-            done = _done(long) if long else []
-            if done:
-                watch.message(f"  continuing after {done[-1].end / 60:.1f} minutes")
-                texts += [part.transcript.text for part in done]
-                start = heard = done[-1].end
-            parts = watched(transcriber.parts(arguments.input, after=done, **options))
-            for text in _stored(parts) if long else FORMATS[arguments.format](parts):
-                file.write(text)
-                file.flush()  # for whoever reads along, and for --resume after a kill
-            if _digest(arguments.input) != digest:
-                if long:
-                    long.discard()
-                raise UserError(f"{arguments.input} changed while it was read: run the same command again")
-    finally:
-        if long and long.is_unfinished:
-            watch.message("the unfinished output is saved: to continue it, add --resume to the same command")
-    took, sound = time.monotonic() - began, heard - start
+    with resumable(output, watch, "part"), output as file:
+        done = _done(long) if long else []
+        if done:
+            watch.message(f"  continuing after {done[-1].end:,.1f} s of sound")
+            texts += [part.transcript.text for part in done]
+            start = heard = done[-1].end
+        parts = watched(transcriber.parts(arguments.input, after=done, **options))
+        for text in _stored(parts) if long else FORMATS[arguments.format](parts):
+            file.write(text)
+            file.flush()  # for whoever reads along, and for --resume after a kill
+        if _digest(arguments.input) != digest:
+            if long:
+                long.discard()
+            raise UserError(f"{arguments.input} changed while it was read: run the same command again")
     where = f", written to {arguments.output}" if arguments.output else ""
-    speed = f"{sound / 60:.1f} minutes of sound in {took:.1f} s"
-    factor = f"real-time factor {took / max(sound, 1e-9):.3f}"
-    watch.message(f"{counted(len(texts), 'part')}, {speed} ({factor}){where}")
+    speed = speed_of(heard - start, time.monotonic() - began)
+    watch.message(f"{counted(len(texts), 'part')}, {speed}{where}")
     for path in arguments.reference:
         reference = " ".join(filter(None, map(str.strip, read_lines(path))))
         for rate in rates:

@@ -8,6 +8,7 @@ from transformer.runtime.errors import UserError
 from transformer.runtime.extras import check_libraries
 from transformer.systems.speech.task import SpeechToText
 from transformer.tasks.metrics.normalisation import ErrorsOf, libraries_of
+from transformer.tasks.metrics.scores import SENTENCES
 
 
 def check_normalisation(normalisation: TextNormalisation | None, has_references: bool) -> None:
@@ -18,15 +19,21 @@ def check_normalisation(normalisation: TextNormalisation | None, has_references:
         )
 
 
-def rates_of(task: SpeechToText, normalisation: TextNormalisation | None) -> list[ErrorsOf]:
-    """The error rates of a task, that which decides first, with its own normalisation or another.
+def rates_of(task: SpeechToText, normalisation: TextNormalisation | None, count: int) -> list[ErrorsOf]:
+    """The error rates of a task, that which decides first.
+
+    Args:
+      task: of the run.
+      normalisation: of the texts. None: that of the run.
+      count: of the references. One has no sentence error rate, which could only be 0 or 100 %.
 
     Raises:
       UserError: a library that they need is not installed.
     """
     how = normalisation or task.config.training.text_normalisation
     check_libraries(("jiwer", *libraries_of(how)), "error rates")
-    return list(task.error_rates(how).values())
+    rates = task.error_rates(how).items()
+    return [rate for measure, rate in rates if count > 1 or measure != SENTENCES]
 
 
 def lines_of_speakers(

@@ -196,7 +196,7 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
             raise UserError(f"cut {cut!r}: choose {' or '.join(get_args(Cut))}")
         can_be = self.codes is not None and bool(self.data.padded_length)
         if cut == "windows" and not can_be:
-            raise UserError("cut 'windows': this model has no times among its tokens; choose pauses")
+            raise UserError("cut windows: this model has no times among its tokens; choose pauses")
         in_windows = can_be and cut != "pauses"
         if in_windows and detector is not None:
             raise UserError(f"detector {detector}: it finds pauses; cut at pauses, or leave it out")

@@ -24,7 +24,7 @@ class Transcript(Hypothesis):
 
     def to_json(self) -> Json:
         """As `Hypothesis.to_json`, with words and segments if there are some."""
-        words = [{"word": word.text, "start": word.start, "end": word.end} for word in self.words]
+        words = [word.to_json() for word in self.words]
         segments = [segment.to_dict() for segment in self.segments]
         parts = {"words": words, "segments": segments}
         return super().to_json() | {name: some for name, some in parts.items() if some}

@@ -51,7 +51,8 @@ class Transcriptions(Texts):
         check_libraries(("soundfile", "soxr", *["jiwer"] * self.is_scored), f"hearing with {run_dir}")
         self.transcriber = Transcriber.load(run_dir, checkpoint, int8=int8)
         how = self.arguments.text_normalisation
-        self.rates = rates_of(self.transcriber.task, how) if self.is_scored else []
+        references = self.references or ()
+        self.rates = rates_of(self.transcriber.task, how, len(references)) if self.is_scored else []
         self.start = start_of(self.transcriber.task, self.arguments)
         self.cut_options = cut_options(self.transcriber.task, self.arguments)
         return self.transcriber
