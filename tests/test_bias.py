@@ -23,7 +23,7 @@ from reference_search import (
 from small_run import WORDS
 from small_translator import small_translator, stored
 
-from transformer import BeamConfig, UserError
+from transformer import BeamConfig, Config, UserError
 from transformer.cli.decode import decode_main
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.decoding.bias import Bias
@@ -321,7 +321,9 @@ def test_every_system_uses_names_or_refuses_them():
     for name in REGISTRY:
         system = find_system(name)
         task: Any = object.__new__(system.task)
-        task.config, task.tokenizer = SimpleNamespace(system=name), tokenizer
+        task.config, task.tokenizer = object.__new__(Config), tokenizer
+        for option, value in {"system": name, "model": SimpleNamespace()}.items():
+            object.__setattr__(task.config, option, value)
         task.tokenizers = None, tokenizer
         if name in uses:
             assert Biasing.of(["red"], 1, system, task).weight == 1

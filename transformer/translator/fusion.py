@@ -196,7 +196,7 @@ def output_tokenizer(system: System, task: Task, option: str, remedy: str = "lea
         raise UserError(f"{option}: {name} writes no words; {remedy}")
     if not isinstance(system.search, AutoregressiveSearch):
         raise UserError(
-            f"{option}: a language model needs a model that writes token by token, and "
+            f"{option}: it needs a model that writes token by token, and "
             f"{described(task.config)} predicts all tokens at once; {remedy}"
         )
     if task.output_tokenizer is None:
