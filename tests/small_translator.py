@@ -8,7 +8,7 @@ from reference_search import random_variables
 from small_run import WORDS
 
 from transformer import BeamConfig, Config, Run, TransformerConfig, Translator
-from transformer.data.features.tokenizers import train_tokenizer
+from transformer.data.features.tokenizers import Tokenizer, train_tokenizer
 from transformer.systems.copying.options import CopyingConfig
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
 from transformer.systems.nonautoregressive.options import (
@@ -59,3 +59,12 @@ def stored(translator: Translator, path: Path) -> Path:
     run = Run.create(path, translator.config, translator.task)
     run.checkpoints.store_model(1, translator.variables)
     return run.path
+
+
+def bare_task(name: str, tokenizer: Tokenizer) -> Any:
+    """The task of a system, which knows no more than the system's name and the tokenizer of its outputs."""
+    task: Any = object.__new__(find_system(name).task)
+    task.config, task.tokenizer, task.tokenizers = object.__new__(Config), tokenizer, (None, tokenizer)
+    for option, value in {"system": name, "model": None}.items():
+        object.__setattr__(task.config, option, value)
+    return task

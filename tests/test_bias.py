@@ -4,8 +4,6 @@ import dataclasses
 import itertools
 import logging
 import math
-from types import SimpleNamespace
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +19,9 @@ from reference_search import (
     slow_search,
 )
 from small_run import WORDS
-from small_translator import small_translator, stored
+from small_translator import bare_task, small_translator, stored
 
-from transformer import BeamConfig, Config, UserError
+from transformer import BeamConfig, UserError
 from transformer.cli.decode import decode_main
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.decoding.bias import Bias
@@ -319,12 +317,7 @@ def test_every_system_uses_names_or_refuses_them():
     uses |= {"speech", "captioning"}
     tokenizer = small_translator().task.tokenizers[1]
     for name in REGISTRY:
-        system = find_system(name)
-        task: Any = object.__new__(system.task)
-        task.config, task.tokenizer = object.__new__(Config), tokenizer
-        for option, value in {"system": name, "model": SimpleNamespace()}.items():
-            object.__setattr__(task.config, option, value)
-        task.tokenizers = None, tokenizer
+        system, task = find_system(name), bare_task(name, tokenizer)
         if name in uses:
             assert Biasing.of(["red"], 1, system, task).weight == 1
         else:

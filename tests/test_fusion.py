@@ -3,8 +3,6 @@
 import dataclasses
 import itertools
 import math
-from types import SimpleNamespace
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -18,7 +16,7 @@ from reference_search import (
     slow_search,
 )
 from small_run import WORDS
-from small_translator import small_translator, stored
+from small_translator import bare_task, small_translator, stored
 
 from transformer import BeamConfig, Translator, UserError
 from transformer.cli.decode import decode_main
@@ -158,10 +156,7 @@ def test_every_system_uses_one_or_refuses_it():
     uses |= {"speech", "captioning"}
     tokenizer = small_translator().task.tokenizers[1]
     for name in REGISTRY:
-        system = find_system(name)
-        task: Any = object.__new__(system.task)
-        task.config, task.tokenizer = SimpleNamespace(system=name), tokenizer
-        task.tokenizers = None, tokenizer
+        system, task = find_system(name), bare_task(name, tokenizer)
         if name in uses:
             assert output_tokenizer(system, task, "--lm x") is tokenizer
         else:
