@@ -96,7 +96,6 @@ def check_losses(folder: Path, name: str) -> None:
     assert losses[-1] < losses[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("kind", ["replicas-whole", "one-accumulated"])
 def test_layouts_and_slices_give_the_same_results(folder: Path, name: str, kind: str) -> None:
