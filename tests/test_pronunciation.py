@@ -100,6 +100,7 @@ def test_a_text_is_pronounced_and_then_spoken(runs, tmp_path, monkeypatch):
     np.testing.assert_allclose(read, together[0].wave, atol=2e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("run", "message"), [(0, "translates text"), (1, "does not translate: synthesis")])
 def test_stages_in_the_wrong_place_are_refused(runs, tmp_path, monkeypatch, capsys, run, message):
     (tmp_path / "in").write_text("42\n")

@@ -109,6 +109,7 @@ def test_every_layout_trains_alike(found: Callable[[str], Found], name: str) -> 
     assert this["bytes"] < 1.5 * one["bytes"] / (fsdp * tensor)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("normalization", ["batch", "power"])
 def test_statistics_are_those_of_the_whole_batch(
