@@ -90,6 +90,7 @@ def test_epochs_are_as_many_steps_and_resume(config, tmp_path):
     assert 2 * steps - 1 <= Run(by_epochs).checkpoints.steps()[-1] <= 2 * steps + 1
 
 
+@pytest.mark.slow
 def test_the_end_of_a_cosine_may_not_be_moved_by_epochs(config, tmp_path):
     optimizer = dataclasses.replace(config.optimizer, schedule="cosine")
     cosine = changed(dataclasses.replace(config, optimizer=optimizer), epochs=0.25)

@@ -247,6 +247,7 @@ def test_what_a_parent_may_have_otherwise_leaves_the_parameters_as_they_are(name
                 assert shapes(**{field: choice}) == shapes(), field
 
 
+@pytest.mark.slow
 def test_another_mechanism_of_attention_is_another_network(base, teacher, trained, tmp_path):
     parent = trained("recurrent")
     config = config_of("recurrent", base, teacher)

@@ -164,6 +164,7 @@ def test_the_report_has_both_trees(run):
     assert len(found) == 4
 
 
+@pytest.mark.slow
 def test_outputs_have_words_that_the_vocabulary_lacks(run):
     """They are those of the source, so that such a tree is compared with its reference."""
     (output,) = Translator.load(run.path).search(["red ( quokka"])[0][:1]

@@ -13,6 +13,7 @@ from transformer import Captioner, Detector, Run, UserError
 from transformer.translator.explorer import explore_pictures
 
 
+@pytest.mark.slow
 def test_pictures_of_the_corpus_are_decoded(captions: Run, tmp_path: Path, decode) -> None:
     records = list(captions.task.open_corpus(captions.config).splits["test"])
     (tmp_path / "names.txt").write_text("test:0\nvalidation:1\n test:3\n")
@@ -73,6 +74,7 @@ def test_the_explorer_has_all_boxes(boxes: Run, pictures: Path, tmp_path: Path, 
     np.testing.assert_allclose(sides, [item.box for item in objects], atol=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.by_default("boxes")
 @pytest.mark.parametrize("name", ["captions", "boxes"])
 def test_the_explorer_refuses_in_one_sentence(
