@@ -145,7 +145,8 @@ def test_a_second_signal_ends_the_command_at_once(runs):
     command = [sys.executable, "-m", "transformer", "serve", str(runs["transformer"]), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ) as server:
         assert server.stdout
-        server.stdout.readline()  # its programs are being compiled
+        address = server.stdout.readline().split()[-1]
+        assert httpx.get(f"{address}/health").json() == {"status": "ok"}  # its programs are being compiled
         server.send_signal(signal.SIGINT)
         while server.poll() is None:
             server.send_signal(signal.SIGINT)
