@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from reference_search import random_variables
 from small_run import WORDS
 
@@ -68,3 +69,15 @@ def bare_task(name: str, tokenizer: Tokenizer) -> Any:
     for option, value in {"system": name, "model": None}.items():
         object.__setattr__(task.config, option, value)
     return task
+
+
+def check_alone(translator: Translator, lines: Sequence[str], together: Any, has_scores: bool) -> None:
+    """Asserts that lines that were searched together have the outputs that each has alone, and those the
+    log-probabilities of the model."""
+    for line, several in zip(lines, together, strict=True):
+        (alone,) = translator.search([line])
+        assert [output.text for output in alone] == [output.text for output in several]
+        np.testing.assert_allclose([x.score for x in alone], [x.score for x in several], rtol=1e-5)
+    if has_scores:
+        scores = translator.score(lines, [several[0].text for several in together])
+        np.testing.assert_allclose(scores, [x[0].log_probability for x in together], rtol=1e-4)

@@ -16,7 +16,7 @@ from reference_search import (
     slow_search,
 )
 from small_run import WORDS
-from small_translator import bare_task, small_translator, stored
+from small_translator import bare_task, check_alone, small_translator, stored
 
 from transformer import BeamConfig, Translator, UserError
 from transformer.cli.decode import decode_main
@@ -115,13 +115,7 @@ def test_a_translator_with_a_language_model(system, arpa):
     marks.add(translator.fingerprint())
     together = translator.search(lines)
     assert [each[0].text for each in together] != [each[0].text for each in plain]
-    for line, several in zip(lines, together, strict=True):
-        (alone,) = translator.search([line])
-        assert [each.text for each in alone] == [each.text for each in several]
-        np.testing.assert_allclose([x.score for x in alone], [x.score for x in several], rtol=1e-5)
-    if system == "transformer":
-        scores = translator.score(lines, [several[0].text for several in together])
-        np.testing.assert_allclose(scores, [x[0].log_probability for x in together], rtol=1e-4)
+    check_alone(translator, lines, together, system == "transformer")
     translator.use_language_model(None)
     assert len({*marks, translator.fingerprint()}) == 2
 

@@ -7,21 +7,17 @@ nobody says. The weight is the one with the fewest word errors in both sets of t
 is in WORK: if interrupted, the same command continues.
 """
 
-import argparse
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.command import positive, run, work_folder
-from benchmarks.measure import machine, report
-from benchmarks.runs import once
-from benchmarks.studies.fusion import UPDATES, recogniser, recordings, text_of
+from benchmarks.command import run
+from benchmarks.studies.fusion import recogniser, recordings, study, text_of
 from transformer import Transcriber
 from transformer.tasks.metrics.words import word_errors
 
-COUNT = 200  # recordings of each set
 SAID = 20  # codes that recordings have
 LISTS = (20, 100, 400)  # codes of a list, of which the first 20 are said
 SIZE = 3  # digits of a code
@@ -92,27 +88,19 @@ def results(work: Path, updates: int, count: int) -> dict[str, Any]:
     return {"validation": rows, "test": tested}
 
 
+COLUMNS = {
+    "names": lambda row: str(row["list"]),
+    "weight": lambda row: f"{row['weight']:g}",
+    "codes missed": lambda row: f"{row['codes']:.1f} %",
+    "word errors": lambda row: f"{row['words']:.2f} %",
+    "word errors without codes": lambda row: f"{row['others']:.2f} %",
+    "CPU ms": lambda row: f"{row['ms']:.1f}",
+}
+
+
 def main(arguments: list[str]) -> None:
     """`python -m benchmarks.studies.biasing WORK`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.studies.biasing", description=__doc__)
-    parser.add_argument("work", type=work_folder, help="folder for the run and the results")
-    parser.add_argument("--updates", type=positive, default=UPDATES, help=f"of the recogniser ({UPDATES})")
-    parser.add_argument("--count", type=positive, default=COUNT, help=f"recordings of each set ({COUNT})")
-    given = parser.parse_args(arguments)
-    given.work.mkdir(parents=True, exist_ok=True)
-    found = once(given.work / "biasing.json", lambda: results(given.work, given.updates, given.count))
-    lines = [
-        "| | names | weight | codes missed | word errors | word errors without codes | CPU ms |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    lines += [
-        f"| {split} | {row['list']} | {row['weight']:g} | {row['codes']:.1f} % | {row['words']:.2f} % | "
-        f"{row['others']:.2f} % | {row['ms']:.1f} |"
-        for split, rows in found.items()
-        for row in rows
-    ]
-    settings = {"updates": given.updates, "count": given.count}
-    report(given.work / "table", {"about": machine() | settings, **found}, "\n".join(lines))
+    study("benchmarks.studies.biasing", __doc__, arguments, results, COLUMNS)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ errors of the validation recordings. Everything is in WORK: if interrupted, the 
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -105,26 +105,54 @@ def results(work: Path, updates: int, count: int) -> dict[str, Any]:
     return {"validation": rows, "test": tested}
 
 
-def main(arguments: list[str]) -> None:
-    """`python -m benchmarks.studies.fusion WORK`."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.studies.fusion", description=__doc__)
+Rows = list[dict[str, Any]]
+
+
+def study(
+    module: str,
+    about: str | None,
+    arguments: list[str],
+    results: Callable[[Path, int, int], dict[str, Rows]],
+    columns: Mapping[str, Callable[[dict[str, Any]], str]],
+) -> None:
+    """The command of a study that trains a recogniser and searches with something beside it.
+
+    Args:
+      module: its name.
+      about: its description.
+      arguments: of the command line.
+      results: (folder, updates, recordings of each split) -> rows by split.
+      columns: what the table says of a row, by title.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=about)
     parser.add_argument("work", type=work_folder, help="folder for the run and the results")
     parser.add_argument("--updates", type=positive, default=UPDATES, help=f"of the recogniser ({UPDATES})")
     parser.add_argument("--count", type=positive, default=COUNT, help=f"recordings of each split ({COUNT})")
     given = parser.parse_args(arguments)
     given.work.mkdir(parents=True, exist_ok=True)
-    found = once(given.work / "fusion.json", lambda: results(given.work, given.updates, given.count))
-    lines = [
-        "| | weight | word errors | recordings with errors | CPU ms per recording |",
-        "|---|---|---|---|---|",
-    ]
+    made = given.work / f"{module.rpartition('.')[2]}.json"
+    found = once(made, lambda: results(given.work, given.updates, given.count))
+    lines = [f"| | {' | '.join(columns)} |", "|---" * (len(columns) + 1) + "|"]
     lines += [
-        f"| {split} | {row['weight']:g} | {row['words']:.2f} % | {row['sentences']:.1f} % | {row['ms']:.1f} |"
+        f"| {split} | {' | '.join(column(row) for column in columns.values())} |"
         for split, rows in found.items()
         for row in rows
     ]
     settings = {"updates": given.updates, "count": given.count}
     report(given.work / "table", {"about": machine() | settings, **found}, "\n".join(lines))
+
+
+COLUMNS = {
+    "weight": lambda row: f"{row['weight']:g}",
+    "word errors": lambda row: f"{row['words']:.2f} %",
+    "recordings with errors": lambda row: f"{row['sentences']:.1f} %",
+    "CPU ms per recording": lambda row: f"{row['ms']:.1f}",
+}
+
+
+def main(arguments: list[str]) -> None:
+    """`python -m benchmarks.studies.fusion WORK`."""
+    study("benchmarks.studies.fusion", __doc__, arguments, results, COLUMNS)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ is broken off. What a run of such tokens gains is at most what it costs, so a na
 
 where a run begins with the first token of a name and ends where no name is left unfinished, and log P is that
 of the model with what other hooks have changed. So nothing can become better than it was before the run,
-but for the length penalty, and the stopping criterion stays exact.
+except for the length penalty, and the stopping criterion stays exact.
 """
 
 from collections.abc import Mapping

@@ -1,6 +1,6 @@
 """The names in a sequence of tokens, as an automaton that reads one token after another.
 
-Names are found from left to right, the longest one at each place where a word begins. A name is whole if a
+Names are found from left to right, the longest one wherever a word begins. A name is whole if a
 word ends with it, and no token belongs to two of them. Each token of a name is worth its weight. A beginning
 of a name is worth as much until another token follows: then it is worth what the names in it are. So what
 has been counted of a sequence, when it ends, is the worth of its names alone.
