@@ -1,7 +1,8 @@
 """Trains a toy model on all devices, and writes the results.
 
-It runs in a separate process, `python many_devices.py '{"cuts": [1, 1], "output": "found.json"}'` (fsdp,
-tensor); for several processes, with `"process": 0, "processes": 2, "port": 1234` as well.
+It runs in a separate process, `python many_devices.py '{"part": "training", "cuts": [1, 1], "output":
+"found.json"}'` (the function of the result; fsdp, tensor); for several processes, with `"process": 0,
+"processes": 2, "port": 1234` as well.
 """
 
 import hashlib
@@ -19,7 +20,7 @@ from toy_batches import WORDS, a_batch, state_of
 
 from transformer.config import Config, MeshConfig, TransformerConfig
 from transformer.model.parameters import declarations
-from transformer.model.sharding import Layout, Shards, layout_of
+from transformer.model.sharding import Layout, layout_of
 from transformer.model.transformer import Transformer
 from transformer.tasks.translation import Translation
 from transformer.training.objective import Loss, translation_objective
@@ -83,6 +84,28 @@ def train(
     return found
 
 
+def training(layout: Layout) -> dict[str, Any]:
+    """Without dropout."""
+    return train(layout, 0.0)[0]
+
+
+def dropout(layout: Layout) -> dict[str, Any]:
+    """With dropout, twice, and without."""
+    first, again = train(layout, 0.3, times=2)
+    return {"dropout": first, "again": again, "losses": train(layout, 0.0)[0]["losses"]}
+
+
+def replicas(layout: Layout) -> dict[str, Any]:
+    """What only whole copies of a model have: random numbers of their own, and gradients that are sent."""
+    rounded = train(layout, 0.0, reduce_dtype="bfloat16")[0]["losses"]
+    return {"draws": random_numbers(layout), "rounded": rounded, "losses": train(layout, 0.0)[0]["losses"]}
+
+
+def statistics(layout: Layout) -> dict[str, Any]:
+    """Of each normalisation that has them."""
+    return {kind: statistics_of(layout, kind) for kind in ("batch", "power")}
+
+
 def random_numbers(layout: Layout) -> tuple[float, float]:
     """The mean and the mean square of one random number from each replica."""
 
@@ -96,7 +119,7 @@ def random_numbers(layout: Layout) -> tuple[float, float]:
     return float(metrics["draw"]), float(metrics["square"])
 
 
-def statistics(layout: Layout, normalization: str) -> list[list[float]]:
+def statistics_of(layout: Layout, normalization: str) -> list[list[float]]:
     """Parameters and running statistics after three updates with this normalisation."""
     model, optimizer = Transformer(network(0.0, normalization)), optax.sgd(0.05)
     initial = init_state(model, optimizer, 0, Translation.example(Config()))
@@ -114,12 +137,8 @@ def main(given: dict[str, Any]) -> None:
         jax.distributed.initialize(address, given["processes"], given["process"])
     sizes = MeshConfig(*given["cuts"])
     layout = layout_of(sizes, declarations(Transformer(network(0.0)), Translation.example(Config())))
-    found = {"devices": jax.device_count(), **train(layout, 0.0)[0]}
-    found["dropout"], found["again"] = train(layout, 0.3, times=2)
-    found |= {kind: statistics(layout, kind) for kind in ("batch", "power")}
-    if not isinstance(layout, Shards) and jax.process_count() == 1:
-        found["draws"] = random_numbers(layout)
-        found["rounded"] = train(layout, 0.0, reduce_dtype="bfloat16")[0]["losses"]
+    part = {each.__name__: each for each in (training, dropout, replicas, statistics)}[given["part"]]
+    found = {"devices": jax.device_count(), **part(layout)}
     Path(given["output"]).write_text(json.dumps(found), encoding="utf-8")
 
 

@@ -1,8 +1,8 @@
 """Systems from outside the package: the contracts hold for each of them, in every layout.
 
 The toy systems of `toys` train on one device, on eight replicas and on a mesh; stop and resume,
-also elsewhere; accumulate gradients; evaluate, decode and report. In the default tier three of them do so in
-two layouts, and in the slow tier all of them in all layouts.
+also elsewhere; accumulate gradients; evaluate, decode and report. In the default tier two of them do so in
+two layouts; in the slow tier all of them in all layouts.
 """
 
 import json
@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from run_command import on_devices
+from tiers import mostly_slow
 from toy_runs import LAYOUTS, is_resumed
 from toys import QUICK, TOYS, TRAINED, register_toys
 from toys.forbidden import FORBIDDEN
@@ -29,7 +30,7 @@ TESTS = Path(__file__).parent
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the toys were trained on one device, and some of them on replicas."""
+    """Where some toys were trained on one device and on replicas."""
     folder = tmp_path_factory.mktemp("toys")
     for layout in ("one", "replicas"):
         trained_on(folder, layout, "quick")
@@ -71,7 +72,13 @@ def _registered() -> Iterator[None]:
         del REGISTRY[name]
 
 
-every_toy = pytest.mark.parametrize("name", TOYS)
+every_toy = pytest.mark.parametrize("name", mostly_slow(tuple(TOYS), QUICK))
+
+
+@pytest.fixture
+def trained(name: str, request: pytest.FixtureRequest) -> Path:
+    """The run of a toy on one device."""
+    return request.getfixturevalue("folder" if name in QUICK else "everywhere") / name / "one-whole"
 
 
 def check_same(folder: Path, name: str, kind: str) -> None:
@@ -125,14 +132,14 @@ def test_all_of_this_holds_for_every_one_in_every_layout(everywhere: Path, name:
     check_losses(everywhere, name)
 
 
-@every_toy
+@pytest.mark.parametrize("name", QUICK)
 def test_losses_fall(folder: Path, name: str) -> None:
     check_losses(folder, name)
 
 
 @every_toy
-def test_evaluations_and_reports_have_the_tasks_scores(folder: Path, name: str) -> None:
-    run = Run(folder / name / "one-whole")
+def test_evaluations_and_reports_have_the_tasks_scores(trained: Path, name: str) -> None:
+    run = Run(trained)
     measure = TOYS[name].task.criterion
     evaluations = run.log.records("evaluation")
     assert [record["step"] for record in evaluations] == [2, 4]
@@ -165,45 +172,44 @@ LINES = {
 }
 
 
-@pytest.mark.by_default("toy-matrices")
 @every_toy
-def test_trained_systems_decode(folder: Path, name: str) -> None:
-    decoder = Decoder.load(folder / name / "one-whole")
+def test_trained_systems_decode(trained: Path, name: str) -> None:
+    decoder = Decoder.load(trained)
     record = decoder.task.record(LINES.get(name, "red green blue"))
     (first, *_), (again, *_) = decoder.decode([record, record])
     line = decoder.task.line(first)
     assert decoder.task.line(again) == line
     if name in LINES:
         with pytest.raises(UserError, match=f"does not translate: {name}"):
-            Translator.load(folder / name / "one-whole")
+            Translator.load(trained)
     else:
-        assert Translator.load(folder / name / "one-whole").translate("red green blue") == line
+        assert Translator.load(trained).translate("red green blue") == line
     if name == "toy-waves":
         assert first.shape == (10, 2)
 
 
 @every_toy
-def test_the_command_decodes_lines(folder: Path, name: str, tmp_path: Path) -> None:
-    run_dir, lines = folder / name / "one-whole", tmp_path / "in"
+def test_the_command_decodes_lines(trained: Path, name: str, tmp_path: Path) -> None:
+    lines = tmp_path / "in"
     line = LINES.get(name, "red green blue")
     lines.write_text(f"{line}\n" * 3)
-    decode_lines(parse_decode([str(run_dir), "--input", str(lines), "--output", str(tmp_path / "out")]))
-    decoder = Decoder.load(run_dir)
+    decode_lines(parse_decode([str(trained), "--input", str(lines), "--output", str(tmp_path / "out")]))
+    decoder = Decoder.load(trained)
     ((output, *_),) = decoder.decode([decoder.task.record(line)])
     assert (tmp_path / "out").read_text() == f"{decoder.task.line(output)}\n" * 3
     if name in LINES:
-        refused = [["--reference", str(lines)], ["--rescore", str(run_dir)]]
+        refused = [["--reference", str(lines)], ["--rescore", str(trained)]]
         if name != "toy-frames":
             refused += [["--format", "json"], ["--n-best", "2"]]
         for option in refused:
             with pytest.raises(UserError, match="does not translate|writes text"):
-                decode_lines(parse_decode([str(run_dir), "--input", str(lines), *option]))
+                decode_lines(parse_decode([str(trained), "--input", str(lines), *option]))
 
 
 @pytest.mark.slow
-def test_texts_of_any_task_are_written_with_scores_and_alignments(folder: Path, tmp_path: Path) -> None:
+def test_texts_of_any_task_are_written_with_scores_and_alignments(everywhere: Path, tmp_path: Path) -> None:
     """Token scores add up to those of the search, also with two inputs, of which one is no sequence."""
-    run_dir, lines, out = folder / "toy-frames" / "one-whole", tmp_path / "in", tmp_path / "out"
+    run_dir, lines, out = everywhere / "toy-frames" / "one-whole", tmp_path / "in", tmp_path / "out"
     lines.write_text("0.1 0.2 0.3\n1 2\n")
     options = ["--beam-size", "3", "--method", "beam", "--n-best", "2", "--format", "json"]
     command = [str(run_dir), "--input", str(lines), "--output", str(out), *options]
@@ -221,8 +227,9 @@ def test_texts_of_any_task_are_written_with_scores_and_alignments(folder: Path, 
             np.testing.assert_allclose(weights.sum(axis=1), 1, atol=1e-3)
 
 
-def test_a_hook_forbids_a_token(folder: Path) -> None:
-    translator = Translator.load(folder / "toy-forbidden" / "one-whole")
+@pytest.mark.slow
+def test_a_hook_forbids_a_token(everywhere: Path) -> None:
+    translator = Translator.load(everywhere / "toy-forbidden" / "one-whole")
     sources = ["red green blue", "cat dog bird runs"] * 9
     for options in ({"method": "beam"}, {"method": "greedy"}, {"method": "sample", "temperature": 10.0}):
         found = translator.search(sources, **options)

@@ -54,8 +54,8 @@ def free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def trained(layout: Layout, folder: Path) -> Found:
-    """Trains in a layout and returns the results, which must be equal in all processes."""
+def trained(layout: Layout, part: str, folder: Path) -> Found:
+    """Trains in a layout and returns a part of `many_devices`, which must be equal in all processes."""
     processes, devices, cuts = layout
     tests = Path(__file__).parent
     environment = {
@@ -63,7 +63,7 @@ def trained(layout: Layout, folder: Path) -> Found:
         "JAX_PLATFORMS": "cpu",
         "PYTHONPATH": os.pathsep.join([str(tests.parent), str(tests)]),
     }
-    given: Found = {"cuts": cuts}
+    given: Found = {"part": part, "cuts": cuts}
     if processes > 1:
         given |= {"processes": processes, "port": free_port()}
     running = []
@@ -85,21 +85,21 @@ def trained(layout: Layout, folder: Path) -> Found:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Found]:
-    """Maps the name of a layout to its results."""
+def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Found]:
+    """Maps the name of a layout, and a part of `many_devices`, to its results."""
 
     @functools.cache
-    def find(name: str) -> Found:
-        return trained(LAYOUTS.get(name, (1, 1, REPLICAS)), tmp_path_factory.mktemp("layout"))
+    def find(name: str, part: str) -> Found:
+        return trained(LAYOUTS.get(name, (1, 1, REPLICAS)), part, tmp_path_factory.mktemp("layout"))
 
     return find
 
 
 @pytest.mark.by_default("mesh 2 x 2 x 2")
 @pytest.mark.parametrize("name", NAMES)
-def test_every_layout_trains_alike(found: Callable[[str], Found], name: str) -> None:
+def test_every_layout_trains_alike(found: Callable[[str, str], Found], name: str) -> None:
     processes, devices, (fsdp, tensor) = LAYOUTS[name]
-    one, this = found("one device"), found(name)
+    one, this = found("one device", "training"), found(name, "training")
     assert this["devices"] == processes * devices
     np.testing.assert_allclose(this["losses"], one["losses"], rtol=1e-6)
     np.testing.assert_allclose(this["validation"], one["validation"], rtol=1e-6)
@@ -113,32 +113,35 @@ def test_every_layout_trains_alike(found: Callable[[str], Found], name: str) -> 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("normalization", ["batch", "power"])
 def test_statistics_are_those_of_the_whole_batch(
-    found: Callable[[str], Found], name: str, normalization: str
+    found: Callable[[str, str], Found], name: str, normalization: str
 ) -> None:
-    one, this = found("one device")[normalization], found(name)[normalization]
+    one, this = (found(layout, "statistics")[normalization] for layout in ("one device", name))
     for ours, theirs in zip(this, one, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_with_dropout_a_layout_repeats_itself(found: Callable[[str], Found], name: str) -> None:
-    this = found(name)
+def test_with_dropout_a_layout_repeats_itself(found: Callable[[str, str], Found], name: str) -> None:
+    this = found(name, "dropout")
     assert this["dropout"]["bits"] == this["again"]["bits"]
     assert this["dropout"]["losses"] == this["again"]["losses"]
     assert this["dropout"]["losses"] != this["losses"]
 
 
-def test_every_replica_draws_its_own_random_numbers(found: Callable[[str], Found]) -> None:
-    mean, square = found("8 replicas")["draws"]
+def test_every_replica_draws_its_own_random_numbers(found: Callable[[str, str], Found]) -> None:
+    mean, square = found("8 replicas", "replicas")["draws"]
     assert square - mean**2 > 1e-3
 
 
-def test_gradients_that_are_sent_in_bfloat16(found: Callable[[str], Found]) -> None:
-    this = found("8 replicas")
+@pytest.mark.slow
+def test_gradients_that_are_sent_in_bfloat16(found: Callable[[str, str], Found]) -> None:
+    this = found("8 replicas", "replicas")
     assert this["rounded"] != this["losses"]
     # a sum of eight rounds to 8 bits at most eight times; the losses fall by more than half
     np.testing.assert_allclose(this["rounded"], this["losses"], rtol=8 * 2**-8)
-    assert found("one device")["rounded"] == found("one device")["losses"]  # nothing is sent
+    one = found("one device", "replicas")
+    assert one["rounded"] == one["losses"]  # nothing is sent
 
 
 TRAIN = """

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import toys
 from small_run import changed, interrupted, quiet, small_config
-from toys import QUICK, STATEFUL, TOYS, TRAINED
+from toys import QUICK, STATEFUL, TRAINED
 from toys.task import SIZES
 
 from transformer import PRESETS, Config, Run, TransformerConfig, train
@@ -210,19 +210,18 @@ def trained(config: Config, run_dir: Path) -> dict[str, np.ndarray]:
 
 
 def main(folder: Path, layout: str, other: str, which: str) -> None:
-    resumed = TRAINED if which == "all" else QUICK
-    for name in TOYS if which == "quick" and layout == "one" else resumed:
+    for name in TRAINED if which == "all" else QUICK:
         of_toy = folder / name
         of_toy.mkdir(exist_ok=True)
         config, whole = toy_config(name, of_toy, layout), of_toy / f"{layout}-whole"
         found = {"whole": evaluated(config, whole)}
-        if name in resumed and is_resumed(name, layout):
+        if is_resumed(name, layout):
             found["resumed"] = trained(config, interrupted(whole, of_toy / f"{layout}-resumed"))
         if other:
             found["moved"] = trained(
                 config, interrupted(of_toy / f"{other}-whole", of_toy / f"{layout}-moved")
             )
-        elif name in resumed:
+        else:
             accumulated = toy_config(name, of_toy, layout, accumulate=2)
             found["accumulated"] = trained(accumulated, of_toy / f"{layout}-accumulated")
         for kind, arrays in found.items():
