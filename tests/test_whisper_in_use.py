@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tokenizers
 from configs import CONFIGS
 from invented_sound import sound
 
@@ -136,6 +138,20 @@ def test_its_positions_limit_recordings_and_texts(folder):
         "max_text": 32,
         "max_length": 3000,
     }
+
+
+def test_it_is_trained_as_it_was_before(folder, tmp_path):
+    """Each text begins with a space, as in the training of its publisher, and nothing is dropped."""
+    task = Run(folder / "run").task
+    recording = task.record(str(folder / "short.wav"))
+    (example,) = task.examples([dataclasses.replace(recording, text="ein hund")])
+    text = tokenizers.Tokenizer.from_str(task.tokenizer.model).encode(" ein hund", add_special_tokens=False)
+    assert example["target"] == [*task.start(), *text.ids, task.special.eos]
+    copied = shutil.copytree(DATA, tmp_path / "whisper")
+    about = json.loads((copied / "config.json").read_text())
+    assert about.pop("dropout") == 0
+    (copied / "config.json").write_text(json.dumps(about))
+    assert import_model(copied, tmp_path / "run", "en").config.model.dropout == 0
 
 
 @pytest.mark.slow

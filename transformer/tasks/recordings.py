@@ -200,10 +200,14 @@ class Recordings(Exhibits, Lines, DecodingTask):
         return [
             {
                 self.sound: self.frames(record)[:frames],
-                self.text: [*self.tokenizer.encode(record.text)[:tokens], self.special.eos],
+                self.text: [*self.text_ids(record.text)[:tokens], self.special.eos],
             }
             for record in records
         ]
+
+    def text_ids(self, text: str) -> list[int]:
+        """The ids of the text of a recording, without <eos>."""
+        return self.tokenizer.encode(text)
 
     @property
     def stored_fields(self) -> Fields:

@@ -12,6 +12,8 @@ from transformer.runtime.files import Json
 
 HALVED = 2  # frames to a position of the encoder
 _CONVOLUTIONS = {"convolutions_0": "conv1", "halvings_0": "conv2"}
+_NO_DROPOUT = {"dropout": 0.0}
+"""That of its training, if a config does not say it: with any, it no longer knows what it hears."""
 
 
 def _options(config: Json, names: Container[str]) -> dict[str, Any]:
@@ -21,7 +23,9 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
         max_positions=config["max_source_positions"],
     )
     return {
-        **BART.options(config | {"max_position_embeddings": config["max_target_positions"]}, names),
+        **BART.options(
+            _NO_DROPOUT | config | {"max_position_embeddings": config["max_target_positions"]}, names
+        ),
         "output_bias": False,
         "embedding_norm": False,
         "share_embeddings": "target",

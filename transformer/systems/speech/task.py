@@ -89,7 +89,7 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
             return []
         count = 0
         for record in records:
-            ids = self.tokenizer.encode(record.text)
+            ids = self.text_ids(record.text)
             needed = len(ids) + sum(a == b for a, b in itertools.pairwise(ids))
             count += needed > -(-len(record.features) // 2**model.convolutions)
         if not count:
@@ -103,6 +103,14 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         rest = "left out" if model.ctc_weight == 1 else "learned from by attention only"
         share = f"{count:,} of {len(records):,} training recordings"
         return [f"{share} are too short for their texts, and {rest}: {few}"]
+
+    def text_ids(self, text: str) -> list[int]:
+        """The ids of a text. Each of Whisper's texts begins with a space."""
+        return super().text_ids(f" {text.strip()}" if self.codes else text)
+
+    def content(self) -> bytes:
+        """That of all recordings, and whether a space is before their texts."""
+        return super().content() + (b"space" if self.codes else b"")
 
     # From decoding
 
