@@ -1,25 +1,16 @@
 """One model for several directions: their files, codes, shares, and training."""
 
+import dataclasses
 import json
-import logging
-import re
-import shlex
-import shutil
-import subprocess
 from collections import Counter
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
-from small_run import WORDS, changed, interrupted, quiet, same, small_config
+from small_run import changed, interrupted, quiet, same
+from two_directions import config_of, files_of, reversed_words, sentences, write
 
 from transformer import DataConfig, Run, Translator
-from transformer.cli.calibrate import calibrate_main
-from transformer.cli.decode import decode_main
-from transformer.cli.models import distill_main
-from transformer.cli.shortlist import shortlist_main
-from transformer.cli.train import train_main
 from transformer.config import Config, SpecialIds
 from transformer.data.corpus import silent
 from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
@@ -36,8 +27,6 @@ from transformer.systems.presets import preset, variant
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import prepare
 from transformer.training.loop.train import train
-
-from two_directions import config_of, files_of, reversed_words, sentences, write
 
 PRETRAINED = Path(__file__).parent / "data" / "pretrained"
 

@@ -1,0 +1,208 @@
+"""Translations and scores of a model for several directions."""
+
+import dataclasses
+import json
+import logging
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from small_run import changed, quiet
+from two_directions import config_of, reversed_words, sentences, write
+
+from transformer import Translator
+from transformer.cli.calibrate import calibrate_main
+from transformer.cli.decode import decode_main
+from transformer.cli.models import distill_main
+from transformer.cli.shortlist import shortlist_main
+from transformer.cli.train import train_main
+from transformer.data.store import DirectedPair
+from transformer.runtime.errors import UserError
+from transformer.training.loop.train import train
+
+
+def trained(place, steps):
+    """A run of both directions."""
+    config = config_of(place, train=1000)
+    config = changed(config, steps=steps, evaluate_every=steps // 2, label_smoothing=0.0)
+    model = dataclasses.replace(config.model, d_model=32, d_ff=64, num_layers=2, dropout=0.0)
+    optimizer = dataclasses.replace(config.optimizer, peak=5e-3, warmup_steps=50)
+    config = dataclasses.replace(config, model=model, optimizer=optimizer)
+    return train(config, place / "run", watch=quiet())
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """A run that was hardly trained."""
+    return trained(tmp_path_factory.mktemp("begun"), steps=4)
+
+
+@pytest.fixture(scope="module")
+def learned(tmp_path_factory):
+    """A run that was trained until it copies and reverses."""
+    return trained(tmp_path_factory.mktemp("learned"), steps=600)
+
+
+@pytest.mark.slow
+def test_one_model_learns_two_directions(learned):
+    translator = Translator.load(learned)
+    report = (learned / "report.html").read_text()
+    assert report.count("x to back") > 3  # in the table of scores, and a line of a chart
+    results = json.loads((learned / "results.json").read_text())
+    assert set(results["bleu"]["parts"]) == {"x to same", "x to back"}
+    assert min(results["bleu"]["parts"].values()) > 90
+    assert results["bleu"]["value"] == pytest.approx(sum(results["bleu"]["parts"].values()) / 2)
+    line = "red dog sings"
+    assert translator.translate(line, target_language="same") == line  # all have the same source language
+    assert translator.translate(line, target_language="back") == reversed_words(line)
+    with pytest.raises(UserError, match="give --target-language, such as back, same"):
+        translator.translate(line)
+
+
+def test_a_batch_of_all_directions_decodes_as_each_alone(begun):
+    translator = Translator.load(begun)
+    lines = sentences(5, 6)
+    languages = ["same", "back", "same", "back", "back", "same"]
+    alone = [
+        translator.search([line], target_language=language)[0]
+        for line, language in zip(lines, languages, strict=True)
+    ]
+    records = [DirectedPair(line, "", "x", language) for line, language in zip(lines, languages, strict=True)]
+    numbered = enumerate(records, start=1)
+    together = list(translator.outputs(numbered, translator.settings(None, {}), None))
+    for hypotheses, expected in zip(together, alone, strict=True):
+        assert [h.ids for h in hypotheses] == [h.ids for h in expected]
+        np.testing.assert_allclose([h.score for h in hypotheses], [h.score for h in expected], atol=1e-5)
+    assert len(translator._services) == 1
+
+
+@pytest.mark.slow
+def test_languages_share_their_programs(begun, caplog):
+    translator = Translator.load(begun)
+    translator.warm_up()
+    with jax.log_compiles(), caplog.at_level(logging.WARNING):
+        translator.translate(["red dog"], target_language="same")
+        translator.translate(["red dog"], target_language="back")
+    assert not [message for message in caplog.messages if "ompiling" in message]
+
+
+def decoded(capfd, *words):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("sys.argv", ["decode.py", *map(str, words)])
+        return decode_main(), *capfd.readouterr()
+
+
+@pytest.mark.slow
+def test_lines_name_their_languages(learned, tmp_path, capfd):
+    columns, objects = tmp_path / "lines.tsv", tmp_path / "lines.jsonl"
+    columns.write_text("red dog\t\t\tx\tback\nred dog\t\t\t\tsame\nred cat runs\truns\t\t\tback\n")
+    requests = [
+        {"source": "red dog", "source_language": "x", "target_language": "back"},
+        {"source": "red dog", "target_language": "same"},
+        {"source": "red cat runs", "prefix": "runs", "target_language": "back"},
+    ]
+    objects.write_text("".join(f"{json.dumps(request)}\n" for request in requests))
+    expected = "dog red\nred dog\nruns cat red\n"
+    assert decoded(capfd, learned, "--input", columns, "--tsv")[:2] == (0, expected)
+    assert decoded(capfd, learned, "--input", objects, "--jsonl")[:2] == (0, expected)
+    _, written, _ = decoded(capfd, learned, "--input", objects, "--jsonl", "--format", "json")
+    results = list(map(json.loads, written.splitlines()))
+    assert [result["target_language"] for result in results] == ["back", "same", "back"]
+    assert [result["source_tokens"][0] for result in results] == ["__x__"] * 3
+    assert [result["hypotheses"][0]["tokens"][0] for result in results] == [
+        "__back__",
+        "__same__",
+        "__back__",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "message"),
+    [
+        ("a\t\t\tx\tbakc", ["--tsv"], "line 1: --target-language bakc: this model has no such language"),
+        ("a\t\t\t\t", ["--tsv"], "give --target-language, such as back, same"),
+        ("a\tb\tc\td\te\tf", ["--tsv"], "line 1: 6 columns; --tsv reads"),
+        ("a", ["--jsonl"], "line 1: --jsonl reads a JSON object on each line"),
+        ('{"text": "a"}', ["--jsonl"], "line 1: --jsonl has no field 'text'; it reads source, prefix"),
+        ('{"source": 3}', ["--jsonl"], "line 1: source must be text, not 3"),
+        ('{"source": "a", "terms": "b"}', ["--jsonl"], "line 1: terms must be a list of words"),
+        ("a", ["--jsonl", "--tsv"], "leave one of them out"),
+    ],
+)
+def test_bad_lines_are_named(begun, tmp_path, capfd, line, options, message):
+    path = tmp_path / "lines"
+    path.write_text(f"{line}\n")
+    status, _, errors = decoded(capfd, begun, "--input", path, *options)
+    assert status == 2
+    assert message in " ".join(errors.split())
+    assert "Traceback" not in errors
+
+
+def test_limits_are_learned_of_a_direction(begun, tmp_path, monkeypatch, capfd):
+    """By default of the validation text in these languages."""
+    run = shutil.copytree(begun, tmp_path / "run")
+    monkeypatch.setattr("sys.argv", ["calibrate", str(run), "--target-language", "back"])
+    assert calibrate_main() == 0
+    printed = capfd.readouterr().out
+    assert "limits of 12 translations" in printed
+    assert printed.splitlines()[-1].endswith(" --target-language back")
+    monkeypatch.setattr("sys.argv", ["calibrate", str(run)])
+    assert calibrate_main() == 2
+    assert "give --target-language, such as back" in " ".join(capfd.readouterr().err.split())
+
+
+SIZES = [f"--model.{name}" for name in ("num-layers=1", "d-model=16", "d-ff=16", "num-heads=2")]
+SHORT = ["--training.steps=4", "--training.evaluate-every=4", "--data.cache-dir=cache"]
+SMALL = ["--data.vocab-size=285", "--data.batch-tokens=600", "--data.max-length=60", "--data.buckets=60"]
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_page(tmp_path, monkeypatch, capfd):
+    """As printed, with small models, and what the end of a training suggests."""
+    page = (Path(__file__).parent.parent / "docs" / "data.md").read_text(encoding="utf-8")
+    section = re.search(r"## Several directions\n(.*?)\n## ", page, re.DOTALL)[1]
+    blocks = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
+    commands = "".join(blocks).replace("\\\n", " ").splitlines()
+    monkeypatch.chdir(tmp_path)
+    for language in ("de", "fr"):
+        write(tmp_path, f"train.{language}", 60, 0, ["en", language])
+    write(tmp_path, "val", 6, 1, ["en", "de", "fr"])
+    queue = list(commands)
+    while queue:
+        command = queue.pop(0)
+        text, _, last = command.rpartition(" | ")
+        _, program, *options = shlex.split(last)
+        if program == "train.py":
+            small = (
+                ["--data.vocab-size=360", "--data.built-in-size=300"] if "quickstart" in options else SMALL
+            )
+            main, words = train_main, [program, *options, *SIZES, *SHORT, *small]
+        else:
+            Path("lines").write_bytes(subprocess.run(["sh", "-c", text], capture_output=True).stdout)
+            main, words = decode_main, [program, *options, "--input", "lines"]
+        monkeypatch.setattr("sys.argv", words)
+        assert main() == 0, (command, capfd.readouterr().err)
+        out = capfd.readouterr().out
+        assert out.strip()
+        queue += re.findall("^Try: (echo .*)", out, re.MULTILINE)
+    assert len(commands) == 6
+
+
+def test_commands_for_one_direction_refuse_several(begun, tmp_path, capfd, monkeypatch):
+    (tmp_path / "text").write_text("red dog\n")
+    text = str(tmp_path / "text")
+    for main, options, message in (
+        (shortlist_main, ["--source", text, "--target", text], "a shortlist is for one direction"),
+        (distill_main, [str(tmp_path / "out")], "a distillation is of one"),
+    ):
+        monkeypatch.setattr("sys.argv", ["transformer", str(begun), *options])
+        assert main() == 2
+        errors = capfd.readouterr().err
+        assert message in " ".join(errors.split())
+        assert "Traceback" not in errors
+    assert not (tmp_path / "out").exists()
