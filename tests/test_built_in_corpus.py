@@ -14,7 +14,7 @@ from transformer.runtime.errors import UserError
 @pytest.fixture(scope="module")
 def sample() -> list[tuple[str, str]]:
     rng = random.Random("sample")
-    return [sentence_pair(rng) for _ in range(200_000)]
+    return [sentence_pair(rng) for _ in range(50_000)]
 
 
 def test_german_is_a_function_of_english(sample: list[tuple[str, str]]):
@@ -45,7 +45,7 @@ def test_agreement_errors_that_a_reader_would_see(sample: list[tuple[str, str]])
         r"\b([Ii]n dem|[Aa]n dem|von dem|zu de[rm]|in das|nicht eine[nmr]?|"
         r"(den|dem|des) (Junge|Student|Nachbar)|mit den \w+(er|e))\b"
     )
-    for english, german in sample[:50_000]:
+    for english, german in sample:
         assert not wrong_english.search(english), english
         assert english.endswith("?") or not wrong_person.search(english), english
         # "..., in dem sie wohnt": a relative pronoun is not contracted.
