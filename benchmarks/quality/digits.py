@@ -134,6 +134,11 @@ def measured(path: Path, strings: Path, **options: Option) -> Json:
 # Strings of digits
 
 
+def strings_of(small: bool) -> dict[str, int]:
+    """How many of each split; few, for tests."""
+    return {split: count // 50 if small else count for split, count in SIZES.items()}
+
+
 def split_of(number: int) -> str:
     """What a recording is for."""
     return "test" if number in TEST else "validation" if number in VALIDATION else "train"
@@ -142,7 +147,9 @@ def split_of(number: int) -> str:
 def make_strings(plan: Plan) -> None:
     """Writes the strings and their manifests, unless they are there."""
     if not (plan.folder / "done").exists():
-        write_strings(plan.folder, recordings_of(plan.recordings), WORDS, plan.held_out, plan.small)
+        write_strings(
+            plan.folder, recordings_of(plan.recordings), WORDS, plan.held_out, strings_of(plan.small)
+        )
 
 
 def write_strings(
@@ -150,7 +157,7 @@ def write_strings(
     single: Mapping[Single, Path],
     words: Sequence[str],
     held_out: str,
-    small: bool,
+    counts: Mapping[str, int],
     sizes: tuple[int, int] = (FEWEST, MOST),
     split_of: Callable[[int], str] = split_of,
 ) -> None:
@@ -161,7 +168,7 @@ def write_strings(
       single: the recordings by speaker, word and number.
       words: all of them.
       held_out: the speaker of the split that is not heard in training.
-      small: few strings, for tests.
+      counts: strings of each split.
       sizes: the fewest and the most words of a string.
       split_of: what a recording with a number is for.
 
@@ -173,12 +180,12 @@ def write_strings(
     if held_out not in speakers or len(speakers) < 2:
         raise UserError(f"--held-out {held_out}: the recordings have {', '.join(speakers)}")
     waves, who = {key: read_audio(path) for key, path in single.items()}, dict[str, list[str]]()
-    for place, (split, count) in enumerate(SIZES.items()):
+    for place, (split, count) in enumerate(counts.items()):
         random, lines = np.random.default_rng(place), []
         heard = [speaker for speaker in speakers if (speaker == held_out) == (split == "unheard")]
         who[split] = heard
         choices = choices_of(waves, split, split_of)
-        for index in range(count // 50 if small else count):
+        for index in range(count):
             speaker = heard[index % len(heard)]
             said = random.integers(0, len(words), random.integers(sizes[0], sizes[1] + 1)).tolist()
             taken = [waves[speaker, words[i], int(random.choice(choices[speaker, words[i]]))] for i in said]

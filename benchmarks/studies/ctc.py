@@ -30,6 +30,7 @@ from benchmarks.quality.digits import (
     config_of,
     measured,
     split_of,
+    strings_of,
     write_strings,
 )
 from benchmarks.runs import once
@@ -90,7 +91,8 @@ class Plan:
             single = singles(recordings, name)
             words = [word for word in WORDS if any(word == key[1] for key in single)]
             words += sorted({word for _, word, _ in single} - set(words))
-            write_strings(folder, single, words, corpus.held_out, self.small, corpus.sizes, corpus.split_of)
+            counts = strings_of(self.small)
+            write_strings(folder, single, words, corpus.held_out, counts, corpus.sizes, corpus.split_of)
         return folder
 
     def build(self, name: str, strings: Path, kind: str, seed: int) -> Json:
