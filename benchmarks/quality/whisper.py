@@ -4,7 +4,8 @@
 from the folder of CTranslate2 or faster-whisper, draws 25 recordings of each folder of recordings, and
 decodes them with both programs in float32, from the features that are computed here: greedily and with
 several beams, with and without times. It prints for each search how many outputs have the same tokens, and
-how far apart the log-probabilities of these are.
+how far apart the log-probabilities of these are. With `--minutes 5`, recordings are also joined to a long one
+of each folder, which is divided into windows here; each is decoded by both programs after the same text.
 
 With several beams CTranslate2 ranks hypotheses by their log-probability divided by the number of tokens
 without the end; here the end counts, as in Hugging Face. The last column is by the rule of CTranslate2: of
@@ -18,11 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from benchmarks.command import needs, positive, run
+from benchmarks.quality.long_recordings import joined, recorded
 from transformer import Transcriber
+from transformer.config.windows import WindowsConfig
+from transformer.data.sources.recordings import Recording
 from transformer.interop.ctranslate2 import MODEL
 from transformer.interop.pretrained import import_model
 from transformer.runtime.errors import UserError
@@ -114,6 +119,46 @@ def found_by_ctranslate2(
     return found
 
 
+def in_windows(transcriber: Transcriber, path: Path) -> list[tuple[Recording, list[Found]]]:
+    """The windows of a long recording, with the ids that each continues, and the greedy output of each."""
+    submitted, submit = list[tuple[Recording, Any]](), transcriber.submit
+
+    def noted(record: Recording, **asked: Any) -> Any:
+        future = submit(record, **asked)
+        submitted.append((record, future))
+        return future
+
+    with patch.object(transcriber, "submit", noted):
+        options = WindowsConfig(temperatures=(0.0,))
+        list(transcriber.parts(path, windows=options, beam_size=1, stop="present"))
+    found, start = list[tuple[Recording, list[Found]]](), len(transcriber.task.start(timestamps=True))
+    for record, future in submitted:
+        (best,) = future.result()
+        length = len(best.ids) - start
+        found.append((record, [Found(best.ids[start:-1], best.score * length)]))
+    return found
+
+
+def agreement_of_windows(transcriber: Transcriber, model: Any, folder: Path, minutes: int) -> tuple[str, str]:
+    """How many windows of a recording have the same tokens, and how far apart their log-probabilities are."""
+    task = transcriber.task
+    assert task.codes
+    assert task.codes.previous is not None
+    previous = [task.codes.previous]
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "long.wav"
+        joined(recorded(folder), 60 * minutes, path)
+        windows = in_windows(transcriber, path)
+    theirs = list[Found]()
+    for record, _ in windows:
+        before = [*previous, *record.prompt[1 - task.prompt_size :]] if record.prompt else []
+        prompt = [*before, task.special.bos, *task.start(timestamps=True)]
+        features = task.frames(record)[None].astype(np.float32)
+        theirs += found_by_ctranslate2(model, features, prompt, Search(1, True))
+    found = agreement([ours for _, ours in windows], theirs)
+    return f"{found.equal} of {len(windows)}", f"{found.difference:.1e}"
+
+
 def drawn(folders: Sequence[Path], count: int) -> list[Path]:
     """So many recordings of each folder.
 
@@ -138,6 +183,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--language", default="en", help="that is spoken (en)")
     parser.add_argument("--count", type=positive, default=25, help="recordings of each folder (25)")
     parser.add_argument("--beams", type=positive, nargs="+", default=[1, 5], help="beam sizes (1 5)")
+    parser.add_argument("--minutes", type=positive, help="of a long recording of each folder")
     given = parser.parse_args(arguments)
     needs("ctranslate2")
     if not (given.weights / MODEL).exists():
@@ -159,6 +205,12 @@ def main(arguments: list[str] | None = None) -> None:
             found = agreement(ours, found_by_ctranslate2(other, features, prompt, search))
             counts = [f"{equal} of {len(recordings)}" for equal in (found.equal, found.equal_by_rule)]
             print(f"| {search} | {counts[0]} | {found.difference:.1e} | {counts[1]} |", flush=True)
+        for recordings_of in given.recordings if given.minutes else ():
+            equal, difference = agreement_of_windows(transcriber, other, recordings_of, given.minutes)
+            title = (
+                f"windows of {given.minutes} minutes of {recordings_of.name}, each after the text before it"
+            )
+            print(f"| {title} | {equal} | {difference} | {equal} |", flush=True)
 
 
 if __name__ == "__main__":
