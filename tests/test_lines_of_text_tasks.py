@@ -272,6 +272,17 @@ def test_choices_on_the_command_line(classifier, tmp_path, monkeypatch, capsys):
         status, printed = decoded([*arguments, *wrong], monkeypatch, capsys)
         assert status == 2
         assert message in printed.err
+    lines = {"prefix": {"source": "red cat", "prefix": "red"}, "terms": {"source": "cat", "terms": ["cat"]}}
+    for field, line in lines.items():
+        (tmp_path / "in").write_text(json.dumps(line) + "\n")
+        status, printed = decoded([*arguments, "cat", "dog", "--jsonl"], monkeypatch, capsys)
+        assert status == 2
+        assert f"line 1: {field}: --choices searches no text" in printed.err
+    warmer = ["--temperature-of-choices", 2]
+    for place in ("--document", "--explore"):
+        status, printed = decoded([classifier.path, place, tmp_path / "in", *warmer], monkeypatch, capsys)
+        assert status == 2
+        assert "--temperature-of-choices" in printed.err
 
 
 def test_labels_that_no_training_text_has_are_named(classifier, tmp_path, monkeypatch, capsys, caplog):

@@ -3,7 +3,7 @@
 `python -m benchmarks.studies.own_recordings WORK --whisper RUN --recordings DIR` reads recordings of single
 digits named `{digit}_{speaker}_{number}.wav`, as in the Free Spoken Digit Dataset, and joins those of a
 speaker to recordings of about 20 seconds, whose texts are words: "five three nine". One speaker is held out.
-An adapter (`--adapter.rank 8`) of an imported model is trained on 60 of them, once each, which are 20 minutes. A table
+An adapter (`--adapter.rank 8`) of an imported model is trained on 60 of them, once each: 20 minutes. A table
 has the words that are wrong as they are written, and those that are other digits ("5," and "five" are the
 same). Everything is in WORK: if interrupted, the same command continues.
 """

@@ -27,6 +27,7 @@ SHARE = 256  # consecutive lines that one process decodes
 FOR_LINES = (
     *OF_FUSION,
     *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize", "choices"),
+    "temperature_of_choices",
     *("history", *OF_JSON, "timestamps", *OF_LONG, "resume", "until", "stream"),
 )
 """Options that a page of --explore does not have."""

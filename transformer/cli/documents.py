@@ -24,7 +24,7 @@ MARKDOWN = (".md", ".markdown")
 SHOWN = 10  # flagged sentences that are shown
 FOR_LINES = (
     *("input", "tsv", "jsonl", "glossary", "keep", "reference", "bleu_tokenize", "history", "target_length"),
-    *(*OF_FUSION, "choices", "rescore", "rescore_weights", "n_best", *OF_JSON),
+    *(*OF_FUSION, "choices", "temperature_of_choices", "rescore", "rescore_weights", "n_best", *OF_JSON),
     *("until", "stream", "explore", "resume"),
 )
 """Options that a document has no use for."""

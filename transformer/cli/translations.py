@@ -318,7 +318,7 @@ class Translations(Texts):
         """The most probable of the labels of --choices, or the probabilities of all of them."""
         labels = self._labels
         for group in _groups(lines, TOGETHER):
-            requests = [(number, self.request_parser(number, line)) for number, line in group]
+            requests = [(number, self._labelled(number, line)) for number, line in group]
             texts = [request.source for _, request in requests if has_text(request.source)]
             temperature = self.arguments.temperature_of_choices
             shares = iter(self.translator.choices(texts, labels, temperature=temperature) if texts else [])
@@ -334,6 +334,18 @@ class Translations(Texts):
                 yield f"{forms[self.arguments.format]}\n", label
             if not group:
                 yield None
+
+    def _labelled(self, number: int, line: str) -> TranslationRequest:
+        """The request of a line that is to have a label.
+
+        Raises:
+          UserError: it asks for what only a search can do.
+        """
+        request = self.request_parser(number, line)
+        for asked in ("prefix", "terms"):
+            if getattr(request, asked):
+                raise UserError(f"line {number}: {asked}: --choices searches no text; leave it out")
+        return request
 
     @property
     def _labels(self) -> tuple[str, ...]:
