@@ -3,16 +3,19 @@
 import dataclasses
 import shutil
 from pathlib import Path
+from unittest.mock import patch
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from reference_search import random_variables
 
 from transformer import BeamConfig, Config, DataConfig, OptimizerConfig, Run, Transformer, TransformerConfig
 from transformer.config import TrainingConfig
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.runtime.console import ProgressReporter
 from transformer.tasks.translation import Translation
+from transformer.training.loop import train as train_module
 from transformer.training.step import TrainState
 
 WORDS = ["red", "green", "blue", "cat", "dog", "bird", "runs", "sings", "sleeps"]
@@ -45,6 +48,26 @@ def untrained(run_dir: Path) -> Path:
         run.checkpoints.save(TrainState(jnp.asarray(step), params, {}, {}, None), {"bleu": score})
     run.checkpoints.finish_saving()
     return run.path
+
+
+def drawn_run(config: Config, run_dir: Path) -> Run:
+    """The run of a training whose parameters are drawn instead of learned: nothing is compiled. It has no
+    evaluations and no report."""
+
+    class Drawn:
+        def __init__(self, config, system, objective, run, *others):
+            self.run, model = run, system.model(config.model)
+            shapes = jax.eval_shape(model.init, jax.random.key(0), *run.task.example(config))
+            self.variables = random_variables(model, 0, {"params": shapes["params"]})
+
+        def train(self):
+            self.run.checkpoints.store_model(1, self.variables)
+
+        def report(self):
+            pass
+
+    with patch.object(train_module, "Loop", Drawn):
+        return Run(train_module.train(config, run_dir, watch=quiet()))
 
 
 def small_config(folder: Path) -> Config:

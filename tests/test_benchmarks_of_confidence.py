@@ -37,6 +37,7 @@ def test_probabilities_under_dropout(finished: Path) -> None:
     np.testing.assert_allclose(plain[0], study.features_of(outputs)[:, 0], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_whole_study(finished, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.setattr(study, "RESAMPLED", 20)
     data = text_data(Run(finished).config)

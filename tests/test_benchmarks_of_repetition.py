@@ -75,6 +75,7 @@ def test_perplexity_is_of_the_texts_after_their_beginnings(generator):
     assert study.perplexity(generator, beginnings, texts) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_passages_are_of_the_held_out_text(generator):
     (text,) = generator.task.open_corpus(generator.config).splits["validation"]
     found = study.passages(generator, 5, 30, LENGTH)
@@ -91,6 +92,7 @@ def test_passages_are_of_the_held_out_text(generator):
         study.passages(generator, 10**6, 30, LENGTH)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "methods", [["greedy", "top-p 0.9"], pytest.param([*study.METHODS], marks=pytest.mark.slow)]
 )

@@ -253,6 +253,7 @@ def as_lists(outputs):
     return [[each.to_dict() for each in several] for several in outputs]
 
 
+@pytest.mark.slow
 @pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", ["transformer", "copying"])
 def test_a_translator_with_names(system):

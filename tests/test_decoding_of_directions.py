@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from small_run import changed, quiet
+from small_run import changed, drawn_run, quiet
 from two_directions import config_of, reversed_words, sentences, write
 
 from transformer import Translator
@@ -26,26 +26,26 @@ from transformer.runtime.errors import UserError
 from transformer.training.loop.train import train
 
 
-def trained(place, steps):
-    """A run of both directions."""
+def large_config(place):
     config = config_of(place, train=1000)
-    config = changed(config, steps=steps, evaluate_every=steps // 2, label_smoothing=0.0)
+    config = changed(config, steps=600, evaluate_every=300, label_smoothing=0.0)
     model = dataclasses.replace(config.model, d_model=32, d_ff=64, num_layers=2, dropout=0.0)
     optimizer = dataclasses.replace(config.optimizer, peak=5e-3, warmup_steps=50)
-    config = dataclasses.replace(config, model=model, optimizer=optimizer)
-    return train(config, place / "run", watch=quiet())
+    return dataclasses.replace(config, model=model, optimizer=optimizer)
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory):
-    """A run that was hardly trained."""
-    return trained(tmp_path_factory.mktemp("begun"), steps=4)
+def drawn(tmp_path_factory):
+    """A run of random parameters."""
+    place = tmp_path_factory.mktemp("drawn")
+    return drawn_run(config_of(place), place / "run").path
 
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory):
     """A run that was trained until it copies and reverses."""
-    return trained(tmp_path_factory.mktemp("learned"), steps=600)
+    place = tmp_path_factory.mktemp("learned")
+    return train(large_config(place), place / "run", watch=quiet())
 
 
 @pytest.mark.slow
@@ -64,8 +64,8 @@ def test_one_model_learns_two_directions(learned):
         translator.translate(line)
 
 
-def test_a_batch_of_all_directions_decodes_as_each_alone(begun):
-    translator = Translator.load(begun)
+def test_a_batch_of_all_directions_decodes_as_each_alone(drawn):
+    translator = Translator.load(drawn)
     lines = sentences(5, 6)
     languages = ["same", "back", "same", "back", "back", "same"]
     alone = [
@@ -82,8 +82,8 @@ def test_a_batch_of_all_directions_decodes_as_each_alone(begun):
 
 
 @pytest.mark.slow
-def test_languages_share_their_programs(begun, caplog):
-    translator = Translator.load(begun)
+def test_languages_share_their_programs(drawn, caplog):
+    translator = Translator.load(drawn)
     translator.warm_up()
     with jax.log_compiles(), caplog.at_level(logging.WARNING):
         translator.translate(["red dog"], target_language="same")
@@ -134,18 +134,18 @@ def test_lines_name_their_languages(learned, tmp_path, capfd):
         ("a", ["--jsonl", "--tsv"], "leave one of them out"),
     ],
 )
-def test_bad_lines_are_named(begun, tmp_path, capfd, line, options, message):
+def test_bad_lines_are_named(drawn, tmp_path, capfd, line, options, message):
     path = tmp_path / "lines"
     path.write_text(f"{line}\n")
-    status, _, errors = decoded(capfd, begun, "--input", path, *options)
+    status, _, errors = decoded(capfd, drawn, "--input", path, *options)
     assert status == 2
     assert message in " ".join(errors.split())
     assert "Traceback" not in errors
 
 
-def test_limits_are_learned_of_a_direction(begun, tmp_path, monkeypatch, capfd):
+def test_limits_are_learned_of_a_direction(drawn, tmp_path, monkeypatch, capfd):
     """By default of the validation text in these languages."""
-    run = shutil.copytree(begun, tmp_path / "run")
+    run = shutil.copytree(drawn, tmp_path / "run")
     monkeypatch.setattr("sys.argv", ["calibrate", str(run), "--target-language", "back"])
     assert calibrate_main() == 0
     printed = capfd.readouterr().out
@@ -193,14 +193,14 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capfd):
     assert len(commands) == 6
 
 
-def test_commands_for_one_direction_refuse_several(begun, tmp_path, capfd, monkeypatch):
+def test_commands_for_one_direction_refuse_several(drawn, tmp_path, capfd, monkeypatch):
     (tmp_path / "text").write_text("red dog\n")
     text = str(tmp_path / "text")
     for main, options, message in (
         (shortlist_main, ["--source", text, "--target", text], "a shortlist is for one direction"),
         (distill_main, [str(tmp_path / "out")], "a distillation is of one"),
     ):
-        monkeypatch.setattr("sys.argv", ["transformer", str(begun), *options])
+        monkeypatch.setattr("sys.argv", ["transformer", str(drawn), *options])
         assert main() == 2
         errors = capfd.readouterr().err
         assert message in " ".join(errors.split())

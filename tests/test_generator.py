@@ -287,6 +287,7 @@ def test_fine_tuning_takes_the_network_of_the_run(generator, capsys, monkeypatch
     assert "language-model, 2 layers, d_model 16" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_only_a_model_with_memory_writes_more_than_its_segment(generator, forgetful):
     if generator.config.model.memory:
         assert generator.generate("1", extra_length=60) is not None

@@ -262,6 +262,7 @@ def test_before_training_old_words_have_the_logits_that_they_had(folder, config,
     np.testing.assert_array_equal(logits[1][..., :size], logits[0])
 
 
+@pytest.mark.slow
 def test_it_learns_the_words(folder, config, base, text, tmp_path):
     train(growing(config, base, folder, text, steps=60, evaluate_every=60), tmp_path / "run", watch=quiet())
     run = Run(tmp_path / "run")

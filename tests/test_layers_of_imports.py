@@ -143,6 +143,7 @@ print([i for i, (old, new) in enumerate(zip(before, settings(), strict=True)) if
 """
 
 
+@pytest.mark.slow
 def test_importing_changes_no_setting() -> None:
     done = subprocess.run([sys.executable, "-c", SETTINGS], capture_output=True, text=True, timeout=240)
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from small_run import WORDS
-from text_tables import rows, run_of, write
+from text_tables import drawn_run_of, rows, write
 
 from transformer import DataConfig, Translator
 from transformer.cli.decode import decode_main
@@ -21,7 +21,7 @@ from transformer.translator.choices import best_temperature
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("tables")
     write(folder)
-    return run_of(folder, task="answers")
+    return drawn_run_of(folder, task="answers")
 
 
 def decoded(arguments, monkeypatch, capsys):
@@ -52,7 +52,9 @@ def test_named_inputs_are_read(run, tmp_path, monkeypatch, capsys):
 def lengths_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("lengths")
     write(folder)
-    return run_of(folder, task="summaries", inputs=("target-length", "article"), target=("answer",), group="")
+    return drawn_run_of(
+        folder, task="summaries", inputs=("target-length", "article"), target=("answer",), group=""
+    )
 
 
 def test_the_length_of_a_target_is_read(tmp_path):
@@ -114,7 +116,7 @@ def conversations(folder):
     for split in ("train", "validation", "test"):
         turns = [{"turns": [*WORDS[:3], word], "reply": word} for word in WORDS]
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in turns))
-    return run_of(folder, inputs=("turns",), target=("reply",), group="")
+    return drawn_run_of(folder, inputs=("turns",), target=("reply",), group="")
 
 
 @pytest.mark.slow
@@ -220,7 +222,7 @@ def test_several_files_of_references(run, tmp_path, monkeypatch, capsys):
 def classifier(tmp_path_factory):
     folder = tmp_path_factory.mktemp("labels")
     write(folder)
-    return run_of(folder, task="labels")
+    return drawn_run_of(folder, task="labels")
 
 
 @pytest.mark.slow

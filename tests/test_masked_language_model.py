@@ -134,6 +134,7 @@ def trained(tmp_path_factory):
     return train(config, folder / "run", watch=quiet())
 
 
+@pytest.mark.slow
 def test_it_learns_what_is_hidden(trained):
     results = json.loads((trained / "results.json").read_text())
     assert results["accuracy"]["value"] > 50

@@ -87,6 +87,7 @@ def test_a_hundred_different_requests_compile_nothing(method, most, compilations
     assert compilations.programs == []
 
 
+@pytest.mark.slow
 @pytest.mark.by_default("terms-beam")
 @pytest.mark.parametrize("method", ["beam", "greedy", "sample"])
 @pytest.mark.parametrize("steered", ["nothing", "prefix", "terms", "both"])

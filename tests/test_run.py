@@ -288,6 +288,7 @@ def test_average_is_the_mean(finished):
         assert (np.asarray(a) == np.asarray(b)).all()
 
 
+@pytest.mark.slow
 def test_moving_average_is_what_is_evaluated_and_resumes(config, tmp_path):
     ema = changed(config, ema=0.9)
     whole = train(ema, tmp_path / "whole", watch=quiet())
@@ -296,6 +297,7 @@ def test_moving_average_is_what_is_evaluated_and_resumes(config, tmp_path):
     assert same(parts, whole)
 
 
+@pytest.mark.slow
 def test_packed_rows_and_accumulation_train_too(config, finished, tmp_path):
     data = dataclasses.replace(config.data, batching="packed", max_length=16, buckets=(16,))
     packed = dataclasses.replace(changed(config, accumulate=4, steps=4), data=data)

@@ -63,6 +63,7 @@ def test_words_that_are_probably_wrong_are_marked(driver):  # noqa: F811
             assert (wavy == "wavy") == bool(mark)
 
 
+@pytest.mark.slow
 def test_the_explorer_marks_the_same_words(driver, tmp_path):  # noqa: F811
     translator = translations().decoder
     translator.confidence = Confidence((0.0,) * 6, (1.0,) * 6, (0.0,) * 6, -1.0)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import mkdocs_hooks
 from transformer.config import (
     Config,
     GreedyConfig,
@@ -105,17 +106,27 @@ def test_every_field_is_described(site, config):
         assert f'id="{owner.__module__}.{owner.__name__}.{item.name}"' in page, item.name
 
 
-def test_every_preset_and_option_is_on_a_page(site):
+def test_every_preset_and_option_is_in_what_pages_are_made_of():
+    presets, variants = mkdocs_hooks._presets(), mkdocs_hooks._variants()
+    assert all(f"| `{name}` |" in presets for name in PRESETS)
+    assert all(f"| `{name}` |" in variants for name in VARIANTS)
+    options = mkdocs_hooks._help("train", "--help-all")
+    for section in ("model", "data", "optimizer", "training", "decoding", "mesh"):
+        for item in dataclasses.fields(type(getattr(Config(), section))):
+            if not dataclasses.is_dataclass(item.default_factory):
+                assert f"--{section}.{item.name.replace('_', '-')}" in options, item.name
+
+
+@pytest.mark.slow
+def test_pages_have_it(site):
     presets, commands = (shown(site / f"{name}/index.html") for name in ("reference/presets", "commands"))
     for name in (*PRESETS, *VARIANTS):
         assert name in presets
         assert name in commands
-    for section in ("model", "data", "optimizer", "training", "decoding", "mesh"):
-        for item in dataclasses.fields(type(getattr(Config(), section))):
-            if not dataclasses.is_dataclass(item.default_factory):
-                assert f"--{section}.{item.name.replace('_', '-')}" in commands, item.name
+    assert "--model.d-model" in commands
 
 
+@pytest.mark.slow
 def test_special_tokens_are_read_as_they_are_written(site):
     for page in site.rglob("index.html"):
         assert not re.search(r"<(/?(s|eos|bos|pad|unk|glue))>", page.read_text()), page

@@ -150,6 +150,7 @@ def test_a_search_finds_what_lists_find(wanted: dict[Tokens, int]) -> None:
             assert all(occurs(tokens[:-1], phrase, times) == times for phrase, times in wanted.items())
 
 
+@pytest.mark.slow
 def test_a_wide_beam_finds_the_best_of_all_sentences() -> None:
     variables, wanted = random_variables(MODEL, 3), {(5, 6): 1, (4,): 1}
     found = searched(wanted, variables, BeamConfig(beam_size=64, max_length=5))

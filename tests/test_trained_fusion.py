@@ -97,6 +97,7 @@ def as_lists(outputs):
     return [[each.to_dict() for each in several] for several in outputs]
 
 
+@pytest.mark.slow
 def test_a_translator_with_a_trained_language_model(tmp_path):
     translator = small_translator()
     model, variables = language_run(tmp_path / "lm", translator.task.tokenizers[1], 8)

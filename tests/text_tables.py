@@ -1,10 +1,10 @@
-"""Tables of questions about lists of words, and runs that were trained on them for a few updates."""
+"""Tables of questions about lists of words, and runs for them: trained for a few updates, or hardly begun."""
 
 import dataclasses
 import json
 
 import numpy as np
-from small_run import WORDS, quiet, small_config
+from small_run import WORDS, drawn_run, quiet, small_config
 
 from transformer import Run
 from transformer.training.loop.train import train
@@ -35,7 +35,14 @@ def data_of(folder, **options):
     return dataclasses.replace(small_config(folder).data, **files, **(NAMED | options))
 
 
+def config_of(folder, **options):
+    return dataclasses.replace(small_config(folder), data=data_of(folder, **options))
+
+
 def run_of(folder, **options):
-    config = small_config(folder)
-    config = dataclasses.replace(config, data=data_of(folder, **options))
-    return Run(train(config, folder / "run", watch=quiet()))
+    return Run(train(config_of(folder, **options), folder / "run", watch=quiet()))
+
+
+def drawn_run_of(folder, **options):
+    """Of random parameters."""
+    return drawn_run(config_of(folder, **options), folder / "run")

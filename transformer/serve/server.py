@@ -18,6 +18,10 @@ from transformer.serve.limits import Limits
 from transformer.serve.listening import LONGEST_MESSAGE
 from transformer.serve.service import Service
 
+IDLE = 75
+"""Seconds for which a connection without requests stays open: longer than clients and proxies usually keep it
+themselves, so that none sends a request while it is closed here."""
+
 
 class Server(uvicorn.Server):
     """A server that ends without an error if it is asked to end. It begins no request then, and answers those
@@ -85,6 +89,7 @@ def config_of(app: FastAPI, limits: Limits) -> uvicorn.Config:
         log_level="warning",
         access_log=False,
         lifespan="on",
+        timeout_keep_alive=IDLE,
         timeout_graceful_shutdown=int(limits.seconds) + 1,
         h11_max_incomplete_event_size=64 * 1024,
         ws_max_size=LONGEST_MESSAGE,
