@@ -1,6 +1,7 @@
 """The benchmarks of speech, at small sizes."""
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,14 +10,17 @@ import pytest
 from benchmarks.quality import digits as recorded
 from benchmarks.quality import long_recordings, synthesis, whisper, word_times
 from benchmarks.quality.wrong_words import kinds
-from benchmarks.studies import ctc
-from transformer import UserError
+from benchmarks.studies import ctc, own_recordings
+from transformer import Run, UserError
 from transformer.data.sources.recordings import digits
 from transformer.data.sources.spoken import DIGITS, RATE, Speaker, spoken
+from transformer.interop.pretrained import import_model
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")
 pytest.importorskip("matplotlib", reason="pip install '.[bench]'")
+
+WHISPER = Path(__file__).parent / "data" / "whisper"
 
 
 def record(folder, speakers):
@@ -66,6 +70,22 @@ def test_attention_and_ctc_are_compared(tmp_path, capsys, monkeypatch):
             assert all(f"| {training} | {search} | " in out for search in searches)
     results = json.loads((tmp_path / "work/ctc.json").read_text())["results"]
     assert results["digits"].keys() == ctc.WEIGHTS.keys()
+
+
+@pytest.mark.slow
+def test_whisper_learns_from_own_recordings(tmp_path, capsys, monkeypatch):
+    import_model(WHISPER, tmp_path / "whisper", "en")
+    record(tmp_path / "recordings", {"anna": 1, "theo": 2})
+    monkeypatch.setattr(own_recordings, "COUNTS", dict.fromkeys(own_recordings.COUNTS, 2))
+    monkeypatch.setattr(own_recordings, "LENGTHS", (1, 2))
+    arguments = ["--whisper", str(tmp_path / "whisper"), "--recordings", str(tmp_path / "recordings")]
+    for _ in range(2):  # the second only reads
+        own_recordings.main([str(tmp_path / "work"), *arguments, "--updates", "1"])
+        out = capsys.readouterr().out
+        for name in ("imported", "adapted"):
+            assert out.count(f"| {name} | heard in training (") == out.count(f"| {name} | not heard (") == 1
+    adapter = Run(tmp_path / "work/adapter").config
+    assert (adapter.adapter.rank, adapter.training.steps) == (8, 1)
 
 
 def test_recordings_of_the_study_of_ctc(tmp_path):
