@@ -32,7 +32,6 @@ from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.transcripts import SpokenPart, Transcript, spoken_parts
 from transformer.systems.speech.window_search import WindowSearch
 from transformer.systems.speech.windows import Sound
-from transformer.tasks.metrics.scores import CHARACTERS
 from transformer.tasks.timing import Word, timed
 from transformer.translator.decoder import Decoder
 from transformer.translator.lengths import bucket_of
@@ -187,8 +186,7 @@ class Transcriber(Decoder[SpeechToText]):
             ((best, *_),) = self.search([wave], n_best=1, language=language, task=task, **options)
             return best.text
 
-        is_unspaced = self.task.criterion == CHARACTERS
-        return live_texts(transcribe, map(waveform_of, sound), longest, step, pause, is_unspaced)
+        return live_texts(transcribe, map(waveform_of, sound), longest, step, pause)
 
     def hears(self, settings: DecodingConfig | None = None) -> float:
         """How many seconds the model hears at once, with some options of the search, or those of the run."""

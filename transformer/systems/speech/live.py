@@ -14,6 +14,7 @@ from jaxtyping import Float
 
 from transformer.data.features.audio import RATE
 from transformer.data.features.pauses import GAP, Part, parts_of
+from transformer.tasks.metrics.segmentation import is_unspaced
 
 SHORTEST_STEP = 0.1
 """Seconds between two transcripts."""
@@ -38,9 +39,9 @@ def live_texts(
     longest: float,
     step: float = 1.0,
     pause: float = 0.5,
-    is_unspaced: bool = False,
 ) -> Iterator[LiveText]:
-    """Yields what was heard, after each step and at the end.
+    """Yields what was heard, after each step and at the end. Words are compared; in a language without spaces
+    between them, which the first text with letters tells, characters.
 
     Args:
       transcribe: the text of a waveform of at most `longest` seconds.
@@ -48,13 +49,15 @@ def live_texts(
       longest: seconds that are transcribed at once; speech without a pause is cut.
       step: seconds of sound between two transcripts.
       pause: seconds of silence that end a part.
-      is_unspaced: whether there are no spaces between words, so that characters are compared.
     """
-    separator = "" if is_unspaced else " "
+    has_spaces: bool | None = None
 
     def words_of(part: Part) -> list[str]:
+        nonlocal has_spaces
         text = transcribe(part.wave)
-        return list(text) if is_unspaced else text.split()
+        if has_spaces is None and any(map(str.isalpha, text)):
+            has_spaces = not is_unspaced([text])
+        return list(text) if has_spaces is False else [f" {word}" for word in text.split()]
 
     heard, begin = np.zeros(0, np.float32), 0.0  # samples, and when the first of them came
     done, before, num_final, has_text = 0.0, list[str](), 0, False
@@ -79,10 +82,9 @@ def live_texts(
                 agreed = max(num_final, len(list(same)))
                 new += words[num_final:agreed]
                 before, num_final, tentative = words, agreed, words[agreed:]
-        text = separator.join(new)
-        yield LiveText(
-            separator * (has_text and bool(text)) + text, separator.join(tentative), begin + length
-        )
+        text = "".join(new)
+        final = text if has_text else text.removeprefix(" ")
+        yield LiveText(final, "".join(tentative).removeprefix(" "), begin + length)
         has_text = has_text or bool(text)
         dropped = max(0, round((max(done, begin + length - longest) - BEFORE - begin) * RATE))
         begin, heard = begin + dropped / RATE, heard[dropped:]
