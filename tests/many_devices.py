@@ -1,12 +1,13 @@
 """Trains a toy model on all devices, and writes the results.
 
-It runs in a separate process, `python many_devices.py '{"cuts": [1, 1], "output": "found.json"}'` (fsdp,
-tensor); for several processes, with `"process": 0, "processes": 2, "port": 1234` as well.
+It runs in a separate process, `python many_devices.py '{"cuts": [1, 1], "output": "found.json"}'` (the
+arguments of `MeshConfig`); for several processes, with `"process": 0, "processes": 2, "port": 1234` as well.
 """
 
 import hashlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,19 @@ def random_numbers(layout: Layout) -> tuple[float, float]:
     return float(metrics["draw"]), float(metrics["square"])
 
 
+def memory(layout: Layout) -> list[float]:
+    """The memory of rows that add their first ids, after two updates."""
+
+    def step(state: Any, batch: Any, *, axis_name: str | None = None) -> tuple[Any, Any]:
+        return replace(state, carry=state.carry + batch["source"][:, :1]), {}
+
+    state = layout.place(replace(state_of(jnp.zeros(()), optax.sgd(1.0)), carry=jnp.zeros((ROWS, 1), int)))
+    compiled = layout.compile_step(step, donate_state=True)
+    for batch in layout.batches(2 * [a_batch(rows=ROWS)]):
+        state, _ = compiled(state, batch)
+    return np.asarray(state.carry).ravel().tolist()
+
+
 def statistics(layout: Layout, normalization: str) -> list[list[float]]:
     """Parameters and running statistics after three updates with this normalisation."""
     model, optimizer = Transformer(network(0.0, normalization)), optax.sgd(0.05)
@@ -120,6 +134,15 @@ def main(given: dict[str, Any]) -> None:
     if not isinstance(layout, Shards) and jax.process_count() == 1:
         found["draws"] = random_numbers(layout)
         found["rounded"] = train(layout, 0.0, reduce_dtype="bfloat16")[0]["losses"]
+        if jax.device_count() > 1:
+            by_map = layout_of(MeshConfig(replicas="shard_map"))
+            mapped = [train(by_map, rate)[0] for rate in (0.0, 0.3)]
+            found["mapped"] = [part for each in mapped for part in (each["losses"], each["bits"])]
+            found["memory"] = [
+                memory(layout),
+                memory(by_map),
+                (2 * a_batch(rows=ROWS)["source"][:, 0]).tolist(),
+            ]
     Path(given["output"]).write_text(json.dumps(found), encoding="utf-8")
 
 
