@@ -92,12 +92,11 @@ def test_the_changelog_has_the_form_of_keep_a_changelog() -> None:
     text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
     first, *released = re.findall(r"^## (.*)$", text, re.MULTILINE)
     assert first == "[Unreleased]"
-    versions = [
-        re.fullmatch(r"\[(\d+\.\d+\.\d+)\] - (unreleased|\d{4}-\d\d-\d\d)", line) for line in released
-    ]
-    assert all(versions), released
-    assert [match[1] for match in versions if match][0] == VERSION
-    assert all(match[2] != "unreleased" for match in versions[1:] if match)  # only what comes next
+    heading = re.compile(r"\[(\d+\.\d+\.\d+)\] - (unreleased|\d{4}-\d\d-\d\d)")
+    versions = [match.groups() for line in released if (match := heading.fullmatch(line))]
+    assert len(versions) == len(released)
+    assert versions[0][0] == VERSION
+    assert all(date != "unreleased" for _, date in versions[1:])
     assert set(re.findall(r"^### (.*)$", text, re.MULTILINE)) <= KINDS
     for page in re.findall(r"\]\((?!https:)([^)#]+)", text):
         assert (ROOT / page).is_file(), page
