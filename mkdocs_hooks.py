@@ -1,12 +1,27 @@
-"""What the site makes itself: the help of every command, tables of presets, and special tokens as text."""
+"""What the site makes itself: the help of every command, tables of presets, special tokens as text, and links
+to its sources, if the package has a public address."""
 
 import os
 import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 from typing import Any
 
 SPECIAL = re.compile(r"<(/?(?:s|eos|bos|pad|unk|glue))>")
+PYPROJECT = Path(__file__).parent / "pyproject.toml"
+
+
+def on_config(config: Any) -> Any:
+    """Takes the addresses from `[project.urls]` of pyproject.toml, the only place that has them."""
+    urls = tomllib.loads(PYPROJECT.read_text(encoding="utf-8"))["project"].get("urls", {})
+    if repository := urls.get("Repository"):
+        config.repo_url, config.edit_uri = repository, "edit/main/docs/"
+        config.repo_name = "/".join(repository.rstrip("/").split("/")[-2:])
+    if site := urls.get("Documentation"):
+        config.site_url = site
+    return config
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

@@ -1,13 +1,14 @@
 """Trains a toy model on all devices, and writes the results.
 
 It runs in a separate process, `python many_devices.py '{"part": "training", "cuts": [1, 1], "output":
-"found.json"}'` (the function of the result; fsdp, tensor); for several processes, with `"process": 0,
-"processes": 2, "port": 1234` as well.
+"found.json"}'` (the function of the result; the arguments of `MeshConfig`); for several processes, with
+`"process": 0, "processes": 2, "port": 1234` as well.
 """
 
 import hashlib
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,28 @@ def replicas(layout: Layout) -> dict[str, Any]:
     return {"draws": random_numbers(layout), "rounded": rounded, "losses": train(layout, 0.0)[0]["losses"]}
 
 
+def mapped(layout: Layout) -> dict[str, Any]:
+    """Replicas by `jax.pmap`, and by `jax.shard_map`: losses, parameters and the memory of rows."""
+    results = []
+    for each in (layout, layout_of(MeshConfig(replicas="shard_map"))):
+        (result,) = train(each, 0.3)
+        results.append([result["losses"], result["bits"], memory(each)])
+    return {"results": results, "memory": (2 * a_batch(rows=ROWS)["source"][:, 0]).tolist()}
+
+
+def memory(layout: Layout) -> list[float]:
+    """The memory of rows that add their first ids, after two updates."""
+
+    def step(state: Any, batch: Any, *, axis_name: str | None = None) -> tuple[Any, Any]:
+        return replace(state, carry=state.carry + batch["source"][:, :1]), {}
+
+    state = layout.place(replace(state_of(jnp.zeros(()), optax.sgd(1.0)), carry=jnp.zeros((ROWS, 1), int)))
+    compiled = layout.compile_step(step, donate_state=True)
+    for batch in layout.batches(2 * [a_batch(rows=ROWS)]):
+        state, _ = compiled(state, batch)
+    return np.asarray(state.carry).ravel().tolist()
+
+
 def statistics(layout: Layout) -> dict[str, Any]:
     """Of each normalisation that has them."""
     return {kind: statistics_of(layout, kind) for kind in ("batch", "power")}
@@ -137,7 +160,7 @@ def main(given: dict[str, Any]) -> None:
         jax.distributed.initialize(address, given["processes"], given["process"])
     sizes = MeshConfig(*given["cuts"])
     layout = layout_of(sizes, declarations(Transformer(network(0.0)), Translation.example(Config())))
-    part = {each.__name__: each for each in (training, dropout, replicas, statistics)}[given["part"]]
+    part = {each.__name__: each for each in (training, dropout, replicas, mapped, statistics)}[given["part"]]
     found = {"devices": jax.device_count(), **part(layout)}
     Path(given["output"]).write_text(json.dumps(found), encoding="utf-8")
 

@@ -6,6 +6,9 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from older_runs import STOPPED, computed, machine
 from small_run import quiet
@@ -54,3 +57,21 @@ def test_a_run_of_an_earlier_version_is_resumed(
         pytest.skip("its teacher is hardly trained: rounding decides durations")
     for part in ("training", "evaluation", "results"):
         assert close(found[part], expected[part], TOLERANCE), part
+
+
+@pytest.mark.by_default("transformer")
+@pytest.mark.parametrize("name", sorted(path.stem for path in STORED.glob("*.zip")))
+def test_the_next_api_of_orbax_reads_earlier_checkpoints(name: str, tmp_path: Path) -> None:
+    """`docs/design.md` says why it does not write them yet."""
+    with zipfile.ZipFile(STORED / f"{name}.zip") as archive:
+        archive.extractall(tmp_path)
+    checkpoint = tmp_path / name / "run" / "checkpoints" / str(STOPPED)
+    here = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    for item in ("model", "training"):
+        with ocp.StandardCheckpointer() as checkpointer:
+            stored = checkpointer.metadata(checkpoint / item).item_metadata.tree
+            like = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=here), stored)
+            expected = checkpointer.restore(checkpoint / item, like)
+        found = ocp.v1.load(checkpoint, like, checkpointable_name=item)
+        assert jax.tree.structure(found) == jax.tree.structure(expected)
+        jax.tree.map(np.testing.assert_array_equal, found, expected)

@@ -33,13 +33,15 @@ from transformer.model.sharding import AXES, Shards, check_rows, layout_of
 from transformer.runs.config_json import to_json
 from transformer.systems.registry import REGISTRY
 
-REPLICAS = (1, 1)
-Layout = tuple[int, int, tuple[int, int]]  # processes, devices of each, (fsdp, tensor)
+REPLICAS, MAPPED = (1, 1), (1, 1, "shard_map")
+Layout = tuple[int, int, tuple[Any, ...]]  # processes, devices of each, the arguments of `MeshConfig`
 LAYOUTS: dict[str, Layout] = {
     "8 replicas": (1, 8, REPLICAS),
     "mesh 2 x 2 x 2": (1, 8, (2, 2)),
     "mesh 1 x 8 x 1": (1, 8, (8, 1)),
+    "8 replicas by shard_map": (1, 8, MAPPED),
     "2 processes x 2 replicas": (2, 2, REPLICAS),
+    "2 processes x 2 replicas by shard_map": (2, 2, MAPPED),
     "2 processes, mesh 1 x 2 x 2": (2, 2, (2, 2)),
     "4 processes x 1 replica": (4, 1, REPLICAS),
 }
@@ -98,7 +100,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Foun
 @pytest.mark.by_default("mesh 2 x 2 x 2")
 @pytest.mark.parametrize("name", NAMES)
 def test_every_layout_trains_alike(found: Callable[[str, str], Found], name: str) -> None:
-    processes, devices, (fsdp, tensor) = LAYOUTS[name]
+    processes, devices, (fsdp, tensor, *_) = LAYOUTS[name]
     one, this = found("one device", "training"), found(name, "training")
     assert this["devices"] == processes * devices
     np.testing.assert_allclose(this["losses"], one["losses"], rtol=1e-6)
@@ -127,6 +129,13 @@ def test_with_dropout_a_layout_repeats_itself(found: Callable[[str, str], Found]
     assert this["dropout"]["bits"] == this["again"]["bits"]
     assert this["dropout"]["losses"] == this["again"]["losses"]
     assert this["dropout"]["losses"] != this["losses"]
+
+
+def test_pmap_is_shard_map(found: Callable[[str, str], Found]) -> None:
+    """The same bits, also with dropout, and rows keep their memory."""
+    this = found("8 replicas", "mapped")
+    assert this["results"][0] == this["results"][1]
+    assert this["results"][0][-1] == this["memory"]
 
 
 def test_every_replica_draws_its_own_random_numbers(found: Callable[[str, str], Found]) -> None:
@@ -257,3 +266,5 @@ def test_meshes_that_cannot_be() -> None:
         layout_of(MeshConfig(fsdp=3))
     with pytest.raises(UserError, match="--mesh.tensor must be from 1"):
         MeshConfig(tensor=0)
+    with pytest.raises(UserError, match="--mesh.replicas shard_map is for replicas: with --mesh.fsdp"):
+        MeshConfig(fsdp=2, replicas="shard_map")

@@ -68,7 +68,7 @@ class Config:
                 "--data.no-joint-vocabulary needs --model.share-embeddings target (or none): "
                 "two vocabularies cannot share one matrix"
             )
-        if self.training.reduce_dtype != "float32" and self.mesh.fsdp * self.mesh.tensor > 1:
+        if self.training.reduce_dtype != "float32" and not self.mesh.is_replicated:
             raise UserError(
                 f"--training.reduce-dtype {self.training.reduce_dtype} is for replicas: with --mesh.fsdp or "
                 "--mesh.tensor gradients are added as they are computed, in --model.dtype. Leave it out"

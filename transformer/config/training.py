@@ -172,7 +172,7 @@ class TrainingConfig:
 
 @dataclass(frozen=True)
 class MeshConfig:
-    """Sharding. With fsdp = tensor = 1, every device holds the whole model (`jax.pmap`)."""
+    """Sharding. With fsdp = tensor = 1, every device holds the whole model: it is a replica."""
 
     fsdp: Annotated[int, Range(1, 2**16)] = 1
     """Number of shards of parameters and optimizer state. Parameters are gathered when needed; each shard
@@ -180,9 +180,22 @@ class MeshConfig:
     tensor: Annotated[int, Range(1, 2**16)] = 1
     """Number of shards of heads, feed-forward layers and vocabulary, which process the same rows. The
     remaining devices split the batch."""
+    replicas: Literal["pmap", "shard_map"] = "pmap"
+    """How the step runs on replicas: by `jax.pmap`, or by `jax.jit` of `jax.shard_map`, with the same
+    results."""
 
     def __post_init__(self) -> None:
         check_ranges("mesh", self)
+        if not self.is_replicated and self.replicas != "pmap":
+            raise UserError(
+                f"--mesh.replicas {self.replicas} is for replicas: with --mesh.fsdp or --mesh.tensor the "
+                "step runs under jax.jit. Leave it out, or give --mesh.replicas pmap if the run has it"
+            )
+
+    @property
+    def is_replicated(self) -> bool:
+        """Whether every device holds the whole model."""
+        return self.fsdp * self.tensor == 1
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Training on several devices: with a replica on each by `jax.pmap`, or with the model sharded over a mesh.
+"""Training on several devices: with a replica on each, or with the model sharded over a mesh.
 
 In both cases the leaves of the state are global arrays without a leading device axis, so training,
 checkpoints and decoding use the same state without gathering, slicing or stacking.
@@ -117,15 +117,19 @@ class Replicas(Layout):
         check_rows(carry, self.shards)
         return _joined(jax.device_put(rest, self._whole), jax.device_put(carry, self._rows))
 
-    def compile_step(self, step: Step, donate_state: bool = False) -> Step:
+    def _split_step(self, step: Step) -> Callable[[Tree, Tree, Tree], tuple[Tree, Tree, Tree]]:
+        """The step of a replica, on a state in two parts."""
         axis = None if self.shards == 1 else AXIS  # an all-reduce over one device would copy all gradients
 
         def split_step(rest: Tree, carry: Tree, batch: Tree) -> tuple[Tree, Tree, Tree]:
             state, metrics = step(_joined(rest, carry), batch, axis_name=axis)
             return *_split(state), metrics
 
+        return split_step
+
+    def compile_step(self, step: Step, donate_state: bool = False) -> Step:
         replicated = jax.pmap(
-            split_step,
+            self._split_step(step),
             axis_name=AXIS,
             in_axes=(None, 0, 0),
             out_axes=(None, 0, None),
@@ -168,6 +172,46 @@ class _ReplicatedStep:
     def _arguments(self, state: Tree) -> tuple[Tree, Tree]:
         rest, carry = _split(state)
         return rest, jax.tree.map(self._split_rows, carry)
+
+
+class MappedReplicas(Replicas):
+    """Replicas by `jax.jit` of `jax.shard_map`, which is what `jax.pmap` calls."""
+
+    def compile_step(self, step: Step, donate_state: bool = False) -> Step:
+        whole, rows = self._whole.spec, self._rows.spec
+        mapped = jax.shard_map(
+            self._split_step(step),
+            mesh=self._rows.mesh,
+            in_specs=(whole, rows, rows),
+            out_specs=(whole, rows, whole),
+            check_vma=False,
+        )
+        return _MappedStep(jax.jit(mapped, donate_argnums=_donated(donate_state)))
+
+    def abstract_inputs(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
+        rest, carry = _split(state)
+        whole, rows = (functools.partial(_abstract, sharding=s) for s in (self._whole, self._rows))
+        padded = {name: rows(x, multiple=self.shards * multiple) for name, x in batch.items()}
+        return _joined(jax.tree.map(whole, rest), jax.tree.map(rows, carry)), padded
+
+    def shard_batch(self, rows: np.ndarray, fill: int | float, multiple: int) -> jax.Array:
+        padded = _padded(rows, fill, _number_here(self._devices) * multiple)
+        return jax.make_array_from_process_local_data(self._rows, padded)
+
+
+class _MappedStep:
+    """A step of `MappedReplicas`, called as `step(state, batch)`."""
+
+    def __init__(self, step: Any) -> None:
+        self._step = step
+
+    def __call__(self, state: Tree, batch: Tree) -> tuple[Tree, Tree]:
+        rest, carry, metrics = self._step(*_split(state), batch)
+        return _joined(rest, carry), metrics
+
+    def lower(self, state: Tree, batch: Tree) -> Any:
+        """As `jax.stages.Wrapped.lower`."""
+        return self._step.lower(*_split(state), batch)
 
 
 class Shards(Layout):
@@ -256,14 +300,8 @@ class Shards(Layout):
         )
 
     def abstract_inputs(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
-        def placed(x: Any, sharding: NamedSharding) -> jax.ShapeDtypeStruct:
-            return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-        def padded(x: Any) -> jax.ShapeDtypeStruct:
-            rows = _rounded_up(x.shape[0], self.shards * multiple)
-            return jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype, sharding=self._rows)
-
-        return jax.tree.map(placed, state, self.shardings(state)), {n: padded(x) for n, x in batch.items()}
+        padded = {name: _abstract(x, self._rows, self.shards * multiple) for name, x in batch.items()}
+        return jax.tree.map(_abstract, state, self.shardings(state)), padded
 
     def shard_batch(self, rows: np.ndarray, fill: int | float, multiple: int) -> jax.Array:
         shards = _number_here(self._devices) // self.mesh.shape[TENSOR]
@@ -284,18 +322,19 @@ _gathered.defvjp(
 def layout_of(
     config: MeshConfig, declared: Declarations = MappingProxyType({}), devices: Devices = None
 ) -> Layout:
-    """`Shards` if fsdp or tensor is more than 1, else `Replicas`.
+    """`Shards` if fsdp or tensor is more than 1, else `Replicas`, or `MappedReplicas` if they are asked for.
 
     Args:
-      config: sizes of the mesh.
+      config: of the mesh.
       declared: the declaration of each parameter, by which `Shards` places a state.
       devices: the devices of all processes. None: all there are.
 
     Raises:
       UserError: as `Shards`.
     """
-    sharded = config.fsdp * config.tensor > 1
-    return Shards(config, declared, devices) if sharded else Replicas(devices)
+    if not config.is_replicated:
+        return Shards(config, declared, devices)
+    return MappedReplicas(devices) if config.replicas == "shard_map" else Replicas(devices)
 
 
 def _number_here(devices: Sequence[jax.Device]) -> int:
@@ -328,6 +367,12 @@ def _joined(rest: Tree, carry: Tree) -> Tree:
 def _to_host(state: Tree) -> Tree:
     """The state as `jax.device_put` accepts it for all devices: with several processes, in host memory."""
     return state if jax.process_count() == 1 else jax.device_get(state)
+
+
+def _abstract(x: Any, sharding: NamedSharding, multiple: int = 1) -> jax.ShapeDtypeStruct:
+    """Shape and sharding of an array whose rows are padded up to a multiple."""
+    shape = (_rounded_up(x.shape[0], multiple), *x.shape[1:]) if multiple > 1 else x.shape
+    return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
 
 
 def _padded(rows: np.ndarray, fill: int | float, multiple: int) -> np.ndarray:

@@ -69,7 +69,7 @@ class Manager(ocp.CheckpointManager):
             create=False,
             multiprocessing_options=ocp.options.MultiprocessingOptions(active_processes=savers),
         )
-        super().__init__(self._folder, options=options, item_names=("model", "training"))
+        super().__init__(self._folder, options=options)
 
     def metrics(self, step: int) -> Json:
         return scores_of(self._folder / str(step))

@@ -19,6 +19,7 @@ CHANGEABLE = (
     "data.cache_dir",
     "mesh.fsdp",
     "mesh.tensor",
+    "mesh.replicas",
 )
 """Options that may change on resume, since they affect no earlier result."""
 

@@ -105,7 +105,7 @@ def _step(config: Config, machine: Machine, limits: Limits, show: Show) -> tuple
     with show(f"step, {described(config.mesh)}"):
         step = compiled("step", config, machine, limits)
     devices = step["devices"]
-    if step["fits"] or config.mesh != MeshConfig() or devices == 1:
+    if step["fits"] or not config.mesh.is_replicated or devices == 1:
         return config.mesh, step
     sharded = replace(config, mesh=MeshConfig(fsdp=min(devices, NODE)))
     with show(f"step, {described(sharded.mesh)}, since replicas do not fit"):
@@ -149,7 +149,7 @@ def _variants(config: Config, step: Json, machine: Machine, limits: Limits, show
     tried = {}
     if config.model.dtype == "float32" != config.model.DTYPES[-1]:
         tried["--model.dtype bfloat16"] = replace(config, model=replace(config.model, dtype="bfloat16"))
-    if config.mesh == MeshConfig() and step["devices"] > 1:
+    if config.mesh.is_replicated and step["devices"] > 1:
         mesh = MeshConfig(fsdp=min(step["devices"], NODE))
         tried[f"--mesh.fsdp {mesh.fsdp}"] = replace(config, mesh=mesh)
     variants = {}
@@ -174,7 +174,7 @@ def _faster(config: Config, step: Json, variants: Variants) -> list[Json]:
 
 def described(mesh: MeshConfig) -> str:
     """A layout in words."""
-    if mesh == MeshConfig():
+    if mesh.is_replicated:
         return "replicas"
     sizes = {"fsdp": mesh.fsdp, "tensor": mesh.tensor}
     return ", ".join(f"{name} {size}" for name, size in sizes.items() if size > 1)
