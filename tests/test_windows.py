@@ -261,6 +261,8 @@ def test_what_windows_cannot_do_is_refused(transcriber, talk):
         transcriber.parts(talk, method="mbr")
     with pytest.raises(UserError, match="detector silero: it finds pauses; cut at pauses"):
         transcriber.parts(talk, detector="silero")
+    with pytest.raises(UserError, match="pause 0.2: windows do not end at pauses; cut at pauses"):
+        transcriber.transcribe(talk, pause=0.2)
     with pytest.raises(UserError, match="windows: long recordings are cut at pauses; leave these"):
         transcriber.transcribe(talk, cut="pauses", windows=WindowsConfig(samples=1))
 
@@ -305,6 +307,8 @@ def test_the_command_hears_in_windows(transcriber, talk, tmp_path, monkeypatch, 
             (*talking, "--detector", "silero"),
             "--detector silero: it finds pauses; cut at pauses",
         ),
+        ((*talking, "--pause", 0.2), "--pause 0.2: windows do not end at pauses; cut at pauses"),
+        ((*talking, "--pause", -1), "--pause -1.0: must be a number of seconds, at least 0"),
         ((*talking, "--cut", "pauses"), "--windows: long recordings are cut at pauses"),
     ):
         status, out, err = decoded(monkeypatch, capsys, *words)

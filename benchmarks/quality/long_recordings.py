@@ -1,12 +1,13 @@
 """How well a long recording is heard, beside its parts alone, how fast, and in how much memory.
 
-`python -m benchmarks.quality.long_recordings RUN` joins clips with known texts, with silence of 0.2 to 2
-seconds and faint noise between them, to recordings of some lengths (`--minutes`), and transcribes each in a
-process of its own, with the times of words. Without `--recordings` the clips are the built-in spoken digits,
-whose words have known times. With it they are those of a folder: a file named `list.tsv` in it has the name
-of a recording, a tab and its text on each line; without that file, what is before the first underscore of a
-name is the text, as in the Free Spoken Digit Dataset. There only words that are a whole clip have known
-times.
+`python -m benchmarks.quality.long_recordings RUN` joins clips with known texts, with pauses of 0.2 to 2
+seconds between them, to recordings of some lengths (`--minutes`), and transcribes each in a process of its
+own, with the times of words. All of a recording has the same noise, as loud as that of its noisiest clip.
+
+Without `--recordings` the clips are the built-in spoken digits, whose words have known times. With it they
+are those of a folder: a file named `list.tsv` in it has the name of a recording, a tab and its text on each
+line; without that file, what is before the first underscore of a name is the text, as in the Free Spoken
+Digit Dataset. There only words that are a whole clip have known times.
 
 For each length it prints the word error rate of the whole recording and of its clips alone, the share of
 words that begin and end within 0.1 s of where they do, among those that are right, the time for a second of
@@ -24,7 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from random import Random
@@ -49,7 +50,7 @@ from transformer.tasks.metrics.words import word_errors
 TEST = 2  # number of the test split of the built-in digits
 MOST = 5  # digits of a built-in clip
 PAUSE = (0.2, 2.0)  # seconds between clips
-NOISE = 3e-4  # of the silence between them
+BLOCK = RATE // 100  # samples of which the level of noise is taken
 EXACT = 0.1  # seconds
 TOGETHER = 32  # clips that are transcribed at once
 MANIFEST = "list.tsv"
@@ -105,21 +106,30 @@ def recorded(folder: Path) -> Iterator[Clip]:
 
 
 def joined(clips: Iterator[Clip], seconds: float, path: Path) -> tuple[list[Clip], list[Times | None]]:
-    """Writes a recording of at least so many seconds; returns its clips, and when each word begins and ends
-    in it, or None."""
+    """Writes a recording of at least so many seconds; returns its clips as they are heard in it, and when
+    each word begins and ends in it, or None."""
     random = np.random.default_rng(0)
-    used, times, length = list[Clip](), list[Times | None](), 0
-    with library("soundfile").SoundFile(path, "w", RATE, 1, "PCM_16") as file:
-        while length < seconds * RATE:
-            clip = next(clips)
-            pause = random.normal(0, NOISE, round(random.uniform(*PAUSE) * RATE)).astype(np.float32)
-            begin = (length + len(pause)) / RATE
-            known = [(begin + start, begin + end) for start, end in clip.times]
-            times += known or [None] * len(words_of(clip.text))
-            file.write(np.concatenate([pause, clip.wave]))
-            length += len(pause) + len(clip.wave)
-            used.append(clip)
-    return used, times
+    used, times, begins, length = list[Clip](), list[Times | None](), list[int](), 0
+    while length < seconds * RATE:
+        clip = next(clips)
+        begin = length + round(random.uniform(*PAUSE) * RATE)
+        known = [(begin / RATE + start, begin / RATE + end) for start, end in clip.times]
+        times += known or [None] * len(words_of(clip.text))
+        used.append(clip)
+        begins.append(begin)
+        length = begin + len(clip.wave)
+    wave = random.normal(0, max(quietest(clip.wave) for clip in used), length).astype(np.float32)
+    for begin, clip in zip(begins, used, strict=True):
+        wave[begin : begin + len(clip.wave)] += clip.wave
+    library("soundfile").write(path, wave, RATE, subtype="PCM_16")
+    heard = (wave[begin : begin + len(clip.wave)] for begin, clip in zip(begins, used, strict=True))
+    return [replace(clip, wave=part) for clip, part in zip(used, heard, strict=True)], times
+
+
+def quietest(wave: np.ndarray) -> float:
+    """The level of the quietest moment of a recording."""
+    blocks = wave[: len(wave) // BLOCK * BLOCK].reshape(-1, BLOCK)
+    return float(np.sqrt(np.square(blocks).mean(axis=1)).min(initial=1.0))
 
 
 def exact(
@@ -152,7 +162,12 @@ class Measured:
 def measured(given: argparse.Namespace) -> Measured:
     """Of the recording `given.measure`. The first seconds of it are transcribed before, to compile."""
     transcriber = Transcriber.load(given.run, int8=given.int8)
-    asked: dict[str, Any] = {"cut": given.cut, "detector": given.detector, "times": True}
+    asked: dict[str, Any] = {
+        "cut": given.cut,
+        "pause": given.pause,
+        "detector": given.detector,
+        "times": True,
+    }
     wave = read_audio_start(given.measure)
     list(transcriber.parts(wave, **asked))
     memory, cpu, began = _megabytes(), time.process_time(), time.monotonic()
@@ -207,6 +222,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--recordings", type=Path, help="folder of clips (the built-in digits)")
     parser.add_argument("--minutes", type=positive, nargs="+", default=[2, 20], help="lengths (2 20)")
     parser.add_argument("--cut", choices=get_args(Cut), help="as of decode.py")
+    parser.add_argument("--pause", type=float, help="as of decode.py")
     parser.add_argument("--detector", choices=get_args(Detector), help="as of decode.py")
     parser.add_argument("--int8", action="store_true", help="int8 weights")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
@@ -216,8 +232,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(json.dumps(asdict(measured(given))))
         return
     command = [sys.executable, "-m", __spec__.name, str(given.run), *["--int8"] * given.int8]
-    for name in "cut", "detector":
-        command += [f"--{name}", getattr(given, name)] if getattr(given, name) else []
+    for name in "cut", "pause", "detector":
+        command += [f"--{name}", str(getattr(given, name))] if getattr(given, name) else []
     print("| length | words wrong | in its clips alone | on time | time | time of all cores | memory |")
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:

@@ -150,6 +150,9 @@ class DecodeArguments:
     """Speech: how a long recording is divided. windows: as Whisper hears it, one window of 30 seconds after
     another; pauses: at pauses, and the parts are decoded side by side. Default: windows, if the model is
     Whisper."""
+    pause: float | None = None
+    """Speech: seconds of silence at which a part of a long recording ends that is cut at pauses. Shorter: for
+    models that were trained on short recordings. Default: 0.5."""
     detector: Detector | None = None
     """Speech: what tells speech from silence where a long recording is cut at pauses. energy: how loud it is;
     silero: a small network, Silero VAD. Default: energy."""

@@ -37,7 +37,7 @@ OF_TRANSLATIONS = (
     *("document", "flags"),
 )
 """Options that translations have a use for, and some other tasks."""
-OF_LONG = ("cut", "detector", "windows")
+OF_LONG = ("cut", "pause", "detector", "windows")
 """Options of long recordings."""
 OF_SPEECH = ("times", "language", "task", "timestamps", "text_normalisation", "stream_step", *OF_LONG)
 OF_SOME_TASKS = (*OF_TRANSLATIONS, *OF_SPEECH, "pronunciation", "until", "stream")

@@ -26,6 +26,8 @@ GAP = 0.25
 """Seconds of silence between sounds of the same word or phrase, at most."""
 SHORTEST = 0.05
 """Seconds of the shortest sound that is speech."""
+PAUSE = 0.5
+"""Seconds of silence at which a part ends, unless others are asked for."""
 MARGIN = 0.1
 """Seconds of silence that a part keeps at both ends, if there are so many."""
 

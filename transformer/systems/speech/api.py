@@ -16,7 +16,7 @@ from transformer.config import DecodingConfig, Option
 from transformer.config.ranges import seconds, true_or_false
 from transformer.config.windows import Cut, Detector, WindowsConfig
 from transformer.data.features.audio import HOP, RATE
-from transformer.data.features.pauses import Part, parts_of
+from transformer.data.features.pauses import PAUSE, Part, parts_of
 from transformer.data.features.voice import detector_of
 from transformer.data.features.waveforms import audio_blocks, seconds_of, waveform_of
 from transformer.data.remote import fetched
@@ -56,6 +56,7 @@ class Transcriber(Decoder[SpeechToText]):
         recordings: Heard | Sequence[Heard],
         *,
         cut: Cut | None = None,
+        pause: float | None = None,
         detector: Detector | None = None,
         windows: WindowsConfig | None = None,
         language: str | None = None,
@@ -69,7 +70,7 @@ class Transcriber(Decoder[SpeechToText]):
         Args:
           recordings: files, or waveforms at 16,000 samples a second (from -1 to 1, or whole numbers such as
             int16); one or a list.
-          cut: how a long recording is divided, as in `parts`, like detector and windows.
+          cut: how a long recording is divided, as in `parts`, like pause, detector and windows.
           language: Whisper: the code of the language that is spoken, such as en. None: that of the run.
           task: Whisper: transcribe, or translate (to English). None: that of the run.
           timestamps: Whisper: whether to return segments with their times.
@@ -84,8 +85,8 @@ class Transcriber(Decoder[SpeechToText]):
         several: Any = [recordings] if is_one else recordings
         asked: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
-        self.task.in_windows(cut, detector, windows)  # refuses what does not go together
-        asked |= {"cut": cut, "detector": detector, "windows": windows}
+        self.task.in_windows(cut, detector, windows, pause)  # refuses what does not go together
+        asked |= {"cut": cut, "pause": pause, "detector": detector, "windows": windows}
 
         def record(source: Heard) -> Recording:
             return LongRecording.of(source, asked) if self.is_long(source) else self._begun(source, start)
@@ -101,7 +102,7 @@ class Transcriber(Decoder[SpeechToText]):
         source: Heard,
         *,
         cut: Cut | None = None,
-        pause: float = 0.5,
+        pause: float | None = None,
         detector: Detector | None = None,
         windows: WindowsConfig | None = None,
         times: bool = False,
@@ -119,7 +120,7 @@ class Transcriber(Decoder[SpeechToText]):
             (`transformer.systems.speech.windows`); "pauses": the recording is cut at pauses
             (`transformer.data.features.pauses`), and the parts join one search. None: windows, if the model
             has times among its tokens.
-          pause: seconds of silence at which a part ends that is cut at pauses.
+          pause: seconds of silence at which a part ends that is cut at pauses. None: 0.5.
           detector: what tells speech from pauses: "energy", or "silero", a small network
             (`transformer.data.features.voice`). None: energy.
           windows: options of windows. None: those of Whisper's publisher.
@@ -135,7 +136,8 @@ class Transcriber(Decoder[SpeechToText]):
         if not (_is_array(source) or isinstance(source, Path | str)):
             raise _unheard(source)
         timestamps = true_or_false("timestamps", timestamps)
-        in_windows = self.task.in_windows(cut, detector, windows)
+        in_windows = self.task.in_windows(cut, detector, windows, pause)
+        pause = seconds("pause", PAUSE if pause is None else pause)
         start = self.task.start(language, task, timestamps or in_windows)
         extras = Extras(times=true_or_false("times", times))
         settings = self.settings(1, options)
@@ -147,7 +149,7 @@ class Transcriber(Decoder[SpeechToText]):
         if in_windows:
             search = WindowSearch(self, settings, windows or WindowsConfig(), start, {"extras": extras})
             return search.windows(Sound(sound), after)
-        cut_parts = parts_of(sound, self.hears(settings), seconds("pause", pause), detector_of(detector))
+        cut_parts = parts_of(sound, self.hears(settings), pause, detector_of(detector))
 
         def begun(part: Part, number: int) -> Future[list[Transcript]]:
             heard = replace(self.heard(part.wave), start=start)

@@ -3,6 +3,7 @@
 from typing import Any
 
 from transformer.cli.decode_arguments import DecodeArguments
+from transformer.config.ranges import seconds
 from transformer.data.features.voice import LIBRARY
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import check_libraries
@@ -30,9 +31,11 @@ def cut_options(task: SpeechToText, arguments: DecodeArguments) -> dict[str, Any
     """
     start_of(task, arguments)
     try:
-        task.in_windows(arguments.cut, arguments.detector, arguments.windows)
+        if arguments.pause is not None:
+            seconds("pause", arguments.pause)
+        task.in_windows(arguments.cut, arguments.detector, arguments.windows, arguments.pause)
     except UserError as error:
         raise UserError(f"--{error}") from error
     check_libraries([LIBRARY] * (arguments.detector == "silero"), "--detector silero")
-    named = ("language", "task", "timestamps", "cut", "detector", "windows")
+    named = ("language", "task", "timestamps", "cut", "pause", "detector", "windows")
     return {name: getattr(arguments, name) for name in named}

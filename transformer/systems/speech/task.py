@@ -188,7 +188,11 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         return self.tokenizer.start
 
     def in_windows(
-        self, cut: Cut | None = None, detector: Detector | None = None, windows: WindowsConfig | None = None
+        self,
+        cut: Cut | None = None,
+        detector: Detector | None = None,
+        windows: WindowsConfig | None = None,
+        pause: float | None = None,
     ) -> bool:
         """Whether a long recording is divided into Whisper's windows.
 
@@ -196,6 +200,7 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
           cut: how it is to be divided. None: into windows, if the model has times among its tokens.
           detector: of pauses. None: not asked for.
           windows: options of windows. None, or the defaults: not asked for.
+          pause: seconds of silence at which a part ends. None: not asked for.
 
         Raises:
           UserError: there is no such way, the model has no times, or an option is for the other way.
@@ -208,6 +213,8 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         in_windows = can_be and cut != "pauses"
         if in_windows and detector is not None:
             raise UserError(f"detector {detector}: it finds pauses; cut at pauses, or leave it out")
+        if in_windows and pause is not None:
+            raise UserError(f"pause {pause:g}: windows do not end at pauses; cut at pauses, or leave it out")
         if not in_windows and windows not in (None, WindowsConfig()):
             raise UserError("windows: long recordings are cut at pauses; leave these options out")
         return in_windows
