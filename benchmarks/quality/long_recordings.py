@@ -204,14 +204,19 @@ def row(given: argparse.Namespace, command: Sequence[str], minutes: int, folder:
     about: Json = json.loads(out.splitlines()[-1])
     whole = word_errors([" ".join(words_of(about["text"]))], [" ".join(said)]).value
     right, on_time = exact(" ".join(said).split(), times, about["words"])
-    alone = ""
-    if minutes == min(given.minutes):
-        transcriber = Transcriber.load(given.run, int8=given.int8)
-        heard = transcriber.transcribe([clip.wave for clip in clips])
-        alone = f"{word_errors([' '.join(words_of(text)) for text in heard], said).value:.1f} %"
+    transcriber = Transcriber.load(given.run, int8=given.int8)
+    heard = transcriber.transcribe([clip.wave for clip in clips])
+    alone = word_errors([" ".join(words_of(text)) for text in heard], said).value
     factors = (f"{about[name] / about['seconds']:.3f}" for name in ("elapsed", "cpu"))
     share = f"{100 * on_time / right:.0f} % of {right}" if right else ""
-    cells = [f"{minutes} min", f"{whole:.1f} %", alone, share, *factors, f"{about['megabytes']:.0f} MB"]
+    cells = [
+        f"{minutes} min",
+        f"{whole:.1f} %",
+        f"{alone:.1f} %",
+        share,
+        *factors,
+        f"{about['megabytes']:.0f} MB",
+    ]
     return f"| {' | '.join(cells)} |"
 
 
