@@ -1,5 +1,6 @@
 """A release: what the archives hold, and that version, changelog, citation, image and pages agree."""
 
+import ast
 import gzip
 import os
 import re
@@ -133,6 +134,17 @@ def test_pythons_that_are_claimed_are_those_that_were_tested() -> None:
     assert {int(minor) for minor, _ in rows} == claimed
     assert not any("failed" in result for _, result in rows)
     assert min(claimed) == int(PROJECT["requires-python"].removeprefix(">=3."))
+
+
+def test_the_quick_tests_of_the_matrix_are_there() -> None:
+    script = (ROOT / ".ci" / "matrix").read_text(encoding="utf-8")
+    (names,) = (
+        ast.literal_eval(node.value)
+        for node in ast.parse(script).body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TESTS"
+    )
+    for file, _, function in (name.partition("::") for name in names):
+        assert f"def {function}" in (ROOT / file).read_text(encoding="utf-8")
 
 
 def test_the_image_is_made_of_what_is_there() -> None:
