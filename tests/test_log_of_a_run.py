@@ -41,7 +41,13 @@ def test_what_was_shown_is_kept_and_a_resumed_run_appends(config, finished, tmp_
         line.removeprefix(line[:19] if TIMED.match(line) else "").strip() for line in after.splitlines()
     ]
     assert [line for line in shown if line and line not in copied] == ["Trained"]
-    for line in ("Preparing the corpus ...", "step 12/12 ", "step 12: validation ", "Trained:", "  best step "):
+    for line in (
+        "Preparing the corpus ...",
+        "step 12/12 ",
+        "step 12: validation ",
+        "Trained:",
+        "  best step ",
+    ):
         assert line in before
     assert f"Resuming {run_dir} from step 8" in after
     assert all(
