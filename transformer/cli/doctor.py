@@ -121,7 +121,8 @@ def _this_machine() -> tuple[Json, list[str]]:
 
 def _folders() -> tuple[Json, list[str]]:
     """The folders of prepared text and compiled programs, and the current one, which runs are written to."""
-    problems, folders = [], {}
+    problems: list[str] = []
+    folders: dict[str, Json | None] = {}
     try:
         chosen = {"prepared text": cache_root(None), "compiled programs": programs_folder()}
     except UserError as error:
@@ -166,7 +167,7 @@ def _devices(versions: dict[str, str | None]) -> tuple[Json, list[str]]:
     if not (versions.get("jax") and versions.get("jaxlib")):
         return {"devices": [], "tests": []}, []  # which is a problem already
     found, said, ended = _tried()
-    devices = next((part["devices"] for part in found if "devices" in part), [])
+    devices: list[Json] = next((part["devices"] for part in found if "devices" in part), [])
     results = [part for part in found if "device" in part]
     problems = [
         f"JAX cannot start: {part['error']}: {_remedy(said)}" for part in found[:1] if "error" in part

@@ -106,6 +106,7 @@ def _small_training() -> tuple[Any, Any, Any]:
     initialisation takes seconds."""
     import flax.linen as nn
     import jax
+    import jax.numpy as jnp
     import numpy as np
 
     from transformer.config import Config, OptimizerConfig, TrainingConfig, TransformerConfig
@@ -114,19 +115,20 @@ def _small_training() -> tuple[Any, Any, Any]:
     from transformer.training.schedule import make_optimizer
     from transformer.training.step import TrainState, make_train_step
 
+    sizes = TransformerConfig(
+        vocab_size=16, num_layers=1, d_model=8, d_ff=16, num_heads=2, dropout=0.0, dtype="float32"
+    )
     config = Config(
-        model=TransformerConfig(
-            vocab_size=16, num_layers=1, d_model=8, d_ff=16, num_heads=2, dropout=0.0, dtype="float32"
-        ),
+        model=sizes,
         optimizer=OptimizerConfig(schedule="constant", peak=1e-2, warmup_steps=1),
         training=TrainingConfig(steps=2),
     )
-    model, optimizer = Transformer(config.model), make_optimizer(config)
+    model, optimizer = Transformer(sizes), make_optimizer(config)
     ids = jax.ShapeDtypeStruct((1, 4), np.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), ids, ids)["params"]
     random = np.random.default_rng(0)
     params = jax.tree.map(lambda x: random.standard_normal(x.shape, np.float32), nn.unbox(shapes))
-    state = TrainState(np.zeros((), np.int32), params, optimizer.init(params), {}, None)
+    state = TrainState(jnp.zeros((), jnp.int32), params, optimizer.init(params), {}, None)
     step = make_train_step(model, translation_objective(0.1), optimizer, seed=0)
     return model, jax.jit(step, static_argnames="axis_name"), state
 
