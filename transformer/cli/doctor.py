@@ -82,13 +82,13 @@ def examined() -> Json:
     problems: list[str] = []
     report: Json = {}
     for part in (_installed, _this_machine, _folders):
-        facts, found = part()
+        facts, sentences = part()
         report |= facts
-        problems += found
+        problems += sentences
     report["environment"] = dict(_variables())
-    facts, found = _devices(report["versions"])
-    report |= facts
-    return {"ok": not (problems + found), **report, "problems": problems + found}
+    facts, sentences = _devices(report["versions"])
+    problems += sentences
+    return {"ok": not problems, **report, **facts, "problems": problems}
 
 
 def _installed() -> tuple[Json, list[str]]:
@@ -166,11 +166,11 @@ def _devices(versions: dict[str, str | None]) -> tuple[Json, list[str]]:
     """What JAX finds, and the test on each device."""
     if not (versions.get("jax") and versions.get("jaxlib")):
         return {"devices": [], "tests": []}, []  # which is a problem already
-    found, said, ended = _tried()
-    devices: list[Json] = next((part["devices"] for part in found if "devices" in part), [])
-    results = [part for part in found if "device" in part]
+    findings, said, ended = _tried()
+    devices: list[Json] = next((part["devices"] for part in findings if "devices" in part), [])
+    results = [part for part in findings if "device" in part]
     problems = [
-        f"JAX cannot start: {part['error']}: {_remedy(said)}" for part in found[:1] if "error" in part
+        f"JAX cannot start: {part['error']}: {_remedy(said)}" for part in findings[:1] if "error" in part
     ]
     if ended:
         where = f"after {counted(len(results), 'device')}" if devices else "before JAX named a device"
@@ -246,7 +246,7 @@ def _unused(used: str, versions: dict[str, Any]) -> Iterator[str]:
 def _as_text(report: Json) -> str:
     here = report["machine"]
     parts = [
-        ("versions", {name: found or "not installed" for name, found in report["versions"].items()}),
+        ("versions", {name: number or "not installed" for name, number in report["versions"].items()}),
         (
             "machine",
             {

@@ -50,9 +50,9 @@ def declared() -> Declared:
 def versions() -> dict[str, str | None]:
     """The versions of Python, of this package, of its main dependencies, and of the plugins of JAX that are
     installed. None: not installed."""
-    found = {"Python": platform.python_version(), NAME: version(NAME)}
-    found |= {name: version(name) for name in SHOWN}
-    return found | {name: here for name in PLUGINS if (here := version(name))}
+    always: dict[str, str | None] = {"Python": platform.python_version(), NAME: version(NAME)}
+    always |= {name: version(name) for name in SHOWN}
+    return always | {name: here for name in PLUGINS if (here := version(name))}
 
 
 def version(name: str) -> str | None:
@@ -82,8 +82,8 @@ def unmet(lines: list[str], extra: str = "") -> Iterator[str]:
 
 def missing_extras(lines: list[str]) -> dict[str, tuple[str, ...]]:
     """What is missing of each extra that is not complete."""
-    found = {extra: tuple(unmet(lines, extra)) for extra in PURPOSES}
-    return {extra: names for extra, names in found.items() if names}
+    unmet_of = {extra: tuple(unmet(lines, extra)) for extra in PURPOSES}
+    return {extra: names for extra, names in unmet_of.items() if names}
 
 
 def problems_of_versions(about: Declared, here: dict[str, str | None]) -> Iterator[str]:

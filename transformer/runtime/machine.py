@@ -72,12 +72,12 @@ def _cgroups(root: Path, controller: str) -> Iterator[Path]:
     base = root / "sys/fs/cgroup"
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
-        names, _, path = rest.partition(":")
+        names, _, group = rest.partition(":")
         if names and controller not in names.split(","):
             continue
         folder = base / controller if names else base
-        inner = folder / path.lstrip("/")
-        yield from (each for each in (inner, *inner.parents) if each.is_relative_to(folder))
+        inner = folder / group.lstrip("/")
+        yield from (path for path in (inner, *inner.parents) if path.is_relative_to(folder))
 
 
 def processor_model(root: Path = ROOT) -> str:
@@ -121,7 +121,7 @@ def folder_size(folder: Path) -> tuple[int, bool]:
 
 def existing(folder: Path) -> Path:
     """The folder, or the nearest one above it that exists."""
-    return next((each for each in (folder, *folder.parents) if each.is_dir()), ROOT)
+    return next((path for path in (folder, *folder.parents) if path.is_dir()), ROOT)
 
 
 def _text(path: Path) -> str:
