@@ -13,7 +13,7 @@ from run_command import ROOT, on_devices
 
 from transformer.cli import doctor, installation
 from transformer.cli.doctor import doctor_main
-from transformer.cli.trial import problems_of_results
+from transformer.cli.trial import disagreements, failures
 from transformer.runtime import machine
 from transformer.runtime.extras import PURPOSES
 
@@ -58,8 +58,9 @@ def test_this_machine_works():
 def test_two_devices_agree_and_work_together():
     done = doctor_apart(**on_devices(2))
     assert done.returncode == 0, done.stdout
-    assert "  1    loss" in done.stdout
-    assert "  all  loss" in done.stdout
+    assert "  1      loss" in done.stdout
+    assert "  all    loss" in done.stdout
+    assert "  agree  yes" in done.stdout
     assert done.stdout.endswith("Everything works.\n")
 
 
@@ -118,11 +119,12 @@ def result(device, *losses, tokens=((1, 2),)):
         ([result(0, 3.0, 3.0)], ["an update on device 0 did not lower the loss"]),
         ([result(0, 3.0, 2.0), result(1, 3.0, 2.2)], ["device 1 and device 0 do not agree"]),
         ([result(0, 3.0, 2.0), result(1, 3.0, 2.0, tokens=[[3, 2]])], ["device 1 and device 0 do not agree"]),
+        ([result(0, 3.0, 3.0), result(1, 3.0, 2.0)], ["an update on device 0 did not lower the loss"]),
         ([result(0, 3.0, 2.0), result("all", 3.0, 1.0, tokens=())], ["all devices together and device 0 do"]),
     ],
 )
 def test_what_devices_compute(results, expected):
-    found = list(problems_of_results(results))
+    found = [*failures(results), *disagreements(results)]
     assert len(found) == len(expected)
     assert all(sentence.startswith(words) for sentence, words in zip(found, expected, strict=True))
 

@@ -175,12 +175,15 @@ def _devices(versions: dict[str, str | None]) -> tuple[Json, list[str]]:
     if ended:
         where = f"after {counted(len(results), 'device')}" if devices else "before JAX named a device"
         problems.append(f"the test of the devices {ended} {where}: {_remedy(said)}")
+    facts: Json = {"devices": devices, "tests": results}
     if devices:
-        from transformer.cli.trial import problems_of_results
+        from transformer.cli.trial import disagreements, failures
 
-        problems += problems_of_results(results)
-        problems += _unused(devices[0]["platform"], versions)
-    return {"devices": devices, "tests": results}, problems
+        disagreeing = list(disagreements(results))
+        problems += [*failures(results), *disagreeing, *_unused(devices[0]["platform"], versions)]
+        if len(results) > 1:
+            facts["devices agree"] = not disagreeing
+    return facts, problems
 
 
 def _tried() -> tuple[list[Json], str, str]:
@@ -269,7 +272,10 @@ def _as_text(report: Json) -> str:
         ("devices", {str(device["id"]): _device(device) for device in report["devices"]}),
         (
             "a tiny training step and beam search, with compilation",
-            {str(result["device"]): _result(result) for result in report["tests"]},
+            {
+                **{str(result["device"]): _result(result) for result in report["tests"]},
+                **({"agree": "yes"} if report.get("devices agree") else {}),
+            },
         ),
     ]
     lines = []

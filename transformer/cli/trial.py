@@ -143,12 +143,10 @@ def _first_line(error: Exception) -> str:
     return (lines or [type(error).__name__])[0][:300]
 
 
-def problems_of_results(results: list[Json]) -> Iterator[str]:
-    """A sentence for each device that failed, and for each that disagrees with the first one."""
-    good = []
+def failures(results: list[Json]) -> Iterator[str]:
+    """A sentence for each device that does not work."""
     for result in results:
-        name = "all devices together" if result["device"] == "all" else f"device {result['device']}"
-        losses = result.get("losses", [])
+        name, losses = _name(result), result.get("losses", [])
         if "error" in result:
             yield (
                 f"the test on {name} failed ({result['error']}): update its driver and JAX; python -m "
@@ -158,16 +156,23 @@ def problems_of_results(results: list[Json]) -> Iterator[str]:
             yield f"the loss on {name} is not finite: update the driver of the device and JAX"
         elif not losses[-1] < losses[0]:
             yield f"an update on {name} did not lower the loss: update the driver of the device and JAX"
-        else:
-            good.append((name, result))
-    for name, result in good[1:]:
-        first, other = good[0][0], good[0][1]
-        differs = abs(result["losses"][-1] - other["losses"][-1]) > CLOSE * other["losses"][-1]
-        if differs or (result["tokens"] and other["tokens"] and result["tokens"] != other["tokens"]):
+
+
+def disagreements(results: list[Json]) -> Iterator[str]:
+    """A sentence for each device that works, and computes another loss or finds another output than the first
+    one that works."""
+    first, *others = [result for result in results if not list(failures([result]))] or [{}]
+    for result in others:
+        differs = abs(result["losses"][-1] - first["losses"][-1]) > CLOSE * first["losses"][-1]
+        if differs or (result["tokens"] and result["tokens"] != first["tokens"]):
             yield (
-                f"{name} and {first} do not agree: one of them computes wrong numbers; test each alone "
-                "(CUDA_VISIBLE_DEVICES)"
+                f"{_name(result)} and {_name(first)} do not agree: one of them computes wrong numbers; test "
+                "each alone (CUDA_VISIBLE_DEVICES)"
             )
+
+
+def _name(result: Json) -> str:
+    return "all devices together" if result["device"] == "all" else f"device {result['device']}"
 
 
 if __name__ == "__main__":
