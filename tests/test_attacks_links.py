@@ -13,7 +13,16 @@ from transformer import Config, Run, Translator, UserError
 from transformer.runs.report import write_report
 from transformer.training.loop.train import train
 
-LINKED = ["lock", "metrics.jsonl", "checkpoints", "tensorboard", "average", "damaged", "results.json"]
+LINKED = [
+    "lock",
+    "metrics.jsonl",
+    "log.txt",
+    "checkpoints",
+    "tensorboard",
+    "average",
+    "damaged",
+    "results.json",
+]
 
 
 def linked(run_dir: Path, name: str, outside: Path) -> Path:

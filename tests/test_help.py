@@ -14,6 +14,7 @@ from configs import CONFIGS
 
 import transformer
 from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.doctor import DoctorArguments
 from transformer.cli.guard import wrapped
 from transformer.cli.help import preset_table, train_help
 from transformer.cli.main import COMMANDS, main
@@ -116,6 +117,7 @@ def test_every_option_of_every_system_has_a_text():
         DistillArguments,
         AverageArguments,
         ReportArguments,
+        DoctorArguments,
     ):
         for item in dataclasses.fields(kind):
             text = texts(kind).get(item.name)

@@ -151,6 +151,8 @@ def test_if_one_is_asked_to_stop_all_do_at_the_same_step(config: Config, tmp_pat
     assert ended(processes, 60) == [128 + signal.SIGTERM] * 2
     (step,) = Run(tmp_path / "run").checkpoints.steps()
     assert f"Stopped at step {step} and saved" in log_of(tmp_path, 0)
+    shown = (tmp_path / "run" / "log.txt").read_text()  # by the main process alone
+    assert [shown.count(words) for words in ("===", f"Stopped at step {step} and saved")] == [2, 1]
     # one process resumes the run of two
     train(replace(endless, training=replace(endless.training, steps=step + 2)), tmp_path / "run")
     assert Run(tmp_path / "run").checkpoints.steps()[-1] == step + 2

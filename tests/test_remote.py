@@ -106,6 +106,7 @@ def test_a_run_goes_on_on_another_machine(config, trained, machine, store) -> No
     found = names(store)
     assert {"config.json", "metrics.jsonl", "results.json", "report.html"} <= found
     assert not {name for name in found if "lock" in name or ".orbax" in name}
+    assert store.cat("/bucket/run/log.txt").decode().count("\n===") == 1  # between what two machines showed
     machine("third")
     assert Run(RUN).checkpoints.steps() == Run(trained(8)).checkpoints.steps()
     assert same(trained(8), RUN)

@@ -101,7 +101,7 @@ def stopping_at(step: int, monkeypatch) -> None:
 def test_a_second_signal_ends_at_once_even_if_signals_were_ignored(monkeypatch):
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a background job
     try:
-        with signals.stop_requests(None) as request:
+        with signals.stop_requests(lambda _: None) as request:
             for _ in range(2):  # a job system may send it twice, to a process and to its group
                 os.kill(os.getpid(), signal.SIGINT)
                 assert signals.asked(request) == signal.SIGINT

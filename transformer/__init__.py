@@ -4,6 +4,13 @@ Each public name is imported on first use, so `import transformer` is fast.
 """
 
 import importlib
+import sys
+
+if sys.version_info < (3, 11):  # noqa: UP036 (pip refuses that, a checkout on the path does not)
+    raise ImportError(
+        f"transformer needs Python 3.11 or newer, and this is {sys.version.split()[0]}: make an environment "
+        "with a newer one"
+    )
 
 TYPE_CHECKING = False  # as type checkers know it; importing typing takes as long as all else here
 if TYPE_CHECKING:

@@ -16,6 +16,7 @@ from typing import Any, TextIO, cast
 from transformer.runtime.commands import version
 from transformer.runtime.errors import Stopped, UserError, shortened
 from transformer.runtime.files import discard_further
+from transformer.runtime.text import printable
 
 USAGE = 2
 OUT_OF_MEMORY = (
@@ -112,16 +113,6 @@ def _open_standard_streams() -> None:
         # file names may contain any text, which a terminal's encoding may lack
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
-
-
-def printable(text: object) -> str:
-    """Text with control characters escaped, which a terminal would obey."""
-    return "".join(
-        character
-        if character.isprintable() or character in "\n\t"
-        else character.encode("unicode_escape").decode()
-        for character in str(text)
-    )
 
 
 class _PrintableLog(logging.Formatter):

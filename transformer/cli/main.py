@@ -30,6 +30,7 @@ COMMANDS = {
     ),
     "ngram": ("transformer.cli.ngram", "ngram_main", "make an n-gram language model of a run's tokens"),
     "serve": ("transformer.serve.command", "serve_main", "serve runs over HTTP"),
+    "doctor": ("transformer.cli.doctor", "doctor_main", "examine the installation and this machine"),
     "report": ("transformer.cli.models", "report_main", "write the page of a run, compare several runs"),
 }
 """Name: module, function, what it does."""

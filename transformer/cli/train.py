@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer.cli.command_line import FINE_TUNE, TrainLine
-from transformer.cli.guard import printable, run_command
+from transformer.cli.guard import run_command
 from transformer.config import (
     Config,
     CorpusConfig,
@@ -21,6 +21,7 @@ from transformer.config.locations import completed, without_locations
 from transformer.runtime.commands import program
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import display_path
+from transformer.runtime.text import printable
 from transformer.systems.presets import PRESETS, VARIANTS, preset, variant
 from transformer.systems.variants import as_option, as_words
 

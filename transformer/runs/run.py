@@ -7,6 +7,7 @@
                          resuming); manifest.json, written last, has the hashes of all files
     average/             an averaged `model`, if requested
     metrics.jsonl        the log, one JSON object per line; tensorboard/ has the same for TensorBoard
+    log.txt              what the terminal showed, with times; each start appends to it
     results.json         test scores with their signatures
     exhibits.json        what the report shows of a few validation records, such as sounds and pictures
     overview.json        tables and comparisons of the outputs for a whole split, for the report, if the task

@@ -24,11 +24,16 @@ def program(name: str) -> str:
 def version() -> str:
     """The versions of this program and its main dependencies."""
     import platform
+
+    parts = ", ".join(f"{name} {version_of(name)}" for name in ("jax", "flax", "optax", "orbax-checkpoint"))
+    return f"transformer {version_of('transformer-jax')} ({parts}, Python {platform.python_version()})"
+
+
+def version_of(distribution: str) -> str:
+    """The version of a distribution, or that it is not installed."""
     from importlib import metadata
 
-    import transformer
-
-    parts = ", ".join(
-        f"{name} {metadata.version(name)}" for name in ("jax", "flax", "optax", "orbax-checkpoint")
-    )
-    return f"transformer {transformer.__version__} ({parts}, Python {platform.python_version()})"
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:  # of this one, in a checkout that is only on the path
+        return "not installed"

@@ -7,8 +7,6 @@ import os
 import platform
 from pathlib import Path
 
-import jax
-
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import cache_root
 
@@ -17,36 +15,52 @@ WORTH_KEEPING = 0.2  # minimum compile time in seconds
 
 
 def keep_programs() -> Path | None:
-    """Turns on JAX's persistent compilation cache for this process.
-
-    The folder is $TRANSFORMER_COMPILED, or by default `compiled/` beside the prepared corpora; "off" turns
-    the cache off. A folder that JAX already uses ($JAX_COMPILATION_CACHE_DIR) takes precedence. The folder
-    can be deleted at any time.
+    """Turns on JAX's persistent compilation cache for this process, in `programs_folder`. The folder can be
+    deleted at any time.
 
     Returns:
       The folder, or None if nothing is cached.
     """
+    import jax
+
     with contextlib.suppress(ImportError):  # another version of JAX may not have what this wraps
         from transformer.runtime.program_store import use_whole_entries
 
         use_whole_entries()
     jax_folder: str | None = jax.config.jax_compilation_cache_dir  # type: ignore[attr-defined]
-    setting = os.environ.get("TRANSFORMER_COMPILED")
-    if jax_folder or setting == "off":
-        return Path(jax_folder) if jax_folder else None
-    # machines may share a home directory, and a program compiled for one may crash on another
+    if jax_folder:
+        return Path(jax_folder)
     try:
-        folder = (cache_root(Path(setting)) if setting else cache_root(None) / "compiled") / processor()
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = programs_folder()
+        if folder:
+            folder.mkdir(parents=True, exist_ok=True)
     except UserError:  # no home directory
         return None
     except OSError as error:  # a read-only home costs time, not the work
-        if setting:
+        if setting := os.environ.get("TRANSFORMER_COMPILED"):
             log.warning("TRANSFORMER_COMPILED=%s: programs are not cached: %s", setting, error.strerror)
         return None
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", WORTH_KEEPING)
+    if folder:
+        jax.config.update("jax_compilation_cache_dir", str(folder))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", WORTH_KEEPING)
     return folder
+
+
+def programs_folder() -> Path | None:
+    """The folder of compiled programs, which need not exist: $TRANSFORMER_COMPILED, or by default `compiled/`
+    beside the prepared corpora. A folder that JAX uses by itself ($JAX_COMPILATION_CACHE_DIR) takes
+    precedence. None: caching is turned off ("off").
+
+    Raises:
+      UserError: this user has no home directory.
+    """
+    if jax_folder := os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        return Path(jax_folder)
+    setting = os.environ.get("TRANSFORMER_COMPILED")
+    if setting == "off":
+        return None
+    # machines may share a home directory, and a program compiled for one may crash on another
+    return (cache_root(Path(setting)) if setting else cache_root(None) / "compiled") / processor()
 
 
 def processor() -> str:

@@ -1,8 +1,10 @@
 """Console output of training: a progress bar or plain lines, evaluations, samples, a final table."""
 
 import contextlib
+import os
 import textwrap
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -19,6 +21,10 @@ COMPILING = "compiling ..."
 BAR_INTERVAL = 0.1  # seconds between updates of a bar
 LINE_INTERVAL = 30.0  # seconds between lines without a terminal
 LONGEST_SAMPLE = 300  # characters
+MOST_REMEMBERED = 200  # messages before there is somebody to copy them to
+
+Copy = Callable[[float, str], None]
+"""Given a time, in seconds since 1970, and the lines that were shown then, without styles."""
 
 
 class SteadyConsole(Console):
@@ -46,17 +52,42 @@ class ProgressReporter:
         self.console = console or SteadyConsole(quiet=quiet, highlight=False, soft_wrap=True, **plain)
         self._bar: Progress | None = None
         self._task: Any = None
+        self._copy: Copy | None = None
+        self._remembered: deque[tuple[float, str]] = deque(maxlen=MOST_REMEMBERED)
 
-    @property
-    def descriptor(self) -> int | None:
-        """The descriptor of the file that it writes to. None if it is quiet, or has no file."""
+    def forget(self) -> None:
+        """Work begins: what was shown before is not part of it."""
+        self._remembered.clear()
+
+    @contextlib.contextmanager
+    def copied(self, copy: Copy) -> Iterator[None]:
+        """Copies what is shown, also if it is quiet: first what was shown since `forget`, then each message
+        in this context. Instead of a bar, the copy has a line for each of its reports."""
+        while self._remembered:
+            copy(*self._remembered.popleft())
+        before, self._copy = self._copy, copy
         try:
-            return None if self.console.quiet else self.console.file.fileno()
-        except OSError:
-            return None
+            yield
+        finally:
+            self._copy = before
+
+    def _record(self, text: str) -> None:
+        if self._copy:
+            self._copy(time.time(), text)
+        else:
+            self._remembered.append((time.time(), text))
+
+    def interject(self, text: str) -> None:
+        """Prints a line from a signal handler: past the console, which what the signal interrupts may have
+        locked."""
+        self._record(text)
+        with contextlib.suppress(OSError):  # a stream of a test or a notebook has no descriptor
+            if not self.console.quiet:
+                os.write(self.console.file.fileno(), f"\n{text}\n".encode())
 
     def message(self, text: str, *, command: bool = False) -> None:
         """Prints a line, wrapped on a terminal. A command is not wrapped, so that it can be copied."""
+        self._record(text)
         if self.console.is_terminal and not command:
             width = min(self.console.width, COLUMNS)
             lines = (
@@ -103,7 +134,9 @@ class ProgressReporter:
         """Shows a progress bar of the steps in this context."""
         with self._make_bar() as self._bar:
             self._task = self._bar.add_task("training", total=total, completed=start, status=COMPILING)
-            if not self.console.is_terminal:
+            if self.console.is_terminal:
+                self._record(COMPILING)
+            else:
                 self.message(COMPILING)
             try:
                 yield
@@ -123,13 +156,16 @@ class ProgressReporter:
         """Shows the progress of the loop, the values of this step by name, and its speed: what it counts,
         such as tokens, per second."""
         text = "  ".join(f"{name} {value:6.3f}" for name, value in values.items())
-        is_narrow = self.console.is_terminal and self.console.width < NARROW
-        status = text if is_narrow else f"{text}  {rate:7,.0f} {unit}/s"
+        status = f"{text}  {rate:7,.0f} {unit}/s"
         if self._bar:
-            self._bar.update(self._task, completed=step, status=status)
-        if not self.console.is_terminal:
-            minutes, seconds = divmod(round(seconds_left), 60)
-            self.message(f"step {step:>{len(str(total))}}/{total}  {status}  ETA {minutes}:{seconds:02}")
+            is_narrow = self.console.is_terminal and self.console.width < NARROW
+            self._bar.update(self._task, completed=step, status=text if is_narrow else status)
+        minutes, seconds = divmod(round(seconds_left), 60)
+        line = f"step {step:>{len(str(total))}}/{total}  {status}  ETA {minutes}:{seconds:02}"
+        if self.console.is_terminal:
+            self._record(line)
+        else:
+            self.message(line)
 
     def evaluation(self, record: Json, samples: list[tuple[str, str, str]]) -> None:
         """Shows scores, and samples of (input, reference, output); some have no reference."""
@@ -140,25 +176,29 @@ class ProgressReporter:
         others = {name: record[name] for name in ("perplexity", "accuracy") if name in record}
         others.pop(measure["name"], None)
         values = "".join(f"{name} {value:.3f}  " for name, value in others.items())
-        self.console.print(
-            Text(
+        lines = [
+            (
                 f"step {record['step']}: validation {values}{measure['title']} "
                 f"{score}{scored}{best}  ({record['seconds']:.1f} s)",
-                style="bold",
+                "bold",
             )
-        )
+        ]
         for source, reference, translation in samples:
-            style = "green" if translation == reference else ""
-            self.console.print(Text("  " + _shortened(source), style="dim"))
-            self.console.print(Text("  -> " + _shortened(translation), style=style))
+            lines.append(("  " + _shortened(source), "dim"))
+            lines.append(("  -> " + _shortened(translation), "green" if translation == reference else ""))
             if reference and translation != reference:
-                self.console.print(Text("   = " + _shortened(reference), style="dim"))
+                lines.append(("   = " + _shortened(reference), "dim"))
+        self._record("\n".join(text for text, _ in lines))
+        for text, style in lines:
+            self.console.print(Text(text, style=style))
 
     def result(self, title: str, rows: list[tuple[str, str]]) -> None:
         """Shows the final table."""
         table = Table(title=title, show_header=False, title_justify="left")
         for name, value in rows:
             table.add_row(name, Text(value, overflow="fold"))
+        widest = max(len(name) for name, _ in rows)
+        self._record("\n".join([f"{title}:", *(f"  {name:{widest}}  {value}" for name, value in rows)]))
         self.console.print(table, soft_wrap=False)
 
     def _make_bar(self, transient: bool = False) -> Progress:

@@ -20,6 +20,25 @@ EXTRAS = {
     "tensorflow": "'.[tfds-prepare]'",
 }
 """The argument of `pip install` that brings each library."""
+PURPOSES = {
+    "cuda": "NVIDIA GPUs",
+    "tpu": "TPUs",
+    "speech": "audio files, and error rates",
+    "voice": "--detector silero: voice activity in long recordings",
+    "pictures": "PNG files",
+    "pretrained": "tokenizers of pretrained models",
+    "hub": "names of Hugging Face's hub, for transformer import",
+    "remote": "run directories and text in Google's and Amazon's buckets",
+    "documents": "Markdown, and sentences of documents",
+    "tasks": "ROUGE of summaries, and scores of labelled spans",
+    "chinese": "--data.tokenizer jieba: Chinese words",
+    "serve": "the server, transformer serve",
+    "stablehlo": "transformer export --to stablehlo",
+    "plan": "train.py --plan: the compilers of TPUs and NVIDIA GPUs",
+    "tfds-prepare": "preparing some public sets of TensorFlow Datasets",
+    "notebooks": "the notebooks, and pictures of attention",
+}
+"""What each extra of the package is for, but for those of its development."""
 
 
 def library(name: str) -> Any:

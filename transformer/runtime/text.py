@@ -1,5 +1,5 @@
 """Whether there is text: the one rule of corpora, vocabularies, decoding, scores and pages; and which
-characters are no part of a phrase."""
+characters are no part of a phrase, and which a terminal would obey."""
 
 import re
 
@@ -47,3 +47,13 @@ def without_formatting(phrase: str) -> str:
 def is_invisible(line: str) -> bool:
     """Whether a line has characters besides white space, and none is visible."""
     return bool(line.strip()) and not has_text(line)
+
+
+def printable(text: object) -> str:
+    """Text with control characters escaped, which a terminal would obey."""
+    return "".join(
+        character
+        if character.isprintable() or character in "\n\t"
+        else character.encode("unicode_escape").decode()
+        for character in str(text)
+    )

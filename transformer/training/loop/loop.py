@@ -112,7 +112,7 @@ class Loop:
         where = self.run.name
         self.watch.message(f"Resuming {where} from step {self.step}" if self.step else f"Writing to {where}")
         with (
-            stop_requests(self.watch.descriptor) as self.stop_request,
+            stop_requests(self.watch.interject) as self.stop_request,
             self.watch.training(self.step, t.steps),
             self.journal.opened(),
         ):

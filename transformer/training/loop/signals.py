@@ -1,10 +1,9 @@
 """Signals that stop training, after the current step and with everything saved."""
 
 import contextlib
-import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from transformer.runtime.hosts import gathered
@@ -24,11 +23,11 @@ def asked(request: StopRequest) -> int:
 
 
 @contextlib.contextmanager
-def stop_requests(descriptor: int | None) -> Iterator[StopRequest]:
+def stop_requests(tell: Callable[[str], None]) -> Iterator[StopRequest]:
     """SIGINT and SIGTERM request a stop after the step. Another one, at least a second later, ends at once.
 
     Args:
-      descriptor: of the file to which a message confirms the first one. None: no message.
+      tell: called in a signal handler with a message that confirms the first one.
     """
     request = StopRequest()
     since = [0.0]
@@ -36,12 +35,7 @@ def stop_requests(descriptor: int | None) -> Iterator[StopRequest]:
     def ask(number: int, frame: FrameType | None) -> None:
         if request.signal == 0:
             request.signal, since[0] = number, time.monotonic()
-            if descriptor is not None:  # the console may be locked by what this signal interrupts
-                with contextlib.suppress(OSError):
-                    os.write(
-                        descriptor,
-                        b"\nStopping after this step; again after a second to stop without saving.\n",
-                    )
+            tell("Stopping after this step; again after a second to stop without saving.")
         elif time.monotonic() - since[0] >= AGAIN:
             # not the previous handler: in a background job SIGINT was ignored
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)

@@ -25,6 +25,7 @@ from transformer.training.loop.loop import Loop
 from transformer.training.loop.resolved import resolve
 from transformer.training.loop.resuming import check_unchanged, resumable
 from transformer.training.loop.teacher import load_teacher
+from transformer.training.loop.transcript import transcribed
 from transformer.training.methods.registry import objective_of
 
 
@@ -59,6 +60,7 @@ def train(
     refuse_forked()
     clock = Clock()
     watch = watch or ProgressReporter(quiet=not is_main_process())
+    watch.forget()
     keep_programs()
     resolved = resolve(config, run_dir)
     for check in OF_CONFIG + OF_MACHINE:
@@ -100,7 +102,7 @@ def train(
             Run.create(path, config, task, corpus.folder.name)
         barrier("run directory")
         run = Run(path, writes=True)
-    with run.claimed(), resumable(run, config):
+    with run.claimed(), transcribed(run, watch), resumable(run, config):
         loop = Loop(config, system, objective, run, data, watch, parent, track, profile, clock)
         loop.train()
         loop.report()

@@ -1,0 +1,131 @@
+"""This machine: its memory and cores, as far as this process may use them, and accelerators that its system
+shows. Imports no JAX, so that it can be asked when JAX does not work."""
+
+import os
+import platform
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/")
+LONGEST_COUNT = 2.0  # seconds after which the size of a folder is a lower bound
+
+
+def memory(root: Path = ROOT) -> tuple[int | None, int | None]:
+    """The memory that this process may have, and how much of it is free, in bytes. None: unknown.
+
+    A limit of the control group (of a container, or of a job) counts if it is below what the machine has.
+    """
+    total, free = _of_machine(root)
+    for limit, used in _cgroup_memory(root):
+        if total is None or limit < total:
+            total = limit
+        free = limit - used if free is None else min(free, limit - used)
+    return total, None if free is None else max(free, 0)
+
+
+def _of_machine(root: Path) -> tuple[int | None, int | None]:
+    facts = {}
+    for line in _text(root / "proc/meminfo").splitlines():
+        name, _, value = line.partition(":")
+        facts[name] = value.split()
+    if "MemTotal" in facts:
+        total, free = (1024 * int(facts[name][0]) for name in ("MemTotal", "MemAvailable"))
+        return total, free
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), None
+    except (ValueError, OSError):
+        return None, None
+
+
+def _cgroup_memory(root: Path) -> Iterator[tuple[int, int]]:
+    """The limits of the control groups that this process is in, with what is used of each; both versions."""
+    for folder in _cgroups(root, "memory"):
+        for limit, used in (
+            ("memory.max", "memory.current"),
+            ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+        ):
+            values = [_text(folder / name).strip() for name in (limit, used)]
+            if all(value.isdigit() for value in values) and int(values[0]) < 2**60:  # more is no limit
+                yield int(values[0]), int(values[1])
+
+
+def cores(root: Path = ROOT) -> float | None:
+    """How many cores this process may use: those that it may run on, or a smaller quota of the control
+    group. None: unknown."""
+    try:
+        usable: float | None = len(os.sched_getaffinity(0))
+    except AttributeError:  # not on every system
+        usable = os.cpu_count()
+    for folder in _cgroups(root, "cpu"):
+        quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
+        if not quota:
+            quota, period = (_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+        if quota.isdigit() and period.isdigit() and usable and int(period):
+            usable = min(usable, int(quota) / int(period))
+    return usable
+
+
+def _cgroups(root: Path, controller: str) -> Iterator[Path]:
+    """The folder of the control group of this process, and those above it."""
+    base = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        names, _, group = rest.partition(":")
+        if names and controller not in names.split(","):
+            continue
+        folder = base / controller if names else base
+        inner = folder / group.lstrip("/")
+        yield from (path for path in (inner, *inner.parents) if path.is_relative_to(folder))
+
+
+def processor_model(root: Path = ROOT) -> str:
+    """The name of the processor."""
+    for line in _text(root / "proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() in ("model name", "Model"):
+            return value.strip()
+    return platform.processor() or platform.machine()
+
+
+def nvidia_gpus(root: Path = ROOT) -> list[str]:
+    """The device files of NVIDIA GPUs, such as /dev/nvidia0; under WSL its own."""
+    files = [path for path in (root / "dev").glob("nvidia[0-9]*") if path.name[6:].isdigit()]
+    files += [path for path in [root / "dev/dxg"] if path.exists() and shutil.which("nvidia-smi")]
+    return sorted(map(str, files))
+
+
+def tpus(root: Path = ROOT) -> list[str]:
+    """The device files of TPUs, such as /dev/accel0, or of those that are passed to a virtual machine."""
+    files = [*(root / "dev").glob("accel[0-9]*")]
+    vendors = (_text(path).strip() for path in (root / "sys/bus/pci/devices").glob("*/vendor"))
+    if not files and "0x1ae0" in vendors:  # Google's
+        files = [*(root / "dev/vfio").glob("[0-9]*")]
+    return sorted(map(str, files))
+
+
+def folder_size(folder: Path) -> tuple[int, bool]:
+    """The bytes of the files in a folder, and whether all of them were counted in a short time."""
+    end, size = time.monotonic() + LONGEST_COUNT, 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                size += os.lstat(os.path.join(path, name)).st_size
+            except OSError:  # deleted meanwhile
+                continue
+        if time.monotonic() > end:
+            return size, False
+    return size, True
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or the nearest one above it that exists."""
+    return next((path for path in (folder, *folder.parents) if path.is_dir()), ROOT)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
