@@ -41,10 +41,17 @@ def declared() -> Declared:
         about = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
         lines = list(about["dependencies"])
         for extra, needed in about["optional-dependencies"].items():
-            lines += [f'{line}; extra == "{extra}"' for line in needed]
+            lines += [_of_extra(line, extra) for line in needed]
         return Declared(about["requires-python"], lines)
     about = metadata.metadata(NAME)
     return Declared(about["Requires-Python"] or "", metadata.requires(NAME) or [])
+
+
+def _of_extra(line: str, extra: str) -> str:
+    """A requirement of an extra, as the metadata of a distribution have it."""
+    requirement, _, marker = line.partition(";")
+    conditions = [f"({marker.strip()})"] * bool(marker) + [f'extra == "{extra}"']
+    return f"{requirement.strip()}; {' and '.join(conditions)}"
 
 
 def versions() -> dict[str, str | None]:
