@@ -38,6 +38,7 @@ PAGES = sorted(FOLDER.glob("[1-9]-*.md"))
 FOR_READERS = re.compile(r"(pip|python -m venv|mkdir|cd|git|\.) ")
 NUMBER = re.compile(r"\d[\d.,:]*")
 GAP = "..."
+HIGHEST = 845  # pixels of a picture
 BLOCK = re.compile(
     r"(?:^<!-- (?P<note>[^\n]*) -->\n+)?"
     r"^(?:```(?P<kind>\w+)(?: title=\"(?P<title>[^\"]+)\")?\n(?P<text>.*?)^```$"
@@ -167,7 +168,7 @@ class Reader:
                 stderr=file,
             )
         self.background.append(process)
-        deadline = time.monotonic() + 600
+        deadline = time.monotonic() + 1800
         while not re.search(block.pattern, output := path.read_text(encoding="utf-8")):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{block.text}{output}")
@@ -225,7 +226,9 @@ def take_picture(block: Block, folder: Path) -> None:
         driver.find_element("css selector", selector or "body").screenshot(str(target))
     finally:
         driver.quit()
-    Image.open(target).convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(target, optimize=True)
+    image = Image.open(target)
+    image = image.crop((0, 0, image.width, min(image.height, HIGHEST)))
+    image.convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(target, optimize=True)
 
 
 def main(folder: str, *numbers: str) -> None:
