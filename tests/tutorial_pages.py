@@ -206,6 +206,7 @@ def take_picture(block: Block, folder: Path) -> None:
     """Writes the image of a block: the elements of a page that a selector finds, or all of it."""
     from PIL import Image
     from selenium import webdriver
+    from selenium.webdriver.support.wait import WebDriverWait
     from test_explorer import BROWSER, QUIET
 
     where, _, selector = block.note.removeprefix("picture of ").partition(": ")
@@ -222,7 +223,9 @@ def take_picture(block: Block, folder: Path) -> None:
         if typed:
             driver.find_element("id", "text").send_keys(typed)
             driver.find_element("id", "send").click()
-            time.sleep(8)
+            WebDriverWait(driver, 300).until(
+                lambda driver: driver.find_elements("css selector", "#sources .piece")
+            )
         driver.find_element("css selector", selector or "body").screenshot(str(target))
     finally:
         driver.quit()
