@@ -278,7 +278,7 @@ def test_a_recording_that_is_cut_is_normalised_by_all_of_it():
 
 def test_two_scales_are_two_tasks(tmp_path):
     config = dataclasses.replace(PRESETS["synthesis"], data=RecordingsConfig(bands=2))
-    tokenizer = train_tokenizer(["text"], "char", 20)
+    tokenizer = train_tokenizer(["text"], "whitespace", 20)
     scales = [Scale(np.float32(mean), np.float32(dev)) for mean, dev in (([1, 2], [3, 4]), ([1, 2], [3, 5]))]
     tasks = [kind(config, tokenizer, scale) for kind in (SpeechToText, TextToSpeech) for scale in scales]
     assert len({task.content() for task in tasks}) == 4
