@@ -17,6 +17,7 @@ from transformer.cli.models import average_main
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.mark.slow
 def test_the_options_are_those_of_the_run_and_not_of_the_judge(untrained_run, call, tmp_path):
     shutil.copytree(untrained_run, tmp_path / "judge")
     config = json.loads((untrained_run / "config.json").read_text())

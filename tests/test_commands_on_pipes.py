@@ -103,6 +103,7 @@ def test_a_typed_line_is_answered_at_once(untrained_run):
         assert answer
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error(untrained_run):
     program = f"{sys.executable} {ROOT / 'decode.py'} {untrained_run} | head -1"
     ended = subprocess.run(

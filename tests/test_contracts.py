@@ -1,7 +1,7 @@
 """Systems from outside the package: the contracts hold for each of them, in every layout.
 
 The toy systems of `toys` train on one device, on eight replicas and on a mesh; stop and resume,
-also elsewhere; accumulate gradients; evaluate, decode and report. In the default tier two of them do so in
+also elsewhere; accumulate gradients; evaluate, decode and report. In the default tier one of them does so in
 two layouts; in the slow tier all of them in all layouts.
 """
 

@@ -174,6 +174,7 @@ def test_a_corpus_without_a_vocabulary(tmp_path, monkeypatch):
         _initial_arguments(TrainLine.of(["--init-from", str(tmp_path)]))
 
 
+@pytest.mark.slow
 def test_fine_tuning_in_six_lines_as_the_docs_have_it(tmp_path, monkeypatch):
     page = (Path(__file__).parent.parent / "docs/quick-start.md").read_text()
     (program,) = re.findall(r"Fine-tuning in six lines:\n\n```python\n(.*?)```", page, re.DOTALL)

@@ -160,8 +160,8 @@ def softmax(x):
 LIKELIHOOD = ("transformer", "recurrent", "convolutional", "fast-autoregressive")
 
 
-@pytest.mark.by_default("convolutional")
-@pytest.mark.parametrize("system", mostly_slow(LIKELIHOOD, ["transformer", "convolutional"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("system", LIKELIHOOD)
 def test_rdrop_is_the_divergence_of_two_passes(system):
     """Liang et al. 2021, Eq. 1-4, from the two passes' distributions."""
     config = config_of(system, {"dropout": 0.4}, rdrop=RDropConfig(weight=2.0))

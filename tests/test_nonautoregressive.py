@@ -192,7 +192,7 @@ def test_only_masked_words_are_learned():
     assert float(loss.total) == pytest.approx(float(expected), rel=1e-5)
 
 
-@pytest.mark.by_default("masked")
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["length", "masked"])
 def test_another_token_masks(name):
     """With the rows of <s> and of the other token exchanged, it is the same model; no output has either."""
@@ -227,6 +227,7 @@ def test_what_cannot_mask_is_refused(options, message):
         NonAutoregressiveConfig(**SIZES, **options)
 
 
+@pytest.mark.slow
 def test_one_update_teaches_every_parameter():
     for name in ("length", "masked"):
         optimizer, step = optax.sgd(0.1), None

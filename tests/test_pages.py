@@ -69,6 +69,7 @@ def test_a_training_loop_in_thirty_lines(
     assert sum(map(str.__eq__, found, expected)) >= 45
 
 
+@pytest.mark.slow
 def test_a_training_loop_on_several_devices(tmp_path: Path) -> None:
     """The second program takes the place of the last part of the first, as the page says."""
     one, several = programs_of((DOCS / "training-loop.md").read_text(encoding="utf-8"))

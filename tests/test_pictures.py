@@ -165,6 +165,7 @@ def test_pyplot_keeps_no_hold_of_them():
     assert pyplot.get_fignums() == []
 
 
+@pytest.mark.slow
 def test_the_package_does_not_import_it():
     program = """
 import sys

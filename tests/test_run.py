@@ -135,6 +135,7 @@ def told(path):
     return [{k: v for k, v in record.items() if k not in volatile} for record in records]
 
 
+@pytest.mark.slow
 def test_a_signal_need_not_wait_for_an_evaluation(config, finished, tmp_path, monkeypatch):
     ordinary, translated = evaluator.Evaluator._decoded, []
 

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 def test_a_text_is_translated_in_the_form(driver):  # noqa: F811
     service = translations()
     with running(service) as address:
@@ -40,6 +41,7 @@ def test_a_text_is_translated_in_the_form(driver):  # noqa: F811
         wait.until(lambda driver: "6,000 characters" in driver.find_element("id", "note").text)
 
 
+@pytest.mark.slow
 def test_words_that_are_probably_wrong_are_marked(driver):  # noqa: F811
     service = translations()
     service.decoder.confidence = Confidence((0.0,) * 6, (1.0,) * 6, (4.0, 0.0, 0.0, 0.0, 0.0, 0.0), -1.0)

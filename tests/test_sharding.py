@@ -138,6 +138,7 @@ def test_pmap_is_shard_map(found: Callable[[str, str], Found]) -> None:
     assert this["results"][0][-1] == this["memory"]
 
 
+@pytest.mark.slow
 def test_every_replica_draws_its_own_random_numbers(found: Callable[[str, str], Found]) -> None:
     mean, square = found("8 replicas", "replicas")["draws"]
     assert square - mean**2 > 1e-3

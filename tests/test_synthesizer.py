@@ -262,6 +262,7 @@ def test_exhibits_that_fail_do_not_cost_the_run(tmp_path, monkeypatch, caplog):
     assert "<audio" not in page
 
 
+@pytest.mark.slow
 def test_the_explorer_shows_the_steps_that_attend_to_each_character(run, decode, tmp_path, capsys):
     (tmp_path / "in").write_text("one\n\nsix\n")
     page, options = tmp_path / "page.html", ("--max-length", 30, "--prenet-dropout", 0)

@@ -283,6 +283,7 @@ def test_a_config_of_two_systems_is_refused(base, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_fertility_model_needs_a_teacher_that_reads_alike(base, teacher, tmp_path):
     config = config_of("nonautoregressive, fertility", base, teacher)
     alone = dataclasses.replace(config, model=dataclasses.replace(config.model, teacher=None))

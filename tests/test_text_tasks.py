@@ -281,6 +281,7 @@ def test_every_output_is_a_tree_or_a_set(tmp_path):
                 assert len(set(labels) & set(run.task.labels)) == sum(x in run.task.labels for x in labels)
 
 
+@pytest.mark.slow
 def test_labels_are_those_of_the_training_text(tmp_path):
     write(tmp_path)
     run = run_of(tmp_path, task="labels")

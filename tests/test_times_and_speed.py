@@ -107,6 +107,7 @@ def shown(config, tmp_path_factory):
     return path, told
 
 
+@pytest.mark.slow
 def test_the_summary_and_the_report_have_the_same_time(shown):
     path, told = shown
     totals = []
