@@ -107,7 +107,7 @@ ODD_JSON = [
 IN_A_CHECKPOINT = [MANIFEST, "model/_METADATA", "model/_sharding", "model/array_metadatas/process_0"]
 
 
-@pytest.mark.by_default("26")
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "name"), combinations(ODD_JSON, IN_A_CHECKPOINT), ids=itertools.count())
 def test_odd_json_anywhere_in_a_run(run_dir: Path, text: str, name: str) -> None:
     checkpoint = run_dir / "checkpoints" / "12"

@@ -68,7 +68,7 @@ def drawn(chance: Random, method: str) -> dict[str, Any]:
     return options
 
 
-@pytest.mark.by_default("sample-most2")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "most"),
     [("beam", {"coverage_penalty": 0.1}), ("greedy", {}), ("sample", {"top_p": 0.5, **SAMPLING})],
