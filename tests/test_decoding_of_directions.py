@@ -26,8 +26,8 @@ from transformer.runtime.errors import UserError
 from transformer.training.loop.train import train
 
 
-def large_config(place):
-    config = config_of(place, train=1000)
+def large_config(folder):
+    config = config_of(folder, train=1000)
     config = changed(config, steps=600, evaluate_every=300, label_smoothing=0.0)
     model = dataclasses.replace(config.model, d_model=32, d_ff=64, num_layers=2, dropout=0.0)
     optimizer = dataclasses.replace(config.optimizer, peak=5e-3, warmup_steps=50)
@@ -37,15 +37,15 @@ def large_config(place):
 @pytest.fixture(scope="module")
 def drawn(tmp_path_factory):
     """A run of random parameters."""
-    place = tmp_path_factory.mktemp("drawn")
-    return drawn_run(config_of(place), place / "run").path
+    folder = tmp_path_factory.mktemp("drawn")
+    return drawn_run(config_of(folder), folder / "run").path
 
 
 @pytest.fixture(scope="module")
 def learned(tmp_path_factory):
     """A run that was trained until it copies and reverses."""
-    place = tmp_path_factory.mktemp("learned")
-    return train(large_config(place), place / "run", watch=quiet())
+    folder = tmp_path_factory.mktemp("learned")
+    return train(large_config(folder), folder / "run", watch=quiet())
 
 
 @pytest.mark.slow

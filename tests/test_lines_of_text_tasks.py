@@ -281,8 +281,8 @@ def test_choices_on_the_command_line(classifier, tmp_path, monkeypatch, capsys):
         assert status == 2
         assert f"line 1: {field}: --choices searches no text" in printed.err
     warmer = ["--temperature-of-choices", 2]
-    for place in ("--document", "--explore"):
-        status, printed = decoded([classifier.path, place, tmp_path / "in", *warmer], monkeypatch, capsys)
+    for option in ("--document", "--explore"):
+        status, printed = decoded([classifier.path, option, tmp_path / "in", *warmer], monkeypatch, capsys)
         assert status == 2
         assert "--temperature-of-choices" in printed.err
 

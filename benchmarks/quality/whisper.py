@@ -145,8 +145,8 @@ def agreement_of_windows(transcriber: Transcriber, model: Any, folder: Path, min
     assert task.codes
     assert task.codes.previous is not None
     previous = [task.codes.previous]
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / "long.wav"
+    with tempfile.TemporaryDirectory() as temporary:
+        path = Path(temporary) / "long.wav"
         joined(recorded(folder), 60 * minutes, path)
         windows = in_windows(transcriber, path)
     theirs = list[Found]()
