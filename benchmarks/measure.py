@@ -139,6 +139,11 @@ def _peak_memory() -> int:
         return int(torch.cuda.max_memory_allocated())
     if jax and (stats := jax.devices()[0].memory_stats()):
         return int(stats["peak_bytes_in_use"])
+    return peak_memory_of_host()
+
+
+def peak_memory_of_host() -> int:
+    """Bytes of memory that this process has held at most."""
     status = Path("/proc/self/status")
     if status.exists():  # getrusage includes the memory of the parent from before the exec
         return int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024

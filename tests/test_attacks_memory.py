@@ -16,16 +16,18 @@ from transformer import Translator, UserError
 from transformer.runs.sealed import MANIFEST, read
 
 PEAK = """
-import os, resource, sys
+import os, sys
 os.environ["JAX_PLATFORMS"] = "cpu"
 from transformer import Translator, UserError
+sys.path.append(sys.argv[2])
+from peak_memory import peak_memory
 import jax; jax.numpy.ones(3)
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+before = peak_memory()
 try:
     Translator.load(sys.argv[1])
 except UserError as error:
     print(error)
-print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024)
+print(peak_memory() - before)
 """
 
 
@@ -146,7 +148,7 @@ def test_no_memory_is_taken_first(
 ) -> None:
     run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
     attack(database(run_dir))
-    done = command("-c", PEAK, run_dir)
+    done = command("-c", PEAK, run_dir, Path(__file__).parent)
     message, peak = done.stdout.strip().split("\n")
     print(f"{attack.__name__}: {int(peak)} MiB")
     assert "is damaged or belongs to another model" in message

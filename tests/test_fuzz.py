@@ -9,7 +9,6 @@ import dataclasses
 import io
 import json
 import os
-import resource
 import shutil
 import sys
 import threading
@@ -25,6 +24,7 @@ from configs import CONFIGS
 from fuzzing import CHANCE, JSON, VALUES, contents, damage, fuzz
 from hypothesis import given
 from hypothesis import strategies as st
+from peak_memory import forget_peak_memory, peak_memory
 from small_translator import small_translator, stored
 
 from transformer import PRESETS, VARIANTS, Config, Run, Translator, UserError
@@ -247,10 +247,11 @@ def test_arrays_with_anything_in_their_database(
         else:
             with contextlib.suppress(ValueError):  # of TensorStore, if its files are damaged already
                 change_an_entry(chance, values, checkpoint / "model")
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    forget_peak_memory()
+    before = peak_memory()
     with contextlib.suppress(UserError):
         parameter(Translator.load(path, "last"))
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 300 * 1024
+    assert peak_memory() - before < 300
     shutil.rmtree(path.parent)
 
 

@@ -19,7 +19,6 @@ search.
 import argparse
 import json
 import re
-import resource
 import subprocess
 import sys
 import tempfile
@@ -34,6 +33,7 @@ from typing import Any, get_args
 import numpy as np
 
 from benchmarks.command import needs, positive, run
+from benchmarks.measure import peak_memory_of_host
 from transformer import Transcriber
 from transformer.config.recordings import AUDIO
 from transformer.config.windows import Cut, Detector
@@ -170,7 +170,7 @@ def measured(given: argparse.Namespace) -> Measured:
     }
     wave = read_audio_start(given.measure)
     list(transcriber.parts(wave, **asked))
-    memory, cpu, began = _megabytes(), time.process_time(), time.monotonic()
+    memory, cpu, began = peak_memory_of_host(), time.process_time(), time.monotonic()
     texts, heard, end = [], [], 0.0
     for part in transcriber.parts(given.measure, **asked):
         texts.append(part.transcript.text)
@@ -178,7 +178,7 @@ def measured(given: argparse.Namespace) -> Measured:
             heard += [(text, (word.start, word.end)) for text in words_of(word.text)]
         end = part.end
     elapsed, cpu = time.monotonic() - began, time.process_time() - cpu
-    return Measured(" ".join(texts), heard, end, elapsed, cpu, _megabytes() - memory)
+    return Measured(" ".join(texts), heard, end, elapsed, cpu, (peak_memory_of_host() - memory) / 2**20)
 
 
 def read_audio_start(path: Path) -> np.ndarray:
@@ -186,11 +186,6 @@ def read_audio_start(path: Path) -> np.ndarray:
     wave, _ = library("soundfile").read(path, frames=30 * RATE, dtype="float32")
     started: np.ndarray = wave
     return started
-
-
-def _megabytes() -> float:
-    """The memory that this process has used at most."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def row(given: argparse.Namespace, command: Sequence[str], minutes: int, folder: Path) -> str:

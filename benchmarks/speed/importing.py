@@ -9,13 +9,13 @@ it in its own process, and prints the most memory that this process held, its ma
 import argparse
 import json
 import multiprocessing
-import resource
 import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.command import run
+from benchmarks.measure import peak_memory_of_host
 from transformer.interop.architectures.architecture import described_model
 from transformer.interop.architectures.bart import M2M_100
 from transformer.interop.conversion import stored_shapes
@@ -117,13 +117,9 @@ def _write_zeros(path: Path, shapes: dict[str, tuple[int, ...]]) -> int:
 def _imported(model: Path, run: Path) -> tuple[int, int, float]:
     """Bytes of memory before and at most, and seconds of CPU time."""
     begun = time.process_time()
-    before = _peak()
+    before = peak_memory_of_host()
     import_model(model, run, "eng_Latn", "deu_Latn")
-    return before, _peak(), time.process_time() - begun
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return before, peak_memory_of_host(), time.process_time() - begun
 
 
 if __name__ == "__main__":

@@ -59,13 +59,14 @@ def check_arrays(folder: Path, like: Variables) -> None:
         if path.exists():
             parse_object(read_text(path))
     decoded = blocks = 0
+    limit = allowed(like)
     for path in folder.rglob("*"):
         for size in _decoded_sizes(path) if path.is_file() else ():
             decoded += size
             blocks += 1
-            if decoded > allowed(like) or blocks > allowed(like) // _SMALLEST:
-                raise ValueError(f"its files decompress to more than {allowed(like):,} bytes")
-    if (total := sum(_array_sizes(folder))) > allowed(like):
+            if decoded > limit or blocks > limit // _SMALLEST:
+                raise ValueError(f"its files decompress to more than {limit:,} bytes")
+    if (total := sum(_array_sizes(folder))) > limit:
         raise ValueError(f"its arrays have {total:,} bytes, more than they should")
 
 

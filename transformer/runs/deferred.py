@@ -1,8 +1,8 @@
-"""Arrays that are computed when a checkpoint is written, one at a time: a model may be larger than memory."""
+"""Arrays that are computed when a checkpoint is written, a few at a time: a model may exceed memory."""
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,20 +36,40 @@ def deferred(x: Any) -> Deferred:
     return x if isinstance(x, Deferred) else Deferred(x.shape, lambda: np.asarray(x), x.dtype)
 
 
-class _OneAtATime(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]  # Orbax is untyped
-    """Writes each array before it loads the next one."""
+_TOGETHER = 2**24
+"""Bytes of arrays that are written together; a larger array is written alone."""
+
+
+class _FewAtATime(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]  # Orbax is untyped
+    """Writes some arrays before it loads the next ones."""
 
     async def serialize(
         self, values: Sequence[Deferred], infos: Sequence[Any], args: Sequence[Any] | None = None
     ) -> Sequence[Any]:
-        for value, info, arg in zip(values, infos, args or [ocp.SaveArgs()] * len(values), strict=True):
-            for writing in await super().serialize([value.load()], [info], [arg]):
+        args = args or [ocp.SaveArgs()] * len(values)
+        for group in _groups([value.nbytes for value in values]):
+            arrays = [values[i].load() for i in group]
+            for writing in await super().serialize(
+                arrays, [infos[i] for i in group], [args[i] for i in group]
+            ):
                 writing.result()
         return []
 
 
+def _groups(sizes: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yields the numbers of neighbours that have at most `_TOGETHER` bytes, and of each larger array."""
+    group: list[int] = []
+    for number, size in enumerate(sizes):
+        if group and sum(sizes[i] for i in group) + size > _TOGETHER:
+            yield group
+            group = []
+        group.append(number)
+    if group:
+        yield group
+
+
 def deferred_checkpointer() -> ocp.Checkpointer:
     """An Orbax checkpointer for trees of `Deferred`. The files are those of arrays of NumPy."""
-    handler = Deferred, _OneAtATime(deepcopy_host_arrays=False)
+    handler = Deferred, _FewAtATime(deepcopy_host_arrays=False)
     registry = ocp.type_handlers.create_type_handler_registry(handler)
     return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(type_handler_registry=registry))
