@@ -27,7 +27,7 @@ from tiers import mostly_slow
 from transformer import BeamConfig, Glossary, UserError
 from transformer.cli.decode import decode_main
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.translations import RequestParser
+from transformer.cli.request_parser import RequestParser
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.decoding.terms import Terms

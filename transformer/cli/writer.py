@@ -8,7 +8,7 @@ import importlib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import input_lines
@@ -42,6 +42,7 @@ OF_LONG = ("cut", "pause", "detector", "windows")
 OF_SPEECH = ("times", "language", "task", "timestamps", "text_normalisation", "stream_step", *OF_LONG)
 OF_SOME_TASKS = (*OF_TRANSLATIONS, *OF_SPEECH, "pronunciation", "until", "stream")
 """Options that only some tasks have a use for."""
+T = TypeVar("T")
 Numbered = tuple[int, str] | None
 """A line's number and the line; None where no other has arrived."""
 Written = tuple[str, str]
@@ -292,3 +293,18 @@ def page_of_files(
 
 
 WRITER = Writer
+
+
+def in_groups(items: Iterable[T | None], size: int) -> Iterator[list[T]]:
+    """Yields lists of `size`; shorter before a None, for which an empty list follows."""
+    group: list[T] = []
+    for item in items:
+        if item is not None:
+            group.append(item)
+        if group and (item is None or len(group) == size):
+            yield group
+            group = []
+        if item is None:
+            yield []
+    if group:
+        yield group
