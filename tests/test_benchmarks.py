@@ -178,7 +178,7 @@ def test_memory_is_watched_to_the_end(tmp_path):
 
 @pytest.mark.slow
 def test_endurance_at_a_small_size(tmp_path):
-    trained, decoded = endure(tmp_path, steps=40, lines=3000, every=0.1)
+    trained, decoded = endure(tmp_path, steps=4, lines=200, every=0.05)
     assert len(trained.memory) > 10
     assert len(decoded.memory) > 10
 

@@ -40,6 +40,8 @@ def test_every_way_is_trained_and_scored(tmp_path, monkeypatch):
         "2",
         "--seeds",
         "1",
+        "--rank",
+        "2",
     ]
     forgetting.main(words)
     (row,) = json.loads((tmp_path / "work" / "forgetting.json").read_text())["rows"]

@@ -1,8 +1,11 @@
 """The study of names in the search, at a small size."""
 
+from dataclasses import replace
+
 import pytest
 
-from benchmarks.studies import biasing
+from benchmarks.studies import biasing, fusion
+from transformer import PRESETS
 
 pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")
@@ -10,6 +13,10 @@ pytest.importorskip("jiwer", reason="pip install '.[speech]'")
 
 @pytest.mark.slow
 def test_the_study_of_names(tmp_path, capsys, monkeypatch):
+    preset = PRESETS["speech"]
+    model = replace(preset.model, num_layers=1, d_model=16, d_ff=32, num_heads=2)
+    data = replace(preset.data, built_in_size=40)
+    monkeypatch.setattr(fusion, "PRESETS", {"speech": replace(preset, model=model, data=data)})
     monkeypatch.setattr(biasing, "LISTS", (20, 30))
     monkeypatch.setattr(biasing, "WEIGHTS", (1.0,))
     biasing.main([str(tmp_path / "work"), "--updates", "2", "--count", "2"])

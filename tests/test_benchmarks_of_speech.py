@@ -122,7 +122,7 @@ def test_what_is_heard_in_synthetic_speech(tmp_path, capsys, monkeypatch, voice)
     # after two updates the first stage writes what no voice can speak
     first = SimpleNamespace(translate=lambda texts: ["wAn" for _ in texts])
     monkeypatch.setattr(synthesis.Translator, "load", lambda _: first)
-    arguments = [str(tmp_path / "work"), "--updates", "2", "--count", "2", "--quick"]
+    arguments = [str(tmp_path / "work"), "--updates", "1", "--count", "1", "--quick"]
     if voice == "recorded":
         record(tmp_path / "recordings", {"george": 1, "anna": 2, "theo": 3})
         arguments += ["--recordings", str(tmp_path / "recordings")]

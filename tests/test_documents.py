@@ -117,6 +117,11 @@ code stays
 """
 
 
+@pytest.mark.parametrize("text", ["**a word (in brackets)**. Then", "*a (b)*, c", "so **(why?)**! Then"])
+def test_a_mark_ends_with_its_own_punctuation(text):
+    assert Pretender(longest=99).translate_document(f"{text}\n", "markdown").text == f"{text}\n"
+
+
 def test_all_text_and_only_text_is_translated():
     document = Pretender(spell=str.upper).translate_document(MARKDOWN, "markdown")
     assert document.text == (

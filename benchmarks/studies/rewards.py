@@ -101,7 +101,6 @@ class Plan:
         each = [compare(self.start, before, run["translations"]) for run in built]
         return {
             "name": name,
-            "options": METHODS[name].options,
             "each": [asdict(one) for one in each],
             "rewards": [run["reward"] for run in built],
         }

@@ -221,6 +221,8 @@ class Relative(RelativePositions):
         c = self.config
         encoded = sinusoids(distances, c.d_model)
         projected = jnp.einsum("nm,mhd->hnd", encoded, self.distance).astype(query.dtype)
+        # XLA for CPUs multiplies no transposed matrices of bfloat16, which this would become
+        projected = jax.lax.optimization_barrier(projected)
         query = query + self.distance_bias[:, None].astype(query.dtype)
         scores = jnp.einsum("bhqd,hnd->bhqn", query, projected, preferred_element_type=jnp.float32)
         return scores / math.sqrt(c.key_width)

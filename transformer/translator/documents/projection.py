@@ -13,8 +13,8 @@ import numpy as np
 from transformer.translator.documents.passages import Mark, MarkedText
 from transformer.translator.documents.sentences import Span
 
-UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+(?:['’\-]\w+)*|[^\w\s]+")
-"""Words, characters of scripts without spaces, and punctuation."""
+UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+(?:['’\-]\w+)*|([^\w\s])\1*")
+"""Words, characters of scripts without spaces, and punctuation: a mark, or the same one several times."""
 GLUE = "▁"
 PUNCTUATION = 0.3
 """What punctuation counts, where a word counts 1."""
@@ -166,11 +166,17 @@ def _words_of(mark: Mark, pair: Aligned, room: _Room) -> Span | None:
         heaviest = int(np.where(is_free, weights, -1.0).argmax())
         best = heaviest, heaviest
     first, last = best
-    while first < last and pair.source[mark.end - 1].isalnum() and not is_word[last]:
-        last -= 1  # punctuation at an end only where the source has some there
-    while first < last and pair.source[mark.start].isalnum() and not is_word[first]:
-        first += 1
+    # at its ends it has no more punctuation than in the source
+    in_source = [pair.source[pair.source_units[column][0]].isalnum() for column in columns]
+    found = is_word[first : last + 1]
+    first += max(0, _punctuation_before(found) - _punctuation_before(in_source))
+    last -= max(0, _punctuation_before(found[::-1]) - _punctuation_before(in_source[::-1]))
     return units[first][0], units[last][1]
+
+
+def _punctuation_before(is_word: Sequence[bool]) -> int:
+    """Units of punctuation before the first word. 0: there is no word."""
+    return is_word.index(True) if True in is_word else 0
 
 
 def _overlapping(units: Sequence[Span], span: Span) -> list[int]:
