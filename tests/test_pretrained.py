@@ -90,7 +90,7 @@ def test_n_best_is_that_of_the_reference(imported):
 @pytest.mark.by_default("t5")
 def test_what_was_imported_is_exported_as_it_was(imported, tmp_path):
     """The same tensors under the same names, up to the rounding of a factor; transformers and CTranslate2
-    read such folders (docs/interop.md)."""
+    read such folders (docs/pretrained/use.md)."""
     _, architecture = export_model(imported.run_dir, tmp_path / "out")
     before, after = (load_file(path / "model.safetensors") for path in (imported.folder, tmp_path / "out"))
     assert set(before) <= set(after)

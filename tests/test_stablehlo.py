@@ -32,8 +32,8 @@ GREEDY = {"method": "greedy", "rows": 4, "buckets": (64,), "extra_length": 60}
 
 def example() -> str:
     """The program of the page."""
-    page = (ROOT / "docs" / "interop.md").read_text()
-    (program,) = re.findall(r"```python\n(.*?)```", page.split("## Exporting to StableHLO")[1], re.DOTALL)
+    page = (ROOT / "docs" / "pretrained" / "export.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", page.split("\n## ")[1], re.DOTALL)
     return program
 
 

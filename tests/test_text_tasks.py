@@ -364,7 +364,7 @@ print(len(Translator.load("run").translate(["Monday, May 3, 1999"])))
 @pytest.mark.slow
 def test_the_task_of_the_page(tmp_path):
     """It has less than 60 lines, and is trained and decoded from outside the package."""
-    page = (Path(__file__).parents[1] / "docs" / "text-tasks.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[1] / "docs" / "own-task.md").read_text(encoding="utf-8")
     (program,) = [
         block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "register(" in block
     ]

@@ -1,5 +1,6 @@
 """Whisper is the same network on the same features as that of `transformers`: a small random model
-(tests/make_whisper_golden.py). The real one is compared with CTranslate2 where it is (docs/interop.md)."""
+(tests/make_whisper_golden.py). The real one is compared with CTranslate2 where it is
+(docs/pretrained/equality.md)."""
 
 import json
 import os

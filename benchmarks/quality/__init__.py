@@ -1,1 +1,0 @@
-"""What trained models score, and whether they last: the figures of docs/results.md, speech.md, recipes."""

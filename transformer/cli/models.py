@@ -188,7 +188,7 @@ def export_command(command_line: list[str]) -> None:
 
         folder = export_stablehlo(arguments.run_dir, arguments.folder, arguments.checkpoint, **sizes)
         print(f"Written to {folder}: encoder.bin, decoder.bin, their parameters, and the vocabulary")
-        print('Try the program in "Exporting to StableHLO" of docs/interop.md')
+        print("Try the program of docs/pretrained/export.md")
         return
     if sizes:
         raise UserError(f"--{next(iter(sizes))} is for --to stablehlo; leave it out")

@@ -71,8 +71,9 @@ def import_model(
 
     Args:
       folder: with config.json, model.safetensors (or its parts and their index) and tokenizer.json. Other
-        files of vocabularies are those that the family has, see docs/interop.md. For Marian's own files, see
-        `import_marian_files`. If there is no such folder: a name on Hugging Face's hub, see `located`.
+        files of vocabularies are those that the family has, see docs/pretrained/options.md. For Marian's own
+        files, see `import_marian_files`. If there is no such folder: a name on Hugging Face's hub, see
+        `located`.
       run_dir: a new directory, for `Translator.load`, `decode.py` and `train.py --init-from`.
       source_language: the code of the source, such as eng_Latn, for a model whose texts begin with codes. It
         is the default of requests. None: each names its own.

@@ -40,7 +40,7 @@ ACTIVATIONS = (("rows", (DATA, FSDP)), ("vocabulary", TENSOR), ("heads", TENSOR)
 COMPILER = {"tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}}
 """Options of XLA for a sharded step, by platform. A TPU's compiler would divide each gradient of a weight
 matrix into as many products as there are shards, to send one while it computes the next: the small products
-take longer than that hides (docs/performance.md)."""
+take longer than that hides (docs/what-makes-it-fast.md)."""
 
 
 class Layout(ABC):
