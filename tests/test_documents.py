@@ -229,6 +229,8 @@ BAD = {
     "latin1.txt": (b"ok\ncaf\xe9\n", "line 2: not UTF-8"),
     "binary.txt": (b"a\0b", "is a binary file"),
     "empty.md": (b" \n", "is empty"),
+    "page.HTML": (b"<p>a</p>", "converted, for example with pandoc"),
+    "letter.docx": (b"PK\3\4\xff", "give plain text or Markdown"),
 }
 
 

@@ -108,3 +108,10 @@ def test_every_extra_is_one_of_the_package():
                     word.value.partition(".")[0] for word in node.args if isinstance(word, ast.Constant)
                 }
     assert {"jiwer", "soundfile", "soxr", "matplotlib"} <= asked <= EXTRAS.keys()
+
+
+def test_the_page_install_names_every_extra():
+    page = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    missing = [name for name in extras["optional-dependencies"] if f"`{name}`" not in page]
+    assert set(missing) <= {"cuda", "tpu"}  # these are in the first commands

@@ -34,17 +34,17 @@ class CalibrateArguments:
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory of a model that translates, or makes other texts of texts."""
     input: Path | None = None
-    """Usual text, a sentence a line. Default: the validation text of the run, with its references."""
+    """Usual text, one sentence per line. Default: the validation text of the run, with its references."""
     reference: Path | None = None
-    """Its translations by people, line by line."""
+    """Reference translations of --input, line by line."""
     source_language: str | None = None
     """Code of the source language, for a model of many languages. Default: the one of the run."""
     target_language: str | None = None
     """Code of the target language."""
     sentences: Annotated[int, Range(1, LONGEST)] = 500
-    """Of it that are translated."""
+    """Number of sentences of the text to translate."""
     false_alarms: Annotated[float, Range(0.0, 1.0)] = FALSE_ALARMS
-    """Share of these that each sign may flag."""
+    """Share of these sentences that each kind of flag may mark (limits.json)."""
 
     def __post_init__(self) -> None:
         check_ranges("", self)

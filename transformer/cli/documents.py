@@ -21,6 +21,8 @@ from transformer.translator.translator import Translator
 
 MARKDOWN = (".md", ".markdown")
 """Names of Markdown files end so."""
+OTHERS = (".doc", ".docx", ".odt", ".rtf", ".pdf", ".epub", ".tex", ".htm", ".html", ".xml", ".srt", ".vtt")
+"""Names of documents that are neither Markdown nor plain text end so."""
 SHOWN = 10  # flagged sentences that are shown
 FOR_LINES = (
     *("input", "tsv", "jsonl", "glossary", "keep", "reference", "bleu_tokenize", "history", "target_length"),
@@ -82,6 +84,11 @@ def read_document(path: Path) -> str:
     Raises:
       UserError: it cannot be read, is no text, or has none.
     """
+    if path.suffix.lower() in OTHERS:
+        raise UserError(
+            f"--document {path}: give plain text or Markdown, into which other documents can be converted, "
+            "for example with pandoc"
+        )
     try:
         text = whole_text(read_bytes(fetched(path)), f"--document {path}")
     except OSError as error:

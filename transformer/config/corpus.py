@@ -192,8 +192,8 @@ class DataConfig(CorpusConfig):
     tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "jieba", "open-word"] = "unigram"
     """Tokenizer. whitespace: for text that is already split into subwords; `@@ ` markers are removed from the
     output. word: whole words, and single characters of Chinese and Japanese. jieba: the same, but Chinese is
-    split into words (`pip install '.[chinese]'`). open-word: the same, and
-    out-of-vocabulary words can be copied (pointer models only)."""
+    split into words (`pip install '.[chinese]'`). open-word: as word, and out-of-vocabulary words can be
+    copied (pointer models only)."""
     vocab_size: Annotated[int, Range(1, LARGEST)] = 16_000
     """Size of the vocabulary to train; for char and word an upper bound. At least 261, with 256 bytes that
     spell rare characters; for whitespace and words at least 5."""
