@@ -168,9 +168,9 @@ def _words_of(mark: Mark, pair: Aligned, room: _Room) -> Span | None:
     first, last = best
     # at its ends it has no more punctuation than in the source
     in_source = [pair.source[pair.source_units[column][0]].isalnum() for column in columns]
-    found = is_word[first : last + 1]
-    first += max(0, _punctuation_before(found) - _punctuation_before(in_source))
-    last -= max(0, _punctuation_before(found[::-1]) - _punctuation_before(in_source[::-1]))
+    in_target = is_word[first : last + 1]
+    first += max(0, _punctuation_before(in_target) - _punctuation_before(in_source))
+    last -= max(0, _punctuation_before(in_target[::-1]) - _punctuation_before(in_source[::-1]))
     return units[first][0], units[last][1]
 
 
