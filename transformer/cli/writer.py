@@ -190,7 +190,7 @@ def writer_of(run_dir: Path) -> type[Writer]:
     run = Run(run_dir)
     task = run.system.task
     if not issubclass(task, Lines):
-        raise UserError(f"{run_dir}: system {run.config.system} does not read lines of text")
+        raise UserError(f"{run_dir}: system {run.config.system} has no outputs that decode.py can write")
     writer: type[Writer] = importlib.import_module(task.writer).WRITER
     return writer
 

@@ -97,8 +97,8 @@ class Loop:
         outgrown = f" and {plan.outgrown:.2%} of the sampled segmentations" if plan.outgrown else ""
         self.watch.message(
             f"{self._trained()}, vocabulary {self.config.model.vocab_size:,}, "
-            f"{counted(plan.steps_per_epoch, 'step')} an epoch, padding {plan.padding:.1%}, {plan.dropped:,} "
-            f"{unit} dropped ({self.data.task.drops}){outgrown}; "
+            f"{counted(plan.steps_per_epoch, 'step')} an epoch, padding {plan.padding:.1%}, "
+            f"{counted(plan.dropped, unit.removesuffix('s'))} dropped ({self.data.task.drops}){outgrown}; "
             + counted(jax.device_count(), f"{jax.default_backend()} device")
         )
         if plan.dropped > len(self.data.corpus.splits["train"]) / 2:
