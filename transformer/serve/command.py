@@ -57,7 +57,8 @@ class ServeArguments:
     """Use int8 weights: faster on CPUs, at similar quality."""
     allow: tuple[str, ...] = ALLOWED
     """Search options that requests may have, and prefix and terms, in place of the default list: name all.
-    Others than the default ones compile programs for each value, as beam_size does, or for a few kinds of request."""
+    Others than the default ones compile programs for each value, as beam_size does, or for a few kinds of
+    request."""
     token_file: Path | None = None
     """File with the token that requests must bring, as "Authorization: Bearer TOKEN". Default: the
     environment variable TRANSFORMER_TOKEN; if it is not set, no token is needed."""
