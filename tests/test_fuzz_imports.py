@@ -24,7 +24,11 @@ DATA = Path(__file__).parent / "data"
 FOLDERS = {path.name: path for path in DATA.glob("marian*")} | {
     path.name: path for path in (*(DATA / "pretrained").iterdir(), DATA / "whisper")
 }
-FOLDERS |= {f"{kind}, {path.name}": path for kind in ("bert", "torch") for path in (DATA / kind).iterdir()}
+FOLDERS |= {
+    f"{kind}, {path.name}": path
+    for kind in ("bert", "torch", "ctranslate2")
+    for path in (DATA / kind).iterdir()
+}
 OWN = ("marian's own, npz", "marian's own, bin", "marian's own, intgemm8")
 """Files that Marian writes itself."""
 ONE_OF_A_KIND = ["bart", "t5", "marian", "bert, one-layer", "torch, pre", "whisper", OWN[2]]

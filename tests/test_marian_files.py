@@ -4,6 +4,7 @@ are."""
 import os
 import shutil
 import struct
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -275,6 +276,47 @@ def test_damaged_files_are_refused_or_read(tmp_path, kind):
             messages.append(str(error))
     assert len(messages) > 50
     assert not any("\n" in message for message in messages)
+
+
+HEADERS = {
+    "open bracket": b"{'descr': ('<f4', ",
+    "nested": b"-" * 9000 + b"1",
+    "longer than the file": b"\0" * 40,
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_headers_of_arrays_are_no_python(tmp_path, name):
+    """NumPy parses them as literals of Python, whose parser has errors of its own."""
+    header = HEADERS[name].ljust(16) + b"\n"
+    size = 2**31 if name == "longer than the file" else len(header)
+    array = b"\x93NUMPY\x02\x00" + struct.pack("<I", size) + header
+    with zipfile.ZipFile(tmp_path / "model.npz", "w") as archive:
+        archive.writestr("special:model.yml.npy", array)
+    with pytest.raises(UserError, match=r"model.npz is no Marian model, or is damaged: \w"):
+        marian_file(tmp_path / "model.npz")
+
+
+def test_an_array_that_ends_after_its_file_is_refused(tmp_path):
+    """The directory of the archive, at its end, has the sizes."""
+    np.savez(tmp_path / "model.npz", **{"special:model.yml": np.zeros(5000, np.int8)})
+    content = (tmp_path / "model.npz").read_bytes()
+    entry = content.rindex(b"PK\x01\x02")
+    larger = struct.pack("<II", 2**20, 2**20)
+    cut = content[:3000] + content[entry : entry + 20] + larger + content[entry + 28 :]
+    end = cut.rindex(b"PK\x05\x06")  # says where the directory is
+    (tmp_path / "model.npz").write_bytes(cut[: end + 16] + struct.pack("<I", 3000) + cut[end + 20 :])
+    with pytest.raises(UserError, match=r"model.npz is no Marian model, or is damaged: EOFError"):
+        marian_file(tmp_path / "model.npz").description()
+
+
+def test_compressed_arrays_are_not_even_opened(tmp_path):
+    """Their headers could say that they have gigabytes."""
+    with zipfile.ZipFile(tmp_path / "model.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        header = b"\x93NUMPY\x02\x00" + struct.pack("<I", 2**24)
+        archive.writestr("special:model.yml.npy", header + b"\0" * 2**24)
+    with pytest.raises(UserError, match="special:model.yml is compressed"):
+        marian_file(tmp_path / "model.npz")
 
 
 def test_sizes_are_compared_with_the_file_before_memory_is_taken(tmp_path):

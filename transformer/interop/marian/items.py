@@ -9,6 +9,7 @@ compared with the file's.
 
 import math
 import struct
+import tokenize
 import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Set
@@ -91,8 +92,9 @@ class MarianFile(ABC):
                 yield file
         except UserError as error:
             raise UserError(f"{self._path}: {error}") from error
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile, RuntimeError) as error:
-            raise UserError(f"{self._path} is no Marian model, or is damaged: {error}") from error
+        except (OSError, EOFError, ValueError, KeyError, RuntimeError, zipfile.BadZipFile) as error:
+            why = str(error) or type(error).__name__
+            raise UserError(f"{self._path} is no Marian model, or is damaged: {why}") from error
 
     @abstractmethod
     def _read_shapes(self, file: IO[bytes]) -> dict[str, tuple[int, ...]]:
@@ -117,7 +119,7 @@ class _Archive(MarianFile):
 
     @staticmethod
     def _shape(archive: zipfile.ZipFile, name: str) -> tuple[int, ...]:
-        with archive.open(f"{name}.npy") as member:
+        with _member(archive, name) as (_, member):
             return _header(member)[0]
 
     def _text(self, file: IO[bytes]) -> bytes:
@@ -127,28 +129,42 @@ class _Archive(MarianFile):
         return _stored(file, name).astype(np.float32)
 
 
+@contextmanager
+def _member(archive: zipfile.ZipFile, name: str) -> Iterator[tuple[zipfile.ZipInfo, IO[bytes]]]:
+    """What the archive says of an array, and its bytes."""
+    info = archive.getinfo(f"{name}.npy")
+    if info.compress_type != zipfile.ZIP_STORED:
+        raise ValueError(f"{name} is compressed; Marian's files are not")
+    with archive.open(info) as member:
+        yield info, member
+
+
 def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether by column, and type."""
     version = np.lib.format.read_magic(member)
     is_first = version == (1, 0)
     read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
-    return read(member)
+    try:
+        return read(member)
+    except (
+        SyntaxError,
+        tokenize.TokenError,
+        RecursionError,
+        MemoryError,
+    ) as error:  # NumPy parses it as Python
+        raise ValueError("the header of an array is no description of it") from error
 
 
 def _stored(file: IO[bytes], name: str, dtype: np.dtype | None = None) -> np.ndarray:
     """An array of an archive; of this type or, without one, of real numbers."""
-    with zipfile.ZipFile(file) as archive:
-        info = archive.getinfo(f"{name}.npy")
-        if info.compress_type != zipfile.ZIP_STORED:
-            raise ValueError(f"{name} is compressed; Marian's files are not")
-        with archive.open(info) as member:
-            shape, by_column, kind = _header(member)
-            if not (kind == dtype if dtype else kind.kind == "f"):
-                raise ValueError(f"{name} is of type {kind}")
-            size = math.prod(shape) * kind.itemsize
-            if min(shape, default=0) < 0 or size > info.file_size or (dtype and size > MiB):
-                raise ValueError(f"{name} is truncated, or too large")
-            content = member.read(size)
+    with zipfile.ZipFile(file) as archive, _member(archive, name) as (info, member):
+        shape, by_column, kind = _header(member)
+        if not (kind == dtype if dtype else kind.kind == "f"):
+            raise ValueError(f"{name} is of type {kind}")
+        size = math.prod(shape) * kind.itemsize
+        if min(shape, default=0) < 0 or size > info.file_size or (dtype and size > MiB):
+            raise ValueError(f"{name} is truncated, or too large")
+        content = member.read(size)
     return np.frombuffer(content, kind).reshape(shape, order="F" if by_column else "C")
 
 
