@@ -49,7 +49,8 @@ def copied(name: str, model: Path) -> tuple[str | None, ...]:
             marian_network.write_bin(model / "model.bin", arrays, options, integers="int" in name)
         return ()
     shutil.copytree(FOLDERS[name], model)
-    languages = json.loads((model / "golden.json").read_text()).get("languages", ())
+    golden = json.loads((model / "golden.json").read_text())
+    languages = golden.get("languages", ()) if isinstance(golden, dict) else ()
     (model / "golden.json").unlink()
     return ("en",) if name == "whisper" else tuple(languages)
 
