@@ -1,1 +1,1 @@
-"""Comparisons of systems, methods and layers: the figures of docs/systems-compared.md."""
+"""Comparisons of systems, methods and layers: figures of the pages of results in docs/."""
