@@ -20,14 +20,14 @@ import os, sys
 os.environ["JAX_PLATFORMS"] = "cpu"
 from transformer import Translator, UserError
 sys.path.append(sys.argv[2])
-from peak_memory import peak_memory
+from benchmarks.measure import peak_memory_of_host
 import jax; jax.numpy.ones(3)
-before = peak_memory()
+before = peak_memory_of_host()
 try:
     Translator.load(sys.argv[1])
 except UserError as error:
     print(error)
-print(peak_memory() - before)
+print((peak_memory_of_host() - before) // 2**20)
 """
 
 
@@ -148,7 +148,7 @@ def test_no_memory_is_taken_first(
 ) -> None:
     run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
     attack(database(run_dir))
-    done = command("-c", PEAK, run_dir, Path(__file__).parent)
+    done = command("-c", PEAK, run_dir, Path(__file__).parents[1])
     message, peak = done.stdout.strip().split("\n")
     print(f"{attack.__name__}: {int(peak)} MiB")
     assert "is damaged or belongs to another model" in message

@@ -199,7 +199,7 @@ def test_tensors_of_16_bits_become_float32(tmp_path):
 
 
 @pytest.mark.slow
-def test_one_tensor_at_a_time_is_in_memory(tmp_path, capsys):
+def test_the_whole_model_is_never_in_memory(tmp_path, capsys):
     """JAX and the largest tensor, of 0.12 GB, several times; not a model of 1.4 GB."""
     sizes = "--layers 12 --d-model 1024 --d-ff 4096 --vocabulary 30000 --part 0.5"
     importing.main([str(tmp_path / "model"), *sizes.split()])

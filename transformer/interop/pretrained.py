@@ -66,8 +66,8 @@ def import_model(
     """Writes a run directory from a pretrained model: Marian, BART, mBART-50, Pegasus, NLLB, T5, Whisper,
     BERT (as a masked language model), `torch.nn.Transformer`, or Marian's own files.
 
-    Nothing in the folder is executed: pickles (pytorch_model.bin) are not read. One tensor at a time is in
-    memory.
+    Nothing in the folder is executed: pickles (pytorch_model.bin) are not read. The model as a whole is
+    never in memory.
 
     Args:
       folder: with config.json, model.safetensors (or its parts and their index) and tokenizer.json. Other

@@ -106,7 +106,7 @@ class Checkpoints:
 
         Args:
           step: of the checkpoint.
-          variables: arrays, or `Deferred` ones, of which one at a time is in memory.
+          variables: arrays, or `Deferred` ones, of which a few at a time are in memory.
         """
         with deferred_checkpointer() as checkpointer:
             folder = (self._folder(step) / "model").absolute()
