@@ -205,11 +205,45 @@ def test_texts_are_aligned_with_recordings(tmp_path, monkeypatch, capsys) -> Non
         heard.clear()
         error = capsys.readouterr().err
         assert re.search(message, " ".join(error.split())), error
+    named = listed("long.wav\tone")
+    assert command(run.path, "--input", named, "--output", named) == 2
+    assert "is the file of --input" in " ".join(capsys.readouterr().err.split())
+    assert named.read_text() == "long.wav\tone\n"
     plain = run_with(tmp_path, 0.0)
     assert command(plain.path, "--input", listed("long.wav\tone")) == 2
     assert "this run has no CTC" in capsys.readouterr().err
     assert command(run.path) == 2
     assert "--input is missing" in capsys.readouterr().err
+
+
+def test_aligning_goes_on_after_the_recordings_that_are_done(tmp_path, monkeypatch, capsys) -> None:
+    write_recordings(tmp_path)
+    run, out = run_with(tmp_path, 0.3), tmp_path / "out.jsonl"
+    texts, align = ("one", "four", "one four"), Transcriber.align
+    (tmp_path / "list.tsv").write_text("".join(f"long.wav\t{text}\n" for text in texts))
+    words = ["align", str(run.path), "--input", str(tmp_path / "list.tsv"), "--output", str(out)]
+    heard, interruptions = list[str](), ["one four"]
+
+    def interrupted(transcriber: Transcriber, path: object, text: str) -> object:
+        if text in interruptions:
+            interruptions.remove(text)
+            raise KeyboardInterrupt
+        heard.append(text)
+        return align(transcriber, path, text)
+
+    monkeypatch.setattr(Transcriber, "align", interrupted)
+    for options, status in ([], 130), (["--resume"], 0):
+        monkeypatch.setattr("sys.argv", [*words, *options])
+        assert align_main() == status
+        assert out.exists() == (not status)
+        shown = " ".join(capsys.readouterr().err.split())
+        assert ("add --resume to the same command" if status else "continuing after recording 2") in shown
+    assert tuple(heard) == texts
+    found = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(each["line"], each["text"]) for each in found] == [*enumerate(texts, 1)]
+    monkeypatch.setattr("sys.argv", [*words[:4], "--resume"])
+    assert align_main() == 2
+    assert "--resume needs --output" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -251,6 +251,8 @@ def test_options_of_lines_are_refused(decoder, tmp_path, monkeypatch, capfd):
         (("--format", "json"), "--format json is for lines"),
         (("--resume",), "--resume: it is for lines"),
         (("--output", file), "is the file of --document"),
+        (("--flags", file), "is the file of --document"),
+        (("--output", tmp_path / "new", "--flags", tmp_path / "new"), "is the file of --output"),
     ]:
         assert run(monkeypatch, decoder, "--document", file, *words) == 2
         assert message in capfd.readouterr().err

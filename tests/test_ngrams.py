@@ -198,17 +198,23 @@ def test_contexts_with_many_continuations_are_read_whole():
             "text, line 2: not UTF-8 (byte 5 of the line); convert the file, e.g. with iconv",
         ),
         (b"", [], "has no sentences"),
+        (b"red cat\n", ["--output", "text"], "--output text is the file of --input"),
+        (b"red cat\n", ["--tokens", "text"], "--tokens text is the file of --input"),
+        (b"red cat\n", ["--output", "new", "--tokens", "new"], "--tokens new is the file of --output"),
+        (b"red cat\n", ["--output", "gone/new"], "cannot write --output gone/new: its folder is missing"),
     ],
-    ids=["order", "utf-8", "empty"],
+    ids=["order", "utf-8", "empty", "output", "tokens", "both", "folder"],
 )
-def test_what_the_command_refuses(call, tmp_path, text, options, message):
+def test_what_the_command_refuses(call, tmp_path, monkeypatch, text, options, message):
+    monkeypatch.chdir(tmp_path)
     run = stored(small_translator(), tmp_path / "run")
     (tmp_path / "text").write_bytes(text)
     asked = run, "--input", tmp_path / "text", "--output", tmp_path / "lm", *options
     status, out, err = call(ngram_main, *asked)
     assert (status, out) == (2, "")
-    assert message in err
-    assert not (tmp_path / "lm").exists()
+    assert message in " ".join(err.split())
+    assert (tmp_path / "text").read_bytes() == text
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "text"}
 
 
 def test_a_text_in_another_spelling_is_warned_of(call, tmp_path, caplog):

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 import tyro
 
 from transformer.cli.guard import run_command
-from transformer.cli.output_file import Output
+from transformer.cli.input import digest_of
+from transformer.cli.output_file import LongOutput, check_output, resumable, resumable_output
 from transformer.cli.parser import parse
 from transformer.runtime.commands import program
 from transformer.runtime.console import ProgressReporter, SteadyConsole
@@ -30,6 +31,10 @@ class Aligner(Protocol):
     @classmethod
     def load(cls, path: Path, checkpoint: str, *, int8: bool) -> Self:
         """That of a run."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A hash of what determines the alignments of its run."""
         ...
 
     def check_ctc(self) -> None:
@@ -63,6 +68,8 @@ class AlignArguments:
     ones), or a step."""
     int8: bool = False
     """Use int8 weights: faster on CPUs, at similar quality."""
+    resume: bool = False
+    """Continue an interrupted --output with the same input and options."""
 
 
 def align_main() -> int:
@@ -74,6 +81,8 @@ def _align(command_line: list[str]) -> None:
     arguments = parse(AlignArguments, command_line, "align")
     if arguments.input is None:
         raise UserError("--input is missing: a file with a recording, a tab and its text on each line")
+    if arguments.output:
+        check_output("--output", arguments.output, [("--input", arguments.input)])
     from transformer.runs.run import Run
 
     run = Run(arguments.run_dir)
@@ -87,11 +96,17 @@ def _align(command_line: list[str]) -> None:
     aligner = kind.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     aligner.check_ctc()
     watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+    digest = digest_of(arguments.input)
     lines = checked_lines(aligner, arguments.input)
-    alignments: Iterable[Json] = aligned_lines(aligner, lines)
-    if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
-        alignments = watch.progress("recordings", alignments, len(lines))
-    with Output(arguments.output) as file:
+    job = repr(["align", aligner.fingerprint(), digest])
+    output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
+    with resumable(output, watch, "recording"), output as file:
+        done = output.done if isinstance(output, LongOutput) else 0
+        if done:
+            watch.message(f"  continuing after recording {done:,}")
+        alignments: Iterable[Json] = aligned_lines(aligner, lines[done:])
+        if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
+            alignments = watch.progress("recordings", alignments, len(lines) - done)
         for alignment in alignments:
             file.write(json.dumps(alignment, ensure_ascii=False) + "\n")
     where = f", written to {arguments.output}" if arguments.output else ""

@@ -1,6 +1,5 @@
 """`decode.py RUN`: lines in, lines or a page out."""
 
-import hashlib
 import itertools
 import os
 import sys
@@ -12,14 +11,12 @@ from pathlib import Path
 import jax
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.input import check_files, lines_of, standard_input
-from transformer.cli.output_file import LongOutput, Output, is_device, resumable
+from transformer.cli.input import check_files, digest_of, lines_of, standard_input
+from transformer.cli.output_file import LongOutput, Output, resumable, resumable_output
 from transformer.cli.writer import OF_FUSION, OF_JSON, OF_LONG, Numbered, Writer, Written, is_given, writer_of
-from transformer.data.remote import fetched
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import open_regular
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.translator.fusion import checked_weight
 
@@ -72,9 +69,15 @@ def decode_lines(arguments: DecodeArguments) -> None:
     if len(arguments.lm_weight) > 1 or len(arguments.bias_weight) > 1:
         compare_weights(arguments, writer, total, watch)
         return
-    digest = _digest(arguments.input) if arguments.input else ""
+    digest = digest_of(arguments.input) if arguments.input else ""
     job = repr([*writer.job, digest]) if arguments.input and arguments.output else ""
-    output = _output(arguments, writer, job) if is_main_process() else Output(Path(os.devnull))
+    output = resumable_output(
+        arguments.output if is_main_process() else Path(os.devnull),
+        job,
+        resume=arguments.resume and is_main_process(),
+        needs="--input and --output",
+        lines_per_result=writer.lines_per_input,
+    )
     writer.claim(job, total)
     long = output if isinstance(output, LongOutput) else None
     outputs: list[str] = []
@@ -96,7 +99,7 @@ def decode_lines(arguments: DecodeArguments) -> None:
             file.flush()  # for whoever reads along, and for --resume after a kill
             if writer.is_scored:
                 outputs.append(best)
-        if long and arguments.input and _digest(arguments.input) != digest:
+        if long and arguments.input and digest_of(arguments.input) != digest:
             long.discard()
             raise UserError(f"{arguments.input} changed while it was translated: run the same command again")
     seconds = time.monotonic() - start
@@ -173,22 +176,6 @@ def _lines(arguments: DecodeArguments) -> Iterator[Numbered]:
     number = itertools.count(1)
     for line in standard_input(patient=jax.process_count() > 1):
         yield None if line is None else (next(number), line)
-
-
-def _digest(path: Path) -> str:
-    """A hash of a file's content."""
-    with open_regular(fetched(path)) as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()
-
-
-def _output(arguments: DecodeArguments, writer: Writer, job: str) -> Output:
-    """The output for the lines. From a file to a file, it can be resumed with the same model, text and
-    options."""
-    if not arguments.input or not arguments.output or is_device(arguments.output):
-        if arguments.resume:
-            raise UserError("--resume needs --input and --output: only files can be resumed")
-        return Output(arguments.output)
-    return LongOutput(arguments.output, job, resume=arguments.resume, lines_per_result=writer.lines_per_input)
 
 
 def _written_before(output: LongOutput, writer: Writer) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files
-from transformer.cli.output_file import Output
+from transformer.cli.output_file import Output, check_output
 from transformer.cli.writer import OF_FUSION, OF_JSON, refuse, writer_of
 from transformer.data.remote import fetched
 from transformer.data.sources.text_files import whole_text
@@ -44,6 +44,9 @@ def translate_file(arguments: DecodeArguments) -> None:
     if arguments.format != "text":
         raise UserError(f"--format {arguments.format} is for lines; leave it out (--flags writes JSON)")
     check_files(arguments)
+    if arguments.flags:
+        outputs = [("--output", arguments.output)] if arguments.output else []
+        check_output("--flags", arguments.flags, [("--document", arguments.document), *outputs])
     text = read_document(arguments.document)
     runs = arguments.run_dir if not arguments.ensemble else [arguments.run_dir, *arguments.ensemble]
     loaded = Translator.load(

@@ -1,6 +1,7 @@
 """What decode.py reads: a file, or standard input, whose lines are decoded while others are being typed."""
 
 import contextlib
+import hashlib
 import itertools
 import os
 import re
@@ -10,15 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.output_file import is_device
+from transformer.cli.output_file import check_output, is_device
 from transformer.config import DataConfig
 from transformer.config.pictures import PICTURE_FILES
-from transformer.config.recordings import AUDIO, SOUND
+from transformer.config.recordings import AUDIO, SOUND, is_recording
+from transformer.data.remote import fetched
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import address, brief, display_path, open_regular
+from transformer.runtime.files import display_path, open_regular, unreadable
 
 PAUSE = 0.02  # seconds without a new line after which those that are decoded are written
-LONGEST_NAME = 240  # bytes; systems allow 255, and what is being written has a longer one
 
 
 def check_files(arguments: DecodeArguments) -> int | None:
@@ -31,20 +32,8 @@ def check_files(arguments: DecodeArguments) -> int | None:
         files.insert(0, ("--input", arguments.input))
     if arguments.document:
         files.insert(0, ("--document", arguments.document))
-    if output and address(output):
-        raise UserError(f"{option} {display_path(output)}: write to a file here, and copy it there")
-    if output and is_recording(output):
-        raise UserError(f"{option} {output}: text is written to it, and its name is that of a recording")
-    if output and len(os.fsencode(output.name)) > LONGEST_NAME:
-        raise UserError(f"{option} {brief(output.name)}: a name of a file may have {LONGEST_NAME} bytes")
-    if output and not is_device(output):
-        if output.is_dir() or not output.name:
-            raise UserError(f"{option} {output} is a folder: name a file")
-        if not os.access(output.absolute().parent, os.W_OK):
-            raise UserError(f"cannot write {option} {output}: its folder is missing or read-only")
-        for source, path in files:
-            if path.exists() and output.exists() and path.samefile(output):
-                raise UserError(f"{option} {output} is the file of {source}, which would be lost")
+    if output:
+        check_output(option, output, files)
     for option, path in files:
         if is_device(path):
             pipe = "< FILE" if option == "--input" else "a file"
@@ -94,9 +83,13 @@ def lines_of(arguments: DecodeArguments) -> Iterator[str]:
         yield line
 
 
-def is_recording(path: Path) -> bool:
-    """Whether the name of a file is that of a recording."""
-    return path.suffix.lower() in AUDIO
+def digest_of(path: Path) -> str:
+    """A hash of a file's content, which may be at a remote address. Raises UserError if it cannot be read."""
+    try:
+        with open_regular(fetched(path)) as file:
+            return hashlib.file_digest(file, "blake2b").hexdigest()
+    except OSError as error:
+        raise UserError(f"{display_path(path)}: {unreadable(error)}") from error
 
 
 def standard_input(patient: bool = False) -> Iterator[str | None]:

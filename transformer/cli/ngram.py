@@ -9,11 +9,12 @@ from typing import Annotated, Literal
 import tyro
 
 from transformer.cli.guard import run_command
+from transformer.cli.output_file import check_output
 from transformer.cli.parser import parse
 from transformer.config.ranges import Range, check_ranges
 from transformer.runtime.commands import command, program
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import check_local, display_path
+from transformer.runtime.files import display_path
 
 MOST_UNKNOWN = 0.1
 """Share of the tokens of a text that may be unknown without a warning."""
@@ -50,9 +51,10 @@ def ngram_main() -> int:
 
 def _ngram(command_line: list[str]) -> None:
     arguments = parse(NgramArguments, command_line, "ngram")
-    for option, path in (("--output", arguments.output), ("--tokens", arguments.tokens)):
-        if path:
-            check_local(path, option)
+    others = [("--input", arguments.input)]
+    check_output("--output", arguments.output, others)
+    if arguments.tokens:
+        check_output("--tokens", arguments.tokens, [*others, ("--output", arguments.output)])
     from transformer.data.features.ngrams import MOST_NGRAMS, UNKNOWN, estimated
     from transformer.data.sources.text_files import one_line, read_lines
     from transformer.runs.run import Run

@@ -11,14 +11,75 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
+from transformer.config.recordings import is_recording
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import append_flags, temp_sibling
+from transformer.runtime.files import address, append_flags, brief, display_path, temp_sibling
+
+LONGEST_NAME = 240  # bytes; systems allow 255, and what is being written has a longer one
 
 
 def is_device(path: Path) -> bool:
     """Whether it is a device or a pipe: something to write to, but never to replace."""
     return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def check_output(option: str, path: Path, others: Iterable[tuple[str, Path]]) -> None:
+    """Checks the name of an output before the work for it begins.
+
+    Args:
+      option: the option that names it.
+      path: a file that text will be written to.
+      others: options and the files that they name.
+
+    Raises:
+      UserError: it cannot be written, or is one of the other files, which would be lost.
+    """
+    if address(path):
+        raise UserError(f"{option} {display_path(path)}: write to a file here, and copy it there")
+    if is_recording(path):
+        raise UserError(f"{option} {path}: text is written to it, and its name is that of a recording")
+    if len(os.fsencode(path.name)) > LONGEST_NAME:
+        raise UserError(f"{option} {brief(path.name)}: a name of a file may have {LONGEST_NAME} bytes")
+    if is_device(path):
+        return
+    if path.is_dir() or not path.name:
+        raise UserError(f"{option} {path} is a folder: name a file")
+    if not os.access(path.absolute().parent, os.W_OK):
+        raise UserError(f"cannot write {option} {path}: its folder is missing or read-only")
+    for source, other in others:
+        is_same = other.exists() and path.exists() and other.samefile(path)
+        if is_same or os.path.realpath(other) == os.path.realpath(path):
+            raise UserError(f"{option} {path} is the file of {source}, which would be lost")
+
+
+def resumable_output(
+    path: Path | None,
+    job: str,
+    *,
+    resume: bool,
+    needs: str,
+    lines_per_result: int = 1,
+    convert: Callable[[Iterable[str]], Iterable[str]] | None = None,
+) -> "Output":
+    """The output of a long job: a `LongOutput` if it is a file.
+
+    Args:
+      path: None: standard output.
+      job: identifies the input, the model and the options. Empty: the input can be read only once.
+      resume: continue what is unfinished.
+      needs: the options that --resume needs.
+      lines_per_result: as of `LongOutput`.
+      convert: as of `LongOutput`.
+
+    Raises:
+      UserError: it cannot be resumed.
+    """
+    if path is None or not job or is_device(path):
+        if resume:
+            raise UserError(f"--resume needs {needs}: only files can be resumed")
+        return Output(path)
+    return LongOutput(path, job, resume=resume, lines_per_result=lines_per_result, convert=convert)
 
 
 class Output:

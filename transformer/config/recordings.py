@@ -11,6 +11,13 @@ from transformer.runtime.errors import UserError
 
 AUDIO = (".wav", ".flac", ".ogg", ".mp3")
 """Names of recordings end so."""
+
+
+def is_recording(path: Path) -> bool:
+    """Whether the name of a file is that of a recording."""
+    return path.suffix.lower() in AUDIO
+
+
 SOUND = re.compile(
     rb"OggS\0|fLaC\0|ID3[\3\4]|\xff[\xe2\xe3\xf2\xf3\xfa\xfb]|(RIFF|FORM).{4}(WAVE|AIF[FC])", re.DOTALL
 )

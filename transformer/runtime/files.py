@@ -110,6 +110,15 @@ def check_local(path: Path | str, option: str) -> None:
 # Reading
 
 
+def unreadable(error: Exception) -> str:
+    """Why a file that `open_regular` was to open cannot be read."""
+    if isinstance(error, FileNotFoundError):
+        return "no such file"
+    if isinstance(error, IsADirectoryError):
+        return "is a folder; name a file"
+    return getattr(error, "strerror", None) or str(error)  # a ValueError: of a name with a null character
+
+
 @contextlib.contextmanager
 def open_regular(path: Path, largest: int | None = None) -> Iterator[io.BufferedReader]:
     """Opens a regular file (or a link to one) for reading.

@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from transformer.data.remote import fetched
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import library
-from transformer.runtime.files import open_regular
+from transformer.runtime.files import open_regular, unreadable
 
 LIBRARY = "PIL"
 MOST = 50_000_000
@@ -33,8 +33,10 @@ def read_picture(path: Path, size: int) -> tuple[Pixels, tuple[int, int]]:
     try:
         with open_regular(fetched(path)) as content:
             return _read(content, path, size)
-    except (OSError, ValueError, SyntaxError, EOFError) as error:
+    except (FileNotFoundError, IsADirectoryError) as error:
         raise UserError(f"{path}: {unreadable(error)}") from error
+    except (OSError, ValueError, SyntaxError, EOFError) as error:
+        raise UserError(f"{path}: cannot be read as PNG: {unreadable(error)}") from error
 
 
 def _read(content: BinaryIO, path: Path, size: int) -> tuple[Pixels, tuple[int, int]]:
@@ -90,15 +92,6 @@ def pixels_of(array: Any, size: int) -> tuple[Pixels, tuple[int, int]]:
     if (height, width) == (size, size):
         return whole, (width, height)
     return resized(library("PIL.Image").fromarray(whole), size), (width, height)
-
-
-def unreadable(error: Exception) -> str:
-    """Why a picture cannot be opened."""
-    if isinstance(error, FileNotFoundError):
-        return "no such file"
-    if isinstance(error, IsADirectoryError):
-        return "is a folder; name a picture"
-    return f"cannot be read as PNG: {getattr(error, 'strerror', None) or error}"
 
 
 def scaled(pixels: Pixels) -> Float[np.ndarray, "height width 3"]:

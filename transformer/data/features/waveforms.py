@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float
 from transformer.data.features.audio import RATE
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import library
-from transformer.runtime.files import atomic_open, open_regular
+from transformer.runtime.files import atomic_open, open_regular, unreadable
 
 LONGEST = 3600
 """The most seconds of a file."""
@@ -104,15 +104,6 @@ def seconds_of(path: Path) -> float:
             if file.frames < UNKNOWN:
                 return float(file.frames / file.samplerate)
     return math.inf
-
-
-def unreadable(error: OSError | ValueError) -> str:
-    """Why a recording cannot be opened."""
-    if isinstance(error, FileNotFoundError):
-        return "no such file"
-    if isinstance(error, IsADirectoryError):
-        return "is a folder; name a recording"
-    return getattr(error, "strerror", None) or str(error)  # a ValueError: of a name with a null character
 
 
 def _pieces(

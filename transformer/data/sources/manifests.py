@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from transformer.data.features.pixels import unreadable
 from transformer.data.remote import fetched
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import open_regular, parse_object
+from transformer.runtime.files import open_regular, parse_object, unreadable
 from transformer.runtime.text import has_text
 
 Annotation = Literal["captions", "boxes"]

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from transformer.config.recordings import AUDIO, RecordingsConfig
-from transformer.data.features.waveforms import unreadable
 from transformer.data.remote import fetched
 from transformer.data.sources.corpora import SPLITS
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import open_regular
+from transformer.runtime.files import open_regular, unreadable
 from transformer.runtime.text import has_text
 
 

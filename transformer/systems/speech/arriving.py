@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.input import check_files, is_recording
+from transformer.cli.input import check_files
 from transformer.cli.writer import OF_LONG, refuse, use_beside
-from transformer.config.recordings import SOUND
+from transformer.config.recordings import SOUND, is_recording
 from transformer.data.features.waveforms import audio_blocks
 from transformer.data.remote import fetched
 from transformer.runtime.console import ProgressReporter, SteadyConsole
@@ -38,7 +38,8 @@ def transcribe_arriving(arguments: DecodeArguments) -> None:
         raise UserError(f"--format {arguments.format}: --stream writes text or json")
     if arguments.input and not is_recording(arguments.input):
         raise UserError(f"--input {arguments.input}: --stream reads one recording, or standard input")
-    check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
+    if arguments.input:
+        check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
     check_files(arguments)
     transcriber = Transcriber.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     use_beside(transcriber, arguments)

@@ -1,28 +1,27 @@
 """`decode.py RUN --input talk.wav`: a recording of any length in, its text, subtitles or JSON out."""
 
-import hashlib
 import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import jax
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.input import check_files, is_recording
-from transformer.cli.output_file import LongOutput, Output, is_device, resumable
+from transformer.cli.input import check_files, digest_of
+from transformer.cli.output_file import LongOutput, Output, resumable, resumable_output
 from transformer.cli.writer import refuse, use_beside
-from transformer.data.features.waveforms import seconds_of, unreadable
+from transformer.config.recordings import is_recording
+from transformer.data.features.waveforms import seconds_of
 from transformer.data.remote import fetched
 from transformer.data.sources.text_files import read_lines
 from transformer.runs.run import Run
 from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
-from transformer.runtime.files import open_regular, parse_object
+from transformer.runtime.files import parse_object
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.live import speed_of
 from transformer.systems.speech.references import check_normalisation, rates_of
@@ -81,10 +80,10 @@ def transcribe_file(arguments: DecodeArguments) -> None:
     rates = rates_of(transcriber.task, how, 1) if arguments.reference else []
     options = _options(arguments, transcriber)
     watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
-    digest = _digest(arguments.input)
+    total = seconds_of(fetched(arguments.input))
+    digest = digest_of(arguments.input)
     output = _output(arguments, repr([transcriber.fingerprint(), options, digest]))
     long = output if isinstance(output, LongOutput) else None
-    total = seconds_of(fetched(arguments.input))
     texts, start, heard, began = list[str](), 0.0, 0.0, time.monotonic()
 
     def new_seconds(part: SpokenPart) -> float:
@@ -109,7 +108,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
         for text in _stored(parts) if long else FORMATS[arguments.format](parts):
             file.write(text)
             file.flush()  # for whoever reads along, and for --resume after a kill
-        if _digest(arguments.input) != digest:
+        if digest_of(arguments.input) != digest:
             if long:
                 long.discard()
             raise UserError(f"{arguments.input} changed while it was read: run the same command again")
@@ -137,15 +136,11 @@ def _options(arguments: DecodeArguments, transcriber: Transcriber) -> dict[str, 
 
 def _output(arguments: DecodeArguments, job: str) -> Output:
     """A file is written at the end, from an object for each part that a process has found so far."""
-    if not arguments.output or is_device(arguments.output):
-        if arguments.resume:
-            raise UserError("--resume needs --output: only files can be resumed")
-        return Output(arguments.output)
 
     def convert(lines: Iterable[str]) -> Iterator[str]:
         return FORMATS[arguments.format](map(_part, lines))
 
-    return LongOutput(arguments.output, job, resume=arguments.resume, convert=convert)
+    return resumable_output(arguments.output, job, resume=arguments.resume, needs="--output", convert=convert)
 
 
 def _done(output: LongOutput) -> list[SpokenPart]:
@@ -166,15 +161,6 @@ def _stored(parts: Iterable[SpokenPart]) -> Iterator[str]:
 
 def _part(line: str) -> SpokenPart:
     return SpokenPart.of_json(parse_object(line))
-
-
-def _digest(path: Path) -> str:
-    """A hash of a file's content. Raises UserError if it cannot be read."""
-    try:
-        with open_regular(fetched(path)) as file:
-            return hashlib.file_digest(file, "blake2b").hexdigest()
-    except OSError as error:
-        raise UserError(f"{path}: {unreadable(error)}") from error
 
 
 def _as_text(parts: Iterable[SpokenPart]) -> Iterator[str]:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.input import is_recording, lines_of
+from transformer.cli.input import lines_of
 from transformer.cli.texts import Texts
 from transformer.cli.writer import OF_FUSION, OF_SPEECH, page_of_sounds, refuse
+from transformer.config.recordings import is_recording
 from transformer.data.sources.recording_lists import listed
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.text_files import read_lines
