@@ -1,9 +1,10 @@
-"""Speech recognition with an n-gram language model in its search, on digits that follow a grammar.
+"""Speech recognition with a language model in its search, on digits that follow a grammar.
 
-`python -m benchmarks.studies.fusion WORK` trains the preset `speech` for few updates on random digits, and an
-n-gram model on texts in which only three digits can follow each. Validation and test recordings say such
-texts, by voices that are heard nowhere else. The weight of the language model is the one with the fewest word
-errors of the validation recordings. Everything is in WORK: if interrupted, the same command continues.
+`python -m benchmarks.studies.fusion WORK` trains the preset `speech` for few updates on random digits, and
+two language models, an n-gram model and a small Transformer, on texts in which only three digits can follow
+each. Validation and test recordings say such texts, by voices that are heard nowhere else. The weight of a
+language model is the one with the fewest word errors of the validation recordings. Everything is in WORK: if
+interrupted, the same command continues.
 """
 
 import argparse
@@ -19,8 +20,10 @@ from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, report
 from benchmarks.runs import once
 from transformer import PRESETS, Transcriber, train
+from transformer.config.streams import StreamConfig
 from transformer.data.features.ngrams import estimated
 from transformer.data.sources import pronunciation, spoken
+from transformer.runtime.files import write_whole
 from transformer.tasks.metrics.words import sentence_errors, word_errors
 from transformer.translator.fusion import named_tokens, output_tokenizer, token_names
 
@@ -28,8 +31,9 @@ UPDATES = 600
 COUNT = 200  # validation recordings, and test recordings
 SENTENCES = 2_000  # of the language model
 SUCCESSORS = (1, 2, 5)  # what is added to a digit, modulo 10, for the digits that can follow it
-WEIGHTS = (0.0, 0.1, 0.2, 0.4, 0.8, 1.6)
+WEIGHTS = (0.1, 0.2, 0.4, 0.8, 1.6)
 ORDER = 3
+END = "<|endoftext|>"  # between two texts
 TEXTS, VALIDATION, TEST = 31, 32, 33  # seeds
 
 
@@ -66,13 +70,33 @@ def recogniser(work: Path, updates: int) -> Transcriber:
     return Transcriber.load(train(replace(preset, training=training), work / "run"))
 
 
-def language_model(transcriber: Transcriber, path: Path) -> Path:
+def texts_of_grammar() -> list[str]:
+    """What the language models learn from."""
+    random = np.random.default_rng(TEXTS)
+    return [text_of(digits(random)) for _ in range(SENTENCES)]
+
+
+def ngrams(transcriber: Transcriber, work: Path) -> Path:
     """The n-gram model of texts of the grammar."""
     tokenizer = output_tokenizer(transcriber.system, transcriber.task, "the recogniser")
-    names, random = token_names(tokenizer), np.random.default_rng(TEXTS)
-    texts = [named_tokens(tokenizer, names, text_of(digits(random))) for _ in range(SENTENCES)]
+    names = token_names(tokenizer)
+    texts = [named_tokens(tokenizer, names, text) for text in texts_of_grammar()]
+    path = work / "lm.arpa"
     estimated(texts, ORDER, sum(map(bool, names))).write(path)
     return path
+
+
+def small_transformer(transcriber: Transcriber, work: Path) -> Path:
+    """A run of the preset `language-model`, made smaller, on texts of the grammar; trained unless it is
+    there."""
+    preset, documents = PRESETS["language-model"], work / "documents.txt"
+    model: Any = preset.model
+    write_whole(documents, f"{END}\n".join(f"{text}\n" for text in texts_of_grammar()))
+    data = StreamConfig(
+        train=documents, separator=END, source_tokenizer=work / "run" / "text.model", max_length=64
+    )
+    small = replace(model, num_layers=2, d_model=64, d_ff=128)
+    return train(replace(preset, model=small, data=data), work / "lm")
 
 
 def measured(transcriber: Transcriber, waves: list[Any], texts: list[str]) -> dict[str, float]:
@@ -89,22 +113,25 @@ def measured(transcriber: Transcriber, waves: list[Any], texts: list[str]) -> di
 
 
 def results(work: Path, updates: int, count: int) -> dict[str, Any]:
-    """Error rates of the validation recordings by weight, and of the test with none and with the best."""
+    """Error rates of the validation recordings by language model and weight, and of the test without one and
+    with the best weight of each."""
     transcriber = recogniser(work, updates)
-    path = language_model(transcriber, work / "lm.arpa")
     validation, test = (recordings(seed, count) for seed in (VALIDATION, TEST))
-    rows = []
-    for weight in WEIGHTS:
+
+    def row(kind: str, path: Path | None, weight: float, said: tuple[list[Any], list[str]]) -> dict[str, Any]:
         transcriber.use_language_model(path, weight)
-        rows.append({"weight": weight, **measured(transcriber, *validation)})
-    best = min(rows, key=lambda row: row["words"])["weight"]
-    tested = []
-    for weight in dict.fromkeys((0.0, best)):
-        transcriber.use_language_model(path, weight)
-        tested.append({"weight": weight, **measured(transcriber, *test)})
+        return {"model": kind, "weight": weight, **measured(transcriber, *said)}
+
+    rows, tested = [row("none", None, 0.0, validation)], [row("none", None, 0.0, test)]
+    for kind, model_of in LANGUAGE_MODELS.items():
+        path = model_of(transcriber, work)
+        rows += [row(kind, path, weight, validation) for weight in WEIGHTS]
+        best = min((each for each in rows if each["model"] == kind), key=lambda each: each["words"])
+        tested.append(row(kind, path, best["weight"], test))
     return {"validation": rows, "test": tested}
 
 
+LANGUAGE_MODELS = {"trigrams": ngrams, "Transformer": small_transformer}
 Rows = list[dict[str, Any]]
 
 
@@ -143,6 +170,7 @@ def study(
 
 
 COLUMNS = {
+    "language model": lambda row: row["model"],
     "weight": lambda row: f"{row['weight']:g}",
     "word errors": lambda row: f"{row['words']:.2f} %",
     "recordings with errors": lambda row: f"{row['sentences']:.1f} %",
