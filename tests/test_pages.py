@@ -1,4 +1,4 @@
-"""Programs of the documentation run as printed, and its sources are wrapped."""
+"""Programs of the documentation run as printed, its sources are wrapped, and its tables are narrow."""
 
 import json
 import os
@@ -23,6 +23,7 @@ from transformer.config import flatten
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDEST = 130  # characters of a line of prose
+MOST_COLUMNS = 6  # of a table: more cannot be read on a phone
 SOURCES = [
     *DOCS.rglob("*.md"),
     *(DOCS.parent / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG")),
@@ -45,6 +46,24 @@ def test_lines_of_prose_are_short() -> None:
     assert wide_prose(page) == [long, f"- {long}"]
     for path in SOURCES:
         assert wide_prose(path.read_text(encoding="utf-8")) == [], path
+
+
+def wide_tables(page: str) -> list[str]:
+    """The heads of tables with too many columns: not those in blocks of code."""
+    text = re.sub(r"^ *```.*?^ *```", "", page, flags=re.DOTALL | re.MULTILINE)
+    heads = re.findall(r"^ *\|(.*)\|\n *\|[ :|-]+\|$", text, re.MULTILINE)
+    return [head for head in heads if len(re.sub(r"`[^`]*`|\\\|", "", head).split("|")) > MOST_COLUMNS]
+
+
+def test_tables_have_few_columns() -> None:
+    def table(columns: int) -> str:
+        return "| `a|b` " * columns + "|\n" + "|---" * columns + "|\n"
+
+    wide, narrow = table(MOST_COLUMNS + 1), table(MOST_COLUMNS)
+    page = f"{narrow}\n{wide}\n```\n{wide}```\n"
+    assert wide_tables(page) == [wide.splitlines()[0].strip("|")]
+    for path in SOURCES:
+        assert wide_tables(path.read_text(encoding="utf-8")) == [], path
 
 
 def programs_of(page: str) -> list[str]:
