@@ -17,12 +17,10 @@ from transformer.decoding.lanes import batch
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, brief
 from transformer.runtime.text import has_text
+from transformer.systems.speech.word_edges import is_quiet, with_edges
 from transformer.tasks.plain import Plain
 from transformer.tasks.timing import Word, words_in
 
-REACH, EDGE = 0.2, 0.12
-"""Seconds of the blanks between two tokens that belong to one of them, at most; and of those before the first
-token and after the last."""
 MULTIPLE = 16
 """Of which the lengths of texts are, so that few programs are compiled."""
 
@@ -84,19 +82,9 @@ def words_by_ctc(
 
 
 def times_of(decoder: Any, example: Example, states: Any, count: int) -> list[tuple[float, float]]:
-    """When each of so many tokens of a path begins and ends, in seconds.
-
-    CTC has a token at one or two positions somewhere in its sound, and blanks at the others. So the blanks
-    between two tokens are divided among them, half each, but no more than `REACH`: the rest is a pause.
-    """
-    end = len(example[decoder.task.inputs[0]]) * HOP / RATE
+    """When each of so many tokens of a path begins and ends, in seconds."""
     spans = [(start * decoder.frame, end * decoder.frame) for start, end in spans_of(states, count)]
-    times = list[tuple[float, float]]()
-    for index, (first, last) in enumerate(spans):
-        before = min((first - spans[index - 1][1]) / 2, REACH) if index else EDGE
-        after = min((spans[index + 1][0] - last) / 2, REACH) if index + 1 < count else EDGE
-        times.append((max(first - before, 0.0), min(last + after, end)))
-    return times
+    return with_edges(spans, is_quiet(example[decoder.task.inputs[0]]))
 
 
 def ids_of(text: str, tokenizer: Tokenizer, special: SpecialIds) -> list[int]:
