@@ -248,6 +248,31 @@ def test_a_picture_is_learned_without_duplicates() -> None:
     np.testing.assert_allclose(found[found[:, 0].argsort()], batch["boxes"][0], atol=0.05)
 
 
+@pytest.mark.slow
+def test_the_loss_is_that_of_all_layers_or_of_the_last_one() -> None:
+    random = np.random.default_rng(0)
+    batch = {
+        "source": jnp.asarray(random.standard_normal((2, 16, 16, 3)), jnp.float32),
+        "classes": jnp.array([[0, 1], [1, -1]]),
+        "boxes": jnp.asarray(random.uniform(0.2, 0.4, (2, 2, 4)), jnp.float32),
+    }
+    options = dataclasses.replace(OPTIONS, num_layers=3)
+    model = DetectionTransformer(options)
+    variables = jax.jit(model.init)(jax.random.key(1), batch["source"])
+    every = jax.jit(model.apply)(variables, batch["source"])
+    by_layer = []
+    for layer in range(options.num_layers):
+        of_layer = jax.tree.map(lambda x, layer=layer: x[:, layer], every)
+        parts = set_losses(of_layer, batch["classes"], batch["boxes"], jnp.array([True, True]), options)
+        nll, l1, giou = (parts[name][0] for name in ("weighted_nll", "l1", "giou_loss"))
+        by_layer.append(float(nll + options.l1_weight * l1 + options.giou_weight * giou))
+    for auxiliary, expected in ((True, sum(by_layer)), (False, by_layer[-1])):
+        model = DetectionTransformer(dataclasses.replace(options, auxiliary_loss=auxiliary))
+        objective = detection_objective(Config("detection", model.config, BoxesConfig()))
+        loss = jax.jit(lambda v, o=objective, m=model: o(m, v, batch, Context()).total)(variables)
+        assert float(loss) == pytest.approx(expected, rel=1e-5)
+
+
 # Mistakes
 
 SHORT = EncoderConfig(positions="learned", max_positions=3)

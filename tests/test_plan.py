@@ -195,7 +195,7 @@ def test_every_system_is_planned(system):
     for what in ("step", "search"):
         if what == "search" and not find_system(system).search:
             continue
-        if (system, what) == ("nonautoregressive-synthesis", "step"):
+        if system == "nonautoregressive-synthesis":  # a job that could not begin
             with pytest.raises(UserError, match="--model.teacher RUN"):
                 compiled(what, config, place, Limits(5))
             continue

@@ -166,8 +166,8 @@ class _ReplicatedStep:
         return _joined(rest, jax.tree.map(self._collect, carry)), metrics
 
     def lower(self, state: Tree, batch: Tree) -> Any:
-        """As `jax.stages.Wrapped.lower`."""
-        return self._step.lower(*self._arguments(state), batch)
+        """As `jax.stages.Wrapped.lower`; of the state shapes suffice."""
+        return self._step.lower(*jax.eval_shape(self._arguments, state), batch)
 
     def _arguments(self, state: Tree) -> tuple[Tree, Tree]:
         rest, carry = _split(state)

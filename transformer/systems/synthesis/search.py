@@ -6,7 +6,6 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
@@ -48,9 +47,7 @@ def synthesis_search(
     assert isinstance(model, Synthesiser)
     assert isinstance(options, SynthesisDecodingConfig)
     seeds = jnp.full(len(lines), options.seed, jnp.int32)
-    return _spoken(
-        model, options.static(), variables, inputs["source"], jnp.asarray(np.asarray(lines)), seeds
-    )
+    return _spoken(model, options.static(), variables, inputs["source"], jnp.asarray(lines), seeds)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
