@@ -170,6 +170,7 @@ def test_times_of_words_are_compared_with_the_truth(capsys, monkeypatch):
     assert "words of 2 recordings; 1 left out" in out
     assert "starts: 0.100 s off, +0.100 s on average" in out
     assert "ends: 0.200 s off, -0.200 s on average" in out
+    assert "within 0.1 s of where they do: 0.0%" in out
 
 
 def test_outputs_of_whisper_are_compared_by_both_rules():

@@ -16,6 +16,7 @@ from transformer.data.sources.recordings import digits
 from transformer.tasks.timing import timed
 
 TEST = 2  # number of the test split
+NEAR = 0.1  # seconds
 
 
 def errors(
@@ -40,7 +41,7 @@ def errors(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Prints the mean error of starts and ends."""
+    """Prints the mean error of starts and ends, and how many words have both."""
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
     parser.add_argument("run", type=Path, help="run directory of a recogniser of the built-in digits")
     parser.add_argument("--count", type=positive, default=200, help="recordings (200)")
@@ -52,6 +53,8 @@ def main(arguments: list[str] | None = None) -> None:
     for name, each in zip(("starts", "ends"), found.T, strict=True):
         late = f"{each.mean():+.3f} s on average" if len(each) else "none"
         print(f"{name}: {np.abs(each).mean():.3f} s off, {late}")
+    near = f"{(np.abs(found).max(axis=1) <= NEAR).mean():.1%}" if len(found) else "none"
+    print(f"words that begin and end within {NEAR:g} s of where they do: {near}")
 
 
 if __name__ == "__main__":
