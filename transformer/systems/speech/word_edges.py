@@ -48,7 +48,7 @@ def with_edges(spans: Sequence[Span], quiet: Bool[np.ndarray, " t"]) -> list[Spa
         reach = min((start - end) / 2, REACH)
         pauses = silences(quiet, end, start, PAUSE)
         longest = max(pauses, key=lambda pause: pause[1] - pause[0], default=(end + reach, start - reach))
-        ends[index], starts[index + 1] = longest
+        ends[index], starts[index + 1] = min(longest[0], end + FAR), max(longest[1], start - FAR)
     before = silences(quiet, starts[0] - FAR, starts[0], LONG_PAUSE)
     after = silences(quiet, ends[-1], ends[-1] + FAR, LONG_PAUSE)
     starts[0] = before[-1][1] if before else max(starts[0] - EDGE, 0.0)
