@@ -29,8 +29,8 @@ def is_quiet(features: Float[np.ndarray, "t bands"]) -> Bool[np.ndarray, " t"]:
     if not len(loudness):
         return np.zeros(0, bool)
     quiet, loud = np.percentile(loudness, (QUIET, LOUD))
-    found: np.ndarray = loudness < quiet + SHARE * (loud - quiet)
-    return found
+    is_silent: np.ndarray = loudness < quiet + SHARE * (loud - quiet)
+    return is_silent
 
 
 def with_edges(spans: Sequence[Span], quiet: Bool[np.ndarray, " t"]) -> list[Span]:
