@@ -74,7 +74,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     for argument in (*QUIET.split(), f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
         options.add_argument(argument)
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-    # Without it, a page of a window in the background has no focus events: two browsers at once, a newer Chromium.
+    # Otherwise newer versions send no focus events to a page without a window of its own.
     driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
     yield driver
     driver.quit()
