@@ -12,6 +12,7 @@ import tomllib
 import zipfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import yaml
@@ -136,15 +137,22 @@ def test_pythons_that_are_claimed_are_those_that_were_tested() -> None:
     assert min(claimed) == int(PROJECT["requires-python"].removeprefix(">=3."))
 
 
+def table_of(script: str) -> Any:
+    """The constant TESTS of a script in `.ci`."""
+    body = ast.parse((ROOT / ".ci" / script).read_text(encoding="utf-8")).body
+    constants = {ast.unparse(node.targets[0]): node.value for node in body if isinstance(node, ast.Assign)}
+    return ast.literal_eval(constants["TESTS"])
+
+
 def test_the_quick_tests_of_the_matrix_are_there() -> None:
-    script = (ROOT / ".ci" / "matrix").read_text(encoding="utf-8")
-    (names,) = (
-        ast.literal_eval(node.value)
-        for node in ast.parse(script).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "TESTS"
-    )
-    for file, _, function in (name.partition("::") for name in names):
+    for file, _, function in (name.partition("::") for name in table_of("matrix")):
         assert f"def {function}" in (ROOT / file).read_text(encoding="utf-8")
+
+
+def test_the_modules_of_mutation_testing_and_their_tests_are_there() -> None:
+    for module, names in table_of("mutants").items():
+        assert (ROOT / "transformer" / f"{module}.py").is_file()
+        assert all((ROOT / "tests" / f"test_{name}.py").is_file() for name in names.split())
 
 
 def test_the_image_is_made_of_what_is_there() -> None:
