@@ -74,7 +74,6 @@ def log_p_of(model, variables, source, target) -> tuple[jax.Array, jax.Array]:
     return forced_scores(model, variables, {"source": source}, target).log_p.sum(axis=1), ctc
 
 
-@pytest.mark.slow
 def test_both_losses_are_weighted_sums_over_rows() -> None:
     config = config_with(0.3)
     model, variables = model_of(config)
@@ -302,7 +301,6 @@ def test_other_systems_refuse_the_weight() -> None:
         system.check_search(task, changed_search(task.config.decoding, {"ctc_weight": 0.3}))
 
 
-@pytest.mark.slow
 def test_texts_that_are_too_long_for_their_recordings_are_counted() -> None:
     def corpus(*texts: str) -> Corpus:
         records = [Recording("a", np.zeros((9, 6), np.float32), text) for text in texts]  # three positions

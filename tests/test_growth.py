@@ -137,7 +137,6 @@ def test_vocabularies_made_here_keep_their_codes(kind, tmp_path):
 # --- parameters ---
 
 
-@pytest.mark.slow
 def test_rows_of_added_words_are_means():
     """As a loop computes them, whichever axis has the vocabulary; all other rows keep their bits."""
     random = np.random.default_rng(2)

@@ -73,7 +73,6 @@ def test_a_system_without_requests_is_refused(runs, name):
         service_of(runs[name])
 
 
-@pytest.mark.slow
 def test_a_language_model_continues_and_scores(runs):
     service = served(runs["language-model"], "lm")
     with asked(service) as client:

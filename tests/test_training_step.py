@@ -72,6 +72,12 @@ def test_the_other_learning_rates(schedule, step, factor):
     assert rate(step - 1) == pytest.approx(3e-3 * factor, rel=1e-6, abs=1e-9)
 
 
+def test_a_training_may_be_all_warm_up():
+    config = OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=100)
+    rates = jax.vmap(learning_rate(config, 512, total_steps=100))(jnp.arange(100))
+    np.testing.assert_allclose(rates, 3e-3 * np.arange(1, 101) / 100, rtol=1e-6)
+
+
 # --- the loss ---
 
 
