@@ -283,6 +283,8 @@ def test_a_pattern_that_matches_nothing_names_the_closest():
         chosen("--training.freeze", ["encodr"], paths)
     with pytest.raises(UserError, match=r"closest: .*\*query"):
         chosen("--training.freeze", ["*.querry"], paths)
+    with pytest.raises(UserError, match=r"closest: decoder_0\.self_attention\.query"):
+        chosen("--training.freeze", ["decoder_0.self_attention.querry"], paths)
 
 
 def test_freezing_everything_is_refused():

@@ -64,3 +64,33 @@ def test_a_function_of_slices_is_that_of_the_whole(monkeypatch, size):
     assert jnp.allclose(found["sum"], jnp.exp(states).sum(axis=-1), rtol=1e-5)
     assert (found["words"] == words + 1).all()
     assert jnp.allclose(gradient, jnp.exp(states), rtol=1e-5)
+
+
+@pytest.mark.parametrize("platform", ["cpu", "default"])
+def test_slices_are_few_and_hardly_padded(platform):
+    """Against all lengths that a slice may have."""
+    tile = 1 if platform == "cpu" else slices.TILE
+    for time in (1, 127, 128, 300, 1000, 4096):
+        for most in (1, 100, 128, 200, 640, 5000):
+            width = slices._width(time, most, platform)
+            fewest = -(-time // most)
+            least = min(length for length in range(1, most + 1) if -(-time // length) == fewest)
+            if least < tile or platform == "cpu":
+                assert width == least
+                continue
+            tiles = min(most // tile, -(-time // (2 * tile)))
+            lengths = [tile * count for count in range(tiles // 2 + 1, tiles + 1)]
+            padded = {length: -(-time // length) * length for length in lengths}
+            assert width == max(length for length in lengths if padded[length] == min(padded.values()))
+            assert time == tile or width < time
+
+
+@pytest.mark.parametrize("logits", [1, 10, 33, 100])
+def test_a_slice_has_no_more_logits_than_fit(monkeypatch, logits):
+    monkeypatch.setitem(slices.SLICE, "cpu", 100)
+    (states,) = slices._split_time((jnp.zeros((3, 7, 2)),), logits, "cpu")
+    _, _, rows, width, _ = states.shape
+    assert width == 1 or rows * width * logits <= 100
+    assert states.shape[0] == -(-7 // width)
+    assert logits < 34 or width == 1
+    assert logits > 1 or width == 7
