@@ -219,7 +219,6 @@ class CountingTransformer(Transformer):
 executed: list[int] = []
 
 
-@pytest.mark.slow
 def test_stops_as_soon_as_nothing_better_can_come() -> None:
     # no other test searches with this model, so its program is compiled here
     model = CountingTransformer(MODEL.config)
