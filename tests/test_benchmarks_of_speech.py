@@ -131,7 +131,7 @@ def test_what_is_heard_in_synthetic_speech(tmp_path, capsys, monkeypatch, voice)
     assert "| recordings, through features | " in out
     found = json.loads((tmp_path / "work/synthesis.json").read_text())
     rows = found["rows"]
-    assert rows.keys() > {"recordings", "not guided, without noise", "non-autoregressive, half as long"}
+    assert rows.keys() > {"recordings", "not guided, with noise", "non-autoregressive, half as long"}
     assert all(len(row["repeats"]) == 2 and row["length"] >= 0 for row in rows.values() if "cost" in row)
     assert ("numbers" in found) == (voice == "built-in")
     assert (tmp_path / "work/synthesis.png").exists()

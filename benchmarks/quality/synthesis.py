@@ -5,7 +5,7 @@ speaker, also on single ones that are repeated, so that it can count; and synthe
 of the preset; without guided attention; without its own frames in training; and a non-autoregressive one,
 with the durations of the first. The recogniser transcribes the test texts as the built-in speaker says them;
 the same after the way to features and back, also half and twice as long, which no synthesiser can do better
-than; and as each synthesiser speaks them, with the noise of the pre-net and without it, and half and twice as
+than; and as each synthesiser speaks them, without the noise of the pre-net and with it, and half and twice as
 long. Further columns have the test of repetitions: one word, 1 to 6 times, and how often as many are heard. A
 second table has numbers, whose spelling in digits does not say how they sound: spoken from their digits, and
 in two stages, over phonemes.
@@ -59,7 +59,7 @@ TEMPI = {", half as long": 0.5, ", twice as long": 2.0}
 RATES: dict[str, dict[str, float]] = {
     name: {"length_scale": scale, "max_length": round(LENGTHS[-1] * scale)} for name, scale in TEMPI.items()
 }
-NOISE: dict[str, dict[str, float]] = {"": {}, ", without noise": {"prenet_dropout": 0.0}}
+NOISE: dict[str, dict[str, float]] = {"": {}, ", with noise": {"prenet_dropout": 0.5}}
 VOICES: dict[str, dict[str, dict[str, float]]] = {
     "autoregressive": NOISE | RATES,
     "not guided": NOISE,

@@ -83,8 +83,8 @@ class VoiceDecodingConfig(DecodingConfig):
 class SynthesisDecodingConfig(VoiceDecodingConfig):
     """Autoregressive synthesis, until the model predicts the end."""
 
-    prenet_dropout: Annotated[float, RATE] = 0.5
-    """Noise: dropout of the pre-net, which stays on, with masks by the seed and the line. 0: none."""
+    prenet_dropout: Annotated[float, RATE] = 0.0
+    """Noise: dropout of the pre-net in the search, such as 0.5, by the seed and the line. 0: none."""
     stop: Annotated[float, Range(0, 1, above=True, below=True)] = 0.5
     """Probability of the stop token from which an utterance ends."""
 
@@ -101,11 +101,11 @@ def _synthesis() -> Config:
             dropout=0.1,
             norm="pre",
             reduction=4,
-            own_frames=0.5,
+            own_frames=0.9,
         ),
         data=RecordingsConfig(speaker="one", normalisation="corpus", tokenizer="char", max_text=40),
         optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=200),
-        guidance=GuidanceConfig(weight=10.0),
+        guidance=GuidanceConfig(weight=10.0, heads=(1, 2)),
         training=TrainingConfig(steps=2_000, evaluate_every=500, label_smoothing=0.0),
         decoding=SynthesisDecodingConfig(buckets=(16, 40)),
     )
