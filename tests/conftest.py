@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from beartype import beartype
+from hypothesis import settings
 from jaxtyping import install_import_hook
 
 from transformer.config import TransformerConfig
@@ -24,6 +25,10 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # A shell starts background jobs, such as these tests, with SIGINT ignored; tests of signals send it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# A random case may take any time: machines are busy, and the first one of a shape compiles.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 # These tests mostly compile, so optimising programs would cost more than it saves.
 # JAX_DISABLE_MOST_OPTIMIZATIONS=0 tests the optimised programs that users run.

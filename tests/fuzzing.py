@@ -17,7 +17,6 @@ from transformer.config import flatten
 CASES = int(os.environ.get("TRANSFORMER_FUZZ", 10))
 fuzz = settings(
     max_examples=CASES,
-    deadline=None,
     derandomize=CASES < 1000,  # always the same cases, except in a long run
     database=None,
     suppress_health_check=list(HealthCheck),

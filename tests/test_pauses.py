@@ -66,7 +66,7 @@ def test_speech_without_pauses_is_cut_where_it_is_quietest():
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(st.floats(0.1, 4.0), min_size=1, max_size=12), st.integers(100, 100_000), st.floats(1.0, 6.0))
 def test_nothing_loud_is_lost_and_blocks_do_not_matter(seconds, size, longest):
     wave, times = recording(seconds, np.random.default_rng(1))

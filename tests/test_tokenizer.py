@@ -81,7 +81,7 @@ def test_awkward_text_is_kept_and_never_special(tokenizer: Tokenizer, text: str)
         assert_kept(tokenizer, whole)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.one_of(st.text(), st.sampled_from(TROUBLE))).map("".join))
 def test_any_text_is_kept_and_never_special(tokenizers: dict[str, Tokenizer], text: str) -> None:
     for tokenizer in tokenizers.values():
