@@ -50,7 +50,7 @@ def located(name: str, revision: str | None = None) -> Located:
     except ModuleNotFoundError as error:
         raise UserError(
             f"{name}: no such folder. If it is a name on Hugging Face's hub, install what downloads it: "
-            "pip install 'transformer[hub]'"
+            "pip install '.[hub]'"
         ) from error
     try:
         folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=FILES))

@@ -70,7 +70,7 @@ def export_stablehlo(
         if not 1 <= value <= most:
             raise UserError(f"--{name} {value}: must be from 1 to {most:,}")
     if importlib.util.find_spec("flatbuffers") is None:
-        raise UserError("--to stablehlo needs flatbuffers: pip install 'transformer[stablehlo]'")
+        raise UserError("--to stablehlo needs flatbuffers: pip install '.[stablehlo]'")
     run, folder = Run(run_dir), Path(folder)
     check_new(folder)
     config = run.config
