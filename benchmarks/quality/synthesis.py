@@ -11,7 +11,8 @@ second table has numbers, whose spelling in digits does not say how they sound: 
 in two stages, over phonemes.
 
 What is wrong, and how, is in a third table and in WORK/synthesis.json: words that are taken for others, left
-out or added, where in a text, and utterances without an end. `--only` names the synthesisers of digits.
+out or added, where in a text, and utterances without an end. `--only` names the synthesisers of digits;
+`--seed 1` trains others, for the same recogniser.
 
 With `--recordings DIR --speaker NAME` the voice is that of recorded digits (`benchmarks.quality.digits`), and
 so is the recogniser's training; there are no numbers then. Everything is in WORK: if interrupted, the same
@@ -91,6 +92,8 @@ class Plan:
     count: int
     small: bool
     voices: Sequence[str] = tuple(VOICES)
+    seed: int = 0
+    """Of the synthesisers of digits; the recogniser is the same for all."""
 
     @property
     def strings(self) -> Digits:
@@ -186,7 +189,8 @@ class Plan:
 
     def path(self, name: str) -> Path:
         """Its run."""
-        return self.work / name.replace(" ", "-")
+        seed = f"-{self.seed}" if name in VOICES and self.seed else ""
+        return self.work / (name.replace(" ", "-") + seed)
 
     def train(self, name: str) -> Path:
         """Trains a system, unless it is there."""
@@ -197,6 +201,8 @@ class Plan:
         changed: dict[str, Any] = {
             "training": replace(config.training, steps=steps, evaluate_every=max(1, steps // 6))
         }
+        if name in VOICES:
+            changed["training"] = replace(changed["training"], seed=self.seed)
         if self.small:
             model: Any = config.model
             changed["model"] = replace(model, num_layers=1, d_model=16, d_ff=32)
@@ -354,13 +360,15 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--count", type=positive, default=200, help="test texts (200)")
     parser.add_argument("--quick", action="store_true", help="few recordings and small models, to test it")
     parser.add_argument("--only", nargs="+", metavar="NAME", help=f"of {'; '.join(VOICES)}")
+    parser.add_argument("--seed", type=int, default=0, help="of the synthesisers of digits (0)")
     given = parser.parse_args(arguments)
     if unknown := sorted(set(given.only or ()) - set(VOICES)):
         raise UserError(f"--only {unknown[0]!r}: there is no such voice; there are {'; '.join(VOICES)}")
     needs("matplotlib")
     given.work.mkdir(parents=True, exist_ok=True)
     voices = tuple(given.only or VOICES)
-    plan = Plan(given.work, given.recordings, given.speaker, given.updates, given.count, given.quick, voices)
+    sizes = given.updates, given.count, given.quick
+    plan = Plan(given.work, given.recordings, given.speaker, *sizes, voices, given.seed)
     if plan.recordings:
         make_strings(plan.strings)
     found = measured(plan)
