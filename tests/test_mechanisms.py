@@ -222,6 +222,25 @@ def test_hard_monotonic_attention_never_goes_back():
     assert heads_moved > 2
 
 
+@pytest.mark.parametrize("noise", [0.0, 1e6])
+def test_noise_before_the_sigmoid_makes_stops_certain(noise):
+    """Without noise a query stops at each key with the probability sigmoid(energy); with very much, it stops or
+    does not, so that a head attends to one key or to none (Raffel et al. 2017, section 2.3)."""
+    config = TransformerConfig(**SIZES, monotonic_offset=0.0, monotonic_noise=noise)
+    random, mechanism = np.random.default_rng(5), MonotonicAttention(config)
+    query, keys = (jnp.asarray(random.normal(size=(1, 2, n, 4)), jnp.float32) for n in (3, 5))
+    inputs = AttentionInputs(query, keys, keys, Mask(), deterministic=False)
+    variables = init(mechanism, jax.random.key(0), inputs.replace(deterministic=True))
+    _, weights, _ = mechanism.apply(variables, inputs, rngs={"dropout": jax.random.key(1)})
+    if noise:
+        np.testing.assert_allclose(weights, np.round(weights), atol=1e-6)
+        assert weights.sum() > 0
+        return
+    summed = query[:, :, :, None] + keys[:, :, None]
+    stops = jax.nn.sigmoid(apply(mechanism, variables, summed, method="energies"))
+    np.testing.assert_allclose(weights, expected_alignment(stops), rtol=1e-6)
+
+
 def test_the_views_of_each_layer():
     layers = [jnp.full((1, 2, 1), float(i)) for i in (1, 2, 3, 4)]
 
