@@ -224,7 +224,7 @@ def test_hard_monotonic_attention_never_goes_back():
 
 @pytest.mark.parametrize("noise", [0.0, 1e6])
 def test_noise_before_the_sigmoid_makes_stops_certain(noise):
-    """Without noise a query stops at each key with the probability sigmoid(energy); with very much, it stops or
+    """Without noise a query stops at a key with the probability sigmoid(energy); with very much, it stops or
     does not, so that a head attends to one key or to none (Raffel et al. 2017, section 2.3)."""
     config = TransformerConfig(**SIZES, monotonic_offset=0.0, monotonic_noise=noise)
     random, mechanism = np.random.default_rng(5), MonotonicAttention(config)
