@@ -14,14 +14,9 @@ from typing import TextIO
 from transformer.config.recordings import is_recording
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import address, append_flags, brief, display_path, temp_sibling
+from transformer.runtime.files import address, append_flags, brief, display_path, is_device, temp_sibling
 
 LONGEST_NAME = 240  # bytes; systems allow 255, and what is being written has a longer one
-
-
-def is_device(path: Path) -> bool:
-    """Whether it is a device or a pipe: something to write to, but never to replace."""
-    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def check_output(option: str, path: Path, others: Iterable[tuple[str, Path]]) -> None:

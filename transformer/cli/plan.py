@@ -12,7 +12,7 @@ from transformer.config import Config, MeshConfig
 from transformer.runs.report.logged import duration
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, write_whole
+from transformer.runtime.files import Json, is_device, write_output
 from transformer.training.plan.machines import machine
 from transformer.training.plan.plan import Limits, described, plan
 
@@ -35,7 +35,7 @@ def print_plan(config: Config, arguments: PlanArguments, about: str) -> None:
     for name, limit in (("minutes", arguments.limits.minutes), ("gigabytes", arguments.limits.gigabytes)):
         if limit is not None and not limit > 0:
             raise UserError(f"--plan-{name} {limit:g}: must be positive")
-    if arguments.json:
+    if arguments.json and not is_device(arguments.json):
         try:  # permission bits are not enough on every file system
             tempfile.TemporaryFile(dir=arguments.json.absolute().parent).close()
         except OSError:
@@ -55,7 +55,7 @@ def print_plan(config: Config, arguments: PlanArguments, about: str) -> None:
     estimate = plan(config, target, arguments.limits, show)
     watch.result(f"Plan for {target}", rows(config, estimate))
     if arguments.json:
-        write_whole(arguments.json, json.dumps(estimate, indent=2) + "\n")
+        write_output(arguments.json, json.dumps(estimate, indent=2) + "\n")
         watch.message(f"written to {arguments.json}")
 
 
