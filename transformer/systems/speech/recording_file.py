@@ -113,7 +113,8 @@ def transcribe_file(arguments: DecodeArguments) -> None:
                 long.discard()
             raise UserError(f"{arguments.input} changed while it was read: run the same command again")
     where = f", written to {arguments.output}" if arguments.output else ""
-    speed = speed_of(heard - start, time.monotonic() - began)
+    length = total if total < math.inf else heard  # of the recording, which may end in silence
+    speed = speed_of(length - start, time.monotonic() - began)
     watch.message(f"{counted(len(texts), 'part')}, {speed}{where}")
     for path in arguments.reference:
         reference = " ".join(filter(None, map(str.strip, read_lines(path))))
