@@ -36,8 +36,8 @@ def check_files(arguments: DecodeArguments) -> int | None:
         check_output(option, output, files)
     for option, path in files:
         if is_device(path):
-            pipe = "< FILE" if option == "--input" else "a file"
-            raise UserError(f"{option} {path} can be read only once: give {pipe}")
+            instead = "< FILE" if option == "--input" and not is_recording(path) else "a file"
+            raise UserError(f"{option} {path} can be read only once: give {instead}")
     total = sum(1 for _ in lines_of(arguments)) if arguments.input else None
     for path in arguments.reference:
         references = sum(1 for _ in read_lines(path))
