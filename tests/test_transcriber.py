@@ -19,6 +19,7 @@ from toy_runs import speech_config
 
 from transformer import PRESETS, Run, Transcriber, UserError, train
 from transformer.cli.decode import decode_main
+from transformer.cli.output_file import RUN_FILES
 from transformer.data.features import audio
 from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.recordings import digits
@@ -52,6 +53,7 @@ def test_a_run_keeps_the_scale_and_scores_words(run):
     assert all(record["measure"]["name"] == "word_error_rate" for record in scores)
     assert run.task.scale.mean.shape == (8,)
     assert json.loads((run.path / "scale.json").read_text())["mean"] == run.task.scale.mean.tolist()
+    assert {path.name for path in run.path.iterdir() if path.is_file()} <= RUN_FILES
 
 
 def test_the_report_plays_the_first_recordings_of_the_validation(run):

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer.cli.output_file import check_replaced
 from transformer.config import Config, MeshConfig
+from transformer.config.locations import locations
 from transformer.runs.report.logged import duration
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError
@@ -42,6 +44,8 @@ def print_plan(config: Config, arguments: PlanArguments, about: str) -> None:
             raise _unwritable(arguments.json) from None
         if arguments.json.is_dir():
             raise _unwritable(arguments.json)
+        options = {f"--{name}".replace("_", "-"): path for name, path in locations(config).items()}
+        check_replaced("--plan-json", arguments.json, options.items())
     watch.message(about)
     watch.message(f"Compiling for {target}. This takes minutes; nothing runs there.")
 
