@@ -118,8 +118,8 @@ def test_speed_changes_length_and_pitch():
     ("content", "message"),
     [
         (None, "no such file"),
-        (b"", "cannot be read as audio"),
-        (b"this is text", "cannot be read as audio"),
+        (b"", "is empty: copy it again"),
+        (b"this is text", "cannot be read as audio: it is no WAV, FLAC, OGG or MP3 file"),
         ([], "has no samples"),
         ([0.0, float("nan"), 0.0], "sample 1 is not a number"),
         ([0.0, 0.0, 1e30], "sample 2 is not a number from -1 to 1"),

@@ -22,6 +22,7 @@ from transformer.systems.detection.model import DetectionTransformer, Prediction
 from transformer.systems.detection.objective import detection_objective, set_losses
 from transformer.systems.detection.options import BoxesConfig, DetectionConfig
 from transformer.tasks.task import Evaluation
+from transformer.translator.decoder import Decoder
 
 
 def finished_run(name: str, folder: Path) -> Run:
@@ -301,7 +302,12 @@ def test_options_of_text_are_refused_for_boxes(
 @pytest.mark.by_default("boxes")
 @pytest.mark.parametrize("name", ["captions", "boxes"])
 def test_pictures_that_cannot_be_read_are_named(
-    name: str, request: pytest.FixtureRequest, pictures: Path, tmp_path: Path, decode
+    name: str,
+    request: pytest.FixtureRequest,
+    pictures: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    decode,
 ) -> None:
     run = request.getfixturevalue(name)
     names = tmp_path / "names.txt"
@@ -314,6 +320,10 @@ def test_pictures_that_cannot_be_read_are_named(
         status, _, said = decode(str(run.path), "--input", str(names))
         assert status == 2
         assert message in said
+    names.write_text(f"{pictures / '0.png'}\nno.png\n")
+    with monkeypatch.context() as patch:  # before the model is loaded
+        patch.setattr(Decoder, "load", None)
+        assert "line 2: " in decode(run.path, "--input", names)[2]
     photo = tmp_path / "photo.jpg"
     Image.new("RGB", (16, 16)).save(photo)
     names.write_text("photo.jpg\n")

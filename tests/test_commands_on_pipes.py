@@ -3,13 +3,17 @@
 import contextlib
 import os
 import pty
+import stat
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from small_translator import small_translator, stored
 
 from transformer.cli.decode import decode_main
+from transformer.cli.ngram import ngram_main
+from transformer.runtime.files import write_output, write_whole
 
 ROOT = Path(__file__).parent.parent
 
@@ -45,6 +49,37 @@ def test_devices_are_written_to_and_links_followed(untrained_run, call, tmp_path
     assert call(decode_main, untrained_run, "--output", tmp_path / "link", stdin=b"\n")[0] == 0
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "file").read_text() == "\n"
+
+
+def test_an_ngram_model_is_written_to_a_pipe(call, tmp_path):
+    """Which it does not replace, nor a link."""
+    run = stored(small_translator(), tmp_path / "run")
+    (tmp_path / "text").write_text("red cat runs\n")
+    for option, head in (("--output", "\\data\\"), ("--tokens", "red cat runs")):
+        (pipe := tmp_path / option).symlink_to(tmp_path / f"{option}.pipe")
+        os.mkfifo(pipe.resolve())
+        reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE, text=True)
+        other = "--tokens" if option == "--output" else "--output"
+        asked = run, "--input", tmp_path / "text", option, pipe, other, tmp_path / "file"
+        assert call(ngram_main, *asked)[0] == 0
+        assert reader.communicate(timeout=60)[0].startswith(head)
+        assert pipe.is_symlink()
+        assert pipe.is_fifo()
+
+
+def test_a_device_is_never_replaced(tmp_path):
+    """/dev/null would be, with a user who may do that."""
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+        device.write_text("")
+    except OSError:
+        pytest.skip("needs a user and a file system that may have devices")
+    write_output(device, "text")
+    with pytest.raises(FileExistsError, match="a device, which no file may replace"):
+        write_whole(device, "text")
+    assert device.is_char_device()
+    assert [path.name for path in tmp_path.iterdir()] == ["null"]
 
 
 @pytest.mark.slow

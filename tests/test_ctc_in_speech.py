@@ -218,8 +218,10 @@ def test_texts_are_aligned_with_recordings(tmp_path, monkeypatch, capsys) -> Non
 def test_aligning_goes_on_after_the_recordings_that_are_done(tmp_path, monkeypatch, capsys) -> None:
     write_recordings(tmp_path)
     run, out = run_with(tmp_path, 0.3), tmp_path / "out.jsonl"
+    (tmp_path / "clips").mkdir()
+    (tmp_path / "long.wav").rename(tmp_path / "clips" / "long.wav")
     texts, align = ("one", "four", "one four"), Transcriber.align
-    (tmp_path / "list.tsv").write_text("".join(f"long.wav\t{text}\n" for text in texts))
+    (tmp_path / "list.tsv").write_text("".join(f"clips/long.wav\t{text}\n" for text in texts))
     words = ["align", str(run.path), "--input", str(tmp_path / "list.tsv"), "--output", str(out)]
     heard, interruptions = list[str](), ["one four"]
 
@@ -240,6 +242,7 @@ def test_aligning_goes_on_after_the_recordings_that_are_done(tmp_path, monkeypat
     assert tuple(heard) == texts
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(each["line"], each["text"]) for each in found] == [*enumerate(texts, 1)]
+    assert {each["recording"] for each in found} == {"clips/long.wav"}  # as listed
     monkeypatch.setattr("sys.argv", [*words[:4], "--resume"])
     assert align_main() == 2
     assert "--resume needs --output" in capsys.readouterr().err

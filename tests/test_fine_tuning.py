@@ -6,6 +6,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -29,11 +30,14 @@ from transformer import (
 from transformer.cli.command_line import TrainLine
 from transformer.cli.train import _initial_arguments, train_main
 from transformer.config import EncoderConfig
+from transformer.data.corpus import Corpus
+from transformer.data.sequences import arrays_of
 from transformer.interop.pretrained import import_model
 from transformer.runs.config_json import from_json, to_json
 from transformer.runtime.console import ProgressReporter
 from transformer.systems.registry import REGISTRY, Registered
 from transformer.systems.variants import as_option
+from transformer.tasks.preparation import TrainingData
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +99,16 @@ def test_it_gets_better_and_goes_on_without_the_parent(config, tmp_path):
     train(config, tmp_path / "run", watch=quiet())
     shapes = model_shapes(config)
     assert_same(*(Run(tmp_path / name).checkpoints.variables(8, shapes) for name in ("whole", "run")))
+
+
+def test_a_text_that_the_vocabulary_of_the_parent_lacks_is_warned_of(parent, config):
+    task = parent.task
+    for lines, sides in {("ab", "cd"): [], ("ab", "\u20ac"): ["target"]}.items():
+        arrays = arrays_of(task.stored_examples([lines] * 3), task.stored_fields)
+        data = TrainingData(Corpus("", {}, Path()), task, SimpleNamespace(examples=arrays))
+        warnings = data.unknown(config)
+        assert [warning.split()[3] for warning in warnings] == sides
+        assert all(f"are unknown to the vocabulary of {parent.path}: " in warning for warning in warnings)
 
 
 def test_another_network_is_refused(config, parent, tmp_path):

@@ -217,6 +217,23 @@ def test_what_is_wrong_is_said_in_a_sentence(run, talk, monkeypatch, capsys, opt
     assert message in err
 
 
+def test_silence_and_sound_at_the_rate_of_the_features(run, tmp_path, monkeypatch, capsys):
+    """The last block of a file that is not resampled is empty. Silence at the end counts as sound."""
+    path, random = tmp_path / "talk.wav", np.random.default_rng(0)
+    wave = np.concatenate([0.2 * random.standard_normal(8_000), np.zeros(8_000)])
+    soundfile.write(path, np.clip(wave, -1, 1), 16_000)
+    asked = run.path, "--checkpoint", "41", "--input", path
+    status, _, err = decoded(monkeypatch, capsys, *asked, "--stream")
+    assert status == 0
+    assert "1.0 s of sound in " in err
+    for samples in wave, np.zeros(16_000):
+        soundfile.write(path, np.clip(samples, -1, 1), 16_000)
+        status, _, err = decoded(monkeypatch, capsys, *asked, "--format", "srt")
+        assert status == 0
+        assert " part" in err
+        assert ", 1.0 s of sound in " in err
+
+
 @pytest.mark.slow
 def test_sound_that_arrives(run, talk, tmp_path, monkeypatch, capsys):
     """A long step waits for the pauses, so each part is transcribed as if it were alone."""
@@ -244,6 +261,12 @@ def test_sound_that_arrives(run, talk, tmp_path, monkeypatch, capsys):
         status, _, err = decoded(monkeypatch, capsys, *asked)
     assert status == 2
     assert "standard input is an audio file" in err
+    (half := tmp_path / "half").write_bytes(b"0")  # of a sample
+    with half.open() as file, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", file)
+        status, _, err = decoded(monkeypatch, capsys, *asked)
+    assert status == 2
+    assert "no sound arrived on standard input" in err
     for options in (["--stream-step", "0"], ["--output", "x"], ["--times", "--format", "json"]):
         status, out, err = decoded(monkeypatch, capsys, *asked, "--input", talk, *options)
         assert (status, out) == (2, "")

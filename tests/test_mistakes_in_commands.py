@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from transformer.cli.align import align_main
 from transformer.cli.decode import decode_main
+from transformer.cli.models import report_main
+from transformer.cli.ngram import ngram_main
+from transformer.cli.output_file import RUN_FILES
 from transformer.cli.train import train_main
 
 ROOT = Path(__file__).parent.parent
@@ -77,12 +81,34 @@ def test_references_that_do_not_fit(untrained_run, call, tmp_path):
     assert "1 line in " in err
 
 
-def test_a_file_is_not_translated_into_itself(untrained_run, call, tmp_path):
+@pytest.mark.parametrize("option", ["--input", "--reference", "--glossary", "--lm", "--bias", "--document"])
+def test_a_file_that_is_read_is_not_replaced(untrained_run, call, tmp_path, option):
     (tmp_path / "in").write_text("a\n")
-    status, _, err = call(decode_main, untrained_run, "--input", tmp_path / "in", "--output", tmp_path / "in")
-    assert status == 2
-    assert "is the file of --input, which would be lost" in err
-    assert (tmp_path / "in").read_text() == "a\n"
+    (tmp_path / "named").write_text("a\n")
+    words = [] if option in ("--input", "--document") else ["--input", tmp_path / "in"]
+    for output in ("--output", "--flags") if option == "--document" else ("--output",):
+        asked = [*words, option, tmp_path / "named", output, tmp_path / "named"]
+        status, _, err = call(decode_main, untrained_run, *asked)
+        assert (status, f"is the file of {option}, which would be lost" in err) == (2, True)
+    assert (tmp_path / "named").read_text() == "a\n"
+
+
+def test_a_file_of_a_run_is_not_replaced(untrained_run, call, tmp_path):
+    before = {path: path.read_bytes() for path in untrained_run.iterdir() if path.is_file()}
+    assert {path.name for path in before} <= RUN_FILES
+    run, page = untrained_run, untrained_run / "config.json"
+    for main, words in (
+        (decode_main, [run, "--output", page]),
+        (decode_main, [run, "--explore", page]),
+        (ngram_main, [run, "--input", tmp_path / "in", "--output", page]),
+        (align_main, [run, "--input", tmp_path / "in", "--output", page]),
+        (report_main, [run, run, "--output", page]),
+    ):
+        status, _, err = call(main, *words)
+        assert (status, "config.json is a file of a run, which would be lost" in err) == (2, True)
+    status, _, err = call(decode_main, run, "--output", tmp_path / "x.png")
+    assert (status, "its name is that of a picture" in err) == (2, True)
+    assert before == {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
 
 
 @pytest.mark.parametrize(

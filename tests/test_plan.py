@@ -302,6 +302,14 @@ def test_the_command_prints_a_table_and_writes_json(monkeypatch, tmp_path, capsy
     assert found["search"]["lane"]["slots"] == 64
 
 
+def test_a_text_is_not_replaced_by_the_plan(tmp_path, monkeypatch, capsys):
+    (text := tmp_path / "text").write_text("a dog\n")
+    texts = ["--data.train-source", str(text), "--data.train-target", str(text)]
+    assert plan(monkeypatch, "quickstart", *texts, "--plan", "cpu:2", "--plan-json", str(text)) == 2
+    assert "is the file of --data.train-source, which would be lost" in capsys.readouterr().err
+    assert text.read_text() == "a dog\n"
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -14,6 +14,7 @@ from transformer.config.recordings import RecordingsConfig
 from transformer.data.features import audio
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.features.waveforms import read_audio
+from transformer.data.sources import recordings
 from transformer.data.sources.recordings import Recording, digits, open_recordings
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.synthesis.task import TextToSpeech
@@ -126,6 +127,17 @@ def test_a_bad_manifest_is_named_with_its_line(tmp_path, change, message):
     with pytest.raises(UserError, match=message):
         open_recordings(RecordingsConfig(train=manifest, cache_dir=tmp_path / "cache"))
     assert not list((tmp_path / "cache").glob("**/*.array_record*"))
+
+
+def test_headers_are_checked_before_samples_are_read(tmp_path, monkeypatch):
+    """A recording of the test that is truncated does not end the work after all of the training."""
+    manifest = write(tmp_path)
+    (tmp_path / "test").mkdir()
+    test = write(tmp_path / "test")
+    os.truncate(tmp_path / "test" / "1.wav", 1000)
+    monkeypatch.setattr(recordings, "read_audio", None)
+    with pytest.raises(UserError, match=r"line 2: .*1.wav: 956 of 6400 bytes are there: copy it again"):
+        open_recordings(RecordingsConfig(train=manifest, test=test, cache_dir=tmp_path / "cache"))
 
 
 def test_a_file_written_before_its_length_was_known_is_read(tmp_path):

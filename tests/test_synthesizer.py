@@ -165,10 +165,12 @@ def test_options_of_text_are_refused(run, decode, tmp_path, capsys, arguments, m
     assert not (tmp_path / "out").exists()
 
 
-def test_an_unknown_letter_is_named_with_its_line(run, decode, tmp_path, capsys):
-    (tmp_path / "in").write_text("one\nü\n")
+def test_an_unknown_letter_is_named_with_its_line(run, decode, tmp_path, capsys, monkeypatch):
+    """Before a recording is made, and before the model is loaded."""
+    monkeypatch.setattr(Synthesizer, "load", None)
+    (tmp_path / "in").write_text("one\n\nü\n")
     assert decode(run.path, "--input", tmp_path / "in", "--output", tmp_path / "out") == 2
-    assert "line 2: the text 'ü'" in capsys.readouterr().err
+    assert "line 3: the text 'ü'" in capsys.readouterr().err
 
 
 def test_sound_needs_the_scale_of_the_corpus(tmp_path):

@@ -19,6 +19,7 @@ from toy_runs import speech_config
 
 from transformer import PRESETS, Run, Transcriber, UserError, train
 from transformer.cli.decode import decode_main
+from transformer.cli.output_file import RUN_FILES
 from transformer.data.features import audio
 from transformer.data.features.waveforms import read_audio
 from transformer.data.sources.recordings import digits
@@ -52,6 +53,7 @@ def test_a_run_keeps_the_scale_and_scores_words(run):
     assert all(record["measure"]["name"] == "word_error_rate" for record in scores)
     assert run.task.scale.mean.shape == (8,)
     assert json.loads((run.path / "scale.json").read_text())["mean"] == run.task.scale.mean.tolist()
+    assert {path.name for path in run.path.iterdir() if path.is_file()} <= RUN_FILES
 
 
 def test_the_report_plays_the_first_recordings_of_the_validation(run):
@@ -213,6 +215,13 @@ def test_options_for_sentences_are_refused(run, spoken_files, decode, capsys, ar
     assert re.search(message, capsys.readouterr().err)
 
 
+def test_a_pipe_that_is_no_list_is_not_to_be_standard_input(run, decode, tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe.wav")
+    for words in ([], ["--stream"]):
+        assert decode(run.path, "--input", tmp_path / "pipe.wav", *words) == 2
+        assert "pipe.wav can be read only once: give a file" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_most_alike_and_what_is_not_for_recordings(run, spoken_files):
     transcriber, paths = Transcriber.load(run.path), sorted(spoken_files.glob("*.wav"))[:2]
@@ -224,11 +233,20 @@ def test_the_most_alike_and_what_is_not_for_recordings(run, spoken_files):
     assert len(kept.transcribe(paths, max_length=4)) == 2
 
 
-def test_a_missing_recording_is_named_with_its_line(run, spoken_files, decode, capsys, caplog):
+def test_a_wrong_line_is_named_before_a_recording_is_heard(
+    run, spoken_files, decode, capsys, caplog, monkeypatch
+):
     listing = spoken_files / "bad.tsv"
-    listing.write_text("0.wav\nnone.wav\n")
-    assert decode(run.path, "--input", listing) == 2
-    assert "bad.tsv, line 2" in capsys.readouterr().err
+    with monkeypatch.context() as patch:
+        patch.setattr(Transcriber, "load", None)
+        for line, message in {
+            "none.wav": "none.wav: no such file",
+            "": "must begin with the name of a recording",
+            "0.wav\tone\ta\tb": "must be a file name, and perhaps a tab and the text",
+        }.items():
+            listing.write_text(f"0.wav\n{line}\n")
+            assert decode(run.path, "--input", listing) == 2
+            assert re.search(f"bad.tsv, line 2: .*{message}", capsys.readouterr().err)
     listing.write_text("0.wav\tone\n1.wav\n")
     assert decode(run.path, "--input", listing) == 0
     assert "no error rates: no text in 1 of 2 lines of" in caplog.text

@@ -137,7 +137,7 @@ def aligned_lines(aligner: Aligner, lines: "Sequence[Listed]") -> Iterator[Json]
     for listed in lines:
         with _named(listed):
             alignment = aligner.align(listed.path, listed.text)
-        yield {"line": listed.number, "recording": listed.path.name, **alignment.to_json()}
+        yield {"line": listed.number, "recording": listed.name, **alignment.to_json()}
 
 
 @contextlib.contextmanager

@@ -17,6 +17,7 @@ from transformer.cli.writer import OF_FUSION, OF_JSON, OF_LONG, Numbered, Writer
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import address
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.translator.fusion import checked_weight
 
@@ -62,6 +63,8 @@ def decode_lines(arguments: DecodeArguments) -> None:
     if (kind := writer_of(arguments.run_dir)).write_file(arguments):
         return
     total = check_files(arguments)
+    if arguments.input and not address(arguments.input):  # whose files would all be fetched
+        kind.check_input(arguments)
     writer = kind(arguments)
     watch = ProgressReporter(
         SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process())

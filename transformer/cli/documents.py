@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.input import check_files
+from transformer.cli.input import check_files, read_files
 from transformer.cli.output_file import Output, check_output
 from transformer.cli.writer import OF_FUSION, OF_JSON, refuse, writer_of
 from transformer.data.remote import fetched
@@ -46,7 +46,7 @@ def translate_file(arguments: DecodeArguments) -> None:
     check_files(arguments)
     if arguments.flags:
         outputs = [("--output", arguments.output)] if arguments.output else []
-        check_output("--flags", arguments.flags, [("--document", arguments.document), *outputs])
+        check_output("--flags", arguments.flags, [*read_files(arguments), *outputs])
     text = read_document(arguments.document)
     runs = arguments.run_dir if not arguments.ensemble else [arguments.run_dir, *arguments.ensemble]
     loaded = Translator.load(

@@ -22,22 +22,24 @@ from transformer.runtime.files import display_path, open_regular, unreadable
 PAUSE = 0.02  # seconds without a new line after which those that are decoded are written
 
 
+def read_files(arguments: DecodeArguments) -> list[tuple[str, Path]]:
+    """The options that name files to read, and the files."""
+    named = [
+        ("--document", arguments.document),
+        ("--input", arguments.input),
+        *(("--reference", path) for path in arguments.reference),
+        ("--glossary", arguments.glossary),
+        ("--lm", arguments.lm),
+        ("--bias", arguments.bias),
+    ]
+    return [(option, path) for option, path in named if path]
+
+
 def check_files(arguments: DecodeArguments) -> int | None:
     """The number of lines to translate, or None if it is unknown. Raises UserError for bad files."""
     from transformer.data.sources.text_files import read_lines
 
-    option, output = ("--explore", arguments.explore) if arguments.explore else ("--output", arguments.output)
-    files = [("--reference", path) for path in arguments.reference]
-    if arguments.input:
-        files.insert(0, ("--input", arguments.input))
-    if arguments.document:
-        files.insert(0, ("--document", arguments.document))
-    if output:
-        check_output(option, output, files)
-    for option, path in files:
-        if is_device(path):
-            pipe = "< FILE" if option == "--input" else "a file"
-            raise UserError(f"{option} {path} can be read only once: give {pipe}")
+    check_streams(arguments)
     total = sum(1 for _ in lines_of(arguments)) if arguments.input else None
     for path in arguments.reference:
         references = sum(1 for _ in read_lines(path))
@@ -47,6 +49,19 @@ def check_files(arguments: DecodeArguments) -> int | None:
                 f"{display_path(path)} has {references:,}"
             )
     return total
+
+
+def check_streams(arguments: DecodeArguments) -> None:
+    """Raises UserError if the output cannot be written, or would replace a file that is read, or if such a
+    file is a pipe."""
+    option, output = ("--explore", arguments.explore) if arguments.explore else ("--output", arguments.output)
+    files = read_files(arguments)
+    if output:
+        check_output(option, output, files)
+    for option, path in files:
+        if is_device(path):
+            instead = "< FILE" if option == "--input" and not is_recording(path) else "a file"
+            raise UserError(f"{option} {path} can be read only once: give {instead}")
 
 
 def input_lines(arguments: DecodeArguments) -> Iterator[str]:

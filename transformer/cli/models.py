@@ -11,6 +11,7 @@ import tyro
 from transformer.cli.command_line import options_in, with_method
 from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import run_command
+from transformer.cli.output_file import check_replaced
 from transformer.cli.parser import parse
 from transformer.config import DataConfig, DecodingConfig, text_data
 from transformer.config.locations import without_locations
@@ -256,6 +257,8 @@ def _report(command_line: list[str]) -> None:
         raise UserError("--output is for several runs: the page of one is RUN/report.html")
     page = arguments.output or Path("comparison.html")
     check_local(page, "--output")
+    if len(arguments.run_dirs) > 1:
+        check_replaced("--output", page, [])
     try:
         if len(arguments.run_dirs) == 1:
             page = write_report(arguments.run_dirs[0])

@@ -13,7 +13,7 @@ from transformer.cli.output_file import check_output
 from transformer.cli.parser import parse
 from transformer.config.ranges import Range, check_ranges
 from transformer.runtime.commands import command, program
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import display_path
 
 MOST_UNKNOWN = 0.1
@@ -58,7 +58,7 @@ def _ngram(command_line: list[str]) -> None:
     from transformer.data.features.ngrams import MOST_NGRAMS, UNKNOWN, estimated
     from transformer.data.sources.text_files import one_line, read_lines
     from transformer.runs.run import Run
-    from transformer.runtime.files import write_whole
+    from transformer.runtime.files import write_output
     from transformer.runtime.text import has_text
     from transformer.translator.fusion import named_tokens, output_tokenizer, token_names
 
@@ -94,9 +94,9 @@ def _ngram(command_line: list[str]) -> None:
     try:
         grams.write(arguments.output)
         if arguments.tokens:
-            write_whole(arguments.tokens, "".join(f"{' '.join(words)}\n" for words in lines))
+            write_output(arguments.tokens, "".join(f"{' '.join(words)}\n" for words in lines))
     except OSError as error:
         raise UserError(f"cannot write {error.filename or arguments.output}: {error.strerror}") from error
     counts = ", ".join(f"{size:,} {n}-grams" for n, size in enumerate(sizes, 1))
-    print(f"Written to {display_path(arguments.output)}: {counts} of {len(lines):,} sentences")
+    print(f"Written to {display_path(arguments.output)}: {counts} of {counted(len(lines), 'sentence')}")
     print("Try:", command("decode", run.name, "--lm", str(arguments.output), "--lm-weight", "0.3"))

@@ -14,14 +14,16 @@ from typing import TextIO
 from transformer.config.recordings import is_recording
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import address, append_flags, brief, display_path, temp_sibling
+from transformer.runtime.files import address, append_flags, brief, display_path, is_device, temp_sibling
 
+OF_TRAINING = "config.json", "corpus", "lock", "log.txt", "metrics.jsonl", "results.json"
+OF_REPORT = "exhibits.json", "overview.json", "report.html"
+OF_TASK = "brackets.json", "classes.json", "labels.json", "scale.json"
+TOKENIZERS = "source.model", "target.model", "text.model"
+LEARNED_LATER = "confidence.json", "limits.json", "shortlist.bin"
+RUN_FILES = {*OF_TRAINING, *OF_REPORT, *OF_TASK, *TOKENIZERS, *LEARNED_LATER}
+"""Files of a run directory."""
 LONGEST_NAME = 240  # bytes; systems allow 255, and what is being written has a longer one
-
-
-def is_device(path: Path) -> bool:
-    """Whether it is a device or a pipe: something to write to, but never to replace."""
-    return path.exists() and not path.is_file() and not path.is_dir()
 
 
 def check_output(option: str, path: Path, others: Iterable[tuple[str, Path]]) -> None:
@@ -37,8 +39,9 @@ def check_output(option: str, path: Path, others: Iterable[tuple[str, Path]]) ->
     """
     if address(path):
         raise UserError(f"{option} {display_path(path)}: write to a file here, and copy it there")
-    if is_recording(path):
-        raise UserError(f"{option} {path}: text is written to it, and its name is that of a recording")
+    for is_other, kind in (is_recording(path), "recording"), (path.suffix.lower() == ".png", "picture"):
+        if is_other:
+            raise UserError(f"{option} {path}: text is written to it, and its name is that of a {kind}")
     if len(os.fsencode(path.name)) > LONGEST_NAME:
         raise UserError(f"{option} {brief(path.name)}: a name of a file may have {LONGEST_NAME} bytes")
     if is_device(path):
@@ -47,6 +50,14 @@ def check_output(option: str, path: Path, others: Iterable[tuple[str, Path]]) ->
         raise UserError(f"{option} {path} is a folder: name a file")
     if not os.access(path.absolute().parent, os.W_OK):
         raise UserError(f"cannot write {option} {path}: its folder is missing or read-only")
+    check_replaced(option, path, others)
+
+
+def check_replaced(option: str, path: Path, others: Iterable[tuple[str, Path]]) -> None:
+    """Raises UserError if writing a file would replace one of the others, or one of a run directory.
+    Arguments as of `check_output`."""
+    if path.name in RUN_FILES and path.exists() and (path.absolute().parent / "config.json").is_file():
+        raise UserError(f"{option} {path} is a file of a run, which would be lost: choose another name")
     for source, other in others:
         is_same = other.exists() and path.exists() and other.samefile(path)
         if is_same or os.path.realpath(other) == os.path.realpath(path):

@@ -8,11 +8,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from transformer.cli.output_file import check_replaced
 from transformer.config import Config, MeshConfig
+from transformer.config.locations import locations
 from transformer.runs.report.logged import duration
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, write_whole
+from transformer.runtime.files import Json, is_device, write_output
 from transformer.training.plan.machines import machine
 from transformer.training.plan.plan import Limits, described, plan
 
@@ -35,13 +37,15 @@ def print_plan(config: Config, arguments: PlanArguments, about: str) -> None:
     for name, limit in (("minutes", arguments.limits.minutes), ("gigabytes", arguments.limits.gigabytes)):
         if limit is not None and not limit > 0:
             raise UserError(f"--plan-{name} {limit:g}: must be positive")
-    if arguments.json:
+    if arguments.json and not is_device(arguments.json):
         try:  # permission bits are not enough on every file system
             tempfile.TemporaryFile(dir=arguments.json.absolute().parent).close()
         except OSError:
             raise _unwritable(arguments.json) from None
         if arguments.json.is_dir():
             raise _unwritable(arguments.json)
+        options = {f"--{name}".replace("_", "-"): path for name, path in locations(config).items()}
+        check_replaced("--plan-json", arguments.json, options.items())
     watch.message(about)
     watch.message(f"Compiling for {target}. This takes minutes; nothing runs there.")
 
@@ -55,7 +59,7 @@ def print_plan(config: Config, arguments: PlanArguments, about: str) -> None:
     estimate = plan(config, target, arguments.limits, show)
     watch.result(f"Plan for {target}", rows(config, estimate))
     if arguments.json:
-        write_whole(arguments.json, json.dumps(estimate, indent=2) + "\n")
+        write_output(arguments.json, json.dumps(estimate, indent=2) + "\n")
         watch.message(f"written to {arguments.json}")
 
 

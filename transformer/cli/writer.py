@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.input import input_lines
+from transformer.cli.input import input_lines, lines_of
 from transformer.data.corpus import Record
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
@@ -104,6 +104,15 @@ class Writer:
           UserError: an option or the input is wrong.
         """
         return False
+
+    @classmethod
+    def check_input(cls, arguments: DecodeArguments) -> None:
+        """Checks the lines of --input before the model is loaded, as far as that is fast, so that a long job
+        does not fail late.
+
+        Raises:
+          UserError: one is wrong; the message has its number.
+        """
 
     @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
@@ -260,6 +269,15 @@ def page_of_pictures(arguments: DecodeArguments) -> "tuple[Explorer, str]":
 
     check_libraries((LIBRARY,), f"reading pictures for {arguments.run_dir}")
     return page_of_files(arguments, explore_pictures)
+
+
+def check_pictures(arguments: DecodeArguments) -> None:
+    """`Writer.check_input` where lines name pictures."""
+    from transformer.tasks.pictures import check_listed
+
+    assert arguments.input
+    for number, line in enumerate(lines_of(arguments), 1):
+        check_listed(line, arguments.input, number)
 
 
 def page_of_files(

@@ -241,8 +241,10 @@ def atomic_open(path: Path) -> Iterator[IO[bytes]]:
     """Opens a file for writing that appears under its name only when it is complete.
 
     Raises:
-      OSError: it cannot be written.
+      OSError: it cannot be written, or is a device, which is never replaced.
     """
+    if not path.is_symlink() and (path.is_char_device() or path.is_block_device()):
+        raise FileExistsError(errno.EEXIST, "a device, which no file may replace", str(path))
     partial = temp_sibling(path)
     try:
         with open(partial, "xb") as file:
@@ -256,6 +258,21 @@ def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file atomically. Raises OSError if it cannot be written."""
     with atomic_open(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
+
+
+def is_device(path: Path) -> bool:
+    """Whether it is a device or a pipe: something to write to, but never to replace."""
+    return path.exists() and not path.is_file() and not path.is_dir()
+
+
+def write_output(path: Path, content: str) -> None:
+    """Writes a file that a command line names: atomically, a device or a pipe directly, of a link its target.
+    Raises OSError if it cannot be written."""
+    if is_device(path):
+        with open(path, "w", encoding="utf-8", newline="\n") as file:
+            file.write(content)
+    else:
+        write_whole(Path(os.path.realpath(path)), content)
 
 
 @contextlib.contextmanager

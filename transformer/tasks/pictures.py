@@ -130,9 +130,7 @@ class Pictures(Exhibits, Lines, DecodingTask):
         """
         if match := OF_CORPUS.fullmatch(line.strip()):
             return self._of_corpus(match[1], int(match[2]), f"{manifest}, line {number}: {match[0]}")
-        if "\t" in line:
-            raise UserError(f"{manifest}, line {number}: must be the name of a picture, without a tab")
-        path = listed(line, manifest, number)
+        path = listed_file(line, manifest, number)
         try:
             return picture(path, self.data)
         except UserError as error:
@@ -190,6 +188,23 @@ class Pictures(Exhibits, Lines, DecodingTask):
     @abstractmethod
     def outputs(self, result: Any, record: AnnotatedPicture, n_best: int | None) -> list[Any]:
         """The outputs for a picture, best first."""
+
+
+def check_listed(line: str, manifest: Path, number: int) -> None:
+    """Raises UserError if a line of a file names neither a picture that is there, nor one of the corpus."""
+    if not OF_CORPUS.fullmatch(line.strip()):
+        listed_file(line, manifest, number)
+
+
+def listed_file(line: str, manifest: Path, number: int) -> Path:
+    """The picture that a line of a file names, relative to its folder.
+
+    Raises:
+      UserError: it is not there, or the line has a tab.
+    """
+    if "\t" in line:
+        raise UserError(f"{manifest}, line {number}: must be the name of a picture, without a tab")
+    return listed(line, manifest, number)
 
 
 def enlarged(pixels: np.ndarray) -> tuple[Float[np.ndarray, "height width 3"], int]:

@@ -5,13 +5,16 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from transformer.config import Config
 from transformer.data.batching import Batcher
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.example_store import stored
 from transformer.data.sequences import Arrays, Example, Sequences, arrays_of
 from transformer.tasks.task import Task
+from transformer.tasks.text import TextTask
 
 VERSION = 1  # changes with what `stored_examples` of a task here makes of the same record
+MOST_UNKNOWN = 0.1  # share of unknown tokens that is not warned of
 CHUNK = 4096  # records that become examples at a time
 
 
@@ -35,6 +38,24 @@ class TrainingData:
         counted = self.batcher.examples[self.task.counted]
         assert isinstance(counted, Sequences)
         return float(counted.sizes(self.batcher.plan(step).chosen).sum())
+
+    def unknown(self, config: Config) -> list[str]:
+        """Warnings of texts, in a run that starts from another one, of whose tokens too many are unknown to
+        the vocabulary that it takes from there."""
+        special = config.model.special
+        warnings = []
+        for side in ("source", "target") if isinstance(self.task, TextTask) else ("source",):
+            texts = self.batcher.examples.get(side)
+            if isinstance(texts, Sequences) and texts.values.dtype.kind in "iu":
+                tokens = texts.values[texts.values != special.eos]
+                share = (tokens == special.unk).sum() / max(len(tokens), 1)
+                if share > MOST_UNKNOWN:
+                    warnings.append(
+                        f"{share:.0%} of the {side} tokens are unknown to the vocabulary of "
+                        f"{config.training.init_from}: spell the text as its training text is, or train "
+                        "without --init-from"
+                    )
+        return warnings
 
 
 def prepare(

@@ -19,7 +19,7 @@ from typing import Literal
 
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import brief, write_whole
+from transformer.runtime.files import brief, write_output
 
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 """What each sentence begins and ends with, and all words that a model does not know."""
@@ -69,7 +69,7 @@ class NGrams:
                 weight = f"\t{backoff:.6f}" if n < len(self.orders) else ""
                 lines.append(f"{log_p:.6f}\t{' '.join(gram)}{weight}")
             lines.append("")
-        write_whole(path, "\n".join([*lines, "\\end\\", ""]))
+        write_output(path, "\n".join([*lines, "\\end\\", ""]))
 
 
 def read_arpa(path: Path) -> NGrams:

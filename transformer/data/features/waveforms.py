@@ -117,14 +117,8 @@ def _pieces(
 ) -> Iterator[Float[np.ndarray, " samples"]]:
     """The waveform of one channel, or of the mean of all, block by block. At the end `powers_of` the whole
     file is appended to `powers`."""
-    content.seek(0)
-    in_memory = isinstance(content, io.BytesIO)
-    if not in_memory:
-        os.lseek(content.fileno(), 0, os.SEEK_SET)
     try:
-        # the descriptor, since soundfile reads formats from names
-        source = content if in_memory else content.fileno()
-        with library("soundfile").SoundFile(source, closefd=False) as file:
+        with _opened(content, path) as file:
             file.seekable = lambda: False  # it would seek after each block, which fails where a FLAC ends
             file_rate = file.samplerate
             frames = samples = 0
@@ -149,9 +143,8 @@ def _pieces(
                 yield piece
             if frames < file.frames < UNKNOWN:
                 raise UserError(f"{path}: {frames:,} of {file.frames:,} samples are there: copy it again")
-    except RuntimeError as error:  # of libsndfile
-        reason = str(error).rpartition(": ")[2].rstrip(".")
-        raise UserError(f"{path}: cannot be read as audio: {reason}") from error
+    except RuntimeError as error:
+        raise _unreadable(path, error) from error
     if not frames:
         raise UserError(f"{path}: it has no samples")
     rest = stream.rest()
@@ -160,6 +153,43 @@ def _pieces(
     yield rest
     if powers is not None:
         powers.append(sums)
+
+
+def check_header(path: Path) -> None:
+    """Checks what the header of a file says, as `read_audio` does, without reading its samples.
+
+    Raises:
+      UserError: as `read_audio`, as far as the header tells.
+    """
+    library("soundfile")
+    try:
+        with open_regular(path) as content, _opened(content, path) as file:
+            _most(file, path)
+    except RuntimeError as error:
+        raise _unreadable(path, error) from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path}: {unreadable(error)}") from error
+
+
+def _opened(content: BinaryIO, path: Path | str) -> Any:
+    """A `SoundFile` from the beginning of an open file. Raises UserError if that is empty, and RuntimeError
+    if it is no audio."""
+    if not content.seek(0, os.SEEK_END):
+        raise UserError(f"{path}: is empty: copy it again")
+    content.seek(0)
+    in_memory = isinstance(content, io.BytesIO)
+    if not in_memory:
+        os.lseek(content.fileno(), 0, os.SEEK_SET)
+    # the descriptor, since soundfile reads formats from names
+    return library("soundfile").SoundFile(content if in_memory else content.fileno(), closefd=False)
+
+
+def _unreadable(path: Path | str, error: RuntimeError) -> UserError:
+    """An error of libsndfile in words."""
+    reason = str(error).rpartition(": ")[2].rstrip(".")
+    if reason == "Format not recognised":
+        reason = "it is no WAV, FLAC, OGG or MP3 file"
+    return UserError(f"{path}: cannot be read as audio: {reason}")
 
 
 def _alone(powers: list[np.ndarray], name: Path | str) -> int | None:

@@ -36,6 +36,8 @@ class Listed:
     """A line of a manifest."""
 
     path: Path
+    name: str
+    """As the line has it, relative to the manifest."""
     text: str
     number: int
     manifest: Path
@@ -71,10 +73,27 @@ def read_manifest(path: Path) -> list[Listed]:
                 f"{path}, line {index}: must be a file name, a tab and the text, which is empty for silence, "
                 "and perhaps a tab and the speaker"
             )
-        lines.append(Listed(listed(name, path, index), text if has_text(text) else "", index, path, speaker))
+        text = text if has_text(text) else ""
+        lines.append(Listed(listed(name, path, index), name, text, index, path, speaker))
     if not lines:
         raise UserError(f"{path} is empty: it lists no recordings")
     return lines
+
+
+def listed_columns(line: str, manifest: Path, number: int) -> tuple[Path, Columns]:
+    """The recording that a line of a list names, whose text need not be known, and its columns.
+
+    Raises:
+      UserError: it names none that is there, or has too many columns; the message has the line.
+    """
+    try:
+        columns = Columns.of(line)
+    except ValueError as error:
+        raise UserError(
+            f"{manifest}, line {number}: must be a file name, and perhaps a tab and the text, and a tab and "
+            "the speaker"
+        ) from error
+    return listed(columns.name, manifest, number), columns
 
 
 def listed(name: str, manifest: Path, number: int) -> Path:

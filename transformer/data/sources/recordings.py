@@ -1,5 +1,6 @@
 """Recordings with their texts: numbers that a synthesiser speaks, those of TFDS, and those of manifests."""
 
+import functools
 import hashlib
 import logging
 import math
@@ -16,7 +17,7 @@ from transformer.config.recordings import RecordingsConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features import audio
-from transformer.data.features.waveforms import read_audio
+from transformer.data.features.waveforms import check_header, read_audio
 from transformer.data.features.whisper import features_before_silence
 from transformer.data.remote import fetched
 from transformer.data.sources import pronunciation, spoken
@@ -309,8 +310,19 @@ def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Cor
     }
     folder = corpus_folder(data.cache_dir, "recordings", content, *_features_of(data))
 
+    @functools.cache
+    def check() -> None:
+        """Checks all headers once, since nothing is stored if the last recording cannot be read."""
+        every = dict[Path, Listed]()
+        for some in manifests.values():
+            for line in some:
+                every.setdefault(line.path, line)
+        for line in progress("headers", every.values(), len(every)):
+            _named(line, check_header)
+
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def read() -> Iterator[tuple[Any, ...]]:
+            check()
             for line in progress(f"features, {name}", lists[name], len(lists[name])):
                 for version in _versions(line.path.name, _wave(line), line.text, name, data):
                     yield *version, *speaker(line)
@@ -352,8 +364,14 @@ def _parted(some: list[Listed], digests: Mapping[Path, str]) -> dict[str, list[L
 
 
 def _wave(line: Listed) -> Float[np.ndarray, " samples"]:
+    wave: np.ndarray = _named(line, read_audio)
+    return wave
+
+
+def _named(line: Listed, read: Callable[[Path], Any]) -> Any:
+    """What is read of the recording of a line, which errors name."""
     try:
-        return read_audio(fetched(line.path))
+        return read(fetched(line.path))
     except UserError as error:
         raise UserError(f"{line.manifest}, line {line.number}: {error}") from error
 

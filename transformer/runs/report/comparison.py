@@ -9,7 +9,7 @@ from transformer.runs.report.charts import key, line_chart
 from transformer.runs.report.logged import Logged
 from transformer.runs.report.markup import document, table
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import address, write_whole
+from transformer.runtime.files import address, write_output
 
 
 def write_comparison(run_dirs: Sequence[Path | str], page: Path) -> None:
@@ -43,7 +43,7 @@ def write_comparison(run_dirs: Sequence[Path | str], page: Path) -> None:
         "<h2>Options that differ</h2>",
         _options(names, runs),
     ]
-    write_whole(page, document(title, parts))
+    write_output(page, document(title, parts))
 
 
 def _results(names: list[str], runs: list[Logged]) -> str:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from transformer.cli.texts import Texts
-from transformer.cli.writer import page_of_pictures
+from transformer.cli.writer import check_pictures, page_of_pictures
 from transformer.data.features.pixels import LIBRARY
 from transformer.data.sources.pictures import AnnotatedPicture
 from transformer.runtime.extras import check_libraries
@@ -16,6 +16,7 @@ class Captions(Texts):
 
     does = "describes pictures"
     page = staticmethod(page_of_pictures)
+    check_input = staticmethod(check_pictures)
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Captioner:
         """The trained model."""

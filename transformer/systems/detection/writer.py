@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.writer import Numbered, Writer, Written, page_of_pictures
+from transformer.cli.writer import Numbered, Writer, Written, check_pictures, page_of_pictures
 from transformer.data.features.pixels import LIBRARY
 from transformer.data.sources.pictures import AnnotatedPicture
 from transformer.runtime.extras import check_libraries
@@ -20,6 +20,7 @@ class Objects(Writer):
     does = "finds objects in pictures"
     formats = ("text", "json")
     page = staticmethod(page_of_pictures)
+    check_input = staticmethod(check_pictures)
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Detector:
         """The trained model."""

@@ -171,7 +171,7 @@ class Transcriber(Decoder[SpeechToText]):
         """Yields what is said while the sound arrives (`transformer.systems.speech.live`).
 
         Args:
-          sound: its samples as they arrive, 16,000 a second, in arrays of any length.
+          sound: its samples as they arrive, 16,000 a second, in arrays of any length, also none.
           step: seconds of sound between two transcripts.
           pause: seconds of silence at which all before it is final.
           language: as in `transcribe`, like task.
@@ -188,7 +188,8 @@ class Transcriber(Decoder[SpeechToText]):
             ((best, *_),) = self.search([wave], n_best=1, language=language, task=task, **options)
             return best.text
 
-        return live_texts(transcribe, map(waveform_of, sound), longest, step, pause)
+        waves = (waveform_of(block) for block in sound if np.shape(block) != (0,))
+        return live_texts(transcribe, waves, longest, step, pause)
 
     def hears(self, settings: DecodingConfig | None = None) -> float:
         """How many seconds the model hears at once, with some options of the search, or those of the run."""

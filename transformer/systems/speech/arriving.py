@@ -80,18 +80,18 @@ def _raw() -> Iterator[np.ndarray]:
             "standard input is a terminal: pipe raw sound, 16,000 samples a second of 16 bits, as that of "
             "`arecord -f S16_LE -r 16000 -t raw`, or name a recording with --input"
         )
-    rest, is_first = b"", True  # the end of a block, less than a sample
+    rest, samples = b"", 0  # the end of a block, less than a sample
     while read := os.read(descriptor, 2**16):
         rest += read
-        if is_first and SOUND.match(rest):
+        if not samples and SOUND.match(rest):
             raise UserError(
                 "standard input is an audio file, and --stream reads raw sound: name the file with --input"
             )
-        is_first = False
-        whole = len(rest) // BYTES * BYTES
-        yield np.frombuffer(rest[:whole], "<i2")
-        rest = rest[whole:]
-    if is_first:
+        block = np.frombuffer(rest, "<i2", len(rest) // BYTES)
+        samples += len(block)
+        yield block
+        rest = rest[block.nbytes :]
+    if not samples:
         raise UserError(
             "no sound arrived on standard input: does the program before it record? Or name a recording with "
             "--input"

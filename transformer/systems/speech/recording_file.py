@@ -4,13 +4,12 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import jax
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.input import check_files, digest_of
+from transformer.cli.input import check_streams, digest_of
 from transformer.cli.output_file import LongOutput, Output, resumable, resumable_output
 from transformer.cli.writer import refuse, use_beside
 from transformer.config.recordings import is_recording
@@ -62,7 +61,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
     refuse(arguments, WHOLE, "it is for recordings that the model hears at once")
     if arguments.format == "scores":
         raise UserError("--format scores is for recordings that the model hears at once; choose json")
-    check_files(replace(arguments, reference=()))  # whose lines together are what is said
+    check_streams(arguments)
     if len(arguments.reference) > 1:
         raise UserError("--reference: a recording has one reference; give one file")
     if jax.process_count() > 1:
@@ -113,7 +112,8 @@ def transcribe_file(arguments: DecodeArguments) -> None:
                 long.discard()
             raise UserError(f"{arguments.input} changed while it was read: run the same command again")
     where = f", written to {arguments.output}" if arguments.output else ""
-    speed = speed_of(heard - start, time.monotonic() - began)
+    length = total if total < math.inf else heard  # of the recording, which may end in silence
+    speed = speed_of(length - start, time.monotonic() - began)
     watch.message(f"{counted(len(texts), 'part')}, {speed}{where}")
     for path in arguments.reference:
         reference = " ".join(filter(None, map(str.strip, read_lines(path))))

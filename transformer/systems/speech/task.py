@@ -21,7 +21,7 @@ from transformer.data.features.audio import HOP, RATE
 from transformer.data.features.hub import HubTokenizer
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.sequences import Example, Field
-from transformer.data.sources.recording_lists import Columns, listed
+from transformer.data.sources.recording_lists import listed_columns
 from transformer.data.sources.recordings import Recording, recording
 from transformer.decoding import opening
 from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
@@ -325,16 +325,9 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         """The recording that a line names, relative to the folder of the file; or the file itself."""
         if line == manifest.name:  # whatever it is made of
             return recording(manifest, self.data)
+        path, columns = listed_columns(line, manifest, number)
         try:
-            name, text, speaker = Columns.of(line)
-        except ValueError as error:
-            raise UserError(
-                f"{manifest}, line {number}: must be a file name, and perhaps a tab and the text, and a tab "
-                "and the speaker"
-            ) from error
-        path = listed(name, manifest, number)
-        try:
-            return replace(recording(path, self.data, text or ""), speaker=speaker)
+            return replace(recording(path, self.data, columns.text or ""), speaker=columns.speaker)
         except UserError as error:
             raise UserError(f"{manifest}, line {number}: {error}") from error
 

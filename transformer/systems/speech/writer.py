@@ -11,7 +11,7 @@ from transformer.cli.input import lines_of
 from transformer.cli.texts import Texts
 from transformer.cli.writer import OF_FUSION, OF_SPEECH, page_of_sounds, refuse
 from transformer.config.recordings import is_recording
-from transformer.data.sources.recording_lists import listed
+from transformer.data.sources.recording_lists import listed, listed_columns
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError, counted
@@ -78,6 +78,13 @@ class Transcriptions(Texts):
             return False
         transcribe_file(arguments)
         return True
+
+    @classmethod
+    def check_input(cls, arguments: DecodeArguments) -> None:
+        assert arguments.input
+        if not is_recording(arguments.input):
+            for number, line in enumerate(lines_of(arguments), 1):
+                listed_columns(line, arguments.input, number)
 
     @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":

@@ -11,12 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.input import lines_of
 from transformer.cli.output_file import is_device
 from transformer.cli.writer import Numbered, Writer, Written, page_of_sounds
 from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import comment_of, write_audio
+from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import check_libraries
+from transformer.runtime.text import has_text
 from transformer.systems.synthesis.api import Synthesizer
 from transformer.systems.synthesis.task import Utterance
 from transformer.translator.translator import Translator
@@ -33,6 +37,16 @@ class Utterances(Writer):
     does = "writes one recording for each text"
     uses = ("pronunciation",)
     page = staticmethod(page_of_sounds)
+
+    @classmethod
+    def check_input(cls, arguments: DecodeArguments) -> None:
+        if arguments.pronunciation:  # which writes what is spoken
+            return
+        task: Any = Run(arguments.run_dir).task
+        longest = arguments.decoding.buckets[-1]
+        for number, line in enumerate(lines_of(arguments), 1):
+            if has_text(line):
+                task.input_examples([task.record(line)], longest, [number])
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Synthesizer:
         """The trained model."""
@@ -130,7 +144,7 @@ class Utterances(Writer):
     def _write(self, path: Path, number: int, utterance: Utterance) -> None:
         self._check(path)
         if not len(utterance.features):
-            log.warning("line %d is empty: %.1f s of silence are written", number, SILENCE / RATE)
+            log.warning("line %d is empty: %.1f s of silence is written", number, SILENCE / RATE)
         elif not utterance.stopped:
             log.warning("line %d: truncated after %.2f s; see --max-length", number, utterance.seconds)
         try:

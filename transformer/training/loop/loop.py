@@ -105,6 +105,9 @@ class Loop:
             self.watch.message(
                 f"Warning: most {unit} are dropped: look at the training text, or raise --data.max-length"
             )
+        if t.init_from and not self.step:
+            for warning in self.data.unknown(self.config):
+                self.watch.message(f"Warning: {warning}")
         left = self.step < t.steps and not self._patience_is_over()
         if not left and not self._evaluation_is_due():
             self.watch.message(f"Training is complete in {self.run.name}: testing its best checkpoint again")
