@@ -37,6 +37,7 @@ def cache(tmp_path_factory) -> Path:
             b"x\n",
             "--n-best 3: must be at least 1 and at most 2, which this search keeps",
         ),
+        (["RUN", "--n-best", "-3"], b"x\n", "--n-best -3: must be at least 1 and at most 2"),
         (["RUN", "--beam-size", "0"], b"", "--beam-size must be from 1"),
         (["RUN", "--method", "sample", "--temperature", "0"], b"", "--temperature must be from 0.001"),
         (["RUN", "--alignments"], b"x\n", "--alignments needs --format json"),

@@ -45,11 +45,11 @@ def served(path: Path, name: str, int8: bool = False) -> Service:
     return kind(name, kind.loads.load(path, int8=int8), ALLOWED, Limits())
 
 
-def recording() -> bytes:
+def recording(seconds: int = 1) -> bytes:
     """A second of noise, as a WAV file."""
     soundfile = pytest.importorskip("soundfile", reason="needs soundfile: pip install '.[speech]'")
     file = io.BytesIO()
-    soundfile.write(file, np.random.default_rng(0).normal(0, 0.1, 8000), 8000, format="WAV")
+    soundfile.write(file, np.random.default_rng(0).normal(0, 0.1, 8000 * seconds), 8000, format="WAV")
     return file.getvalue()
 
 
@@ -65,6 +65,22 @@ def test_a_system_that_translates_is_served(runs, name, int8):
         assert outputs == service.decoder.translate(TEXTS)
         scored = client.post("/score", json={"text": TEXTS[0], "target": TEXTS[1]})
         assert (scored.status_code == 200) == (service.decoder.system.scores is not None)
+
+
+@pytest.mark.parametrize("name", sorted(REGISTRY.keys() - NOT_SERVED))
+def test_what_a_server_prepares_are_arguments_of_the_decoder(runs, name, monkeypatch):
+    """A server whose preparation fails is never ready."""
+    service = served(runs[name], name)
+    prepared = []
+    monkeypatch.setattr(service.decoder, "_warm_up", lambda *arguments: prepared.append(arguments))
+    for prepare in service.preparations():
+        prepare()
+    has_alignments = any(extras.alignments for _, extras, _ in prepared)
+    assert has_alignments == (
+        "alignments" in service.search.extras and service.decoder.system.alignment is not None
+    )
+    for _, _, options in prepared:
+        service.decoder.settings(None, options)
 
 
 @pytest.mark.parametrize("name", sorted(NOT_SERVED))
@@ -95,6 +111,14 @@ def test_a_recogniser_hears_a_recording(runs, tmp_path):
         answer = client.post("/transcribe", content=recording())
         expected = service.decoder.transcribe([tmp_path / "noise.wav"])
         assert [output["hypotheses"][0]["text"] for output in answer.json()["outputs"]] == expected
+        long = recording(5)
+        (tmp_path / "long.wav").write_bytes(long)
+        assert service.decoder.hears() < 5
+        answer = client.post("/transcribe?times=true", content=long)
+        (output,) = answer.json()["outputs"]
+        assert output["hypotheses"][0]["text"] == service.decoder.transcribe(tmp_path / "long.wav")
+        wrong = client.post("/transcribe?alignments=true", content=long)
+        assert (wrong.status_code, "longer than the model hears" in wrong.json()["error"]) == (422, True)
         wrong = client.post("/transcribe", content=b"RIFFnothing")
         assert wrong.status_code == 422
         assert "the recording" in wrong.json()["error"]

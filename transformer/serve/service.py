@@ -108,7 +108,7 @@ class Service(ABC):
 
     @property
     def prepared(self) -> Json:
-        """What `warm_up` compiles besides the search."""
+        """Arguments of the decoder's `warm_up` for what is compiled besides the search."""
         return {}
 
     # What all have

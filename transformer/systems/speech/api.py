@@ -329,7 +329,7 @@ class Transcriber(Decoder[SpeechToText]):
             if wrong := [name for name, is_asked in named if is_asked]:
                 raise UserError(
                     f"line {line}: {wrong[0]}: {record} is longer than the model hears at once; leave the "
-                    "option out, or transcribe it alone"
+                    "option out, or cut the recording into short ones"
                 )
         if self._long is None:
             self._long = LongRecordings(self._parts, settings.rows)

@@ -15,6 +15,7 @@ from transformer.serve.messages import Asked, Endpoint, extras_of
 from transformer.serve.service import Service
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.live import LiveText
+from transformer.systems.speech.long import LongRecording
 from transformer.translator.search_outputs import Extras
 
 
@@ -43,7 +44,7 @@ class Transcriptions(Service):
     @property
     def prepared(self) -> Json:
         """Alignments, which times of words need."""
-        return {"alignments": self.decoder.system.alignment is not None}
+        return {"extras": Extras(alignments=self.decoder.system.alignment is not None)}
 
     @property
     def listens(self) -> Callable[[Iterable[np.ndarray], Any], Iterator[Any]]:
@@ -55,10 +56,15 @@ class Transcriptions(Service):
         return self.decoder.live(sound, step=asked.step, **options)
 
     def record(self, item: bytes, asked: Any) -> tuple[Recording, Json]:
-        """The features of a recording, and what is asked of its transcription."""
-        start = self.decoder.task.start(asked.language, asked.task, asked.timestamps)
-        heard = self.decoder.heard(read_recording(io.BytesIO(item), "the recording"))
-        return dataclasses.replace(heard, start=start), {"extras": Extras(**extras_of(asked))}
+        """A recording, and what is asked of its transcription. A long one is cut at pauses, whatever the
+        model, since its parts need no other programs than short ones."""
+        begun = {"language": asked.language, "task": asked.task, "timestamps": asked.timestamps}
+        start = self.decoder.task.start(**begun)
+        extras = {"extras": Extras(**extras_of(asked))}
+        wave = read_recording(io.BytesIO(item), "the recording")
+        if self.decoder.is_long(wave):
+            return LongRecording.of(wave, begun | {"cut": "pauses"}), extras
+        return dataclasses.replace(self.decoder.heard(wave), start=start), extras
 
 
 SERVICE = Transcriptions
