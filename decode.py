@@ -1,6 +1,7 @@
 """See `python decode.py --help`."""
 
 from transformer.cli.decode import decode_main
+from transformer.cli.guard import leave
 
 if __name__ == "__main__":
-    raise SystemExit(decode_main())
+    leave(decode_main())

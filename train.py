@@ -1,6 +1,7 @@
 """See `python train.py --help`."""
 
+from transformer.cli.guard import leave
 from transformer.cli.train import train_main
 
 if __name__ == "__main__":
-    raise SystemExit(train_main())
+    leave(train_main())

@@ -74,6 +74,28 @@ def test_a_signal_during_an_import_waits_for_its_end(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (130, "program: interrupted\n")
 
 
+ENDS = """
+import atexit, sys
+import jax
+from transformer.cli.guard import leave, run_command
+
+def command(line):
+    print("written")
+    if line == ["interrupted"]:
+        raise KeyboardInterrupt
+
+atexit.register(print, "JAX ends")
+leave(run_command("program", command))
+"""
+
+
+def test_an_interrupted_command_does_not_destroy_what_jax_compiles_with() -> None:
+    """Its threads may still compile, and would crash."""
+    for words, status, out in (([], 0, "written\nJAX ends\n"), (["interrupted"], 130, "written\n")):
+        done = command("-c", ENDS, *words)
+        assert (done.returncode, done.stdout) == (status, out), done.stderr
+
+
 @pytest.mark.slow
 def test_a_full_device_as_standard_output(run_dir: Path) -> None:
     for name in ("report", "average"):

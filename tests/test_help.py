@@ -1,12 +1,14 @@
 """Help texts of the commands, and the names by which they refer to each other."""
 
 import dataclasses
+import importlib
 import io
 import itertools
 import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -258,8 +260,19 @@ def test_commands_are_called_by_names_that_work_here(monkeypatch, tmp_path):
         assert subprocess.run(words, capture_output=True, check=True).stdout
     monkeypatch.chdir(tmp_path)
     assert command_for("train") == "transformer train"
-    scripts = (ROOT / "pyproject.toml").read_text()
-    assert 'transformer = "transformer.cli.main:main"' in scripts
+
+
+def test_installed_commands_are_there(monkeypatch):
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert {*scripts} == {"transformer", "transformer-train", "transformer-decode"}
+    for name, place in scripts.items():
+        module, _, function = place.partition(":")
+        monkeypatch.setattr("transformer.cli.main.main", lambda: len(sys.argv))
+        monkeypatch.setattr(sys, "argv", [name, "--version"])
+        with pytest.raises(SystemExit) as end:
+            getattr(importlib.import_module(module), function)()
+        assert sys.argv == [name, *name.split("-")[1:], "--version"]
+        assert end.value.code == len(sys.argv)
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Reports errors and signals of a command as one message and an exit status."""
 
+import atexit
 import contextlib
 import io
 import logging
@@ -11,7 +12,7 @@ import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
-from typing import Any, TextIO, cast
+from typing import Any, NoReturn, TextIO, cast
 
 from transformer.runtime.commands import version
 from transformer.runtime.errors import Stopped, UserError, shortened
@@ -26,6 +27,9 @@ OUT_OF_MEMORY = (
 _FRAMED = re.compile("[\x1b│╭╰├]")
 SOON = 0.05  # seconds
 AGAIN = 2.0  # seconds; an exception in a callback of the garbage collector, for example, is lost
+
+
+_interrupted: list[KeyboardInterrupt] = []  # what ended a command of this process
 
 
 class _Asked(KeyboardInterrupt):
@@ -193,6 +197,7 @@ def run_command(program: str, command: Callable[[list[str]], None]) -> int:
             print(printable(stopped), flush=True)
         return 128 + stopped.signal
     except KeyboardInterrupt as asked:
+        _interrupted.append(asked)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, lambda *_: None)  # impatience must not disturb what ends the program
         _tell(program, ". ".join(("interrupted", *getattr(asked, "__notes__", ()))))
@@ -211,6 +216,31 @@ def run_command(program: str, command: Callable[[list[str]], None]) -> int:
         _tell(program, OUT_OF_MEMORY + str(error).partition("\n")[0])
         return USAGE
     return 0
+
+
+def leave(status: int) -> NoReturn:
+    """Ends the process of a command with its exit status.
+
+    After an interrupt, programs may still be compiled in threads of JAX, which crash when its client is
+    destroyed (jaxlib 0.10.2). So Python waits for its own threads as always, and ends without the rest.
+    """
+    if _interrupted and "jax" in sys.modules:
+        import jax
+
+        if not jax.distributed.is_initialized():  # whose end tells the other processes
+            atexit.register(_end, status)
+    raise SystemExit(status)
+
+
+def _end(status: int) -> NoReturn:
+    """Ends at once, with what is written and without the processes that were started."""
+    if "multiprocessing" in sys.modules:
+        import multiprocessing
+
+        for process in multiprocessing.active_children():
+            process.terminate()
+    _discard_output()
+    os._exit(status)
 
 
 def _discard_output() -> None:

@@ -2,8 +2,9 @@
 
 import importlib
 import sys
+from typing import NoReturn
 
-from transformer.cli.guard import run_command
+from transformer.cli.guard import leave, run_command
 from transformer.runtime.errors import UserError, nearest
 
 COMMANDS = {
@@ -45,6 +46,26 @@ def main() -> int:
     sys.argv = [f"{sys.argv[0]} {name}", *rest]
     status: int = getattr(importlib.import_module(module), function)()
     return status
+
+
+def run() -> NoReturn:
+    """`transformer COMMAND ...` as a process."""
+    leave(main())
+
+
+def run_train() -> NoReturn:
+    """`transformer-train ...` as a process."""
+    _run_as("train")
+
+
+def run_decode() -> NoReturn:
+    """`transformer-decode ...` as a process."""
+    _run_as("decode")
+
+
+def _run_as(name: str) -> NoReturn:
+    sys.argv[1:1] = [name]
+    run()
 
 
 def _list(arguments: list[str]) -> None:
