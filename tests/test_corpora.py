@@ -1,6 +1,7 @@
 """Text files become a corpus, once; messages name files with errors."""
 
 import dataclasses
+import gzip
 import subprocess
 import sys
 
@@ -149,6 +150,8 @@ def test_options_that_do_not_fit(tmp_path, changes, message):
         (b"one\ntwo\n", r"train.target has 5: line i .* \(line 3 has no partner\)"),
         (b"1\n2\n3\n4\n5\n6\n", r"has 6 lines and .*train.target has 5"),
         (b"1\n2\n3\xff\n4\n5\n", r"bad, line 3: not UTF-8 \(byte 2 of the line\)"),
+        (gzip.compress(b"1\n2\n"), "bad: it is compressed, and text is read: unpack it, with gunzip"),
+        (b"RIFF\xa4\0\0\0WAVEfmt ", "bad: it is a recording, and text is read: name another file"),
     ],
 )
 def test_files_that_are_wrong_are_named(tmp_path, content, message):

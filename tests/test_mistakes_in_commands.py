@@ -32,6 +32,7 @@ def cache(tmp_path_factory) -> Path:
         (["RUN", "--input", "missing.txt"], b"", "cannot read missing.txt: No such file"),
         (["RUN", "--output", "no/folder/out"], b"x\n", "cannot write --output no/folder/out"),
         (["RUN"], b"fine\nnot \xff fine\n", "standard input, line 2: not UTF-8 (byte 5)"),
+        (["RUN"], b"RIFF\xa4\0\0\0WAVEfmt ", "standard input is an audio file, and lines are read"),
         (
             ["RUN", "--n-best", "3"],
             b"x\n",

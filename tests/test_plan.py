@@ -323,6 +323,7 @@ def test_a_text_is_not_replaced_by_the_plan(tmp_path, monkeypatch, capsys):
         (["--plan", "cpu:2", "--plan-gigabytes", "-1"], "--plan-gigabytes -1: must be positive"),
         (["--plan-minutes", "1"], "--plan-minutes needs --plan, such as --plan v5e:2x4"),
         (["--plan-json", "plan.json"], "--plan-json needs --plan"),
+        (["--plan", "cpu:2", "--data.vocab-size", "1"], "--data.vocab-size must be from 5"),
         (["--plan", "cpu:2", "--plan-json", "/no/where"], "--plan-json /no/where: cannot be written"),
         (["--plan", "cpu:8", "--mesh.fsdp", "3"], "does not divide the 8 devices"),
         (["--plan", "cpu:2", "--plan-minutes", "0.01"], "takes more than 0.01 minutes: raise --plan-minutes"),

@@ -124,6 +124,10 @@ def standard_input(patient: bool = False) -> Iterator[str | None]:
         try:
             yield text_of(line, number)
         except UnicodeDecodeError as error:
+            if number == 1 and SOUND.match(line):
+                raise UserError(
+                    "standard input is an audio file, and lines are read: name the file with --input"
+                ) from error
             raise UserError(
                 f"standard input, line {number}: not UTF-8 (byte {error.start + 1}); convert it first"
             ) from error

@@ -194,7 +194,7 @@ class DataConfig(CorpusConfig):
     output. word: whole words, and single characters of Chinese and Japanese. jieba: the same, but Chinese is
     split into words (`pip install '.[chinese]'`). open-word: as word, and out-of-vocabulary words can be
     copied (pointer models only)."""
-    vocab_size: Annotated[int, Range(1, LARGEST)] = 16_000
+    vocab_size: Annotated[int, Range(5, LARGEST)] = 16_000
     """Size of the vocabulary to train; for char and word an upper bound. At least 261, with 256 bytes that
     spell rare characters; for whitespace and words at least 5."""
     joint_vocabulary: bool = True

@@ -80,7 +80,7 @@ class RecordingsConfig(CorpusConfig):
     them, and its pitch stays (Ko et al. 2015). Such as 0.5 2.0."""
     tokenizer: Literal["word", "char", "bpe", "unigram"] = "word"
     """Tokenizer of the texts."""
-    vocab_size: Annotated[int, Range(1, LARGEST)] = 1_000
+    vocab_size: Annotated[int, Range(5, LARGEST)] = 1_000
     """Size of the vocabulary to train; for word and char an upper bound. At least 261, with 256 bytes that
     spell rare characters; for words at least 5."""
 

@@ -24,7 +24,7 @@ class StreamConfig(TextsConfig):
     tokenizer: Literal["character", "byte", "bpe", "unigram"] = "character"
     """Tokenizer. character: each character of the training text; byte: the bytes of UTF-8; bpe, unigram:
     subwords."""
-    vocab_size: Annotated[int, Range(1, LARGEST)] = 16_000
+    vocab_size: Annotated[int, Range(5, LARGEST)] = 16_000
     """Size of the vocabulary to train (for characters: an upper bound)."""
     source_tokenizer: Path | None = None
     """Tokenizer file to use instead of training one, such as that of a run in whose search the model takes

@@ -34,7 +34,7 @@ class SentencesConfig(TextsConfig):
     tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "jieba"] = "unigram"
     """Tokenizer, as of translation. whitespace: for text that is already split into subwords; word: whole
     words, and single characters of Chinese and Japanese; jieba: the same, but Chinese is split into words."""
-    vocab_size: Annotated[int, Range(1, LARGEST)] = 16_000
+    vocab_size: Annotated[int, Range(5, LARGEST)] = 16_000
     """Size of the vocabulary to train; for char and word an upper bound. At least 261, with 256 bytes that
     spell rare characters; for whitespace and words at least 5."""
     source_tokenizer: Path | None = None

@@ -5,12 +5,21 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from transformer.config.recordings import SOUND
 from transformer.data.remote import fetched
 from transformer.data.store import DirectedPair, Pair
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import MiB, brief, open_regular
 from transformer.runtime.text import without_invisible
 
+COMPRESSED = {
+    b"\x1f\x8b": "gunzip",
+    b"BZh": "bunzip2",
+    b"\xfd7zXZ": "unxz",
+    b"(\xb5/\xfd": "unzstd",
+    b"PK\3\4": "unzip",
+}
+"""How compressed files begin, and what unpacks them."""
 LONGEST_LINE = 64 * MiB
 Direction = tuple[str, str]
 """The languages of source and target."""
@@ -32,6 +41,8 @@ def read_lines(path: Path) -> Iterator[str]:
                 try:
                     yield text_of(line, number)
                 except UnicodeDecodeError as error:
+                    if number == 1 and (kind := _kind_of(line)):
+                        raise UserError(f"{path}: {kind}") from error
                     raise UserError(
                         f"{path}, line {number}: not UTF-8 (byte {error.start + 1} of the line); "
                         "convert the file, e.g. with iconv -t UTF-8"
@@ -63,6 +74,14 @@ def whole_text(content: bytes, name: str) -> str:
         raise UserError(
             f"{name}, line {line}: not UTF-8; convert the file, e.g. with iconv -t UTF-8"
         ) from error
+
+
+def _kind_of(beginning: bytes) -> str:
+    """What a file is that is no text, and what to do, by how it begins; empty if that is unknown."""
+    for signature, program in COMPRESSED.items():
+        if beginning.startswith(signature):
+            return f"it is compressed, and text is read: unpack it, with {program}"
+    return "it is a recording, and text is read: name another file" if SOUND.match(beginning) else ""
 
 
 def one_line(text: str) -> str:
