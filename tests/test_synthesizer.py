@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import json
+import os
 import re
 import shutil
 import struct
@@ -163,6 +164,14 @@ def test_options_of_text_are_refused(run, decode, tmp_path, capsys, arguments, m
     assert decode(run.path, "--input", tmp_path / "in", *given) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("name", [b"two\nlines.tsv", b"a\ttab.tsv", b"\xff.tsv"])
+def test_a_list_that_could_not_be_read_is_not_written(run, decode, tmp_path, capsys, name):
+    (tmp_path / "in").write_text("one\n")
+    assert decode(run.path, "--input", tmp_path / "in", "--output", tmp_path / os.fsdecode(name)) == 2
+    assert "choose a name in UTF-8, without tabs and ends of lines" in capsys.readouterr().err
+    assert {path.name for path in tmp_path.iterdir()} == {"in"}
 
 
 def test_an_unknown_letter_is_named_with_its_line(run, decode, tmp_path, capsys, monkeypatch):

@@ -59,6 +59,11 @@ class Utterances(Writer):
         if is_device(arguments.output):
             raise UserError(f"--output {arguments.output} must be a file: recordings are written beside it")
         self.manifest = Path(os.path.realpath(arguments.output))
+        if re.search("[\t\n\ud800-\udfff]", self.manifest.stem):
+            raise UserError(
+                f"--output {arguments.output}: recordings are named after it, and it lists them: choose a "
+                "name in UTF-8, without tabs and ends of lines"
+            )
         check_libraries(("soundfile",), f"speaking with {run_dir}")
         self.voice = Synthesizer.load(run_dir, checkpoint, int8=int8)
         if arguments.pronunciation:
