@@ -265,8 +265,8 @@ def test_commands_are_called_by_names_that_work_here(monkeypatch, tmp_path):
 def test_installed_commands_are_there(monkeypatch):
     scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     assert {*scripts} == {"transformer", "transformer-train", "transformer-decode"}
-    for name, place in scripts.items():
-        module, _, function = place.partition(":")
+    for name, entry in scripts.items():
+        module, _, function = entry.partition(":")
         monkeypatch.setattr("transformer.cli.main.main", lambda: len(sys.argv))
         monkeypatch.setattr(sys, "argv", [name, "--version"])
         with pytest.raises(SystemExit) as end:

@@ -56,8 +56,8 @@ class Transcriptions(Service):
         return self.decoder.live(sound, step=asked.step, **options)
 
     def record(self, item: bytes, asked: Any) -> tuple[Recording, Json]:
-        """A recording, and what is asked of its transcription. A long one is cut at pauses, whatever the
-        model, since its parts need no other programs than short ones."""
+        """A recording, and what is asked of its transcription. A long one is cut at pauses, with Whisper
+        too: its parts need no other programs than short ones."""
         begun = {"language": asked.language, "task": asked.task, "timestamps": asked.timestamps}
         start = self.decoder.task.start(**begun)
         extras = {"extras": Extras(**extras_of(asked))}
