@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config import ModelConfig, SpecialIds
 from transformer.model.cache import AnyCache
+from transformer.model.encoder_decoder import decoder_argument
 from transformer.model.parameters import Variables
 
 Inputs = Mapping[str, Array]
@@ -45,13 +46,16 @@ def advance(
     return output
 
 
-def whole(model: nn.Module, variables: Variables, inputs: Inputs, target: Array, **options: Any) -> Any:
-    """The output of the model for a whole target at once, whose decoder reads it as it is.
+def whole(
+    model: nn.Module, variables: Variables, inputs: Inputs, decoder_input: Array, **options: Any
+) -> Any:
+    """The output of the model for all that its decoder reads, at once.
 
     Args:
       options: of `Module.apply`.
     """
-    arguments: dict[str, Any] = {**inputs, "target": target, **options}
+    name = decoder_argument(type(model).__call__)
+    arguments: dict[str, Any] = {**inputs, name: decoder_input, **options}
     return model.apply(variables, **arguments)
 
 
