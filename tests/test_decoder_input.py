@@ -77,11 +77,12 @@ def test_models_of_other_packages_keep_the_earlier_name():
     config = TransformerConfig(vocab_size=9, num_layers=1, d_model=8, d_ff=8, num_heads=2, dropout=0.0)
     batch = {"source": jnp.array([[4, 5, 2]]), "target": jnp.array([[6, 7, 2]])}
     variables = jax.jit(Transformer(config).init)(jax.random.key(0), *batch.values())
+    objective = translation_objective(0.0)
     losses = [
-        jax.jit(lambda v, model=kind(config): translation_objective(0.0)(model, v, batch, Context()).total)(
-            variables
+        jax.jit(lambda v, b, model: objective(model, v, b, Context()).total, static_argnums=2)(
+            variables, batch, model
         )
-        for kind in (Earlier, Transformer)
+        for model in (Earlier(config), Transformer(config))
     ]
     assert losses[0] == losses[1]
     assert len(seen) == 1

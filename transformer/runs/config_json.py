@@ -2,8 +2,7 @@
 
 import dataclasses
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from transformer.config import Config
 from transformer.config.decoding import METHODS, DecodingConfig, SampleConfig, methods_of, names_of
@@ -65,33 +64,10 @@ def _build(cls: type, values: dict[str, Any]) -> Any:
     if unknown:
         raise ValueError(f"unknown field {', '.join(unknown)}")
 
-    return cls(**{name: _convert(name, hints[name], value) for name, value in values.items()})
+    return cls(**{name: _section(hints[name], value) for name, value in values.items()})
 
 
-def _choices(hint: Any) -> set[Any]:
-    """The values of a literal type, also of one that may be None."""
-    if get_origin(hint) is Literal:
-        return set(get_args(hint))
-    return set().union(*map(_choices, get_args(hint)))
-
-
-def _convert(name: str, hint: Any, value: Any) -> Any:
-    """A JSON value as the type that a field has."""
-    kinds = get_args(hint) or (hint,)
-    if dataclasses.is_dataclass(hint) and isinstance(value, hint):  # type: ignore[arg-type]
-        return value
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return _build(hint, value)  # type: ignore[arg-type]
-    if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_convert(name, kinds[0], item) for item in value)
-    if isinstance(value, str) and value in _choices(hint):
-        return value
-    if value is None and type(None) in kinds:
-        return None
-    if Path in kinds and isinstance(value, str):
-        return Path(value)
-    if float in kinds and type(value) in (int, float):
-        return float(value)
-    if type(value) in kinds:
-        return value
-    raise ValueError(f"{name} cannot be {value!r}")
+def _section(hint: Any, value: Any) -> Any:
+    """The value of a field: that of a section is built from its options."""
+    is_section = dataclasses.is_dataclass(hint) and isinstance(value, dict)
+    return _build(hint, value) if is_section else value  # type: ignore[arg-type]

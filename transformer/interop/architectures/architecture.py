@@ -9,7 +9,6 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import numpy as np
 
 from transformer.config import Config, SpecialIds, StackConfig, TransformerConfig
-from transformer.config.ranges import check_types
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.model.parameters import Params
 from transformer.runtime.errors import UserError
@@ -175,15 +174,7 @@ def described_model(
 
     pad, start, eos = map(index, ("pad_token_id", "decoder_start_token_id", "eos_token_id"))
     special = SpecialIds(pad, start, eos, unk)
-    return checked(TransformerConfig(vocab_size=size, special=special, **architecture.options(config, names)))
-
-
-def checked(model: Model) -> Model:
-    """A model, if each of its options has the right type. Raises UserError otherwise."""
-    check_types("model", model)
-    if isinstance(model, TransformerConfig):
-        check_types("model.encoder-stack", model.encoder_stack)
-    return model
+    return TransformerConfig(vocab_size=size, special=special, **architecture.options(config, names))
 
 
 _NEUTRAL = {
