@@ -14,7 +14,7 @@ from transformer.model.cache import Cache
 from transformer.model.int8 import QuantizedMatrix
 from transformer.model.layers import Embedding
 from transformer.model.noise import NOISE, OF_INPUTS
-from transformer.model.parameters import Module, param
+from transformer.model.parameters import Module, check_array, check_ids, param
 from transformer.model.products import logits
 from transformer.runtime.errors import UserError
 
@@ -22,6 +22,8 @@ Memory = Any
 """What a decoder reads of the source: a pytree of arrays with rows first, of the model's own type."""
 Source = Int[Array, "b s"] | Float[Array, "b *shape"]
 """Ids, or numbers, such as frames of sound or pictures."""
+SOURCE = "source"
+"""The argument of a model's methods that the encoder reads."""
 DECODER_INPUT = "decoder_input"
 """The argument of a model's methods that the decoder reads."""
 EARLIER = "target"
@@ -35,29 +37,38 @@ def decoder_argument(method: Callable[..., Any]) -> str:
     return EARLIER if EARLIER in inspect.signature(method).parameters else DECODER_INPUT
 
 
-class ReadsDecoderInput(Module):
-    """A module whose methods take `decoder_input` by its earlier name, too."""
+class ChecksInputs(Module):
+    """A module whose methods refuse a `source` or `decoder_input` that is no array or empty, and take
+    `decoder_input` by its earlier name, too."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         for name, method in list(vars(cls).items()):
-            if inspect.isfunction(method) and DECODER_INPUT in inspect.signature(method).parameters:
-                setattr(cls, name, _with_earlier_name(method))
+            if inspect.isfunction(method) and not (name.startswith("_") and name != "__call__"):
+                setattr(cls, name, _checked(method))
         super().__init_subclass__(**options)
 
 
-def _with_earlier_name(method: Callable[..., Any]) -> Callable[..., Any]:
-    """The method, which takes the keyword `target` for `decoder_input`."""
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method with checks of what the encoder and the decoder read, if it takes any of it."""
+    names = list(inspect.signature(method).parameters)
+    checks = {SOURCE: check_array, DECODER_INPUT: check_ids}
+    indices = {name: names.index(name) for name in checks if name in names}
+    if not indices:
+        return method
 
     @functools.wraps(method)
     def call(*arguments: Any, **options: Any) -> Any:
-        if EARLIER in options and DECODER_INPUT not in options:
+        if EARLIER in options and DECODER_INPUT in indices and DECODER_INPUT not in options:
             options[DECODER_INPUT] = options.pop(EARLIER)
+        for name, index in indices.items():
+            if name in options or index < len(arguments):
+                checks[name](name, options[name] if name in options else arguments[index])
         return method(*arguments, **options)
 
     return call
 
 
-class EncoderDecoder(ReadsDecoderInput):
+class EncoderDecoder(ChecksInputs):
     """The base class of models, applied as `model.apply(variables, source, decoder_input)`.
 
     A model adds `encode` and `decode`, and for searches `init_cache` and `decode_step`.
@@ -127,11 +138,12 @@ class EncoderDecoder(ReadsDecoderInput):
         Raises:
           UserError: the source is not ids, and the model has no `source_mask` of its own.
         """
-        if source.ndim != 2:
+        if source.ndim > 2:
             raise UserError(
                 f"{type(self).__name__} reads a source of the shape {source.shape}: define its source_mask, "
                 "which says which positions of the memory are no padding, [rows, positions]"
             )
+        check_ids(SOURCE, source)
         return source != self.config.special.pad
 
     @nn.nowrap
@@ -221,6 +233,7 @@ def decoder_input(
       special: the model's special ids, `model.config.special`.
       segments: for packed rows, the sentence of each token.
     """
+    check_ids("target", target)
     return jnp.where(target == special.pad, special.pad, shift_right(target, special.bos, segments))
 
 
