@@ -108,6 +108,8 @@ class DecodeArguments:
     checkpoint: str = "best"
     """Checkpoint to decode with: best (by the first score of the validation), last, average (of the last
     ones), or a step."""
+    base: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """The run that an adapter changes, if it is not beside it."""
     int8: bool = False
     """Use int8 weights: faster on CPUs, at similar quality."""
     format: Literal["text", "scores", "json", "srt", "vtt"] = "text"

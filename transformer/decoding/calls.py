@@ -15,11 +15,11 @@ from transformer.config.ranges import shown
 from transformer.model.cache import AnyCache
 from transformer.model.encoder_decoder import decoder_argument
 from transformer.model.parameters import Variables, check_ids
+from transformer.runtime.errors import UserError
 
 Inputs = Mapping[str, Array]
 """What a model's `encode` reads, by the names of its arguments: arrays with rows first."""
 
-from transformer.runtime.errors import UserError
 
 F = TypeVar("F", bound=Callable[..., Any])
 

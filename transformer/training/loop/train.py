@@ -9,6 +9,7 @@ import jax
 
 from transformer.config import Config
 from transformer.data.corpus import Corpus
+from transformer.runs.base import named_bases
 from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter
@@ -62,6 +63,7 @@ def train(
     watch = watch or ProgressReporter(quiet=not is_main_process())
     watch.forget()
     keep_programs()
+    base = config.training.init_from if config.adapter.rank else None
     resolved = resolve(config, run_dir)
     for check in OF_CONFIG + OF_MACHINE:
         check(resolved)
@@ -102,7 +104,7 @@ def train(
             Run.create(path, config, task, corpus.folder.name)
         barrier("run directory")
         run = Run(path, writes=True)
-    with run.claimed(), transcribed(run, watch), resumable(run, config):
+    with run.claimed(), transcribed(run, watch), resumable(run, config), named_bases(base):
         loop = Loop(config, system, objective, run, data, watch, parent, track, profile, clock)
         loop.train()
         loop.report()
