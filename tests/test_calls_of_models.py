@@ -13,14 +13,21 @@ from of_a_config import job_of
 from tiers import mostly_slow
 
 from transformer import (
+    Config,
     Context,
+    Run,
     Transformer,
     TransformerConfig,
     UserError,
     beam_search,
     decoder_input,
     greedy_search,
+    init_state,
+    make_optimizer,
+    make_train_step,
     sample,
+    train,
+    train_tokenizer,
     translation_objective,
 )
 from transformer.systems.registry import REGISTRY, find_system
@@ -106,6 +113,43 @@ def test_options_of_searches(search: Any, options: dict[str, Any], message: str,
 def test_what_is_no_key(key: Any, variables: Any) -> None:
     with pytest.raises(UserError, match=r"^key must be a random key, such as jax.random.key\(0\)"):
         sample(MODEL, variables, IDS, key=key)
+
+
+CONFIG = Config(model=MODEL.config)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: train("tiny", "runs/x"), "config must be a Config, not 'tiny'"),
+        (lambda: make_optimizer("adam"), "config must be a Config, not 'adam'"),
+        (lambda: Run(3), "path must be a str or a Path, not 3"),
+        (lambda: translation_objective("x"), "--training.label-smoothing 'x': must be a number"),
+        (lambda: translation_objective(1.5), r"--training.label-smoothing must be in \[0, 1\)"),
+        (lambda: step_of(accumulate=0), "--training.accumulate must be from 1"),
+        (lambda: step_of(accumulate="2"), "--training.accumulate '2': must be a whole number"),
+        (lambda: step_of(seed=None), "--training.seed None: must be a whole number"),
+        (lambda: step_of(ema=1), "--training.ema must be in"),
+        (lambda: step_of(reduce_dtype="float16"), "--training.reduce-dtype 'float16': choose float32"),
+        (lambda: init_state(MODEL, make_optimizer(CONFIG), "x", (IDS, IDS)), "--training.seed 'x': must be"),
+        (lambda: train_tokenizer([], "unigram", 300), "the training text is empty"),
+        (lambda: train_tokenizer("a b", "unigram", 300), "texts must be a list of lines, not one string"),
+        (lambda: train_tokenizer([b"a"], "unigram", 300), "texts, line 1: must be a string, not b'a'"),
+        (lambda: train_tokenizer(["a"], "unigrm", 300), "kind 'unigrm': choose unigram or bpe"),
+        (lambda: train_tokenizer(["a"], ["bpe"], 300), "kind .'bpe'.: choose unigram or bpe"),
+        (lambda: train_tokenizer(["a"], "bpe", 300.5), "vocab_size 300.5: must be a whole number"),
+        (lambda: train_tokenizer(["a"], "word", -1), "vocab_size -1: must be a whole number from 0"),
+    ],
+)
+def test_arguments_of_other_functions(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
+        call()
+
+
+def step_of(**options: Any) -> Any:
+    return make_train_step(
+        MODEL, translation_objective(0.1), make_optimizer(CONFIG), **{"seed": 0, **options}
+    )
 
 
 @pytest.mark.parametrize("system", mostly_slow(SYSTEMS, ["transformer", "detection"]))

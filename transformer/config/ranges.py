@@ -225,6 +225,14 @@ def any_number(name: str, value: Any, what: str) -> Iterable[Any]:
     return value
 
 
+def instance(name: str, value: Any, *kinds: type) -> None:
+    """Raises UserError if an argument of this name is of none of these types."""
+    if not isinstance(value, kinds):
+        raise UserError(
+            f"{name} must be a {' or a '.join(kind.__name__ for kind in kinds)}, not {shown(value)}"
+        )
+
+
 def true_or_false(name: str, value: Any) -> bool:
     """A truth value. Raises UserError if it is none, with this name."""
     if isinstance(value, bool):

@@ -31,6 +31,7 @@ import numpy as np
 
 from transformer.config import Config
 from transformer.config.methods import AdapterConfig
+from transformer.config.ranges import instance
 from transformer.data.remote import has
 from transformer.model.parameters import Params, Variables
 from transformer.runs.base import another_base, bases, check_base, hash_of
@@ -66,6 +67,7 @@ class Run:
     """
 
     def __init__(self, path: Path | str, writes: bool = False) -> None:
+        instance("path", path, str, Path)
         if not os.fspath(path):
             raise UserError("'': must be the path of a run directory")
         check_name(Path(path))
@@ -285,8 +287,8 @@ class Run:
         if runs:
             raise another_base(self.name, adapter)
         raise UserError(
-            f"{self.name} changes checkpoint {adapter.base_step} of another run, {Path(named).name}, which is "
-            f"not beside {self.name}: put it there, or name it with --base RUN, or in Python "
+            f"{self.name} changes checkpoint {adapter.base_step} of another run, {Path(named).name}, which "
+            f"is not beside {self.name}: put it there, or name it with --base RUN, or in Python "
             f"load(RUN, adapter={self.name!r}). In training it was {display_path(named)}"
         )
 

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from transformer.config import SpecialIds
+from transformer.config import SpecialIds, TrainingConfig
 from transformer.model.encoder_decoder import EncoderDecoder, decoder_argument, decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, SUMS
@@ -149,6 +149,7 @@ class TranslationObjective:
 
 def translation_objective(smoothing: float, inputs: tuple[str, ...] = ("source",)) -> TranslationObjective:
     """Label-smoothed cross-entropy, see `TranslationObjective`."""
+    TrainingConfig(label_smoothing=smoothing)  # checks it
     return TranslationObjective(smoothing, inputs)
 
 

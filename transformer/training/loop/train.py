@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 
 from transformer.config import Config
+from transformer.config.ranges import instance
 from transformer.data.corpus import Corpus
 from transformer.runs.base import named_bases
 from transformer.runs.run import Run
@@ -58,6 +59,7 @@ def train(
         non-finite; a checkpoint could not be written.
       Stopped: SIGINT or SIGTERM arrived; the state was saved.
     """
+    instance("config", config, Config)
     refuse_forked()
     clock = Clock()
     watch = watch or ProgressReporter(quiet=not is_main_process())
