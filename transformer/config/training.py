@@ -232,7 +232,7 @@ class HostsConfig(Section):
             raise UserError(f"--hosts.process {self.process} must be from 0 to {self.processes - 1}")
         if self.coordinator is not None:
             host, _, port = self.coordinator.rpartition(":")
-            if not (host and port.isdecimal() and 0 < int(port) < 2**16):
+            if not (host and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 2**16):
                 raise UserError(
                     f"--hosts.coordinator {self.coordinator}: give HOST:PORT, the port from 1 to 65535"
                 )
