@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from small_translator import small_translator, stored
 
-from transformer import BeamConfig, HostsConfig, SampleConfig, TransformerConfig, UserError
+from transformer import BeamConfig, SampleConfig, TransformerConfig, UserError
 from transformer.cli.decode import decode_main
 from transformer.cli.train import train_main
+from transformer.config import HostsConfig
 from transformer.config.ranges import seconds, whole_number
 from transformer.data.features.ngrams import read_arpa
 from transformer.interop.vocabularies.files import LAYOUTS

@@ -260,6 +260,7 @@ def texts_of(texts: object, what: str) -> list[str]:
 
 def seconds(name: str, value: Any, least: float = 0) -> float:
     """A time of at least so many seconds. Raises UserError if it is none, with this name."""
-    if isinstance(value, numbers.Real) and not isinstance(value, bool) and least <= value <= COUNTS:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_number and value in Range(least, COUNTS):  # type: ignore[operator]
         return float(value)
     raise UserError(f"{name} {shown(value)}: must be a number of seconds, at least {least:g}")
