@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from transformer.config import Config
 from transformer.data.corpus import Corpus, Progress, Record, silent
+from transformer.data.features.tokenizer import Tokenizer
 from transformer.runtime.errors import UserError
 from transformer.tasks.batches import Batches
 from transformer.tasks.metrics.scores import Metric, Score, mean_score
@@ -107,6 +108,11 @@ class Task(Batches):
             "can grow; leave them out"
         )
 
+    @property
+    def grows(self) -> bool:
+        """Whether its vocabulary can grow."""
+        return type(self).grown is not Task.grown
+
     def replaced_ids(self, grown: "Task") -> list[list[int]]:
         """For each id that a task has been grown by, those of this one that it replaces. Its embedding is
         their mean."""
@@ -130,6 +136,10 @@ class Task(Batches):
         """What examples depend on besides records, such as a vocabulary: it names the files that store
         them. By default nothing, and they are made at every start and held in memory."""
         return b""
+
+    def texts_of_fields(self, record: Record) -> Mapping[str, tuple[str, Tokenizer]]:
+        """The text of each field that has the ids of one, and its tokenizer; by default none."""
+        return {}
 
     # Scores
 

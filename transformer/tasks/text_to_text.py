@@ -69,7 +69,7 @@ class TextToText(SteeredText, TextInContext, Lines):
     def again(self, config: Config, tokenizers: Tokenizers) -> Self:
         """As `TextInLanguages.again`, with the same shortlist and table of pieces."""
         task = type(self)(config, tokenizers, self.shortlist)
-        task._steering = self._steering
+        task._steering, task._unknown = self._steering, self._unknown
         return task
 
     # From a corpus
@@ -223,6 +223,10 @@ class TextToText(SteeredText, TextInContext, Lines):
             examples.append({side: example[side] if has_text(text) else [] for side, text in sides})
         return examples
 
+    def texts_of_fields(self, record: Sentence) -> Mapping[str, tuple[str, Tokenizer]]:
+        """Source and target."""
+        return dict(zip(SIDES, zip(record[:2], self.tokenizers, strict=True), strict=True))
+
     def filled(self, record: Sentence) -> Mapping[str, bool]:
         """Whether there is a source, and a reference."""
         return {"source": has_text(record[0]), "reference": has_text(record[1])}
@@ -306,6 +310,7 @@ class TextToText(SteeredText, TextInContext, Lines):
             [*start, *tokenizer.encode(text)[begin:]] for start, text in zip(starts, whole, strict=True)
         ]
         warn_of_changed(lines, texts, whole, list(map(len, encoded)), longest, part)
+        self._unknown.warn(lines, whole, encoded, tokenizer, part)
         return [[*ids[: longest - 1], tokenizer.special.eos] for ids in encoded]
 
     def truncated(self, records: Sequence[Sentence], longest: int) -> str:
