@@ -70,11 +70,10 @@ class DecodingTask(Task):
     ) -> None:
         """Warns of texts that a vocabulary does not know."""
         for name in self.inputs:
-            several = [self.texts_of_fields(record).get(name) for record in records]
-            texts = [text for text, _ in filter(None, several)]
-            if texts and len(texts) == len(several):
+            known = [fields[name] for fields in map(self.texts_of_fields, records) if name in fields]
+            if known and len(known) == len(records):
                 ids = [example[name] for example in examples]
-                self._unknown.warn(lines, texts, ids, several[0][1])
+                self._unknown.warn(lines, [text for text, _ in known], ids, known[0][1])
 
     def shortened(self, name: str, size: int, longest: int) -> str:
         """A warning that an array of an input was longer than the search reads."""
