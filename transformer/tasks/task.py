@@ -123,6 +123,11 @@ class Task(Batches):
         default nothing."""
         return
 
+    @classmethod
+    def remarks(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> list[str]:
+        """What is unusual about the training records, for people; by default nothing."""
+        return []
+
     def decide(self, corpus: Corpus) -> list[str]:
         """Decides in its config what the options of a new run leave open and its corpus determines, such as
         how scores are computed. Returns sentences about it for people."""

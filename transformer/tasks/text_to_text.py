@@ -22,6 +22,7 @@ from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.data.sources.text_files import one_line
+from transformer.data.sources.unusual import unusual_pairs
 from transformer.data.store import Pair, TextRecord
 from transformer.data.temperature import TemperatureOrder, by_first_ids
 from transformer.decoding.scores import SearchResult
@@ -113,6 +114,16 @@ class TextToText(SteeredText, TextInContext, Lines):
             other = None if data.joint_vocabulary else data.vocab_size
             model = replace(model, vocab_size=data.vocab_size, target_vocab_size=other)
         return cls(replace(config, model=model), cast(Tokenizers, ()))
+
+    @classmethod
+    def remarks(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> list[str]:
+        """A line about unusual pairs of text files, such as those that look swapped."""
+        data = text_data(config)
+        if not data.has_files:
+            return []
+        is_translated = data.task == "translation" and not (data.directions or data.context or data.group)
+        remark = unusual_pairs(corpus.splits["train"], is_translated, data.languages, progress)
+        return [remark] if remark else []
 
     def decide(self, corpus: Corpus) -> list[str]:
         """How subwords are sampled and scores computed. Reports the languages that the file names give."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from transformer.runtime.errors import UserError, counted
 
-FEW = 20  # ranges of line numbers that a message has
+FEW = 20  # kinds, and ranges of line numbers of each, that a message has
 
 
 class BadLines:
@@ -25,37 +25,36 @@ class BadLines:
     def __init__(self, drops: bool) -> None:
         self.drops = drops
         self._lines: dict[tuple[str, str], dict[int, str]] = {}
-        """Of a file and a kind: the numbers of lines, with details."""
+        """Of a file and a kind: the numbers of lines, with what is wrong there."""
 
-    def add(self, path: Path | str, number: int, kind: str, detail: str = "") -> None:
+    def add(self, path: Path | str, number: int, kind: str, message: str) -> None:
         """Counts a line, once however often it is read."""
-        self._lines.setdefault((str(path), kind), {}).setdefault(number, detail)
+        self._lines.setdefault((str(path), kind), {}).setdefault(number, message)
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
 
-    def described(self, few: int | None = FEW) -> list[str]:
+    def described(self, few: int = FEW) -> list[str]:
         """A sentence for each file and kind, with the numbers of the lines.
 
         Args:
-          few: ranges of numbers that are named. None: all.
+          few: the most kinds, and the most numbers of each, that are named.
         """
-        return [
-            f"{path}, {_named(sorted(lines), few)}: {kind}{_first(lines)}"
-            for (path, kind), lines in self._lines.items()
+        named = [
+            f"{path}, {_named(sorted(lines), few)}: {_wrong(kind, lines)}"
+            for (path, kind), lines in itertools.islice(self._lines.items(), few)
         ]
+        others = list(itertools.islice(self._lines.values(), few, None))
+        return [*named, f"{counted(sum(map(len, others)), 'line')} of other kinds"] if others else named
 
     def refuse(self) -> None:
         """Raises UserError if there are lines that are not left out."""
         if not self._lines or self.drops:
             return
-        first, *more = self.described()
-        if len(self) == 1:
-            raise UserError(first)
-        lines = "\n".join([first, *more])
-        raise UserError(
-            f"{lines}\n{counted(len(self), 'line')} cannot be read: --data.drop-bad leaves them out"
-        )
+        described = self.described()
+        if len(self) > 1:
+            described.append(f"{len(self):,} lines cannot be read: --data.drop-bad leaves them out")
+        raise UserError("\n".join(described))
 
 
 _current: ContextVar[BadLines | None] = ContextVar("bad lines", default=None)
@@ -80,7 +79,7 @@ def reading(drops: bool) -> Iterator[BadLines]:
     bad.refuse()
 
 
-def bad_line(path: Path | str, number: int, kind: str, detail: str = "") -> None:
+def bad_line(path: Path | str, number: int, kind: str, detail: str = "", subject: str = "") -> None:
     """Says that a line of a corpus cannot be read. The reader leaves it out and reads on.
 
     Args:
@@ -88,14 +87,22 @@ def bad_line(path: Path | str, number: int, kind: str, detail: str = "") -> None
       number: of the line, from 1.
       kind: what is wrong, in words that other such lines share.
       detail: what follows in a message about this line.
+      subject: what precedes in it.
 
     Raises:
       UserError: nobody counts such lines.
     """
-    bad = _current.get()
+    bad, message = _current.get(), f"{subject}{kind}{detail}"
     if bad is None:
-        raise UserError(f"{path}, line {number}: {kind}{detail}")
-    bad.add(path, number, kind, detail)
+        raise UserError(f"{path}, line {number}: {message}")
+    bad.add(path, number, kind, message)
+
+
+def bad_line_of(path: Path, number: int, error: UserError) -> None:
+    """As `bad_line`, of an error whose message ends with the kind, after a colon, and may begin with the
+    line."""
+    subject, colon, kind = str(error).removeprefix(f"{path}, line {number}: ").rpartition(": ")
+    bad_line(path, number, kind, subject=subject + colon)
 
 
 def refuse_bad_lines() -> None:
@@ -105,14 +112,15 @@ def refuse_bad_lines() -> None:
         bad.refuse()
 
 
-def _first(lines: dict[int, str]) -> str:
-    """The detail of the first line, which is that of all if there is one."""
-    number = min(lines)
-    detail = lines[number]
-    return detail if len(lines) == 1 or not detail else f"{detail} (line {number})"
+def _wrong(kind: str, lines: dict[int, str]) -> str:
+    """What is wrong with lines of a kind; with an example if they differ."""
+    first = min(lines)
+    if len(lines) == 1 or lines[first] == kind:
+        return lines[first]
+    return f"{kind}; line {first}: {lines[first]}"
 
 
-def _named(numbers: list[int], few: int | None) -> str:
+def _named(numbers: list[int], few: int) -> str:
     """Numbers as line 3, or as lines 3, 7-9 and 12."""
     if len(numbers) == 1:
         return f"line {numbers[0]}"

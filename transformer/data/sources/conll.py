@@ -82,10 +82,10 @@ def read_conll(
     if is_numbered and not word_column:
         notes.append(f"{path}: column 1 numbers the words, which are read from column 2 (--data.word-column)")
     tagged = [_tagged(path, rows, words, labels) for rows in sentences]
-    found = [sentence for sentence in tagged if sentence]
-    if found and all(label == "_" for sentence in found for label in sentence.labels):
+    sentences_read = [sentence for sentence in tagged if sentence]
+    if sentences_read and all(label == "_" for some in sentences_read for label in some.labels):
         raise UserError(f"{path}: there are no labels in column {labels}; see --data.label-column")
-    return found
+    return sentences_read
 
 
 class _Layout(NamedTuple):
