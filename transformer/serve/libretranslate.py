@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
-from transformer.serve.gate import App, Message, Receive, Send, replayed
+from transformer.serve.asgi import App, Message, Receive, Send, replayed
 from transformer.serve.messages import Asked, Sent
 from transformer.serve.service import Service
 
@@ -19,6 +19,8 @@ PATH = "/translate"
 ANY = "auto"
 """The source language of a client that leaves it open."""
 EXAMPLE = {"q": "A dog runs.", "source": "en", "target": "de", "format": "text"}
+FIELDS = 100
+"""Fields that a form may have."""
 OWN, OTHER = "own", "libretranslate"
 """The two shapes of a request."""
 
@@ -90,7 +92,8 @@ def translated(asked: LibreTranslation, outputs: Sequence[list[Any]]) -> Json:
 
 def fields_of(form: bytes) -> dict[str, str]:
     """The fields of a form."""
-    return {name: values[-1] for name, values in parse_qs(form.decode("utf-8", "replace"), True).items()}
+    fields = parse_qs(form.decode("utf-8", "replace"), True, max_num_fields=FIELDS)
+    return {name: values[-1] for name, values in fields.items()}
 
 
 def key_of(path: str, body: bytes, content: str) -> str | None:
