@@ -2,17 +2,21 @@
 can do to those who use it."""
 
 import contextlib
+import json
 import logging
+import shutil
 import socket
+import subprocess
 import threading
 import time
+from pathlib import Path
 
 import httpx
 import pytest
 from served import asked, translations
 from starlette.websockets import WebSocketDisconnect
 
-from transformer.serve import connections, gate
+from transformer.serve import connections, gate, refusals
 from transformer.serve.app import server_app
 from transformer.serve.limits import Limits
 from transformer.serve.origins import hosts_of
@@ -206,6 +210,27 @@ def test_metrics_have_a_port_and_no_place_among_the_requests(service):
             assert 'transformer_slots_in_use{run="small"} 0.0' in text
 
 
+def test_a_client_that_has_gone_leaves_its_place_at_once(service, monkeypatch):
+    released = threading.Event()
+    monkeypatch.setattr(type(service), "submit", lambda *arguments: released.wait(60))
+    body = json.dumps({"text": "cat"}).encode()
+    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n" % len(body)
+    with served(service) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+
+        def wait_for(count):
+            while f"transformer_open_requests {count}.0" not in client.get("/metrics").text:
+                time.sleep(0.01)
+
+        waiting = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        for one in waiting:
+            one.sendall(head + b"Content-Type: application/json\r\n\r\n" + body)
+        wait_for(20)
+        for one in waiting:
+            one.close()
+        wait_for(0)  # while all threads that prepare searches are busy
+        released.set()
+
+
 def test_two_lengths_of_a_body_are_refused(service):
     with served(service) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as one:
         lengths = b"Content-Length: 3\r\nTransfer-Encoding: chunked"
@@ -213,3 +238,101 @@ def test_two_lengths_of_a_body_are_refused(service):
         answer = all_of(one)
         assert answer.startswith(b"HTTP/1.1 400")
         assert answer.count(b"HTTP/1.1") == 1
+
+
+def hostile(name):
+    """A body of 660 KB or more that is within all limits, and what is said of it."""
+    return {
+        "numbers": (
+            b'{"text": "a", "context": [%s1]}' % (b"1, " * 330_000),
+            "lists of more than 20,000 values",
+        ),
+        "lists": (
+            b'{"text": "a", "context": [%s[]]}' % (b"[]," * 330_000),
+            "lists of more than 20,000 values",
+        ),
+        "objects": (b'{"text": [%s{}]}' % (b"{}," * 330_000), "lists of more than 20,000 values"),
+        "fields": (
+            json.dumps({f"field {i}": 1 for i in range(50_000)}).encode(),
+            "the body has 50,000 fields",
+        ),
+        "digits": (b'{"text": "a", "seed": %s}' % (b"9" * 900_000), "a number with too many digits"),
+        "depth": (b'{"text": %s' % (b"[" * 900_000), "nested too deeply"),
+        "wrong": (b'{"text": [%s1]}' % (b"1," * 19_000), "text: input should be a valid string"),
+        "deep": (b'{"text": "a", "context": [%s1]}' % (b"[1]," * 9_000), "context.0: input should be"),
+    }[name]
+
+
+@pytest.mark.parametrize(
+    "kind", ["numbers", "lists", "objects", "fields", "digits", "depth", "wrong", "deep"]
+)
+def test_what_is_wrong_with_a_body_is_noted_once(service, kind, monkeypatch):
+    counts = []
+    sentence = refusals.sentence_of
+    monkeypatch.setattr(
+        refusals, "sentence_of", lambda error: counts.append(len(error.errors())) or sentence(error)
+    )
+    body, message = hostile(kind)
+    with asked(service) as client:
+        for path in "/translate", "/score":
+            answer = client.post(path, content=body, headers={"content-type": "application/json"})
+            assert answer.status_code == 422
+            if path == "/translate" or "context" not in message:
+                assert message in answer.json()["error"]
+    assert all(count <= 4 for count in counts)
+
+
+def test_a_form_has_few_fields(service):
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    with asked(service) as client:
+        answer = client.post("/translate", content=b"q=a&" * 200_000, headers=form)
+        assert (answer.status_code, list(answer.json())) == (422, ["error"])
+        assert "the form has more than 100 fields" in answer.json()["error"]
+
+
+PROXY = Path(__file__).parent.parent / "deploy" / "nginx.conf"
+
+
+@pytest.mark.skipif(
+    not shutil.which("nginx") or not shutil.which("openssl"), reason="needs nginx and openssl"
+)
+def test_the_proxy_of_the_page(service, tmp_path):
+    with bound("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
+        + ["-keyout", "key.pem", "-out", "certificate.pem"],  # noqa: RUF005
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    with served(service, token="secret") as backend:
+        config = (
+            PROXY.read_text()
+            .replace("127.0.0.1:8000", f"127.0.0.1:{backend}")
+            .replace("443 ssl", f"{port} ssl")
+        )
+        (tmp_path / "nginx.conf").write_text(f"pid {tmp_path}/nginx.pid;\n" + config)
+        command = ["nginx", "-p", tmp_path, "-c", "nginx.conf", "-g", "daemon off; error_log stderr;"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as proxy:
+            try:
+                address = f"https://localhost:{port}"
+                with httpx.Client(
+                    base_url=address, verify=False, headers={"authorization": "Bearer secret"}
+                ) as client:
+                    for _ in range(500):
+                        with contextlib.suppress(httpx.ConnectError):
+                            client.get("/health")
+                            break
+                        time.sleep(0.01)
+                    assert (
+                        client.post("/translate", json=TEXT, headers={"origin": address}).status_code == READ
+                    )
+                    assert (
+                        client.post("/translate", json=TEXT, headers={"origin": "https://x.org"}).status_code
+                        == 403
+                    )
+                    assert client.get("/metrics").status_code == 404
+                    assert client.post("/translate", content=b"a" * 26_000_000).status_code == 413
+            finally:
+                proxy.terminate()

@@ -1,6 +1,6 @@
 """Which names of the server and which pages are answered. A stranger's page in somebody's browser can reach a
-server on that person's machine: by its address, or by a stranger's name that leads there (DNS rebinding). So a
-server without a token answers only its own names, and none answers pages of other servers."""
+server on that person's machine: by its address, or by a stranger's name that leads there (DNS rebinding). So
+a server without a token answers only its own names, and none answers pages of other servers."""
 
 from collections.abc import Collection
 from ipaddress import ip_address
