@@ -299,13 +299,9 @@ PROXY = Path(__file__).parent.parent / "deploy" / "nginx.conf"
 def test_the_proxy_of_the_page(service, tmp_path):
     with bound("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost"]
-        + ["-keyout", "key.pem", "-out", "certificate.pem"],  # noqa: RUF005
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-    )
+    certificate = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key.pem"
+    command = [*certificate.split(), "-out", "certificate.pem"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
     with served(service, token="secret") as backend:
         config = (
             PROXY.read_text()
