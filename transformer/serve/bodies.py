@@ -75,17 +75,17 @@ def read(text: str) -> Any:
 def check_size(value: Any) -> None:
     """Raises HTTPException if lists have too many values, or an object too many names: what is wrong with
     each would be noted otherwise."""
-    found, count = [value], 0
-    while found:
-        inner = found.pop()
+    values, count = [value], 0
+    while values:
+        inner = values.pop()
         if isinstance(inner, dict):
             if len(inner) > NAMES:
                 raise HTTPException(INVALID, f"the body has {len(inner):,} fields, more than there are")
-            found += inner.values()
+            values += inner.values()
         elif isinstance(inner, list):
             count += len(inner)
             if count > VALUES:
                 raise HTTPException(
                     INVALID, f"the body has lists of more than {VALUES:,} values: divide them"
                 )
-            found += inner
+            values += inner

@@ -80,14 +80,14 @@ def room_for(connections: int) -> int:
     """How many connections there can be. Raises the limit of open files as far as the system allows.
 
     Args:
-      connections: how many are wanted.
+      connections: how many are needed.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = connections + OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    needed = connections + OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        if soft < wanted:
+        if soft < needed:
             room = max(soft - OTHER_FILES, soft // 2)
             log.warning(
                 "--limits.connections %d: the system allows %d open files, which is room for %d connections",
