@@ -66,7 +66,7 @@ def test_every_string_of_a_run_is_known() -> None:
 
 
 def test_no_string_of_a_run_is_opened(decoder: Path, tmp_path: Path, reached: list[str]) -> None:
-    """A run whose every string is an address, or a file that exists: it decodes, or is refused."""
+    """A run whose every string is an address, or a folder that exists: it is opened, or refused."""
     trap = tmp_path / "trap" / "strings"
     trap.mkdir(parents=True)
     (trap / "config.json").write_text("{}")
@@ -94,7 +94,7 @@ def test_no_string_of_a_run_is_opened(decoder: Path, tmp_path: Path, reached: li
             config[section][name] = [value] if get_origin(hint) is tuple else value
             (run_dir / "config.json").write_text(json.dumps(config))
             with contextlib.suppress(UserError):
-                Run(run_dir).variables("last")
+                assert Run(run_dir).task
                 parse_decode([str(run_dir)])
     is_on = False
     assert opened
