@@ -35,6 +35,7 @@ class Hypothesis(Plain):
 
     computed = ("perplexity",)
     written = ("text", "tokens", "score", "log_probability")
+    written_if_true = ("truncated",)
 
     text: str
     tokens: tuple[str, ...]
@@ -61,6 +62,8 @@ class Hypothesis(Plain):
     """If requested: of the distribution that each of them comes from, in nats."""
     word_confidences: tuple[WordConfidence, ...] | None = field(default=None, repr=False)
     """If requested: the probability that each word is right, in the order of the text."""
+    truncated: bool = False
+    """Whether the input was longer than the model reads, so that this is the output of its beginning."""
 
     @property
     def perplexity(self) -> float:
