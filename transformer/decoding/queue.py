@@ -130,7 +130,7 @@ class Together(Answer):
             return
         try:
             part.result()  # of one that failed, while others may be open
-            outcome = self._join([each.result() for each in self._parts])
+            outcome = self._join([future.result() for future in self._parts])
         except BaseException as error:
             self.set_exception(error)
             self._cancel_parts()

@@ -1,5 +1,5 @@
-"""Bodies of requests as they are read, however clients send them: JSON also where a client sends a form or does
-not say what it sends, as with curl, and a recording also where it is a file of a form."""
+"""Bodies of requests as they are read, however clients send them: JSON also where a client sends a form or
+does not say what it sends, as with curl, and a recording also where it is a file of a form."""
 
 import json
 from collections.abc import Collection
@@ -103,7 +103,7 @@ def _only_file(form: Form) -> bytes:
     """The file of a form. Raises UserError if there is none, or more than one."""
     if len(form.files) != 1:
         raise UserError(
-            f"the form has {counted(len(form.files), 'file')}: send one recording, as the only file of a form, "
-            "or as the whole body"
+            f"the form has {counted(len(form.files), 'file')}: send one recording, as the only file of a "
+            "form or as the whole body"
         )
     return form.files[0]

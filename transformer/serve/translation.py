@@ -16,9 +16,8 @@ from transformer.serve.messages import (
 )
 from transformer.serve.service import Service
 from transformer.serve.texts import texts_of
-from transformer.tasks.hypotheses import Hypothesis
+from transformer.tasks.hypotheses import Hypothesis, with_ends
 from transformer.tasks.requests import Source
-from transformer.translator.documents.texts import with_ends
 from transformer.translator.search_outputs import available
 from transformer.translator.translator import Translator
 
@@ -65,8 +64,8 @@ class Translations(Service):
         answer = super().answer(item, outputs, asked)
         if asked.alignments:
             translator = self.decoder.between(**languages_of(asked))
-            given = search_options(asked, OF_RECORDS)
-            divide, options = asked.divide and not any(given.values()), self.defaults
+            steering = search_options(asked, OF_RECORDS)
+            divide, options = asked.divide and not any(steering.values()), self.defaults
             sentences = translator.sentences_of(item, divide=divide, **options)
             tokens = (translator.source_tokens(sentence, **options) for sentence in sentences)
             answer["source_tokens"] = with_ends(tokens)

@@ -1,19 +1,11 @@
 """Texts of several sentences and lines: what is translated of them, and how a translation is put together."""
 
-import itertools
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-import numpy as np
-import scipy.linalg
-from jaxtyping import Float
+from transformer.tasks.hypotheses import Hypothesis, chained
 
-from transformer.tasks.hypotheses import Hypothesis, WordConfidence
-
-END = "</s>"
-"""The token after each sentence but the last: its end."""
 _WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff。！？]")
 
 
@@ -55,45 +47,11 @@ def joined(text: DividedText, outputs: Sequence[Sequence[Hypothesis]]) -> list[H
 
 
 def _joined(text: DividedText, parts: Sequence[Hypothesis]) -> Hypothesis:
-    written, words = text.gaps[0], list[WordConfidence]()
+    written, starts = text.gaps[0], list[int]()
     sentences = zip(text.sentences, text.read, parts, text.gaps[1:], strict=True)
     for index, (sentence, is_read, part, gap) in enumerate(sentences, 1):
-        words += [replace(word, start=len(written) + word.start) for word in part.word_confidences or ()]
+        starts.append(len(written))
         translation = part.text if is_read else sentence
         is_last = index == len(parts)
         written += translation + (gap if gap or is_last else space_after(translation))
-    searched = [part for part in parts if part.ids]
-    return Hypothesis(
-        written,
-        with_ends(part.tokens for part in searched),
-        sum(part.score for part in parts),
-        sum(part.log_probability for part in parts),
-        _blocks([part.alignment for part in searched]),
-        _chained([part.ids for part in searched]) or (),
-        _chained([part.token_log_probabilities for part in searched]),
-        _chained([part.entropies for part in searched]),
-        tuple(words) if any(part.word_confidences is not None for part in parts) else None,
-        any(part.truncated for part in parts),
-    )
-
-
-def with_ends(sentences: Iterable[Sequence[str]]) -> tuple[str, ...]:
-    """The tokens of sentences, with `END` between them."""
-    tokens = list[str]()
-    for index, sentence in enumerate(sentences):
-        tokens += [END, *sentence] if index else sentence
-    return tuple(tokens)
-
-
-def _chained(sequences: Sequence[Sequence[Any] | None]) -> tuple[Any, ...] | None:
-    """The values of all sentences; None where they were not requested."""
-    values = [sequence for sequence in sequences if sequence is not None]
-    return tuple(itertools.chain.from_iterable(values)) if values else None
-
-
-def _blocks(
-    alignments: Sequence[Float[np.ndarray, "_ _"] | None],
-) -> Float[np.ndarray, "target source"] | None:
-    """The alignments of all sentences as the blocks of one matrix, which is zero elsewhere."""
-    blocks = [alignment for alignment in alignments if alignment is not None]
-    return scipy.linalg.block_diag(*blocks).astype(blocks[0].dtype) if blocks else None
+    return chained(written, starts, parts)
