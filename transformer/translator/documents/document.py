@@ -11,6 +11,7 @@ from transformer.config import Option
 from transformer.data.sources.context import in_context
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError
+from transformer.runtime.words import ends_unspaced
 from transformer.systems.system import System
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.plain import Plain
@@ -23,7 +24,7 @@ from transformer.translator.documents.plain_text import read_plain_text, with_ad
 from transformer.translator.documents.projection import Aligned, aligned_words, last_columns, project
 from transformer.translator.documents.sentences import Span, clauses, sentences
 from transformer.translator.documents.suspicion import Limits, Signs, signs_of
-from transformer.translator.documents.texts import DividedText, space_after
+from transformer.translator.documents.texts import DividedText
 
 NO_REPEAT = 4
 """Words of an n-gram that a second search writes once."""
@@ -322,7 +323,7 @@ def _undivided(spans: Iterable[Span], content: MarkedText) -> Iterator[Span]:
         if begin is None:
             begin = start
         elif any(first < start < beyond for first, beyond in whole) or (
-            start == end and space_after(content.text[:start])
+            start == end and not ends_unspaced(content.text[:start])
         ):
             pass
         else:
@@ -356,5 +357,7 @@ def _joined(contents: Sequence[tuple[MarkedText, str]]) -> MarkedText:
     for index, (content, gap) in enumerate(contents):
         marks += content.shifted(len(text))
         is_last = index == len(contents) - 1
-        text += content.text + ("" if is_last else gap or space_after(content.text))
+        if not gap and not ends_unspaced(content.text):
+            gap = " "
+        text += content.text + ("" if is_last else gap)
     return MarkedText(text, tuple(marks))

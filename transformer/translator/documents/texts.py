@@ -1,12 +1,10 @@
 """Texts of several sentences and lines: what is translated of them, and how a translation is put together."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from transformer.runtime.words import ends_unspaced
 from transformer.tasks.hypotheses import Hypothesis, chained
-
-_WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff。！？]")
 
 
 @dataclass(frozen=True)
@@ -25,11 +23,6 @@ class DividedText:
     def is_sentence(self) -> bool:
         """Whether it is nothing but one sentence, or has none."""
         return len(self.sentences) <= 1 and not any(self.gaps)
-
-
-def space_after(sentence: str) -> str:
-    """What is between a sentence and the next where no white space is given: none in a script without."""
-    return "" if _WITHOUT_SPACES.match(sentence[-1:]) else " "
 
 
 def joined(text: DividedText, outputs: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:
@@ -52,6 +45,6 @@ def _joined(text: DividedText, parts: Sequence[Hypothesis]) -> Hypothesis:
     for index, (sentence, is_read, part, gap) in enumerate(sentences, 1):
         starts.append(len(written))
         translation = part.text if is_read else sentence
-        is_last = index == len(parts)
-        written += translation + (gap if gap or is_last else space_after(translation))
+        has_space = gap or index == len(parts) or ends_unspaced(translation)
+        written += translation + (gap if has_space else " ")
     return chained(written, starts, parts)
