@@ -9,7 +9,7 @@ from served import asked, translations
 from test_serving_systems import one_run, recording, served
 
 import transformer
-from transformer.serve.bodies import FORM, form_of
+from transformer.serve.forms import FORM, form_of
 from transformer.serve.service import Service
 
 SERVED = {"transformer": "/translate", "language-model": "/generate", "speech": "/transcribe"}

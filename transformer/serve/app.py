@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
@@ -15,12 +15,13 @@ import transformer
 from transformer.runtime.errors import UserError
 from transformer.serve import libretranslate
 from transformer.serve.answers import Answers
-from transformer.serve.bodies import ReadBodies
 from transformer.serve.endpoints import of_runs, of_server
+from transformer.serve.forms import ReadBodies
 from transformer.serve.gate import Gate
 from transformer.serve.limits import Limits
 from transformer.serve.listening import PATH, Listening
 from transformer.serve.metrics import Metrics
+from transformer.serve.origins import Origins
 from transformer.serve.readiness import Readiness
 from transformer.serve.refusals import Refusal, refuse
 from transformer.serve.service import Service
@@ -35,6 +36,7 @@ def server_app(
     limits: Limits,
     token: str = "",
     progress: Callable[[int, int], None] = lambda done, count: None,
+    hosts: Collection[str] | None = None,
 ) -> FastAPI:
     """The application of a server.
 
@@ -43,6 +45,7 @@ def server_app(
       limits: of requests.
       token: that requests must bring; empty: none.
       progress: is called with the number of compiled programs, and that of all, after each.
+      hosts: names of the server that are answered. None: all.
     """
     readiness = Readiness(services, progress)
     metrics = Metrics(services)
@@ -71,7 +74,7 @@ def server_app(
         docs_url=None,  # pages that load scripts from elsewhere
         redoc_url=None,
     )
-    app.state.readiness = readiness
+    app.state.readiness, app.state.metrics = readiness, metrics
     app.include_router(of_runs(services, readiness, Answers(metrics, preparing), scoring))
     app.include_router(of_server(services, readiness, metrics))
     if able := [service for service in services if service.listens]:
@@ -89,4 +92,5 @@ def server_app(
         named=set(app.openapi()["paths"]),
         key_of=libretranslate.key_of,
     )
+    app.add_middleware(Origins, hosts=hosts)
     return app

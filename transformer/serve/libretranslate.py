@@ -1,16 +1,17 @@
 """The shape of LibreTranslate's API, so that its clients work unchanged: `/translate` with q, source, target
 and format, and `/languages`."""
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
+from fastapi import HTTPException
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
-from transformer.serve.bodies import form_of
-from transformer.serve.messages import Asked, Sent
+from transformer.serve.bodies import json_of
+from transformer.serve.forms import form_of
+from transformer.serve.messages import Asked, Sent, Texts
 from transformer.serve.service import Service
 
 PATH = "/translate"
@@ -26,7 +27,7 @@ class LibreTranslation(Sent):
 
     model_config = ConfigDict(extra="ignore")
 
-    q: str | list[str] = Field(description="A text, or a list of them.")
+    q: str | Texts = Field(description="A text, or a list of them.")
     source: str = Field(ANY, description="Code of the language of the texts, or auto.")
     target: str = Field(description="Code of the language to translate to.")
     format: Literal["text"] = Field("text", description="Only text is translated.")
@@ -94,8 +95,8 @@ def key_of(path: str, body: bytes, content: str) -> str | None:
     if path != PATH:
         return None
     try:
-        form = form_of(body, content)
-        fields = form.fields if form else json.loads(body or b"{}")
+        form = form_of(body, content) if body else None
+        fields = form.fields if form else json_of(body or b"{}")
         return str(fields.get("api_key", ""))
-    except (UserError, ValueError, AttributeError, RecursionError):
+    except (HTTPException, AttributeError):  # no JSON, or none with fields
         return ""
