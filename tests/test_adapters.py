@@ -24,7 +24,7 @@ from transformer.data import remote
 from transformer.interop.pretrained import export_model, import_model
 from transformer.model.parameters import count
 from transformer.runs.base import hash_of, named_bases
-from transformer.serve.command import ServeArguments, services_of
+from transformer.serve.command import parse_serve, services_of
 from transformer.training.loop.resuming import resume_command
 
 DATA = Path(__file__).parent / "data"
@@ -213,7 +213,7 @@ def test_a_stored_path_or_address_is_not_opened(stored, adapter, base, tmp_path,
         lambda: Run("adapter").variables("last"),
         lambda: Translator.load("adapter", "last"),
         lambda: Translator.load(["adapter", "adapter"], "last"),
-        lambda: services_of(ServeArguments(Path("adapter"), checkpoint="last"), {}),
+        lambda: services_of(parse_serve(["adapter", "--checkpoint", "last"]), {}),
     ]
     for call in calls:
         with pytest.raises(UserError, match=refused):
@@ -234,7 +234,7 @@ def test_a_stored_path_or_address_is_not_opened(stored, adapter, base, tmp_path,
             monkeypatch.setattr("sys.argv", [*words, option, str(base.path)])
             assert main() == 0
         assert Path("out").read_text().count("\n") == 1
-        arguments = ServeArguments(Path("adapter"), checkpoint="last", base=base.path)
+        arguments = parse_serve(["adapter", "--checkpoint", "last", "--base", str(base.path)])
         with named_bases(arguments.base):
             assert services_of(arguments, {})
 
