@@ -31,7 +31,11 @@ class BestPaths:
 
 @functools.partial(jax.jit, static_argnums=0)
 def best_paths_of(
-    model: nn.Module, variables: Variables, inputs: Inputs, labels: Int[Array, "b t"]
+    model: nn.Module,
+    variables: Variables,
+    inputs: Inputs,
+    labels: Int[Array, "b t"],
+    positions: Int[Array, ""],
 ) -> BestPaths:
     """The most probable path of each text through the encoder of one input.
 
@@ -40,10 +44,11 @@ def best_paths_of(
       variables: of the model.
       inputs: the arguments of `encode`, one row.
       labels: the tokens of each text, then blanks.
+      positions: of the encoder at most; what follows is padding that the model hears.
     """
-    log_probs, mask = (
-        jnp.broadcast_to(x, (len(labels), *x.shape[1:])) for x in log_probs_and_mask(model, variables, inputs)
-    )
+    log_probs, mask = log_probs_and_mask(model, variables, inputs)
+    mask &= jnp.arange(mask.shape[1]) < positions
+    log_probs, mask = (jnp.broadcast_to(x, (len(labels), *x.shape[1:])) for x in (log_probs, mask))
     return best_paths(log_probs, mask, labels, special_ids(model).pad)
 
 

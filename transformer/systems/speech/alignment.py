@@ -1,5 +1,6 @@
 """When each word of a text is said in a recording, by CTC (Graves et al. 2006)."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +20,7 @@ from transformer.runtime.files import Json, brief
 from transformer.runtime.text import has_text
 from transformer.systems.speech.word_edges import is_quiet, with_edges
 from transformer.tasks.plain import Plain
-from transformer.tasks.timing import Word, words_in
+from transformer.tasks.timing import Span, Word, in_order, words_in
 
 MULTIPLE = 16
 """Of which the lengths of texts are, so that few programs are compiled."""
@@ -47,7 +48,9 @@ class Alignment(Plain):
         }
 
 
-def paths_in(decoder: Any, example: Example, texts: Sequence[Sequence[int]], length: int) -> BestPaths:
+def paths_in(
+    decoder: Any, example: Example, texts: Sequence[Sequence[int]], length: int, end: float
+) -> BestPaths:
     """The most probable paths of texts through a recording, as arrays of NumPy.
 
     Args:
@@ -55,6 +58,7 @@ def paths_in(decoder: Any, example: Example, texts: Sequence[Sequence[int]], len
       example: what a search reads of the recording.
       texts: tokens without <eos>.
       length: what the recording is padded to.
+      end: the seconds of the recording that the model hears; what follows is padding.
     """
     row = batch([example], decoder.task.input_fields, length, 1)
     longest = max(map(len, texts), default=0)
@@ -62,29 +66,31 @@ def paths_in(decoder: Any, example: Example, texts: Sequence[Sequence[int]], len
     fields = {"labels": Field(fill=decoder.task.special.pad)}
     labels = batch([{"labels": list(ids)} for ids in texts], fields, columns, len(texts))["labels"]
     inputs = jax.tree.map(jnp.asarray, row)
-    paths = best_paths_of(decoder.model, decoder.variables, inputs, jnp.asarray(labels))
+    positions = jnp.asarray(max(math.ceil(end / decoder.frame), 1))
+    paths = best_paths_of(decoder.model, decoder.variables, inputs, jnp.asarray(labels), positions)
     on_host: BestPaths = jax.tree.map(np.asarray, paths)
     return on_host
 
 
 def words_by_ctc(
-    decoder: Any, example: Example, texts: Sequence[Sequence[int]], length: int
+    decoder: Any, example: Example, texts: Sequence[Sequence[int]], length: int, end: float
 ) -> list[tuple[Word, ...]]:
     """The words of texts with their times in a recording; none of a text that is too long for it. The
     arguments are those of `paths_in`."""
-    paths = paths_in(decoder, example, texts, length)
+    paths = paths_in(decoder, example, texts, length, end)
     return [
-        words_in(ids, times_of(decoder, example, states, len(ids)), decoder.task.tokenizer)
+        words_in(ids, times_of(decoder, example, states, len(ids), end), decoder.task.tokenizer)
         if np.isfinite(log_p)
         else ()
         for ids, states, log_p in zip(texts, paths.states, paths.log_p, strict=True)
     ]
 
 
-def times_of(decoder: Any, example: Example, states: Any, count: int) -> list[tuple[float, float]]:
-    """When each of so many tokens of a path begins and ends, in seconds."""
-    spans = [(start * decoder.frame, end * decoder.frame) for start, end in spans_of(states, count)]
-    return with_edges(spans, is_quiet(example[decoder.task.inputs[0]]))
+def times_of(decoder: Any, example: Example, states: Any, count: int, end: float) -> list[Span]:
+    """When each of so many tokens of a path begins and ends, in seconds of a recording that has `end`."""
+    spans = [(first * decoder.frame, last * decoder.frame) for first, last in spans_of(states, count)]
+    frames = example[decoder.task.inputs[0]][: round(end * RATE / HOP) + 1]
+    return in_order(with_edges(spans, is_quiet(frames)), 0.0, end)
 
 
 def ids_of(text: str, tokenizer: Tokenizer, special: SpecialIds) -> list[int]:
@@ -106,7 +112,7 @@ def ids_of(text: str, tokenizer: Tokenizer, special: SpecialIds) -> list[int]:
     )
 
 
-def alignment_of(decoder: Any, example: Example, text: str, length: int) -> Alignment:
+def alignment_of(decoder: Any, example: Example, text: str, length: int, end: float) -> Alignment:
     """When a text is said in a recording.
 
     Args:
@@ -114,23 +120,22 @@ def alignment_of(decoder: Any, example: Example, text: str, length: int) -> Alig
       example: what a search reads of the recording.
       text: what is said.
       length: what the recording is padded to.
+      end: the seconds of the recording that the model hears.
 
     Raises:
       UserError: the text is too long for the recording, or has what the vocabulary lacks.
     """
     tokenizer = decoder.task.tokenizer
     ids = ids_of(text, tokenizer, decoder.task.special)
-    paths = paths_in(decoder, example, [ids], length)
+    paths = paths_in(decoder, example, [ids], length, end)
     if not np.isfinite(paths.log_p[0]):
-        seconds = len(example[decoder.task.inputs[0]]) * HOP / RATE
         raise UserError(
-            f"the recording, of {seconds:.2f} s, is too short for the {len(ids)} tokens of its text: CTC has "
+            f"the recording, of {end:.2f} s, is too short for the {len(ids)} tokens of its text: CTC has "
             f"one in every {decoder.frame:g} s at most, and a pause between two that are equal"
         )
-    times = times_of(decoder, example, paths.states[0], len(ids))
+    times = times_of(decoder, example, paths.states[0], len(ids), end)
     tokens = tuple(
-        Word(piece, round(start, 3), round(end, 3))
-        for piece, (start, end) in zip(tokenizer.pieces(ids), times, strict=True)
+        Word(piece, start, stop) for piece, (start, stop) in zip(tokenizer.pieces(ids), times, strict=True)
     )
     words = words_in(ids, times, tokenizer)
     return Alignment(tokenizer.decode(ids).strip(), words, tokens, float(paths.log_likelihoods[0]))

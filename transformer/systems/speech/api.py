@@ -21,7 +21,7 @@ from transformer.data.features.voice import detector_of
 from transformer.data.features.waveforms import audio_blocks, seconds_of, waveform_of
 from transformer.data.remote import fetched
 from transformer.data.sequences import Example, length_in_search
-from transformer.data.sources.recordings import Recording, features, recording
+from transformer.data.sources.recordings import Recording, recording, recording_of
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
 from transformer.runtime.errors import UserError
@@ -251,7 +251,7 @@ class Transcriber(Decoder[SpeechToText]):
             return recording(Path(source), self.task.data)
         if not _is_array(source):
             raise _unheard(source)
-        return Recording("waveform", features(waveform_of(source), self.task.data))
+        return recording_of("waveform", waveform_of(source), self.task.data)
 
     def align(self, source: Heard, text: str) -> Alignment:
         """When each word of a text is said in a recording: by the most probable of all divisions of the
@@ -307,7 +307,8 @@ class Transcriber(Decoder[SpeechToText]):
         """As `align`, given the features of the recording."""
         self._check_length(len(heard.features))
         (example,) = self.task.input_examples([heard], self.config.decoding.buckets[-1])
-        return alignment_of(self, example, text, self._padded_length(example, self.config.decoding))
+        length = self._padded_length(example, self.config.decoding)
+        return alignment_of(self, example, text, length, self.task.heard_seconds(heard))
 
     def _padded_length(self, example: Example, settings: DecodingConfig) -> int:
         return bucket_of(length_in_search(example, self.task.input_fields), settings)
@@ -351,12 +352,15 @@ class Transcriber(Decoder[SpeechToText]):
         searched = replace(request, extras=replace(extras, times=False)) if by_ctc else request
         outputs = super().finished(result, searched)
         words: Sequence[tuple[Word, ...]] = [()] * len(outputs)
+        end = self.task.heard_seconds(request.record)
         if by_ctc:
             texts = [output.ids[:-1] for output in outputs]
             length = self._padded_length(request.example, request.options)
-            words = words_by_ctc(self, request.example, texts, length)
+            words = words_by_ctc(self, request.example, texts, length, end)
         elif extras.times:
-            words = [timed(x.ids, x.alignment, self.task.tokenizer, self.frame) for x in outputs]
+            first = self.task.codes.first_time if self.task.codes else None
+            tokenizer = self.task.tokenizer
+            words = [timed(x.ids, x.alignment, tokenizer, self.frame, end, first) for x in outputs]
         transcripts = []
         for output, of_output in zip(outputs, words, strict=True):
             fields = output.fields()

@@ -16,6 +16,7 @@ from transformer.serve.service import Service
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.live import LiveText
 from transformer.systems.speech.long import LongRecording
+from transformer.systems.speech.transcripts import with_requested
 from transformer.translator.search_outputs import Extras
 
 
@@ -65,6 +66,11 @@ class Transcriptions(Service):
         if self.decoder.is_long(wave):
             return LongRecording.of(wave, begun | {"cut": "pauses"}), extras
         return dataclasses.replace(self.decoder.heard(wave), start=start), extras
+
+    def answer(self, item: bytes, outputs: list[Any], asked: Any) -> Json:
+        """As of all services, with lists of words and segments that were asked for."""
+        requested = asked.times, asked.timestamps
+        return {"hypotheses": [with_requested(output.to_json(), *requested) for output in outputs]}
 
 
 SERVICE = Transcriptions

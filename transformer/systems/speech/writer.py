@@ -24,7 +24,7 @@ from transformer.systems.speech.references import check_normalisation, lines_of_
 from transformer.systems.speech.requested import cut_options, start_of
 from transformer.systems.speech.subtitles import SUBTITLES
 from transformer.systems.speech.task import SpeechToText
-from transformer.systems.speech.transcripts import Transcript
+from transformer.systems.speech.transcripts import Transcript, with_requested
 
 if TYPE_CHECKING:
     from transformer.translator.explorer.explorer import Explorer
@@ -142,9 +142,7 @@ class Transcriptions(Texts):
         return {"recording": readable(name)} | dict(zip(("text", "speaker"), columns, strict=False))
 
     def output_fields(self, output: Transcript) -> Json:
-        fields = super().output_fields(output)
-        asked = {"words": self.arguments.times, "segments": self.arguments.timestamps}
-        return fields | {name: fields.get(name, []) for name, is_asked in asked.items() if is_asked}
+        return with_requested(super().output_fields(output), self.arguments.times, self.arguments.timestamps)
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
         if not self.references:
