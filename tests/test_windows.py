@@ -234,7 +234,7 @@ def test_a_recording_is_heard_in_windows_and_continued(transcriber, talk):
     text = " ".join(part.transcript.text for part in parts if part.transcript.text)
     short, long = transcriber.transcribe([talk[: 20 * RATE], talk], **asked)
     assert long == text
-    assert short == transcriber.transcribe(talk[: 20 * RATE], **search)
+    assert short == transcriber.transcribe(talk[: 20 * RATE], **asked)
     segments = transcriber.transcribe(talk, timestamps=True, **asked)
     assert segments == tuple(x for part in parts for x in part.transcript.segments)
     at_pauses = transcriber.transcribe(talk, cut="pauses", **search)

@@ -1,9 +1,10 @@
 """The Python API for speech: a decoder whose records are recordings."""
 
+import functools
 import io
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -27,7 +28,12 @@ from transformer.decoding.scores import SearchResult
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.alignment import Alignment, alignment_of, ids_of, words_by_ctc
 from transformer.systems.speech.live import SHORTEST_STEP, LiveText, live_texts
-from transformer.systems.speech.long import LongRecording, LongRecordings
+from transformer.systems.speech.long import (
+    LongRecording,
+    RuledRecording,
+    SeveralSearches,
+    joined_so_far,
+)
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.transcripts import SpokenPart, Transcript, spoken_parts
 from transformer.systems.speech.window_search import WindowSearch
@@ -49,7 +55,7 @@ class Transcriber(Decoder[SpeechToText]):
     """A trained model that hears. Threads may share it. See `Decoder` for batches and programs."""
 
     reads, does = SpeechToText, "hear"
-    _long: LongRecordings | None = None
+    _several: SeveralSearches | None = None
 
     def transcribe(
         self,
@@ -85,13 +91,15 @@ class Transcriber(Decoder[SpeechToText]):
         several: Any = [recordings] if is_one else recordings
         asked: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
-        self.task.in_windows(cut, detector, windows, pause)  # refuses what does not go together
+        settings = self.settings(1, options)
+        rules = self.rules(settings, cut, detector, windows, pause)
         asked |= {"cut": cut, "pause": pause, "detector": detector, "windows": windows}
 
         def record(source: Heard) -> Recording:
-            return LongRecording.of(source, asked) if self.is_long(source) else self._begun(source, start)
+            if self.is_long(source):
+                return LongRecording.of(source, asked)
+            return with_rules(self._begun(source, start), rules)
 
-        settings = self.settings(1, options)
         texts = list[Any]()
         for best, *_ in self.outputs(enumerate(map(record, several), 1), settings, 1):
             texts.append(best.segments if timestamps else best.text)
@@ -147,7 +155,7 @@ class Transcriber(Decoder[SpeechToText]):
             else iter([waveform_of(source)])
         )
         if in_windows:
-            search = WindowSearch(self, settings, windows or WindowsConfig(), start, {"extras": extras})
+            search = WindowSearch(self, settings, windows or WindowsConfig(), start, extras)
             return search.windows(Sound(sound), after)
         cut_parts = parts_of(sound, self.hears(settings), pause, detector_of(detector))
 
@@ -184,12 +192,39 @@ class Transcriber(Decoder[SpeechToText]):
         self.task.start(language, task, False)
         step = seconds("step", step, SHORTEST_STEP)
 
+        rules = WindowsConfig(temperatures=(0.0,)) if self.task.in_windows() else None
+
         def transcribe(wave: np.ndarray) -> str:
-            ((best, *_),) = self.search([wave], n_best=1, language=language, task=task, **options)
+            asked = {"language": language, "task": task, "windows": rules}
+            ((best, *_),) = self.search([wave], n_best=1, **asked, **options)
             return best.text
 
         waves = (waveform_of(block) for block in sound if np.shape(block) != (0,))
         return live_texts(transcribe, waves, longest, step, pause)
+
+    def rules(
+        self,
+        settings: DecodingConfig,
+        cut: Cut | None = None,
+        detector: Detector | None = None,
+        windows: WindowsConfig | None = None,
+        pause: float | None = None,
+    ) -> WindowsConfig | None:
+        """The rules by which a recording is heard that the model hears at once: those of Whisper's windows.
+        None: for other models, if recordings are cut at pauses, and in a search without a log-probability of
+        its outputs.
+
+        Args:
+          settings: of the search.
+          cut: as in `parts`, like the others.
+
+        Raises:
+          UserError: these options do not go together.
+        """
+        in_windows = self.task.in_windows(cut, detector, windows, pause)
+        if not in_windows or (settings.method == "mbr" and windows in (None, WindowsConfig())):
+            return None
+        return windows or WindowsConfig()
 
     def hears(self, settings: DecodingConfig | None = None) -> float:
         """How many seconds the model hears at once, with some options of the search, or those of the run."""
@@ -213,6 +248,7 @@ class Transcriber(Decoder[SpeechToText]):
         language: str | None = None,
         task: str | None = None,
         timestamps: bool = False,
+        windows: WindowsConfig | None = None,
         **options: Option,
     ) -> list[list[Transcript]]:
         """What may be said in each recording, best first.
@@ -223,6 +259,7 @@ class Transcriber(Decoder[SpeechToText]):
           times: whether to return when each word begins and ends.
           alignments: whether to return the cross-attention of each token: a column for every `frame`.
           language: as in `transcribe`, like task and timestamps.
+          windows: as in `transcribe`. None: what the search finds, whether or not somebody speaks.
           options: as in `transcribe`.
         """
         if isinstance(recordings, Path | str):
@@ -234,7 +271,8 @@ class Transcriber(Decoder[SpeechToText]):
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
         settings = self.settings(n_best, options)
         extras = Extras(alignments, times=times)
-        heard = (self._begun(source, start) for source in recordings)
+        rules = self.rules(settings, "windows", windows=windows) if windows else None
+        heard = (with_rules(self._begun(source, start), rules) for source in recordings)
         return list(self.outputs(enumerate(heard, 1), settings, n_best, extras))
 
     def _begun(self, source: Heard, start: tuple[int, ...]) -> Recording:
@@ -321,9 +359,10 @@ class Transcriber(Decoder[SpeechToText]):
         extras: Extras = NO_EXTRAS,
         **urgency: Any,
     ) -> list[Future[Any]]:
-        """As `Decoder._submit_all`; long recordings are transcribed whole."""
+        """As `Decoder._submit_all`; long recordings are transcribed whole, and others by their rules."""
         long = [(line, record) for line, record in records if isinstance(record, LongRecording)]
-        if not long:
+        ruled = [(line, record) for line, record in records if isinstance(record, RuledRecording)]
+        if not (long or ruled):
             return super()._submit_all(records, settings, n_best, extras, **urgency)
         for line, record in long:
             named = [("--n-best", n_best not in (None, 1)), ("--alignments", extras.alignments)]
@@ -332,17 +371,35 @@ class Transcriber(Decoder[SpeechToText]):
                     f"line {line}: {wrong[0]}: {record} is longer than the model hears at once; leave the "
                     "option out, or cut the recording into short ones"
                 )
-        if self._long is None:
-            self._long = LongRecordings(self._parts, settings.rows)
-        short = [(line, record) for line, record in records if not isinstance(record, LongRecording)]
+        if self._several is None:
+            self._several = SeveralSearches(settings.rows)
+        apart = LongRecording, RuledRecording
+        short = [(line, record) for line, record in records if not isinstance(record, apart)]
         searched = super()._submit_all(short, settings, n_best, extras, **urgency) if short else []
         futures = dict(zip((line for line, _ in short), searched, strict=True))
         for line, record in long:
-            futures[line] = self._long.submit(record, line, {"times": extras.times, **vars(settings)})
+            options = {**record.options, "times": extras.times, **vars(settings)}
+            parts = functools.partial(self.parts, record.source, **options)
+            futures[line] = self._several.submit(lambda parts=parts: joined_so_far(parts()), line)
+        for line, record in ruled:
+            start = self.task.start() if record.start is None else record.start
+            search = WindowSearch(self, settings, record.windows, start, extras, is_whole=True)
+            outputs = functools.partial(search.outputs, record.plain, line, n_best, **urgency)
+            futures[line] = self._several.submit(lambda outputs=outputs: [outputs()], line)
         return [futures[line] for line, _ in records]
 
-    def _parts(self, recording: LongRecording, options: Mapping[str, Any]) -> Iterator[SpokenPart]:
-        return self.parts(recording.source, **{**recording.options, **options})
+    def submit_plain(
+        self,
+        record: Recording,
+        line: int,
+        settings: DecodingConfig,
+        n_best: int | None,
+        extras: Extras,
+        **urgency: Any,
+    ) -> Future[list[Transcript]]:
+        """A future of what one search finds in a recording. The arguments are those of `_submit_all`."""
+        (future,) = super()._submit_all([(line, record)], settings, n_best, extras, **urgency)
+        return future
 
     def finished(self, result: SearchResult, request: Request) -> list[Transcript]:
         """The outputs of a recording, as in `Decoder`, and the times of their words: by CTC, if the run has
@@ -374,6 +431,11 @@ class Transcriber(Decoder[SpeechToText]):
     def frame(self) -> float:
         """Seconds from one column of an alignment to the next."""
         return self.task.stride
+
+
+def with_rules(recording: Recording, rules: WindowsConfig | None) -> Recording:
+    """A recording that is heard by the rules of windows, if there are some."""
+    return RuledRecording.of(recording, rules) if rules else recording
 
 
 def _is_array(source: object) -> bool:

@@ -42,6 +42,14 @@ class Transcript(Hypothesis):
         return cls(about["text"], tuple(about["tokens"]), *numbers, words=words, segments=segments)
 
 
+def unsaid(transcript: Transcript) -> Transcript:
+    """The transcript of a recording in which nobody speaks, given what a search has found in it."""
+    nothing: Json = {"text": "", "tokens": (), "ids": (), "words": (), "segments": ()}
+    optional = ("alignment", "token_log_probabilities", "entropies", "word_confidences")
+    nothing |= dict.fromkeys(optional)
+    return replace(transcript, **nothing)
+
+
 def with_requested(about: Json, words: bool, segments: bool) -> Json:
     """The JSON of what was said, with lists of what was requested even where nothing was said."""
     requested = [name for name, is_requested in (("words", words), ("segments", segments)) if is_requested]
