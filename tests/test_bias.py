@@ -212,7 +212,7 @@ def test_a_search_waits_for_a_name_that_may_still_be_the_best():
 @pytest.mark.parametrize("kind", ["word", "bpe", "unigram", "char"])
 def test_no_spelling_leaves_out_a_part_of_a_name(kind):
     """Without brackets, "a" or other text around names in the vocabulary."""
-    tokenizer = train_tokenizer(["new york", "york is new", "in new york"] * 9, kind, 30)
+    tokenizer = train_tokenizer(["new york", "york is new", "in new york"] * 9, kind, 272)
     for name in ("new york", "york", "new"):
         found = spellings(tokenizer, name)
         assert found

@@ -210,7 +210,6 @@ def test_texts_are_aligned_with_recordings(tmp_path, monkeypatch, capsys) -> Non
         "long.wav\tone seven": "'seven' is not in the vocabulary of this run",
         "short.wav\tone two one two": "line 1: the recording, of 0.0. s, is too short for the 4 tokens",
         "long.wav\tone\nlong.wav\t" + "seven" * 99: "line 2: 'seven.{55}[.]{3}' is not in the vocabulary",
-        "long.wav\tone\nlonger.wav\tone": "line 2: the recording has 2.0. s, and this model hears 1.",
     }
     heard = list[object]()
     align = Transcriber.align
@@ -219,8 +218,7 @@ def test_texts_are_aligned_with_recordings(tmp_path, monkeypatch, capsys) -> Non
     )
     for text, message in refused.items():
         assert command(run.path, "--input", listed(text)) == 2
-        assert bool(heard) == text.startswith("short.wav")  # the others are refused before any is heard
-        heard.clear()
+        assert not heard  # before any is heard
         error = capsys.readouterr().err
         assert re.search(message, " ".join(error.split())), error
     named = listed("long.wav\tone")

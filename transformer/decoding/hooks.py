@@ -242,7 +242,7 @@ def free(hook: SearchHook, state: HookState) -> Bool[Array, "b n"] | None:
 
 
 def forced_end(hook: SearchHook, log_p: Float[Array, "b n"], state: HookState) -> Float[Array, "b n"]:
-    """What an end counts that the limit forces, given its log-probability, in the sums of hooks that weigh."""
+    """What an end that the limit forces counts in the sums of hooks that weigh, given its log-probability."""
     if isinstance(hook, Renormalised):
         return forced_end(hook.hook, log_p, state)
     if isinstance(hook, Hooks):

@@ -26,7 +26,15 @@ from transformer.data.sources.recordings import Recording, recording, recording_
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
 from transformer.runtime.errors import UserError
-from transformer.systems.speech.alignment import Alignment, alignment_of, ids_of, words_by_ctc
+from transformer.systems.speech.alignment import (
+    Alignment,
+    alignment_of,
+    ids_of,
+    long_alignment_of,
+    positions_for,
+    too_short,
+    words_by_ctc,
+)
 from transformer.systems.speech.live import SHORTEST_STEP, LiveText, live_texts
 from transformer.systems.speech.long import (
     LongRecording,
@@ -299,29 +307,42 @@ class Transcriber(Decoder[SpeechToText]):
           source: a file, or a waveform at 16,000 samples a second.
           text: what is said in it; empty: nothing.
 
+        A recording of any length is heard window by window.
+
         Raises:
-          UserError: the run has no CTC; the recording cannot be read, or is longer than the model hears at
-            once, or too short for the text; or the vocabulary lacks something of the text.
+          UserError: the run has no CTC; the recording cannot be read, or is too short for the text; or the
+            vocabulary lacks something of the text.
         """
         self.check_ctc()
         if not isinstance(text, str):
             raise UserError(f"align takes a recording and its text, a string, not {type(text).__name__}")
+        if self._frames(source) > self.config.decoding.buckets[-1]:
+            is_file = isinstance(source, Path | str)
+            blocks = audio_blocks(fetched(Path(source))) if is_file else iter([waveform_of(source)])
+            return long_alignment_of(self, blocks, text)
         return self.aligned(self.heard(source), text)
+
+    def _frames(self, source: Heard) -> float:
+        """How many frames a recording has; infinity if its header does not say it."""
+        if isinstance(source, Path | str):
+            return seconds_of(fetched(Path(source))) * RATE / HOP
+        return len(source) / HOP if _is_array(source) and np.ndim(source) == 1 else 0.0
 
     def check_alignment(self, source: Path | str, text: str) -> None:
         """Checks what can be told without hearing a file, so that `align` does not fail late in a list.
 
         Raises:
-          UserError: the run has no CTC, the vocabulary lacks something of the text, or the file is longer
-            than the model hears at once.
+          UserError: the run has no CTC, the vocabulary lacks something of the text, or the file is too short
+            for it.
         """
         self.check_ctc()
-        ids_of(text, self.task.tokenizer, self.task.special)
-        self._check_length(seconds_of(fetched(Path(source))) * RATE / HOP)
+        ids = ids_of(text, self.task.tokenizer, self.task.special)
+        frames = self._frames(source)
+        if frames < math.inf and positions_for(ids) > math.ceil((frames + 2) * HOP / RATE / self.frame):
+            raise too_short(frames * HOP / RATE, ids, self.frame)
 
     def _check_length(self, frames: float | int) -> None:
-        """Raises UserError if a recording that is to be aligned is longer than the model hears at once; one
-        of unknown length, infinity, is not."""
+        """Raises UserError if features that are to be aligned are more than the model hears at once."""
         if self.config.decoding.buckets[-1] < frames < math.inf:
             raise UserError(
                 f"the recording has {frames * HOP / RATE:.2f} s, and this model hears {self.hears():g} s at "
