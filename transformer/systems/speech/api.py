@@ -4,7 +4,7 @@ import functools
 import io
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -203,8 +203,9 @@ class Transcriber(Decoder[SpeechToText]):
         rules = WindowsConfig(temperatures=(0.0,)) if self.task.in_windows() else None
 
         def transcribe(wave: np.ndarray) -> str:
-            asked = {"language": language, "task": task, "windows": rules}
-            ((best, *_),) = self.search([wave], n_best=1, **asked, **options)
+            ((best, *_),) = self.search(
+                [wave], n_best=1, language=language, task=task, windows=rules, **options
+            )
             return best.text
 
         waves = (waveform_of(block) for block in sound if np.shape(block) != (0,))
@@ -317,8 +318,11 @@ class Transcriber(Decoder[SpeechToText]):
         if not isinstance(text, str):
             raise UserError(f"align takes a recording and its text, a string, not {type(text).__name__}")
         if self._frames(source) > self.config.decoding.buckets[-1]:
-            is_file = isinstance(source, Path | str)
-            blocks = audio_blocks(fetched(Path(source))) if is_file else iter([waveform_of(source)])
+            blocks = (
+                audio_blocks(fetched(Path(source)))
+                if isinstance(source, Path | str)
+                else iter([waveform_of(source)])
+            )
             return long_alignment_of(self, blocks, text)
         return self.aligned(self.heard(source), text)
 
@@ -400,14 +404,19 @@ class Transcriber(Decoder[SpeechToText]):
         futures = dict(zip((line for line, _ in short), searched, strict=True))
         for line, record in long:
             options = {**record.options, "times": extras.times, **vars(settings)}
-            parts = functools.partial(self.parts, record.source, **options)
-            futures[line] = self._several.submit(lambda parts=parts: joined_so_far(parts()), line)
-        for line, record in ruled:
-            start = self.task.start() if record.start is None else record.start
-            search = WindowSearch(self, settings, record.windows, start, extras, is_whole=True)
-            outputs = functools.partial(search.outputs, record.plain, line, n_best, **urgency)
-            futures[line] = self._several.submit(lambda outputs=outputs: [outputs()], line)
+            futures[line] = self._several.submit(self._parts_of(record, options), line)
+        for line, ruled_record in ruled:
+            start = self.task.start() if ruled_record.start is None else ruled_record.start
+            search = WindowSearch(self, settings, ruled_record.windows, start, extras, is_whole=True)
+            outputs = functools.partial(search.outputs, ruled_record.plain, line, n_best, **urgency)
+            futures[line] = self._several.submit(outputs, line)
         return [futures[line] for line, _ in records]
+
+    def _parts_of(
+        self, recording: LongRecording, options: Mapping[str, Any]
+    ) -> Callable[[], Iterator[list[Transcript]]]:
+        """What yields what is found in a long recording."""
+        return lambda: joined_so_far(self.parts(recording.source, **options))
 
     def submit_plain(
         self,

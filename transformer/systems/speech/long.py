@@ -1,7 +1,7 @@
 """Recordings that take several searches, among others: long ones, and those that are heard by the rules of
 Whisper's windows. Each has a thread of its own, and all join one search."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,7 +94,7 @@ class SeveralSearches:
                 answer.set_result(whole)
 
 
-def joined_so_far(parts: Iterable[SpokenPart]) -> Iterable[list[Transcript]]:
+def joined_so_far(parts: Iterable[SpokenPart]) -> Iterator[list[Transcript]]:
     """Nothing after each part, and at the end one transcript of all."""
     transcripts = list[Transcript]()
     for part in parts:

@@ -129,9 +129,11 @@ class WindowSearch:
         sampled = {"method": "sample", "samples": self.options.samples, "temperature": temperature}
         return self.transcriber.settings(1, {**shared, **sampled})
 
-    def outputs(self, record: Recording, line: int, n_best: int | None, **urgency: Any) -> list[Transcript]:
-        """What may be said in a recording that the model hears at once, by the rules of windows: at the first
-        temperature at which the best output is good enough, and nothing where nobody speaks.
+    def outputs(
+        self, record: Recording, line: int, n_best: int | None, **urgency: Any
+    ) -> Iterator[list[Transcript]]:
+        """Yields what may be said in a recording that the model hears at once, by the rules of windows: at
+        the first temperature at which the best output is good enough, and nothing where nobody speaks.
 
         Args:
           record: the recording.
@@ -155,7 +157,7 @@ class WindowSearch:
 
         window = Window(search, lambda: self.silence(record))
         heard, _ = decoded(window, self.options)
-        return [unsaid(found[0])] if is_silent(window, heard, self.options) else found
+        yield [unsaid(found[0])] if is_silent(window, heard, self.options) else found
 
     def silence(self, record: Recording) -> float:
         """The probability that nobody speaks in a window."""
