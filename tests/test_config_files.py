@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from small_run import changed, parameters
+from small_run import changed, parameters, quiet
 
 from transformer import Config, UserError
 from transformer.cli import train as command
@@ -15,6 +15,7 @@ from transformer.cli.command_line import TrainLine
 from transformer.config import flatten
 from transformer.runs.config_json import to_json
 from transformer.systems.presets import every_system, preset
+from transformer.training.loop.train import train
 
 
 def as_toml(values: dict[str, Any], prefix: str = "") -> str:
@@ -162,6 +163,17 @@ def test_lines_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "speech.yaml").write_text("system: speech\n")
     with pytest.raises(UserError, match="system is speech, and preset multi30k is of transformer: leave out"):
         config_of("multi30k", "--config", tmp_path / "speech.yaml")
+
+
+def test_a_misspelt_value_in_python_is_named_with_its_choices(config: Config, tmp_path: Path) -> None:
+    """Also where the type of the config does not refuse it."""
+    wrong = changed(config)
+    object.__setattr__(wrong.training, "reduce_dtype", "bflaot16")
+    message = "training.reduce_dtype .*'bflaot16': choose float32 or bfloat16$"
+    with pytest.raises(UserError, match=message) as refused:
+        train(wrong, tmp_path / "run", watch=quiet())
+    assert "config.json" not in str(refused.value)
+    assert not (tmp_path / "run").exists()
 
 
 def test_values_beside_a_run_that_differ_are_refused(

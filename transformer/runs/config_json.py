@@ -51,6 +51,14 @@ def config_of(values: dict[str, Any]) -> Config:
     return _build(Config, values)
 
 
+def check_values(config: Config) -> None:
+    """Raises UserError if an option has a value that could not be read again, such as a misspelt word."""
+    try:
+        config_of(parse_object(to_json(config)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"the config: {error}") from error
+
+
 # options as earlier versions stored them
 _GONE = {"baseline_decay", "opening"}
 _RENAMED = {"parallel": "mesh", "fed": "decoder_input", "places": "bos_length"}
