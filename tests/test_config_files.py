@@ -12,6 +12,7 @@ from small_run import changed, parameters, quiet
 from transformer import Config, UserError
 from transformer.cli import train as command
 from transformer.cli.command_line import TrainLine
+from transformer.cli.config_file import read_options, with_options
 from transformer.config import flatten
 from transformer.runs.config_json import to_json
 from transformer.systems.presets import every_system, preset
@@ -43,7 +44,7 @@ def test_the_config_of_every_system_is_read_back(tmp_path: Path, form: str) -> N
     path = tmp_path / f"config.{form}"
     for name, config in every_system().items():
         path.write_text(WRITERS[form](json.loads(to_json(config))))
-        found = config_of("--config", path)
+        found = with_options(preset("quickstart"), read_options(str(path)), str(path), ())
         assert flatten(found) == flatten(config), name
         assert type(found.decoding) is type(config.decoding)
 
