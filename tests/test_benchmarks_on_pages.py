@@ -1,5 +1,6 @@
 """Commands of `benchmarks` that a page names and that no other file tests, at small sizes."""
 
+import importlib
 import json
 import re
 import subprocess
@@ -50,6 +51,16 @@ def test_every_command_on_a_page_is_called_by_a_test() -> None:
                 tested.add(f"{group}.{name}")
         tested |= set(re.findall(r"benchmarks\.(\w+\.\w+)", tests))  # as a process
     assert sorted(named - tested) == []
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_command_finds_what_it_imports(group: str) -> None:
+    for name in commands(group):
+        try:
+            importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith(("transformer", "benchmarks")):
+                raise  # the others are programs that some compare with
 
 
 def listed(*words: str) -> subprocess.CompletedProcess[str]:
