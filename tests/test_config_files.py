@@ -39,6 +39,7 @@ def config_of(*words: object) -> Config:
     return arguments.config
 
 
+@pytest.mark.by_default("json", "toml")
 @pytest.mark.parametrize("form", WRITERS)
 def test_the_config_of_every_system_is_read_back(tmp_path: Path, form: str) -> None:
     path = tmp_path / f"config.{form}"
@@ -83,7 +84,7 @@ def test_a_part_of_a_config_changes_a_preset(tmp_path: Path) -> None:
     assert found.model.d_model == base.model.d_model
     assert found.data.vocab_size == base.data.vocab_size
     _, about = command._initial_arguments(TrainLine.of(["--config", str(path), "--training.steps", "9"]))
-    assert about == f"Preset quickstart, config {path}, with --training.steps 9"
+    assert " ".join(about.split()) == f"Preset quickstart, config {path}, with --training.steps 9"
 
 
 def test_options_and_variants_of_the_command_line_win(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_a_file_may_name_the_run_to_start_from(untrained_run: Path, tmp_path: Pa
         ),
         ("a.json", '{"training": {"steps": "3"}}', "a.json: training.steps cannot be '3'"),
         ("a.json", '{"training": {"steps": 3.5}}', "a.json: training.steps cannot be 3.5"),
-        ("a.json", '{"training": {"steps": 0}}', "a.json: --training.steps must be at least 1"),
+        ("a.json", '{"training": {"steps": 0}}', "a.json: --training.steps must be from 1 to"),
         (
             "a.toml",
             "[training]\nreduce_dtype = 'bflaot16'",

@@ -321,11 +321,11 @@ def test_whom_a_process_waits_for(
     assert message in capfd.readouterr().err
 
 
-def test_the_line_that_resumes_names_the_job(monkeypatch: pytest.MonkeyPatch, finished: Path) -> None:
+def test_the_line_that_resumes_names_the_job(monkeypatch: pytest.MonkeyPatch, untrained_run: Path) -> None:
     monkeypatch.setattr(hosts, "_given", [])
-    assert "--hosts" not in resume_command(Run(finished))
+    assert "--hosts" not in resume_command(Run(untrained_run))
     hosts.join("node1:99", 1, 0, 30)
-    line = resume_command(Run(finished))
+    line = resume_command(Run(untrained_run))
     _, *words = shlex.split(line)[1:]
     parsed = parse_train(TrainLine.of(words), Config())
     assert parsed.hosts == HostsConfig("node1:99", 1, 0, 30)

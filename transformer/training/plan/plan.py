@@ -202,7 +202,7 @@ def compiled(what: str, config: Config, machine: Machine, limits: Limits, **more
         lines = output.read().splitlines()
         complaints = errors.read().strip().splitlines()
     if process.returncode or not lines:
-        why = reason(complaints)[:500]
+        why = reason(complaints)[:500].rstrip(".")
         failed = f"--plan {machine}: the compiler failed: {why}"
         raise UserError(". ".join(filter(None, [failed, machine.remedy(why)])))
     report: Json = json.loads(lines[-1])
