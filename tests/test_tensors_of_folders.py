@@ -44,6 +44,7 @@ TIED = {  # names of the matrix of words that a folder may have, and that mean t
 HARMLESS = {
     "bart": ("model.encoder.version", "model.decoder.version"),
     "nllb": ("model.encoder.embed_positions.weights",),
+    "whisper": ("model.decoder.layers.0.encoder_attn.k_proj.bias",),
     "t5": ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),
     "bert one-layer": (
         *("bert.embeddings.position_ids", "bert.pooler.dense.weight", "cls.seq_relationship.bias"),

@@ -134,7 +134,7 @@ class TrainingConfig:
     full and American spelling."""
     patience: Annotated[int, Range(1, COUNTS)] | None = None
     """Stop after this many evaluations without a better score, or an equal one with a lower validation loss.
-    None: train to the end."""
+    Scores that are noise, such as BLEU below 1, count as equal. None: train to the end."""
     minutes: Annotated[float, Range(0, COUNTS, above=True)] | None = None
     """Minutes after which this command stops, with its state saved: a few less than the time limit of a job.
     The command that it prints continues, for as many minutes again. None: no limit."""

@@ -65,8 +65,8 @@ def import_model(
     task: str | None = None,
     revision: str | None = None,
 ) -> Run:
-    """Writes a run directory from a pretrained model: Marian, BART, mBART-50, Pegasus, NLLB, T5, Whisper,
-    BERT (as a masked language model), `torch.nn.Transformer`, or Marian's own files.
+    """Writes a run directory from a pretrained model: Marian, BART, mBART-50, Pegasus, NLLB, T5, mT5,
+    Whisper, BERT (as a masked language model), `torch.nn.Transformer`, or Marian's own files.
 
     Nothing in the folder is executed: pickles (pytorch_model.bin) are not read. The model as a whole is
     never in memory.

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
@@ -21,6 +21,7 @@ from transformer.serve.libretranslate import FormsAsJson
 from transformer.serve.limits import Limits
 from transformer.serve.listening import PATH, Listening
 from transformer.serve.metrics import Metrics
+from transformer.serve.origins import Origins
 from transformer.serve.readiness import Readiness
 from transformer.serve.refusals import Refusal, refuse
 from transformer.serve.service import Service
@@ -35,6 +36,7 @@ def server_app(
     limits: Limits,
     token: str = "",
     when_ready: Callable[[], None] = lambda: None,
+    hosts: Collection[str] | None = None,
 ) -> FastAPI:
     """The application of a server.
 
@@ -43,6 +45,7 @@ def server_app(
       limits: of requests.
       token: that requests must bring; empty: none.
       when_ready: is called when all programs are compiled.
+      hosts: names of the server that are answered. None: all.
     """
     readiness = Readiness(services, when_ready)
     metrics = Metrics(services)
@@ -71,7 +74,7 @@ def server_app(
         docs_url=None,  # pages that load scripts from elsewhere
         redoc_url=None,
     )
-    app.state.readiness = readiness
+    app.state.readiness, app.state.metrics = readiness, metrics
     app.include_router(of_runs(services, readiness, Answers(metrics, preparing), scoring))
     app.include_router(of_server(services, readiness, metrics))
     if able := [service for service in services if service.listens]:
@@ -88,4 +91,5 @@ def server_app(
         named=set(app.openapi()["paths"]),
         key_of=libretranslate.key_of,
     )
+    app.add_middleware(Origins, hosts=hosts)
     return app

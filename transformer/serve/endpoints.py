@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from transformer.runtime.files import Json
 from transformer.serve.answers import Answers
+from transformer.serve.bodies import BoundedRoute
 from transformer.serve.libretranslate import (
     EXAMPLE,
     PATH,
@@ -50,7 +51,7 @@ def of_runs(
       answers: to searches.
       scoring: the thread that scores.
     """
-    router = APIRouter(dependencies=[Depends(readiness.check)], responses=JSON)
+    router = APIRouter(route_class=BoundedRoute, dependencies=[Depends(readiness.check)], responses=JSON)
     endpoints = {service.search.path: service.search for service in services}
     for path, endpoint in endpoints.items():
         able = [service for service in services if service.search.path == path]

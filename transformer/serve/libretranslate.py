@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qs
 
+from fastapi import HTTPException
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
-from transformer.serve.gate import App, Message, Receive, Send, replayed
-from transformer.serve.messages import Asked, Sent
+from transformer.serve.asgi import App, Message, Receive, Send, replayed
+from transformer.serve.bodies import json_of
+from transformer.serve.messages import Asked, Sent, Texts
+from transformer.serve.refusals import INVALID, Refusal
 from transformer.serve.service import Service
 
 FORM = "application/x-www-form-urlencoded"
@@ -19,6 +22,8 @@ PATH = "/translate"
 ANY = "auto"
 """The source language of a client that leaves it open."""
 EXAMPLE = {"q": "A dog runs.", "source": "en", "target": "de", "format": "text"}
+FIELDS = 100
+"""Fields that a form may have."""
 OWN, OTHER = "own", "libretranslate"
 """The two shapes of a request."""
 
@@ -28,7 +33,7 @@ class LibreTranslation(Sent):
 
     model_config = ConfigDict(extra="ignore")
 
-    q: str | list[str] = Field(description="A text, or a list of them.")
+    q: str | Texts = Field(description="A text, or a list of them.")
     source: str = Field(ANY, description="Code of the language of the texts, or auto.")
     target: str = Field(description="Code of the language to translate to.")
     format: Literal["text"] = Field("text", description="Only text is translated.")
@@ -90,7 +95,11 @@ def translated(asked: LibreTranslation, outputs: Sequence[list[Any]]) -> Json:
 
 def fields_of(form: bytes) -> dict[str, str]:
     """The fields of a form."""
-    return {name: values[-1] for name, values in parse_qs(form.decode("utf-8", "replace"), True).items()}
+    try:
+        fields = parse_qs(form.decode("utf-8", "replace"), True, max_num_fields=FIELDS)
+    except ValueError as error:
+        raise Refusal(INVALID, f"the form has more than {FIELDS} fields") from error
+    return {name: values[-1] for name, values in fields.items()}
 
 
 def key_of(path: str, body: bytes, content: str) -> str | None:
@@ -98,9 +107,9 @@ def key_of(path: str, body: bytes, content: str) -> str | None:
     if path != PATH:
         return None
     try:
-        fields = fields_of(body) if content.startswith(FORM) else json.loads(body or b"{}")
+        fields = fields_of(body) if content.startswith(FORM) else json_of(body or b"{}")
         return str(fields.get("api_key", ""))
-    except (ValueError, AttributeError, RecursionError):
+    except (HTTPException, AttributeError):  # no JSON, or none with fields
         return ""
 
 

@@ -1,5 +1,6 @@
 """The contract of tasks that are decoded: what a search reads of records, and the outputs that it finds."""
 
+import functools
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from transformer.data.corpus import Record
 from transformer.data.sequences import Example, Fields
 from transformer.runtime.errors import UserError
 from transformer.tasks.task import Task
+from transformer.tasks.unknown_text import UnknownText
 
 Output = Any
 """What decoding makes of one record, such as a translation."""
@@ -49,6 +51,8 @@ class DecodingTask(Task):
         examples: list[dict[str, Any]] = [
             {name: example[name] for name in self.inputs} for example in self.examples(records)
         ]
+        if lines:
+            self._warn_of_unknown(records, examples, lines)
         for index, example in enumerate(examples):
             for name in self.inputs:
                 if self.fields[name].padded and (size := len(example[name])) > longest:
@@ -56,6 +60,20 @@ class DecodingTask(Task):
                     if lines:
                         log.warning("line %d: %s", lines[index], self.shortened(name, size, longest))
         return list(examples)
+
+    @functools.cached_property
+    def _unknown(self) -> UnknownText:
+        return UnknownText("; --data.add-tokens FILE adds them in fine-tuning" * self.grows)
+
+    def _warn_of_unknown(
+        self, records: Sequence[Record], examples: Sequence[Example], lines: Sequence[int]
+    ) -> None:
+        """Warns of texts that a vocabulary does not know."""
+        for name in self.inputs:
+            known = [fields[name] for fields in map(self.texts_of_fields, records) if name in fields]
+            if known and len(known) == len(records):
+                ids = [example[name] for example in examples]
+                self._unknown.warn(lines, [text for text, _ in known], ids, known[0][1])
 
     def shortened(self, name: str, size: int, longest: int) -> str:
         """A warning that an array of an input was longer than the search reads."""

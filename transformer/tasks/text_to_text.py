@@ -22,6 +22,7 @@ from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.data.sources.text_files import one_line
+from transformer.data.sources.unusual import unusual_pairs
 from transformer.data.store import Pair, TextRecord
 from transformer.data.temperature import TemperatureOrder, by_first_ids
 from transformer.decoding.scores import SearchResult
@@ -69,7 +70,7 @@ class TextToText(SteeredText, TextInContext, Lines):
     def again(self, config: Config, tokenizers: Tokenizers) -> Self:
         """As `TextInLanguages.again`, with the same shortlist and table of pieces."""
         task = type(self)(config, tokenizers, self.shortlist)
-        task._steering = self._steering
+        task._steering, task._unknown = self._steering, self._unknown
         return task
 
     # From a corpus
@@ -113,6 +114,16 @@ class TextToText(SteeredText, TextInContext, Lines):
             other = None if data.joint_vocabulary else data.vocab_size
             model = replace(model, vocab_size=data.vocab_size, target_vocab_size=other)
         return cls(replace(config, model=model), cast(Tokenizers, ()))
+
+    @classmethod
+    def remarks(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> list[str]:
+        """A line about unusual pairs of text files, such as those that look swapped."""
+        data = text_data(config)
+        if not data.has_files:
+            return []
+        is_translated = data.task == "translation" and not (data.directions or data.context or data.group)
+        remark = unusual_pairs(corpus.splits["train"], is_translated, data.languages, progress)
+        return [remark] if remark else []
 
     def decide(self, corpus: Corpus) -> list[str]:
         """How subwords are sampled and scores computed. Reports the languages that the file names give."""
@@ -223,6 +234,10 @@ class TextToText(SteeredText, TextInContext, Lines):
             examples.append({side: example[side] if has_text(text) else [] for side, text in sides})
         return examples
 
+    def texts_of_fields(self, record: Sentence) -> Mapping[str, tuple[str, Tokenizer]]:
+        """Source and target."""
+        return dict(zip(SIDES, zip(record[:2], self.tokenizers, strict=True), strict=True))
+
     def filled(self, record: Sentence) -> Mapping[str, bool]:
         """Whether there is a source, and a reference."""
         return {"source": has_text(record[0]), "reference": has_text(record[1])}
@@ -306,6 +321,7 @@ class TextToText(SteeredText, TextInContext, Lines):
             [*start, *tokenizer.encode(text)[begin:]] for start, text in zip(starts, whole, strict=True)
         ]
         warn_of_changed(lines, texts, whole, list(map(len, encoded)), longest, part)
+        self._unknown.warn(lines, whole, encoded, tokenizer, part)
         return [[*ids[: longest - 1], tokenizer.special.eos] for ids in encoded]
 
     def truncated(self, records: Sequence[Sentence], longest: int) -> str:

@@ -200,6 +200,10 @@ class LanguageModelling(TextTask, Lines):
         buckets = ((self.data.max_length,) * len(SEGMENT),)
         return Batching(buckets, self.data.batch_tokens, packed=False, seed=self.data.seed)
 
+    def texts_of_fields(self, record: str) -> Mapping[str, tuple[str, Tokenizer]]:
+        """The text."""
+        return {"ids": (record, self.tokenizer)}
+
     def filled(self, record: str) -> Mapping[str, bool]:
         """Whether there is text."""
         return {"document": has_text(record)}
@@ -211,10 +215,20 @@ class LanguageModelling(TextTask, Lines):
         if count < data.rows * data.max_length:
             raise UserError(
                 f"the training text has {counted(count, 'token')}, fewer than a batch of "
-                f"{counted(data.rows, 'row')} of {data.max_length}: lower --data.max-length or "
-                "--data.batch-tokens"
+                f"{counted(data.rows, 'row')} of {data.max_length}: give more text, or {self._fitting(count)}"
             )
         return StreamPlan(examples, self.special.bos, data.rows, data.max_length, data.seed)
+
+    def _fitting(self, count: int) -> str:
+        """The options with which a text of so many tokens makes the largest batch."""
+        segment = min(count, self.data.max_length)
+        options = [f"--data.batch-tokens {count // segment * segment}"]
+        if segment < self.data.max_length:
+            options.insert(0, f"--data.max-length {segment}")
+            room = segment - segment // 2
+            if not _model(self.config).attended and self.config.decoding.extra_length > room:
+                options.append(f"--decoding.extra-length {room}")
+        return " ".join(options)
 
     def fixed_batches(self, records: Records, host: int, hosts: int) -> Iterator[dict[str, np.ndarray]]:
         """All of the text, each row a part of it; this process's share of the rows."""
