@@ -4,7 +4,7 @@ YAML or TOML."""
 import dataclasses
 import re
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,12 @@ def read_options(path: str) -> Json:
     Raises:
       UserError: it cannot be read; its name does not say its format.
     """
-    parsers = {".json": parse_object, ".toml": tomllib.loads, ".yaml": _parse_yaml, ".yml": _parse_yaml}
+    parsers: dict[str, Callable[[str], Json]] = {
+        ".json": parse_object,
+        ".toml": tomllib.loads,
+        ".yaml": _parse_yaml,
+        ".yml": _parse_yaml,
+    }
     if (parse := parsers.get(Path(path).suffix.lower())) is None:
         raise UserError(f"--config {path}: give a file whose name ends in {', '.join(parsers)}")
     try:
