@@ -59,14 +59,14 @@ def is_complete(values: Json) -> bool:
     return "system" in values
 
 
-def with_options(default: Config, values: Json, path: str, given: Collection[str]) -> Config:
+def with_options(default: Config, values: Json, path: str, line_options: Collection[str]) -> Config:
     """A config with the values of a file.
 
     Args:
       default: what the file leaves out, unless it is complete: that has the defaults of its system's types.
       values: of the file.
       path: of the file, for messages.
-      given: the options of the command line, which win.
+      line_options: those of the command line, which win.
 
     Raises:
       UserError: a field is unknown, a value is wrong, or they do not go together; the message names file and
@@ -87,7 +87,7 @@ def with_options(default: Config, values: Json, path: str, given: Collection[str
             config = config_of(_merged(stored, values))
     except (ValueError, TypeError, RecursionError, UserError) as error:
         raise UserError(f"{path}: {error}") from error
-    if lengths == ["steps"] or "--training.steps" in given:  # not those of the preset, or of the file
+    if lengths == ["steps"] or "--training.steps" in line_options:  # not those of the preset, or of the file
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, epochs=None))
     return _as_new(config)
 
