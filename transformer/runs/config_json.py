@@ -73,8 +73,8 @@ def _search(kind: type[DecodingConfig], values: dict[str, Any], prefix: str) -> 
     others = set().union(*map(names_of, METHODS.values())) - names_of(config_class)
     if issubclass(config_class, SampleConfig) and "beam_size" in values:
         values = {"samples": values["beam_size"]} | values
-    own = {name: value for name, value in values.items() if name not in others}
-    return _build(config_class, own, prefix)
+    usable = {name: value for name, value in values.items() if name not in others}
+    return _build(config_class, usable, prefix)
 
 
 def _build(cls: type, values: dict[str, Any], prefix: str = "") -> Any:

@@ -59,8 +59,8 @@ class _Newest:
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
         evaluated = [checkpoint.step for checkpoint in checkpoints if checkpoint.metrics]
-        kept = {*evaluated[-self.count :], *(checkpoint.step for checkpoint in checkpoints[-1:])}
-        return [checkpoint.step in kept for checkpoint in checkpoints]
+        newest = {*evaluated[-self.count :], *(checkpoint.step for checkpoint in checkpoints[-1:])}
+        return [checkpoint.step in newest for checkpoint in checkpoints]
 
 
 class Manager(ocp.CheckpointManager):
