@@ -37,8 +37,8 @@ def resolve(config: Config, run_dir: Path | str | None) -> Resolved:
     """Looks up the system, the run and its parent, and decides what they determine.
 
     Raises:
-      UserError: there is no such system or parent; the run directory is unusable, or belongs to another
-        config.
+      UserError: there is no such system or parent; an option has no such value; the run directory is
+        unusable, or belongs to another config.
     """
     system = system_of(config)
     run = _existing(run_dir, config)
