@@ -38,4 +38,4 @@ def _size(text: Any) -> int:
     """The characters of a text, of all texts in an object or of a list of words."""
     if isinstance(text, dict):
         return sum(map(_size, text.values()))
-    return sum(map(len, text)) if isinstance(text, list) else len(str(text))
+    return sum(map(_size, text)) if isinstance(text, list) else len(str(text))
