@@ -60,7 +60,7 @@ class StackConfig(ModelConfig):
     second score of query and distance, as in Transformer-XL (Dai et al. 2019); buckets: a learned term of
     the scores for each range of distances and each head, the same in all layers (T5, Raffel et al. 2020)."""
     first_position: Annotated[int, Range(0, LARGEST)] = 0
-    """Position of the first token, for sinusoids (2 in M2M-100)."""
+    """Position of the first token, for sinusoids (in M2M-100 one more than the id of <pad>, usually 2)."""
     position_buckets: Annotated[int, Range(4, LARGEST)] = 32
     """Number of ranges of distances, with positions buckets."""
     bucket_distance: Annotated[int, Range(2, LARGEST)] = 128

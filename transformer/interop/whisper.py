@@ -38,6 +38,9 @@ ROWS = 4
 """Recordings searched at once: each takes the memory of 1,500 positions in every layer."""
 _SPECIAL = {"eos": "<|endoftext|>", "bos": "<|startoftranscript|>", "pad": "<|startoflm|>"}
 """<pad> is a token that no output has, as all ids are taken."""
+MULTILINGUAL = 51_865
+"""Rows of the smallest vocabulary of many languages: that of a model for English only has one row less, and
+the same codes of languages (whisper/model.py, `is_multilingual`)."""
 _SOUND = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160}
 PREPROCESSOR = "preprocessor_config.json"
 WHISPER_MODEL = SpeechConfig
@@ -81,7 +84,9 @@ def import_whisper(
         plain = pieces.tokenizer(size, special, ())
         if not isinstance(plain, HubTokenizer):
             raise UserError(f"{folder}: Whisper needs tokenizer.json")
-        start = _start(plain, meant, language, task)
+        many = meant.get("is_multilingual")
+        many = size >= MULTILINGUAL if many is None else many is True
+        start = _start(plain, many, language, task)
         tokenizer = HubTokenizer(plain.model, size, special, start)
         frames = HALVED * positions
         data = RecordingsConfig(
@@ -184,7 +189,6 @@ def _opened(folder: Path) -> tuple[Json, Source, Json]:
         "renormalize_logits": True,
         "suppress_tokens": described.get("suppress_ids", []),
         "begin_suppress_tokens": described.get("suppress_ids_begin", []),
-        "is_multilingual": bool(described.get("lang_ids")),
     }
     with naming(folder / ctranslate2.MODEL):
         return ctranslate2.whisper_config(variables), variables, meant
@@ -199,12 +203,14 @@ def _check_sound(folder: Path, bands: int) -> None:
             raise UserError(f"{path}: {name} is {about[name]!r}; only {value} is supported")
 
 
-def _start(tokenizer: HubTokenizer, meant: Json, language: str | None, task: str | None) -> tuple[int, ...]:
+def _start(
+    tokenizer: HubTokenizer, is_multilingual: bool, language: str | None, task: str | None
+) -> tuple[int, ...]:
     """The tokens that outputs begin with, if nothing else is asked for."""
     codes = Codes.of(tokenizer)
     if codes is None:
         raise UserError("tokenizer.json has no <|notimestamps|>: it is not Whisper's")
-    if not meant.get("is_multilingual", bool(codes.languages)):
+    if not is_multilingual:
         if language not in (None, "en") or task not in (None, TASKS[0]):
             raise UserError("--source-language, --task: this model is for English only; leave them out")
         return codes.opening(())

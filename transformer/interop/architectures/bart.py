@@ -183,7 +183,12 @@ PEGASUS = Architecture(
 )
 M2M_100 = Architecture(
     "m2m_100",
-    lambda config, names: bart_options(config, norm="pre", positions="sinusoidal-halves", first_position=2),
+    lambda config, names: bart_options(
+        config,
+        norm="pre",
+        positions="sinusoidal-halves",
+        first_position=config["pad_token_id"] + 1,  # as in fairseq: the row of <pad> is the last one before
+    ),
     Storage(_tensor),
     HubVocabulary,
     has_codes=True,
