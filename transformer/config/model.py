@@ -55,13 +55,19 @@ class ModelConfig:
     """Divide the logits by sqrt(d_model), as T5 does if source, target and pre-softmax share a matrix."""
     output_bias: bool = False
     """Add a bias to the logits (not in the paper; Marian, BART and Pegasus have one)."""
+    fixed_padding: bool = False
+    """The embedding of <pad> has no gradient where it is read, as with padding_idx of torch.nn.Embedding. It is
+    the first decoder input of Marian and Pegasus, which is therefore not trained there."""
+    fixed: tuple[str, ...] = ()
+    """Names of parameters that the network's publisher never trains, such as output_bias of Marian and BART:
+    training leaves them as they are, as with --training.freeze."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of matrix products. Softmax, norms, loss and parameters are always float32. auto: bfloat16 on
     TPUs and GPUs if the system supports it, else float32; decided when a run begins."""
     special: SpecialIds = SpecialIds()
     """Ids of the special tokens."""
 
-    PARAMETER_FREE: ClassVar[tuple[str, ...]] = ("dropout", "dtype")
+    PARAMETER_FREE: ClassVar[tuple[str, ...]] = ("dropout", "dtype", "fixed_padding", "fixed")
     """Options without parameters, which may differ from those of the run to initialise from."""
 
     FROM_DATA: ClassVar[tuple[str, ...]] = ("vocab_size", "target_vocab_size")

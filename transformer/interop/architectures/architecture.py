@@ -50,8 +50,6 @@ class Tensor:
     part: tuple[int, int] = (0, 1)
     """Which of how many equal parts of the rows it is: some families store several matrices as one. Such
     tensors are not exported."""
-    factor: float = 1.0
-    """What it is multiplied with."""
     if_missing: float | Literal["new"] | None = None
     """What the parameter consists of if there is no such tensor; new: it is initialised as before training.
     None: there must be one."""
@@ -192,9 +190,10 @@ _NEUTRAL = {
     "special",
     "encoder_stack",
     "norm_epsilon",
+    "scale_scores",
 }
 """Options that do not count when models are compared, besides those without parameters: those of the
-vocabulary, and the epsilon, which some families do not store."""
+vocabulary, the epsilon, which some families do not store, and the factor of scores, which queries take."""
 _ONLY_WITH = {"max_positions": "learned", "position_buckets": "buckets", "bucket_distance": "buckets"}
 """Options that count only with one scheme of positions."""
 

@@ -84,8 +84,15 @@ def bart_options(config: Json, **more: Any) -> dict[str, Any]:
         "norm_epsilon": 1e-5,
         "attention_bias": True,
         "scale_embedding": bool(config.get("scale_embedding")),
+        "fixed_padding": _begins_with_padding(config),
+        "fixed": ("output_bias",) if more.get("output_bias") else (),  # it is no parameter there
         **more,
     }
+
+
+def _begins_with_padding(config: Json) -> bool:
+    """Whether outputs begin with <pad>, whose embedding is not trained where it is read."""
+    return "pad_token_id" in config and config["pad_token_id"] == config.get("decoder_start_token_id")
 
 
 def described_bart(model: TransformerConfig, **more: Any) -> Json:

@@ -1,14 +1,13 @@
 """BERT (Devlin et al. 2019): an encoder, and the head that predicts hidden tokens.
 
-All tokens are of type 0, whose vector is added to the table of positions.
+All tokens are of type 0.
 """
 
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from transformer.config import StackConfig
-from transformer.interop.architectures.architecture import Layout, Names, Read, Storage, Tensor
+from transformer.interop.architectures.architecture import Layout, Names, Storage, Tensor
 from transformer.interop.architectures.bart import ACTIVATIONS
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
@@ -64,6 +63,7 @@ def bert_options(config: Json) -> dict[str, Any]:
         "norm_epsilon": float(config.get("layer_norm_eps", 1e-12)),
         "positions": "learned",
         "max_positions": config["max_position_embeddings"],
+        "token_type": True,
         "embedding_norm": True,
         "scale_embedding": False,
         "attention_bias": True,
@@ -78,6 +78,8 @@ def _tensor(path: Names, config: Json, model: StackConfig) -> Tensor:
         return _stored("embeddings.word_embeddings.weight")
     if part == "source_positions" and inner[-1] == "table":
         return _stored("embeddings.position_embeddings.weight")
+    if part == "source_positions" and inner[-1] == "token_type":
+        return replace(_stored(TYPES), part=(0, config.get("type_vocab_size", 2)), if_missing=0.0)
     if part == "source_positions":
         return _stored(*(f"embeddings.LayerNorm.{leaf}" for leaf in NORM_LEAVES[inner[-1]]))
     module = f"encoder.layer.{part.removeprefix('encoder_')}."
@@ -103,13 +105,4 @@ def _stored(*names: str, layout: Layout = "plain") -> Tensor:
     return Tensor(tuple(prefix + name for prefix in PREFIXES for name in names), layout)
 
 
-def _with_type(path: Names, x: np.ndarray, model: StackConfig, read: Read) -> np.ndarray:
-    """Adds the vector of type 0 to positions."""
-    if path != ("source_positions", "table"):
-        return x
-    tables = (read(prefix + TYPES) for prefix in PREFIXES)
-    types = next((table for table in tables if table is not None), None)
-    return x if types is None else x + types[0]
-
-
-STORAGE = Storage(_tensor, adjusted=_with_type)
+STORAGE = Storage(_tensor)

@@ -27,6 +27,9 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
             _NO_DROPOUT | config | {"max_position_embeddings": config["max_target_positions"]}, names
         ),
         "output_bias": False,
+        "scale_embedding": False,  # whatever the config says: the network has no such factor
+        "fixed_padding": False,
+        "fixed": ("source_positions",),  # sinusoids
         "embedding_norm": False,
         "share_embeddings": "target",
         "encoder_stack": encoder,
