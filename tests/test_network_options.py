@@ -129,7 +129,9 @@ def test_scores_need_not_be_scaled(tiny, random_variables):
         lambda path, x: 4 * x if path[-1].key == "query" else x, variables
     )
     inputs = jnp.asarray(SOURCE), jnp.asarray(TARGET)
-    np.testing.assert_allclose(apply(plain, variables, *inputs), apply(scaled, four_times, *inputs), atol=1e-5)
+    np.testing.assert_allclose(
+        apply(plain, variables, *inputs), apply(scaled, four_times, *inputs), atol=1e-5
+    )
     assert not np.allclose(apply(plain, variables, *inputs), apply(scaled, variables, *inputs), atol=1e-2)
 
 

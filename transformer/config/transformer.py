@@ -122,10 +122,10 @@ class StackConfig(ModelConfig):
                 f"positions with --model.mechanism {self.mechanism}"
             )
         if not self.scale_scores and (self.mechanism != "dot-product" or self.positions == "relative"):
-            option = f"mechanism {self.mechanism}" if self.mechanism != "dot-product" else "positions relative"
+            other = "positions" if self.mechanism == "dot-product" else "mechanism"
             raise UserError(
-                f"--model.scale-scores False is for plain dot products, and not for --model.{option}; leave "
-                "one of them out"
+                "--model.scale-scores False is for plain dot products, and not for "
+                f"--model.{other} {getattr(self, other)}; leave one of them out"
             )
         if self.mechanism == "linear" and self.window is not None:
             raise UserError(

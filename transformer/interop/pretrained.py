@@ -14,6 +14,7 @@ from transformer.interop.architectures.architecture import (
     Tokenizers,
     VocabularyFiles,
     described_model,
+    network_options,
     undescribed,
 )
 from transformer.interop.architectures.ctranslate2 import SEARCH, transformer_config
@@ -41,7 +42,7 @@ from transformer.interop.reading import (
     tensors,
     tokenizer_options,
 )
-from transformer.interop.search import not_exported, not_imported, search_to_hub
+from transformer.interop.search import not_exported, not_imported, search_to_hub, searched_ids
 from transformer.interop.vocabularies.marian import LANGUAGES
 from transformer.interop.whisper import WHISPER_MODEL, export_whisper, import_whisper
 from transformer.interop.writing import check_new, write_folder
@@ -51,6 +52,8 @@ from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.tasks.translation import Translation
+
+OF_LANGUAGES = "outputs begin with the code of the language that --target-language or a request names."
 
 # Import
 
@@ -107,12 +110,13 @@ def import_model(
     languages = source_language, target_language
     with naming(_about(folder)):
         vocabulary = architecture.vocabulary(folder)
-        described |= vocabulary.ids
+        described |= searched_ids(described, generation) | vocabulary.ids
         model = described_model(architecture, described, source.names, vocabulary.unk)
         tokenizers = vocabulary.tokenizers(architecture, described, model, languages)
     renormalizes = generation.get("renormalize_logits") is True
     with naming(folder):
-        model = replace(model, output_bias=renormalizes or _has_bias(architecture, described, model, source))
+        if not (renormalizes or _has_bias(architecture, described, model, source)):
+            model = replace(model, output_bias=False, fixed=())
         params = imported_params(architecture.storage, described, model, source)
         if renormalizes:
             params["output_bias"] = _without_padding(params["output_bias"], model.special.pad)
@@ -124,7 +128,7 @@ def import_model(
     if not tokenizers[0].has_codes:
         languages = _named_languages(folder)
     data = replace(data, source_language=languages[0], target_language=languages[1])
-    decoding = search_of(folder, generation, model.output_size)
+    decoding = search_of(folder, generation | {"pad_token_id": model.special.pad}, model.output_size)
     if is_ctranslate2_folder(folder):  # which renormalises what its rules leave
         decoding = replace(decoding, renormalise=True)
     config = Config(model=model, data=data, decoding=decoding)
@@ -192,12 +196,14 @@ def ignored_options(folder: Path | str) -> list[str]:
     with naming(searched_file(folder)):
         described = read_json(folder / CONFIG)
         meant = search_options(folder)
-        if described.get("model_type") != "marian":  # others begin with what their tokenizer begins with
-            meant = {name: value for name, value in meant.items() if name != "forced_bos_token_id"}
         if described.get("model_type") == BERT:
             new = "the folder has no head that predicts hidden tokens, so that of this run is untrained"
             return [] if has_head(folder) else [new]
-        return not_imported(meant, described)
+        ignored = not_imported(meant, described)
+        forced = meant.get("forced_bos_token_id")
+        if forced is not None and _architecture(folder, described).has_codes:
+            ignored.append(f"forced_bos_token_id {forced}: {OF_LANGUAGES}")
+        return ignored
 
 
 def _architecture(folder: Path, described: Json) -> Architecture:
@@ -310,7 +316,7 @@ def _family(run: Run, tokenizers: Tokenizers) -> tuple[Architecture, VocabularyF
         try:
             described = _described(architecture, model, words)
             names = stored_names(architecture.storage, described, model)
-            lacks = undescribed(architecture.options(described, names), model)
+            lacks = undescribed(network_options(architecture, described, names), model)
         except UserError as error:
             lacks = [str(error)]
         if not lacks:

@@ -138,8 +138,9 @@ class Architecture:
     """How its parameters are stored."""
     vocabulary: type[Vocabulary]
     """How its tokenizers are stored."""
-    start: Callable[[Json], tuple[int, ...]] = lambda config: ()
-    """Ids that begin every text, before its first word; where languages have codes, these come first."""
+    begins_with: str | None = None
+    """The piece that begins texts where no file says what does, as in the family's own tokenizer. None: texts
+    begin with their first word, or the code of their language."""
     has_codes: bool = False
     """Whether texts begin with the code of their language."""
     model_class: str = ""
@@ -172,8 +173,29 @@ def described_model(
         return value
 
     pad, start, eos = map(index, ("pad_token_id", "decoder_start_token_id", "eos_token_id"))
+    if pad in (eos, unk):
+        name = "eos_token_id" if pad == eos else "the id of <unk>"
+        raise UserError(
+            f"pad_token_id {pad} is also {name}: padding must be an id of its own here; name "
+            "one in config.json that no text has"
+        )
     special = SpecialIds(pad, start, eos, unk)
-    return checked(TransformerConfig(vocab_size=size, special=special, **architecture.options(config, names)))
+    options = network_options(architecture, config, names)
+    generates_bos = bool(architecture.model_class) and start not in (pad, eos)
+    return checked(
+        TransformerConfig(vocab_size=size, special=special, generates_bos=generates_bos, **options)
+    )
+
+
+def network_options(architecture: Architecture, config: Json, names: Container[str]) -> dict[str, Any]:
+    """The options of a network, without special ids; with `source_end` as the vocabulary says it.
+
+    Args:
+      architecture: of the `model_type`.
+      config: the content of config.json, and the `ids` of the vocabulary.
+      names: of all tensors.
+    """
+    return {"source_end": config.get("source_end", True), **architecture.options(config, names)}
 
 
 def checked(model: Model) -> Model:

@@ -167,7 +167,7 @@ BART = Architecture(
     lambda config, names: bart_options(config, output_bias=True, embedding_norm=True, **_learned(config)),
     Storage(_tensor),
     HubVocabulary,
-    start=lambda config: (config["bos_token_id"],),
+    begins_with="<s>",
     model_class="BartForConditionalGeneration",
     describe=described_bart,
 )
@@ -175,7 +175,7 @@ MBART = replace(
     BART,
     model_type="mbart",
     options=lambda config, names: BART.options(config, names) | {"norm": "pre"},
-    start=lambda config: (),
+    begins_with=None,
     has_codes=True,
     model_class="MBartForConditionalGeneration",
     describe=lambda model: described_bart(model, tokenizer_class="MBart50Tokenizer"),
