@@ -25,6 +25,7 @@ ACTIVATIONS = {0: "relu", 1: "gelu_new", 2: "swish", 3: "gelu"}
 """By their number there."""
 _TYPES: dict[int, str] = {0: "<f4", 1: "<i1", 2: "<i2", 3: "<i4", 4: "<f2", 5: "<u2"}
 _BFLOAT16 = 5
+_INTEGERS = (1, 2, 3)
 _BY_SIZE = {4: 0, 2: 2, 1: 1}  # before version 4: the type by the bytes of a value
 _DIMENSIONS = 4
 _LAYERS = {
@@ -52,6 +53,17 @@ _OTHERS = {
     "projection/bias": "projection.bias",
 }
 _CONVOLUTIONS = ("conv1", "conv2")
+_KNOWN = {
+    *("num_heads", "pre_norm", "activation", "scale_embeddings", "start_from_zero_embedding"),
+    *(
+        "alignment_layer",
+        "alignment_heads",
+        "embeddings_merge",
+        "scale_alibi",
+        "alibi_use_positive_positions",
+    ),
+}
+"""Options of a stack that are read, or have no effect on the output."""
 _LEAVES = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 
 
@@ -182,6 +194,12 @@ class Variables:
         if name not in self._parts:
             return None
         variable, index, _ = self._parts[name]
+        kind, *_ = self._stored[variable]
+        if kind in _INTEGERS and f"{variable}_scale" not in self._stored:
+            raise UserError(
+                f"{self._path}: {variable} has whole numbers and no scale that they are multiplied with: "
+                "convert the original model with --quantization int8, int16, float16 or float32"
+            )
         (size, *_) = self.shape(name) or (0,)
         return self._values(variable)[index * size :][:size]
 
@@ -245,6 +263,7 @@ def whisper_config(read: Variables) -> Json:
     """
     if read.specification != "WhisperSpec":
         raise UserError(f"it holds a {read.specification}, and a WhisperSpec is read here")
+    check_others(read)
     vocab_size, d_model = read.stored_shape("decoder/embeddings/weight")
     activation = read.number("decoder/activation", 3)
     return {
@@ -257,6 +276,15 @@ def whisper_config(read: Variables) -> Json:
         "activation_function": ACTIVATIONS.get(activation, f"number {activation}"),
         **stacks(read),
     }
+
+
+def check_others(read: Variables) -> None:
+    """Raises UserError if a variable that is no parameter means another network."""
+    for name in read.others:
+        if name.split("/")[-1] not in _KNOWN and (
+            read.stored_shape(name) not in ((), (1,)) or read.number(name, 0)
+        ):
+            raise UserError(f"{name} is not supported: the network is another one than that of this package")
 
 
 def stacks(read: Variables) -> Json:

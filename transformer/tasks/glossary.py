@@ -1,6 +1,5 @@
 """Glossaries: the terms that a translation must have, found in its source."""
 
-import re
 import reprlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief, display_path
 from transformer.runtime.text import has_text, without_formatting
+from transformer.runtime.words import WORD_OR_SIGN
 
 LONGEST = 100  # words and signs of a term, and of its translation
 SECONDS = 1.0  # for the regular expression, in each line
@@ -180,4 +180,4 @@ def _at(phrases: Phrases, words: Sequence[str], start: int) -> Iterator[tuple[in
 
 def _words(text: str) -> tuple[str, ...]:
     """Words and signs."""
-    return tuple(re.findall(r"\w+|[^\w\s]", text))
+    return tuple(match[0] for match in WORD_OR_SIGN.finditer(text))

@@ -8,7 +8,7 @@ from jaxtyping import Bool
 from transformer.data.features.characters import ByteTokenizer, CharacterTokenizer
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.vocabulary import SPACE
-from transformer.tasks.steering import continues_word
+from transformer.runtime.words import continues_word
 
 BEFORE = (("", ""), ("a", " "), ("(", ""))
 """What names are spelled after, and what is between."""

@@ -2,7 +2,6 @@
 
 import functools
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import astuple
@@ -18,6 +17,7 @@ from transformer.decoding.terms import LONGEST, SIZES, Terms
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
+from transformer.runtime.words import begins_with_word, continues_word, has_only_words, is_unspaced
 from transformer.tasks.text import Steering
 
 
@@ -157,7 +157,7 @@ class TextSteering:
         if len(ids) > LONGEST:
             raise UserError(f"the term {brief(text)} has {len(ids)} tokens, and may have {LONGEST}")
         first = self.tokenizer.pieces(ids[:1])[0]
-        if self._joined and first.startswith(SPACE) and whole[0].isalnum() and not continues_word(whole[0]):
+        if self._joined and first.startswith(SPACE) and is_unspaced(whole[0]):
             alone = first.removeprefix(SPACE)  # no space is needed before it
             if not alone:
                 return tuple(ids[1:])
@@ -169,7 +169,7 @@ class TextSteering:
         """The first word of the vocabulary that can be a term. Raises UserError if there is none."""
         for index in range(self.tokenizer.vocab_size):
             text = self.tokenizer.decode([index]).strip()
-            if text.isalnum() and self.special.unk not in self._ids(text):
+            if has_only_words(text) and self.special.unk not in self._ids(text):
                 return text
         raise UserError("the vocabulary has no words: outputs can have no terms")
 
@@ -192,13 +192,6 @@ class TextSteering:
         divisions = segmentations(spelled, self.tokenizer.by_piece)
         if not spelled.startswith(SPACE):  # as at the beginning; within a text a space is before it
             divisions += segmentations(SPACE + spelled, self.tokenizer.by_piece)
-        if not text.strip()[0].isalnum():  # a sign stands without a space too
+        if not begins_with_word(text.strip()):  # a sign stands without a space too
             divisions += segmentations(spelled.removeprefix(SPACE), self.tokenizer.by_piece)
         return divisions
-
-
-def continues_word(letter: str) -> bool:
-    """Whether a letter belongs to the word before it: not in scripts without spaces between words."""
-    without_spaces = "\u0e00" <= letter <= "\u0eff" or "\u1000" <= letter <= "\u109f"
-    without_spaces |= "\u1780" <= letter <= "\u17ff" or unicodedata.east_asian_width(letter) in "WF"
-    return letter.isalnum() and not without_spaces

@@ -12,8 +12,9 @@ from jaxtyping import Bool, Float
 
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, MiB, read_stored, write_whole
+from transformer.runtime.words import UNIT
 from transformer.tasks.hypotheses import Hypothesis, WordConfidence
-from transformer.translator.documents.projection import UNIT, token_spans
+from transformer.translator.documents.projection import token_spans
 
 FILE = "confidence.json"
 REMEDY = "delete it, and make it again with transformer calibrate"

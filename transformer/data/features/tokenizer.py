@@ -91,6 +91,10 @@ class Tokenizer(ABC):
                 f"{option}: {abbreviated(repr(language))} is not the code of a language, which is a string"
             )
         codes = self.codes
+        if not codes:
+            raise UserError(
+                f"{option}: the vocabulary has no code of a language, with which texts would begin"
+            )
         language = language and language.strip("_")
         if language is not None and language not in codes:
             others = " and others" if len(codes) > NAMED else ""

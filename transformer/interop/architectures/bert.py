@@ -75,7 +75,7 @@ def _tensor(path: Names, config: Json, model: StackConfig) -> Tensor:
     if part in ("head", "head_norm", "output_bias"):
         return _of_head(part, inner[-1] if inner else "")
     if part == "source_embedding":
-        return _stored("embeddings.word_embeddings.weight")
+        return _stored("embeddings.word_embeddings.weight", tied=(f"{HEAD}decoder.weight",))
     if part == "source_positions" and inner[-1] == "table":
         return _stored("embeddings.position_embeddings.weight")
     if part == "source_positions" and inner[-1] == "token_type":
@@ -101,8 +101,16 @@ def _of_head(part: str, leaf: str) -> Tensor:
     return Tensor((name,), "out-in" if is_matrix else "plain", if_missing="new")
 
 
-def _stored(*names: str, layout: Layout = "plain") -> Tensor:
-    return Tensor(tuple(prefix + name for prefix in PREFIXES for name in names), layout)
+def _stored(*names: str, layout: Layout = "plain", tied: Names = ()) -> Tensor:
+    return Tensor((*(prefix + name for prefix in PREFIXES for name in names), *tied), layout)
 
 
-STORAGE = Storage(_tensor)
+STORAGE = Storage(
+    _tensor,
+    harmless=(
+        r"(bert\.)?embeddings\.position_ids",  # the numbers 0, 1, 2, ...
+        # heads for pairs of sentences, which read [CLS] and which predictions of hidden tokens do not read
+        r"(bert\.)?pooler\.dense\.(weight|bias)",
+        r"cls\.seq_relationship\.(weight|bias)",
+    ),
+)

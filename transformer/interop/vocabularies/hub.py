@@ -126,7 +126,7 @@ class HubVocabulary:
                 "vocab_size": config.model.vocab_size,
                 **ids,
                 **({"bos_token_id": begins[0]} if begins else {}),
-                **({} if config.model.source_end else {"source_end": False}),
+                **({} if getattr(config.model, "source_end", True) else {"source_end": False}),
             },
             generation=ids | ({"forced_bos_token_id": target.start[0]} if is_forced else {}),
             rows=(same, same),

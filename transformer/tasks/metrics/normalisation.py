@@ -64,8 +64,9 @@ def _counts(text: str, index: int) -> bool:
     """Whether a character is neither punctuation nor a symbol, or is an apostrophe within a word."""
     if unicodedata.category(text[index])[0] not in "PS":
         return True
-    within = text[index - 1 : index + 2] if index else ""
-    return text[index] in APOSTROPHES and len(within) == 3 and within[0].isalnum() and within[2].isalnum()
+    around = text[index - 1 : index] + text[index + 1 : index + 2]
+    is_within = len(around) == 2 and all(unicodedata.category(letter)[0] in "LMN" for letter in around)
+    return text[index] in APOSTROPHES and is_within
 
 
 @functools.cache

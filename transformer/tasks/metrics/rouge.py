@@ -1,28 +1,29 @@
 """ROUGE (Lin 2004), by rouge-score."""
 
-import re
 from collections.abc import Sequence
 from importlib import metadata
 from typing import Any, Literal
 
+import regex
+
 from transformer.runtime.extras import library
+from transformer.runtime.words import words
 from transformer.tasks.metrics.references import References, all_of
 from transformer.tasks.metrics.scores import Metric, Score
 
 ROUGE_1 = Metric("rouge_1", "ROUGE-1")
 ROUGE_2 = Metric("rouge_2", "ROUGE-2")
 ROUGE_L = Metric("rouge_l", "ROUGE-L")
-_OTHER_LETTER = re.compile(r"[^\W\d_a-zA-Z]")
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
+_OTHER_LETTER = regex.compile(r"[\p{L}\p{M}--[a-zA-Z]]", regex.VERSION1)
 
 
 class AllScripts:
-    """Words in any script, and single characters of Chinese and Japanese. The tokenizer of rouge-score drops
-    all letters but a to z."""
+    """Words in any script, and single characters of scripts without spaces. The tokenizer of rouge-score
+    drops all letters but a to z."""
 
     def tokenize(self, text: str) -> list[str]:
         """The words, in lower case."""
-        return _WORD.findall(text.lower())
+        return words(text.lower().replace("_", " "))
 
 
 def rouge(

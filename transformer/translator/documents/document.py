@@ -1,7 +1,6 @@
 """Translates documents: passages become sentences, and translated sentences passages again."""
 
 import itertools
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from transformer.config import Option
 from transformer.data.sources.context import in_context
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError
+from transformer.runtime.words import ends_unspaced
 from transformer.systems.system import System
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.plain import Plain
@@ -28,7 +28,6 @@ from transformer.translator.documents.suspicion import Limits, Signs, signs_of
 NO_REPEAT = 4
 """Words of an n-gram that a second search writes once."""
 READERS: dict[str, Callable[[str], Document]] = {"text": read_plain_text, "markdown": read_markdown}
-_WITHOUT_SPACES = re.compile(r"[\u3040-\u30ff\u3400-\u9fff。！？]")
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,7 +291,7 @@ def _undivided(spans: Iterable[Span], content: MarkedText) -> Iterator[Span]:
         if begin is None:
             begin = start
         elif any(first < start < beyond for first, beyond in whole) or (
-            start == end and not _WITHOUT_SPACES.match(content.text[start - 1])
+            start == end and not ends_unspaced(content.text[:start])
         ):
             pass
         else:
@@ -326,7 +325,7 @@ def _joined(contents: Sequence[tuple[MarkedText, str]]) -> MarkedText:
     for index, (content, gap) in enumerate(contents):
         marks += content.shifted(len(text))
         is_last = index == len(contents) - 1
-        if not gap and not _WITHOUT_SPACES.match(content.text[-1:]):
+        if not gap and not ends_unspaced(content.text):
             gap = " "
         text += content.text + ("" if is_last else gap)
     return MarkedText(text, tuple(marks))

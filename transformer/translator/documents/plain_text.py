@@ -5,9 +5,11 @@ import re
 import textwrap
 from collections.abc import Iterator
 
+import regex
+
 from transformer.translator.documents.passages import Document, Mark, MarkedText, Passage
 
-ADDRESS = re.compile(r"https?://[^\s<>\"]*[^\s<>\".,;:!?)\]']|[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
+ADDRESS = regex.compile(r"https?://[^\s<>\"]*[^\s<>\".,;:!?)\]']|[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
 """Addresses of pages and of people, which are copied."""
 _ITEM = re.compile(r"\s*(?:[-*+•–]|\(?\d+[.)]|\(?[a-z]\))\s+")
 _INDENT = re.compile(r"\s*")

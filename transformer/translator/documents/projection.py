@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from transformer.runtime.words import UNIT, begins_with_word, within_words
 from transformer.translator.documents.passages import Mark, MarkedText
 from transformer.translator.documents.sentences import Span
 
-UNIT = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|\w+(?:['’\-]\w+)*|([^\w\s])\1*")
-"""Words, characters of scripts without spaces, and punctuation: a mark, or the same one several times."""
 GLUE = "▁"
 PUNCTUATION = 0.3
 """What punctuation counts, where a word counts 1."""
@@ -148,14 +147,15 @@ def _words_of(mark: Mark, pair: Aligned, room: _Room) -> Span | None:
     weights = pair.weights[:, columns].sum(axis=1)
     if mark.literal is not None:
         words = re.escape(pair.source[mark.start : mark.end].strip())
-        copies = re.finditer(rf"(?<!\w){words}(?!\w)", pair.target) if words else ()
-        spans = [match.span() for match in copies if room.has(match.span())]
+        copies = (match.span() for match in re.finditer(words, pair.target)) if words else ()
+        within = within_words(pair.target)
+        spans = [span for span in copies if room.has(span) and within.isdisjoint(span)]
         if spans:
             return max(spans, key=lambda span: weights[_overlapping(units, span)].sum())
     is_free = [room.has(unit) for unit in units]
     if not any(is_free) or not columns:
         return None
-    is_word = [pair.target[start].isalnum() for start, _ in units]
+    is_word = [begins_with_word(pair.target[start:end]) for start, end in units]
     if len(columns) == len(pair.source_units):
         values = [1.0] * len(units)
     else:
@@ -167,7 +167,7 @@ def _words_of(mark: Mark, pair: Aligned, room: _Room) -> Span | None:
         best = heaviest, heaviest
     first, last = best
     # at its ends it has no more punctuation than in the source
-    in_source = [pair.source[pair.source_units[column][0]].isalnum() for column in columns]
+    in_source = [begins_with_word(pair.source[slice(*pair.source_units[column])]) for column in columns]
     in_target = is_word[first : last + 1]
     first += max(0, _punctuation_before(in_target) - _punctuation_before(in_source))
     last -= max(0, _punctuation_before(in_target[::-1]) - _punctuation_before(in_source[::-1]))

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from transformer.runtime.files import Json, read_stored, write_whole
-from transformer.translator.documents.projection import UNIT, Aligned
+from transformer.runtime.words import UNIT, begins_with_word
+from transformer.translator.documents.projection import Aligned
 
 FILE = "limits.json"
 REMEDY = "delete it, and make it again with transformer calibrate"
@@ -109,7 +110,7 @@ def signs_of(source: str, output: str, aligned: Aligned | None = None, unsure: f
 def _words(text: str) -> list[str]:
     """The words and characters of a text, without punctuation. A capital is kept, which names have."""
     units = (match[0] for match in UNIT.finditer(text))
-    return [unit for unit in units if unit[0].isalnum()]
+    return list(filter(begins_with_word, units))
 
 
 def _repeated(words: Sequence[str]) -> int:
@@ -128,7 +129,7 @@ def _unread(aligned: Aligned) -> float:
     words = [
         column
         for column, (start, end) in enumerate(aligned.source_units)
-        if any(map(str.isalnum, aligned.source[start:end]))
+        if begins_with_word(aligned.source[start:end])
     ]
     if len(words) < FEW or not len(aligned.weights):
         return 0.0
