@@ -13,9 +13,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
-
 DATA = Path(__file__).parent / "data"
 SOURCES = ["a dog reads a book", "two children near the park", "men run", "the street", "a ball", "kinder"]
 BEAMS = 3
@@ -83,6 +80,9 @@ def template(tokenizer: dict[str, Any], before: list[str], after: list[str]) -> 
 
 def golden(folder: Path) -> dict[str, Any]:
     """What `transformers` makes of a folder: ids of sources, some logits, and the best outputs."""
+    import torch  # which those who only read `FOLDERS` lack
+    from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+
     model = AutoModelForSeq2SeqLM.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     batch = tokenizer(SOURCES, padding=True, return_tensors="pt")

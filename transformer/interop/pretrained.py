@@ -35,6 +35,7 @@ from transformer.interop.marian.folder import import_marian_files, is_marian_fol
 from transformer.interop.reading import (
     CONFIG,
     GENERATION,
+    TOKENIZER,
     check_no_pointers,
     naming,
     read_json,
@@ -45,6 +46,7 @@ from transformer.interop.reading import (
     tokenizer_options,
 )
 from transformer.interop.search import not_exported, not_imported, search_to_hub, searched_ids
+from transformer.interop.unused import observing, unused, with_kept
 from transformer.interop.vocabularies.marian import LANGUAGES
 from transformer.interop.whisper import WHISPER_MODEL, export_whisper, import_whisper
 from transformer.interop.writing import check_new, write_folder
@@ -52,7 +54,7 @@ from transformer.model.parameters import Params
 from transformer.runs.deferred import Deferred
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json
+from transformer.runtime.files import Json, parse_object
 from transformer.tasks.translation import Translation
 
 OF_LANGUAGES = "outputs begin with the code of the language that --target-language or a request names."
@@ -60,6 +62,7 @@ OF_LANGUAGES = "outputs begin with the code of the language that --target-langua
 # Import
 
 
+@observing()
 def import_model(
     folder: Path | str,
     run_dir: Path | str,
@@ -138,7 +141,8 @@ def import_model(
     if is_ctranslate2_folder(folder):  # which renormalises what its rules leave
         decoding = replace(decoding, renormalise=True)
     config = Config(model=model, data=data, decoding=decoding)
-    return Run.create(run_dir, config, Translation(config, tokenizers), variables={"params": params})
+    translation = Translation(config, tokenizers)
+    return Run.create(run_dir, config, translation, variables={"params": params}, kept=unused(folder))
 
 
 def _check_is_model(folder: Path) -> None:
@@ -299,7 +303,10 @@ def export_model(
     names = stored_names(storage, described, config.model)
     stored = described_model(architecture, described, names, config.model.special.unk)
     arrays = exported_tensors(storage, params, config.model, described, stored, words.rows)
-    write_folder(folder, arrays, words.files, {CONFIG: described, GENERATION: generation})
+    files = {name: content for name, content in words.files.items() if name != TOKENIZER}
+    about = parse_object(words.files[TOKENIZER].decode())
+    written = {CONFIG: described, GENERATION: generation, TOKENIZER: about}
+    write_folder(folder, arrays, files, with_kept(run.kept, written))
     return folder, architecture
 
 

@@ -23,6 +23,7 @@ from transformer.interop.reading import (
     tensors,
 )
 from transformer.interop.search import search_from_hub, search_to_hub
+from transformer.interop.unused import unused, with_kept
 from transformer.interop.vocabularies.files import PIECES, read_pieces
 from transformer.interop.writing import write_folder
 from transformer.model.parameters import declarations
@@ -110,7 +111,11 @@ def import_whisper(
     with naming(folder):
         declared = declarations(SpeechTransformer(model), SpeechToText.example(config))
         params = imported_params(WHISPER.storage, described, model, source, declared)
-    return Run.create(run_dir, config, SpeechToText(config, tokenizer), variables={"params": params})
+    kept = unused(folder)
+    if ctranslate2.is_ctranslate2_folder(folder) and "alignment_heads" in kept.get(CONFIG, {}):
+        kept[GENERATION] = {"alignment_heads": kept[CONFIG].pop("alignment_heads")}  # where others have them
+    task_of_run = SpeechToText(config, tokenizer)
+    return Run.create(run_dir, config, task_of_run, variables={"params": params}, kept=kept)
 
 
 def export_whisper(run: Run, folder: Path, checkpoint: str | int) -> Path:
@@ -156,7 +161,9 @@ def export_whisper(run: Run, folder: Path, checkpoint: str | int) -> Path:
         "no_timestamps_token_id": codes.untimed,
         "max_initial_timestamp_index": LATEST,
     }
-    sound: Json = {**_SOUND, "feature_size": bands, "chunk_length": 30}
+    seconds = config.data.padded_length * _SOUND["hop_length"] / _SOUND["sampling_rate"]
+    sound: Json = {"chunk_length": round(seconds), **run.kept.get(PREPROCESSOR, {})}
+    sound |= {**_SOUND, "feature_size": bands}
     sound |= {"feature_extractor_type": "WhisperFeatureExtractor", "processor_class": "WhisperProcessor"}
     end = {f"{name}_token": _SPECIAL["eos"] for name in ("bos", "eos", "unk", "pad")}
     same = range(model.vocab_size)
@@ -166,12 +173,15 @@ def export_whisper(run: Run, folder: Path, checkpoint: str | int) -> Path:
         folder,
         exported_tensors(WHISPER.storage, params, model, described, model, (same, same), declared),
         {PIECES: tokenizer.model.encode()},
-        {
-            CONFIG: described,
-            GENERATION: generation,
-            PREPROCESSOR: sound,
-            TOKENIZER: {"tokenizer_class": "WhisperTokenizer", **end},
-        },
+        with_kept(
+            run.kept,
+            {
+                CONFIG: described,
+                GENERATION: generation,
+                PREPROCESSOR: sound,
+                TOKENIZER: {"tokenizer_class": "WhisperTokenizer", **end},
+            },
+        ),
     )
     return folder
 
