@@ -49,7 +49,7 @@ FOLDERS: dict[
     "pegasus that begins with its end": ("pretrained/pegasus", ids(1, None)),
     "nllb with another pad": (
         "pretrained/nllb",
-        {CONFIG: {"pad_token_id": 7}, GENERATION: {"pad_token_id": 7}},
+        {CONFIG: {"pad_token_id": 62}, GENERATION: {"pad_token_id": 62}},
     ),
     "marian forced to begin with a word": ("marian", {CONFIG: {"forced_bos_token_id": 9}}),
 }
