@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from transformer.config import StackConfig
-from transformer.interop.architectures.architecture import Layout, Names, Storage, Tensor
+from transformer.interop.architectures.architecture import Layout, Names, Read, Storage, Tensor
 from transformer.interop.architectures.bart import ACTIVATIONS
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
@@ -31,6 +31,10 @@ LEAVES = {
 }
 NORMS = {"self_residual": "attention.output.LayerNorm.", "feed_forward_residual": "output.LayerNorm."}
 NORM_LEAVES = {"scale": ("weight", "gamma"), "bias": ("bias", "beta")}
+_HEAD_LEAVES = (
+    *(("head", "kernel"), ("head", "bias"), ("head_norm", "scale"), ("head_norm", "bias")),
+    ("output_bias", ""),
+)
 TYPES = "embeddings.token_type_embeddings.weight"
 
 
@@ -105,8 +109,16 @@ def _stored(*names: str, layout: Layout = "plain", tied: Names = ()) -> Tensor:
     return Tensor((*(prefix + name for prefix in PREFIXES for name in names), *tied), layout)
 
 
+def _check(config: Json, model: StackConfig, read: Read) -> None:
+    head = [_of_head(part, leaf).names for part, leaf in _HEAD_LEAVES]
+    missing = [names[0] for names in head if all(read(name) is None for name in names)]
+    if 0 < len(missing) < len(head):
+        raise UserError(f"there is no tensor {missing[0]}, and there are others of the head")
+
+
 STORAGE = Storage(
     _tensor,
+    check=_check,
     harmless=(
         r"(bert\.)?embeddings\.position_ids",  # the numbers 0, 1, 2, ...
         # heads for pairs of sentences, which read [CLS] and which predictions of hidden tokens do not read
