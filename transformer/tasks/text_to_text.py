@@ -10,7 +10,7 @@ from typing import Self, cast
 import jax
 import jax.numpy as jnp
 
-from transformer.config import BleuTokenizer, Config, DecodingConfig, text_data
+from transformer.config import BleuTokenizer, Config, DecodingConfig, dropout_for, text_data
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features import shortlist
 from transformer.data.features.shortlist import Shortlist
@@ -135,7 +135,7 @@ class TextToText(SteeredText, TextInContext, Lines):
         self.data = data = with_method(self.data, self.tokenizers)
         self.config = replace(self.config, data=data)
         check_context(data, self.tokenizers)
-        notes = []
+        notes = self._decide_dropout(len(corpus.splits["train"]))
         known = data.source_language, data.target_language
         if data.has_files and not data.directions and data.languages != known:
             named = f"languages by the names of the files: {data.direction}"
@@ -146,6 +146,20 @@ class TextToText(SteeredText, TextInContext, Lines):
         some = range(min(len(validation), self.config.training.evaluate_sentences))
         note = self.decide_scores(validation.__getitems__(some))
         return [*notes, note] if note else notes
+
+    def _decide_dropout(self, count: int) -> list[str]:
+        """Decides the dropout for so many pairs, if options leave that open. Returns a note for people."""
+        config, training = self.config, self.config.training
+        if training.dropout_by != "auto":
+            return []
+        dropout = config.model.dropout
+        if self.data.has_files and not (dropout or training.init_from):
+            dropout = dropout_for(count)
+        model, training = replace(config.model, dropout=dropout), replace(training, dropout_by="option")
+        self.config = replace(config, model=model, training=training)
+        if dropout == config.model.dropout:
+            return []
+        return [f"dropout {dropout:g}, for {counted(count, 'training pair')} (--model.dropout)"]
 
     def decide_scores(self, records: Sequence[Sentence], tokenize: BleuTokenizer | None = None) -> str:
         """Decides in its config how scores are computed, where options leave it open. Returns a sentence

@@ -14,6 +14,7 @@ from transformer.model.sharding import layout_of
 from transformer.runs.exhibits import OVERVIEW, read_exhibits, write_exhibits
 from transformer.runs.items import model_of
 from transformer.runs.log import LOSSES, standing
+from transformer.runs.overfitting import overfitting
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import time_spent
 from transformer.runs.run import Run
@@ -358,6 +359,8 @@ class Loop:
                 ("report", f"{self.run.name}/{REPORT}"),
             ],
         )
+        if warning := overfitting(self.run.log.records("training"), self.journal.evaluations):
+            self.watch.message(f"Warning: {warning}")
         task = self.data.task
         decode = command("decode", self.run.name)
         if isinstance(task, Lines) and (example := task.short_example(records, decode)):
