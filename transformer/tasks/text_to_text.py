@@ -9,6 +9,8 @@ from typing import Self, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
 
 from transformer.config import BleuTokenizer, Config, DecodingConfig, dropout_for, text_data
 from transformer.data.corpus import Corpus, Progress, Records, silent
@@ -39,6 +41,8 @@ from transformer.tasks.steered_text import SteeredText
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text_in_context import TextInContext, check_context
 from transformer.tasks.vocabularies import SIDES, in_languages, stored_tokenizer, with_vocabulary
+
+LONGER = 2.0  # times the median of sources that targets have before they look swapped
 
 
 class TextToText(SteeredText, TextInContext, Lines):
@@ -256,6 +260,17 @@ class TextToText(SteeredText, TextInContext, Lines):
         """Whether there is a source, and a reference."""
         return {"source": has_text(record[0]), "reference": has_text(record[1])}
 
+    def hint(self, lengths: Int[np.ndarray, "examples sides"]) -> str:
+        """Sources and targets may be swapped if targets are much longer."""
+        filled = lengths[(lengths > 0).all(axis=1)]
+        if not len(filled):
+            return ""
+        source, target = np.median(filled, axis=0)
+        if target <= LONGER * source:
+            return ""
+        columns = "--data.inputs and --data.target" if self.data.has_columns else "source and target"
+        return f" (targets have {target / source:.1f} times the tokens of sources: are {columns} swapped?)"
+
     def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:
         """The plan of the training batches, with subword sampling and a temperature over directions if the
         config asks for them."""
@@ -269,7 +284,7 @@ class TextToText(SteeredText, TextInContext, Lines):
             groups = by_first_ids(examples, eligible_examples(lengths, batching.buckets[-1]))
             order = TemperatureOrder(groups, data.temperature, data.seed) if groups else None
         plan = SampledPlan(lengths, batching, draw, progress, order)
-        self.check_plan(plan, len(records))
+        self.check_plan(plan, len(records), lengths)
         return plan
 
     # From decoding

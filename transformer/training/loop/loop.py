@@ -9,6 +9,7 @@ from dataclasses import replace
 import jax
 
 from transformer.config import Config
+from transformer.data.sequences import side_lengths
 from transformer.model.parameters import Variables, count
 from transformer.model.sharding import layout_of
 from transformer.runs.exhibits import OVERVIEW, read_exhibits, write_exhibits
@@ -103,8 +104,10 @@ class Loop:
             + counted(jax.device_count(), f"{jax.default_backend()} device")
         )
         if plan.dropped > len(self.data.corpus.splits["train"]) / 2:
+            hint = self.data.task.hint(side_lengths(self.data.batcher.examples))
             self.watch.message(
                 f"Warning: most {unit} are dropped: look at the training text, or raise --data.max-length"
+                + hint
             )
         if not self.step:
             for warning in self.data.unknown(self.config):
