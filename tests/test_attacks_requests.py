@@ -1,6 +1,7 @@
 """Attacks on a server: what a page, a stranger without the token, and somebody who connects and says nothing
 can do to those who use it."""
 
+import asyncio
 import contextlib
 import json
 import logging
@@ -251,20 +252,24 @@ def hostile(name):
             b'{"text": "a", "context": [%s[]]}' % (b"[]," * 330_000),
             "lists of more than 20,000 values",
         ),
-        "objects": (b'{"text": [%s{}]}' % (b"{}," * 330_000), "lists of more than 20,000 values"),
+        "objects": (b'{"text": [%s{}]}' % (b"{}," * 330_000), "more than 20,000 lists, objects"),
         "fields": (
             json.dumps({f"field {i}": 1 for i in range(50_000)}).encode(),
-            "the body has 50,000 fields",
+            "more than 20,000 lists, objects and fields",
         ),
         "digits": (b'{"text": "a", "seed": %s}' % (b"9" * 900_000), "a number with too many digits"),
-        "depth": (b'{"text": %s' % (b"[" * 900_000), "nested too deeply"),
+        "depth": (b'{"text": %s' % (b"[" * 19_000), "nested too deeply"),
+        "names": (
+            json.dumps({f"field {i}": 1 for i in range(19_000)}).encode(),
+            "the body has 19,000 fields",
+        ),
         "wrong": (b'{"text": [%s1]}' % (b"1," * 19_000), "text: input should be a valid string"),
         "deep": (b'{"text": "a", "context": [%s1]}' % (b"[1]," * 9_000), "context.0: input should be"),
     }[name]
 
 
 @pytest.mark.parametrize(
-    "kind", ["numbers", "lists", "objects", "fields", "digits", "depth", "wrong", "deep"]
+    "kind", ["numbers", "lists", "objects", "fields", "names", "digits", "depth", "wrong", "deep"]
 )
 def test_what_is_wrong_with_a_body_is_noted_once(service, kind, monkeypatch):
     counts = []
@@ -332,3 +337,41 @@ def test_the_proxy_of_the_page(service, tmp_path):
                     assert client.post("/translate", content=b"a" * 26_000_000).status_code == 413
             finally:
                 proxy.terminate()
+
+
+async def longest_turn(app, requests):
+    """The most CPU seconds of one turn of the loop while requests are answered: so long /health waits."""
+    worst, before = 0.0, time.thread_time()
+
+    async def turns():
+        nonlocal worst, before
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            worst, before = max(worst, now - before), now
+
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://a") as client,
+    ):
+        while not app.state.readiness.is_ready:
+            await asyncio.sleep(0.01)
+        await client.post("/translate", content=b"{}")  # the first one imports what it needs
+        counting = asyncio.ensure_future(turns())
+        for path, body, kind in requests:
+            answer = await client.post(path, content=body, headers={"content-type": kind})
+            assert answer.status_code == 422, answer.text
+        counting.cancel()
+    return worst
+
+
+@pytest.mark.slow
+def test_no_request_holds_up_the_others(monkeypatch):
+    monkeypatch.setattr(Service, "preparations", lambda service: iter(()))
+    names = "numbers", "lists", "objects", "fields", "names", "digits", "depth", "wrong", "deep"
+    bodies = [(hostile(name)[0], "application/json") for name in names]
+    bodies += [(b"q=a&" * 240_000, "application/x-www-form-urlencoded"), (b"," * 990_000, "application/json")]
+    requests = [(path, body, kind) for path in ("/translate", "/score") for body, kind in bodies]
+    app = server_app([translations()], Limits(), "")
+    assert asyncio.run(longest_turn(app, requests)) < 0.05

@@ -108,6 +108,8 @@ class Variables:
         self.specification, self.revision = self._text(), self._number("I")
         self._stored: dict[str, tuple[int, int, tuple[int, ...]]] = {}
         """The type, the position in the file and the shape of each variable."""
+        self._first_names: dict[str, str] = {}
+        """Of variables with another name, by that."""
         for _ in range(self._number("I")):
             self._add()
         if self.version >= 3:
@@ -116,6 +118,7 @@ class Variables:
                 if of not in self._stored:
                     raise UserError(f"{name} is another name of {of}, which is missing")
                 self._stored.setdefault(name, self._stored[of])
+                self._first_names[name] = of
         self._parts = dict(self._named())
 
     def _number(self, kind: str) -> int:
@@ -169,7 +172,7 @@ class Variables:
                     yield full, (name, index, len(parts))
             elif inner in _OTHERS:
                 yield f"model.{side}.{_OTHERS[inner]}", (name, 0, 1)
-            elif layer in _CONVOLUTIONS:
+            elif layer in _CONVOLUTIONS and rest in _LEAVES:
                 yield f"model.{name.replace('/', '.')}", (name, 0, 1)
 
     @property
@@ -195,7 +198,7 @@ class Variables:
             return None
         variable, index, _ = self._parts[name]
         kind, *_ = self._stored[variable]
-        if kind in _INTEGERS and f"{variable}_scale" not in self._stored:
+        if kind in _INTEGERS and self._scale(variable) not in self._stored:
             raise UserError(
                 f"{self._path}: {variable} has whole numbers and no scale that they are multiplied with: "
                 "convert the original model with --quantization int8, int16, float16 or float32"
@@ -225,13 +228,17 @@ class Variables:
         values = np.frombuffer(content, stored).reshape(shape)
         if kind == _BFLOAT16:
             return (values.astype(np.uint32) << 16).view(np.float32)
-        scale = f"{name}_scale"
+        scale = self._scale(name)
         if scale not in self._stored:
             return values.astype(np.float32)
         scales = self._values(scale)
         if scales.shape not in ((), shape[:1]):
             raise UserError(f"{scale} has shape {list(scales.shape)}, and {name} has {list(shape)}")
         return values.astype(np.float32) / scales.reshape(-1, *[1] * (len(shape) - 1))
+
+    def _scale(self, name: str) -> str:
+        """The name of the scale of a variable."""
+        return f"{self._first_names.get(name, name)}_scale"
 
     def stored_shape(self, name: str) -> tuple[int, ...]:
         """The shape of a variable, by its own name. Raises UserError if there is none."""

@@ -27,7 +27,7 @@ from transformer.serve.limits import ALLOWED, Limits, check_allowed
 if TYPE_CHECKING:
     from transformer.serve.service import Service
 
-LIBRARIES = ("fastapi", "uvicorn", "websockets", "prometheus_client")
+LIBRARIES = ("fastapi", "uvicorn", "websockets", "prometheus_client", "sentencex")
 TOKEN = "TRANSFORMER_TOKEN"
 """The environment variable with the token."""
 

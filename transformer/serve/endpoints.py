@@ -99,11 +99,6 @@ def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], a
         function, kind = search, Annotated[fields, Body(openapi_examples=examples)]
     function.__annotations__["asked"] = kind
     router.post(endpoint.path, **options)(function)
-    if endpoint.path == PATH:
-
-        @router.get("/languages", summary="The languages of texts, and those they are translated to.")
-        async def list_languages() -> Response:
-            return JsonResponse(languages(able))
 
 
 def add_scores(router: APIRouter, able: Sequence[Service], scoring: Executor) -> None:
@@ -158,5 +153,11 @@ def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metric
     @router.get("/models", summary="The runs, and what each can do.")
     async def models() -> Response:
         return JsonResponse({"models": [service.about() for service in services]})
+
+    if able := [service for service in services if service.search.path == PATH]:
+
+        @router.get("/languages", summary="The languages of texts, and those they are translated to.")
+        async def list_languages() -> Response:
+            return JsonResponse(languages(able))
 
     return router

@@ -47,6 +47,12 @@ class AskedTranslations(AskedTexts):
     context: Texts | Annotated[list[Texts], Field(fail_fast=True)] | None = Field(
         None, description="Sentences before the text, oldest first; for a list of texts, a list for each."
     )
+    divide: bool = Field(
+        True,
+        description="Whether a text is translated sentence by sentence, with its line breaks. False: the "
+        "model reads it as one. Texts of other tasks than translation, and those with a prefix or terms, "
+        "always are.",
+    )
     source_language: str | None = Field(None, description="Its code, for a model of many languages.")
     target_language: str | None = Field(None, description="The code of the language to translate to.")
 

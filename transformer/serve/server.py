@@ -50,7 +50,7 @@ class Server(uvicorn.Server):
         """Ends the server, and the process at once if it was asked before."""
         if self.should_exit:
             print("Stopped: what was begun is lost", flush=True)
-            os._exit(1)  # threads may be compiling
+            os._exit(128 + sig)  # threads may be compiling
         self.should_exit = True
 
 
@@ -79,8 +79,11 @@ def serve(
     """
     start = time.monotonic()
 
-    def tell() -> None:
-        print(f"Ready after {time.monotonic() - start:.0f} s: all programs are compiled", flush=True)
+    def tell(done: int, count: int) -> None:
+        if done < count:
+            print(f"{done} of {count} programs are compiled", flush=True)
+        else:
+            print(f"Ready after {time.monotonic() - start:.0f} s: all programs are compiled", flush=True)
 
     app = server_app(services, limits, token, tell, hosts_of(host, token, allowed_hosts))
     listening = bound(host, port)

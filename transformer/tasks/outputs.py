@@ -15,6 +15,8 @@ from transformer.tasks.unknown_text import UnknownText
 
 Output = Any
 """What decoding makes of one record, such as a translation."""
+TRUNCATED = "truncated"
+"""True in the example of an input of which the search reads only a part, and in its outputs (a field)."""
 
 log = logging.getLogger("transformer")
 
@@ -46,6 +48,9 @@ class DecodingTask(Task):
           records: as `examples`, but what has to be decoded may be missing.
           longest: sequences are truncated to this length.
           lines: number of each record, to warn of truncated ones. Empty: no warnings.
+
+        Returns:
+          An example for each record, with `TRUNCATED` if a sequence was.
         """
 
         examples: list[dict[str, Any]] = [
@@ -57,6 +62,7 @@ class DecodingTask(Task):
             for name in self.inputs:
                 if self.fields[name].padded and (size := len(example[name])) > longest:
                     example[name] = example[name][:longest]
+                    example[TRUNCATED] = True
                     if lines:
                         log.warning("line %d: %s", lines[index], self.shortened(name, size, longest))
         return list(examples)

@@ -35,6 +35,7 @@ from transformer.tasks.changed_lines import warn_of_changed
 from transformer.tasks.hypotheses import Hypothesis, hypotheses
 from transformer.tasks.lines import Lines
 from transformer.tasks.metrics.references import References
+from transformer.tasks.outputs import TRUNCATED
 from transformer.tasks.parts import by_name, direction_of
 from transformer.tasks.requests import Sentence, languages_of, source_of
 from transformer.tasks.steered_text import SteeredText
@@ -295,8 +296,10 @@ class TextToText(SteeredText, TextInContext, Lines):
         """The ids of the sources, closed by <eos>, truncated to `longest`. Warns of changed lines."""
         sources = [self.read(record[0], longest) for record in records]
         starts, _ = ([self.start(record, side) for record in records] for side in range(len(SIDES)))
+        several = self._whole_ids(sources, self.tokenizers[0], longest, lines, "", starts)
         return [
-            {"source": ids} for ids in self.ids(sources, self.tokenizers[0], longest, lines, starts=starts)
+            {"source": [*ids[: longest - 1], self.special.eos], TRUNCATED: len(ids) >= longest}
+            for ids in several
         ]
 
     def check_search(self, settings: DecodingConfig) -> None:
@@ -339,6 +342,19 @@ class TextToText(SteeredText, TextInContext, Lines):
     ) -> list[list[int]]:
         """Ids closed by <eos>, truncated to `longest`. Warns of changed lines, or of a part such as "the
         target of ". Texts begin with `starts`. None: as the tokenizer's, whose language must be chosen."""
+        several = self._whole_ids(texts, tokenizer, longest, lines, part, starts)
+        return [[*ids[: longest - 1], tokenizer.special.eos] for ids in several]
+
+    def _whole_ids(
+        self,
+        texts: Sequence[str],
+        tokenizer: Tokenizer,
+        longest: int,
+        lines: Sequence[int],
+        part: str,
+        starts: Sequence[tuple[int, ...]] | None,
+    ) -> list[list[int]]:
+        """As `ids`, whole and without <eos>."""
         if starts is None:
             for side, side_tokenizer in zip(SIDES, self.tokenizers, strict=True):
                 if texts:
@@ -351,7 +367,7 @@ class TextToText(SteeredText, TextInContext, Lines):
         ]
         warn_of_changed(lines, texts, whole, list(map(len, encoded)), longest, part)
         self._unknown.warn(lines, whole, encoded, tokenizer, part)
-        return [[*ids[: longest - 1], tokenizer.special.eos] for ids in encoded]
+        return encoded
 
     def truncated(self, records: Sequence[Sentence], longest: int) -> str:
         """A warning if sources of a split are longer than the search reads."""

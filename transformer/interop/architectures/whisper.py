@@ -64,7 +64,8 @@ def _describe(model: TransformerConfig) -> Json:
 WHISPER = Architecture(
     "whisper",
     _options,
-    Storage(_tensor),
+    # CTranslate2 gives keys a bias. It adds the same number to all scores of a query, so a softmax ignores it
+    Storage(_tensor, harmless=(r"model\.(en|de)coder\.layers\.\d+\.(self|encoder)_attn\.k_proj\.bias",)),
     HubVocabulary,
     model_class="WhisperForConditionalGeneration",
     describe=_describe,

@@ -38,6 +38,7 @@ from transformer.runtime.text import has_text
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.tasks.lines import Lines
 from transformer.tasks.metrics.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Metric, Score
+from transformer.tasks.outputs import TRUNCATED
 from transformer.tasks.plain import Plain
 from transformer.tasks.steering import TextSteering
 from transformer.tasks.task import Evaluation
@@ -51,6 +52,7 @@ class Generated(Plain):
     """What follows a prompt. `json.dumps(generated.to_dict())` writes it as JSON."""
 
     written = ("text", "tokens", "score", "log_probability")
+    written_if_true = ("truncated",)
 
     text: str
     """Without the prompt."""
@@ -63,6 +65,8 @@ class Generated(Plain):
     also stands where the limit ends the text."""
     ids: tuple[int, ...] = field(default=(), repr=False)
     """The generated ids."""
+    truncated: bool = False
+    """Whether the prompt was longer than the model reads, which has read its end."""
 
 
 class LanguageModelling(TextTask, Lines):
@@ -274,7 +278,7 @@ class LanguageModelling(TextTask, Lines):
                 log.warning(
                     "line %d: truncated to the last %d of %d tokens", lines[index], longest, len(ids) - 1
                 )
-            examples.append({"source": ids[-longest:]})
+            examples.append({"source": ids[-longest:], TRUNCATED: len(ids) > longest})
         return examples
 
     def check_search(self, settings: DecodingConfig) -> None:
