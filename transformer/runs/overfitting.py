@@ -15,11 +15,13 @@ def overfitting(training: Sequence[Json], evaluations: Sequence[Json]) -> str:
       training: records of training.
       evaluations: records of evaluations.
     """
-    name = next((name for name in LOSSES if evaluations and all(name in each for each in evaluations)), None)
+    name = next(
+        (name for name in LOSSES if evaluations and all(name in record for record in evaluations)), None
+    )
     if name is None:
         return ""
-    best, last = min(evaluations, key=lambda each: each[name]), evaluations[-1]
-    before, after = (_training_loss(training, name, evaluations, each["step"]) for each in (best, last))
+    best, last = min(evaluations, key=lambda record: record[name]), evaluations[-1]
+    before, after = (_training_loss(training, name, evaluations, record["step"]) for record in (best, last))
     rises = 0 < best[name] * RISE < last[name]
     if not rises or before is None or after is None or after >= before:
         return ""
@@ -34,6 +36,6 @@ def _training_loss(
     training: Sequence[Json], name: str, evaluations: Sequence[Json], step: int
 ) -> float | None:
     """The mean training loss between an evaluation and the one before it; None if it was not logged."""
-    since = max((each["step"] for each in evaluations if each["step"] < step), default=0)
-    losses = [each[name] for each in training if since < each["step"] <= step and name in each]
+    previous = max((record["step"] for record in evaluations if record["step"] < step), default=0)
+    losses = [record[name] for record in training if previous < record["step"] <= step and name in record]
     return sum(losses) / len(losses) if losses else None
