@@ -1,7 +1,7 @@
 """Servers of tests: in this process, with a client that asks them."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import pytest
@@ -23,14 +23,18 @@ def translations(
 
 @contextlib.contextmanager
 def asked(
-    *services: Service, limits: Limits | None = None, token: str = "", warm: bool = False
+    *services: Service,
+    limits: Limits | None = None,
+    token: str = "",
+    warm: bool = False,
+    hosts: Collection[str] | None = None,
 ) -> Iterator[TestClient]:
     """A client of a server in this process, which is ready. Without `warm` it compiles programs when they are
     needed."""
     with pytest.MonkeyPatch.context() as patch:
         if not warm:
             patch.setattr(Service, "preparations", lambda service: iter(()))
-        app = server_app(services, limits or Limits(), token)
+        app = server_app(services, limits or Limits(), token, hosts=hosts)
         with TestClient(app, raise_server_exceptions=False) as client:
             while not app.state.readiness.is_ready:
                 pass

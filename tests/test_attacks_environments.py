@@ -313,6 +313,10 @@ def test_files_that_are_too_large(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_control_characters_do_not_reach_a_log() -> None:
+    assert str(UserError("model\x1b[2J \u202eevil\x07\nline")) == "model\\x1b[2J \\u202eevil\\x07\nline"
+
+
 def test_control_characters_do_not_reach_the_terminal(decoder: Path, tmp_path: Path) -> None:
     run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
     (run_dir / "config.json").write_text(json.dumps({"\x1b[31m\x07evil": 1}))

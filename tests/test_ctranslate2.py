@@ -92,6 +92,8 @@ def replaced(folder, old, new):
     path.write_bytes(content.replace(old, new))
 
 
+GAMMA = b"encoder/layer_norm/gamma\0\1" + (16).to_bytes(4, "little")
+"""Name, rank and shape of a variable, before the number of its type: 0 are real numbers, 3 whole ones."""
 MISTAKES = {
     "decoder_start_token is '</s>'": lambda f: edit(f / "config.json", decoder_start_token="</s>"),
     "there is no source_vocabulary.txt and no source_vocabulary.json": lambda f: (
@@ -105,6 +107,9 @@ MISTAKES = {
     ),
     "it holds a TransformerXpec": lambda f: replaced(f, b"TransformerSpec", b"TransformerXpec"),
     "encoder/num_hexds is not supported": lambda f: replaced(f, b"encoder/num_heads", b"encoder/num_hexds"),
+    "encoder/layer_norm/gamma has whole numbers and no scale": lambda f: replaced(
+        f, GAMMA + b"\0", GAMMA + b"\3"
+    ),
     "encoder/layer_norm/gamme is not supported": lambda f: replaced(
         f, b"encoder/layer_norm/gamma", b"encoder/layer_norm/gamme"
     ),

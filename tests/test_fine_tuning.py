@@ -32,11 +32,13 @@ from transformer.cli.train import _initial_arguments, train_main
 from transformer.config import EncoderConfig
 from transformer.data.corpus import Corpus
 from transformer.data.sequences import arrays_of
+from transformer.data.sources.memory import InMemory
 from transformer.interop.pretrained import import_model
 from transformer.runs.config_json import from_json, to_json
 from transformer.runtime.console import ProgressReporter
 from transformer.systems.registry import REGISTRY, Registered
 from transformer.systems.variants import as_option
+from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.preparation import TrainingData
 
 
@@ -102,13 +104,43 @@ def test_it_gets_better_and_goes_on_without_the_parent(config, tmp_path):
 
 
 def test_a_text_that_the_vocabulary_of_the_parent_lacks_is_warned_of(parent, config):
-    task = parent.task
-    for lines, sides in {("ab", "cd"): [], ("ab", "\u20ac"): ["target"]}.items():
-        arrays = arrays_of(task.stored_examples([lines] * 3), task.stored_fields)
-        data = TrainingData(Corpus("", {}, Path()), task, SimpleNamespace(examples=arrays))
-        warnings = data.unknown(config)
-        assert [warning.split()[3] for warning in warnings] == sides
+    """However little of it is lacking: which characters, how often, and what adds them."""
+    task, known = parent.task, "ab " * 99
+    for pair, told in {
+        ("ab", "cd"): [],
+        ("ab", "\u20ac"): ["target"],
+        (f"{known}{{", f"{{ {known} }} {{"): ["source", "target"],
+    }.items():
+        arrays = arrays_of(task.stored_examples([pair] * 3), task.stored_fields)
+        corpus = Corpus("", {"train": InMemory([pair] * 3)}, Path())
+        warnings = TrainingData(corpus, task, SimpleNamespace(examples=arrays)).unknown(config)
+        assert [warning.split()[3] for warning in warnings] == told
         assert all(f"are unknown to the vocabulary of {parent.path}: " in warning for warning in warnings)
+        assert all("--data.add-tokens FILE" in warning for warning in warnings)
+    assert "'{' (3 times). Training reads them as one token: add" in warnings[0]
+    assert "'{' (6 times), '}' (3 times)" in warnings[1]
+    assert "Training reads them as one token, which outputs cannot have: add" in warnings[1]
+
+
+@pytest.mark.parametrize("name", ["marian", "pretrained/t5", "bert/two-layers"])
+def test_decoding_says_once_what_the_vocabulary_lacks(tmp_path, caplog, name):
+    import_model(Path(__file__).parent / "data" / name, tmp_path / "run")
+    task = Run(tmp_path / "run").task
+    tokenizer = task.tokenizers[0] if hasattr(task, "tokenizers") else task.tokenizer
+    assert tokenizer.unknown("a {b} {") == ["{", "}", "{"]
+    assert tokenizer.unknown("a b") == []
+    if not isinstance(task, DecodingTask):
+        return
+    texts = ["a b", "a {b} {", "{", "}"]
+    for lines in ([7, 8, 9, 10], [11, 12, 13, 14]):
+        task.input_examples([task.record(text) for text in texts], 40, lines)
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert told.startswith(
+        "line 8 and 2 lines after it: the vocabulary lacks '{' (3 times), '}' (2 times), which"
+    )
+    assert "--data.add-tokens FILE adds them" in told
+    task.input_examples([task.record("{")], 40)
+    assert len(caplog.records) == 1
 
 
 def test_another_network_is_refused(config, parent, tmp_path):

@@ -186,3 +186,19 @@ def test_words_in_the_order_of_no_family_are_not_written():
     ours = read("m2m")
     ours.words[5], ours.words[9] = ours.words[9], None
     assert written_pieces(ours) is None
+
+
+def test_bytes_are_the_tokens_of_byt5(tmp_path):
+    """Ids as in Xue et al. 2022: three special tokens, the 256 bytes, then the sentinels."""
+    (tmp_path / "config.json").write_text('{"model_type": "t5"}')
+    sentinels = {}
+    for listed in ({}, {"additional_special_tokens": ["<extra_id_0>", "<extra_id_1>"]}):
+        about = {"tokenizer_class": "ByT5Tokenizer", **listed}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(about))
+        tokenizer = read_pieces(tmp_path).tokenizer(384, SpecialIds(0, 0, 1, 2))
+        for text in ("a b", " \n\t\0", "Größe, 中文", "😀\u0301"):
+            assert tokenizer.encode(text) == [byte + 3 for byte in text.encode()]
+            assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert tokenizer.encode("a<extra_id_1>") == [ord("a") + 3, 260]
+        sentinels[len(listed)] = read_pieces(tmp_path).id_of("<extra_id_124>")
+    assert sentinels == {0: 383, 1: None}

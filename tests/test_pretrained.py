@@ -235,9 +235,13 @@ def test_stored_positions_that_are_no_sinusoids_are_refused(tmp_path):
 SHARED = "shared.weight"
 MISTAKES = {
     "no such file": lambda f: (f / "config.json").unlink(),
-    "model_type is 'gpt2'; known are marian, bart, mbart, pegasus, m2m_100, t5": lambda f: edit(
+    "known are marian, bart, mbart, pegasus, m2m_100, t5, mt5, torch.nn.Transformer, whisper": lambda f: edit(
         f / "config.json", model_type="gpt2"
     ),
+    "model_type is 'ctranslate2'; known are": lambda f: edit(f / "config.json", model_type="ctranslate2"),
+    "if the class of the tokenizer, TokenizersBackend, has a fast version": lambda f: (
+        f / "tokenizer.json"
+    ).unlink(),
     "'d_kv'": lambda f: (f / "config.json").write_text(
         json.dumps({k: v for k, v in json.loads((f / "config.json").read_text()).items() if k != "d_kv"})
     ),
@@ -322,6 +326,14 @@ def test_ctrl_c_while_a_checkpoint_is_read_is_no_damage(tmp_path, monkeypatch):
 def test_languages_are_asked_for(tmp_path, name, languages, message):
     with pytest.raises(UserError, match=message):
         import_model(DATA / name, tmp_path / "run", *languages)
+
+
+def test_a_vocabulary_without_codes_is_named(tmp_path):
+    folder = Path(shutil.copytree(DATA / "mbart", tmp_path / "folder"))
+    shutil.copy(DATA / "pegasus" / "tokenizer.json", folder)
+    for languages in (("en_XX", "de_DE"), ()):
+        with pytest.raises(UserError, match="--source-language: the vocabulary has no code of a language"):
+            import_model(folder, tmp_path / "run", *languages)
 
 
 def test_models_whose_texts_end_with_a_code_are_refused(tmp_path):

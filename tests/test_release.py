@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import mkdocs_hooks
 
@@ -155,12 +157,21 @@ def test_the_modules_of_mutation_testing_and_their_tests_are_there() -> None:
         assert all((ROOT / "tests" / f"test_{name}.py").is_file() for name in names.split())
 
 
+CONSTRAINTS = "deploy/constraints.txt"
+
+
 def test_the_image_is_made_of_what_is_there() -> None:
     lines = (ROOT / "deploy" / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
     instructions = [line.split(maxsplit=1) for line in lines if line and not line.startswith("#")]
     copied = {name for kind, rest in instructions if kind == "COPY" for name in rest.split()[:-1]}
     assert all((ROOT / name).exists() for name in copied)
-    assert {"pyproject.toml", PROJECT["readme"], *PROJECT["license-files"], "transformer"} == copied
+    assert {
+        "pyproject.toml",
+        PROJECT["readme"],
+        *PROJECT["license-files"],
+        "transformer",
+        CONSTRAINTS,
+    } == copied
     ignore = (ROOT / "deploy" / "Dockerfile.dockerignore").read_text(encoding="utf-8")
     assert {line[1:] for line in ignore.splitlines() if line.startswith("!")} == copied
     values = dict(rest.split("=", 1) for kind, rest in instructions if kind == "ARG")
@@ -169,6 +180,9 @@ def test_the_image_is_made_of_what_is_there() -> None:
     assert f"3.{values['PYTHON'].removeprefix('3.')}" in {
         line.split(" :: ")[-1] for line in PROJECT["classifiers"]
     }
+    pinned = dict(line.split("==") for line in (ROOT / CONSTRAINTS).read_text().splitlines()[1:])
+    for requirement in map(Requirement, PROJECT["dependencies"]):
+        assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)])
     entry = next(rest for kind, rest in instructions if kind == "ENTRYPOINT")
     assert entry.split('"')[1] in PROJECT["scripts"]
 

@@ -77,7 +77,7 @@ def test_training_writes_it_and_it_tells_what_was_logged(run_dir):
         assert fact in first
     assert "pairs200" in first  # the languages of these files are unknown
     assert " to de" not in first
-    assert f"{best['step']:,} (validation BLEU {best['bleu']:.2f}, first 8 of 12 pairs)" in first
+    assert f"{best['step']:,} (validation loss, BLEU {best['bleu']:.2f}, first 8 of 12 pairs)" in first
     assert time_spent(records[-1]["spent"]) in first
     assert not {"script", "link", "img"} & set(page.seen)  # nothing is run or fetched
 

@@ -1,6 +1,7 @@
 """Running text: documents, and the batches that continue each other."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 
@@ -137,15 +138,33 @@ def test_text_that_cannot_be_read(tmp_path, options, files, message):
         open_texts(StreamConfig(train=tmp_path / "none", **options))
 
 
-def test_a_text_shorter_than_a_batch_is_refused(tmp_path, options):
-    text = write(tmp_path / "text", "a short text, of which some is held out")
+@pytest.mark.parametrize("memory", [0, 128])
+@pytest.mark.parametrize("size", [5, 40, 150, 700])
+def test_a_text_shorter_than_a_batch_is_refused_with_values_that_would_do(tmp_path, options, size, memory):
+    """With them a batch is as large as the text allows."""
+    text = write(tmp_path / "text", ("a short text. " * 50)[:size])
     base = PRESETS["language-model"]
-    config = dataclasses.replace(base, data=StreamConfig(train=text, **options))
+    data = StreamConfig(train=text, validation=text, **options)
+    model = dataclasses.replace(base.model, memory=memory)
+    decoding = dataclasses.replace(base.decoding, extra_length=32)
+    config = dataclasses.replace(base, data=data, model=model, decoding=decoding)
     corpus = LanguageModelling.open_corpus(config)
     task = LanguageModelling.create(config, corpus)
     records = corpus.splits["train"]
-    with pytest.raises(UserError, match="36 tokens, fewer than a batch of 16 rows of 128"):
+    with pytest.raises(
+        UserError, match=f"{size + 1} tokens, fewer than a batch of 16 rows of 128"
+    ) as refused:
         task.plan(records, examples_of(task, corpus))
+    fitting = dict(re.findall(r"--(\S+) (\d+)", str(refused.value)))
+    for option, value in fitting.items():
+        group, _, name = option.replace("-", "_").partition(".")
+        part = dataclasses.replace(getattr(config, group), **{name: int(value)})
+        config = dataclasses.replace(config, **{group: part})
+    task = LanguageModelling.create(config, corpus)
+    task.check_search(config.decoding)
+    plan = task.plan(records, examples_of(task, corpus))
+    assert plan.steps_per_epoch == 1
+    assert size + 1 - config.data.max_length < config.data.rows * config.data.max_length <= size + 1
 
 
 @pytest.mark.parametrize("kind", ["character", "byte", "bpe", "unigram"])

@@ -79,9 +79,91 @@ def test_a_conll_u_file(tmp_path):
     assert read_conll(path, word_column=3)[0].words == ("ir", "nosotros", "_")
 
 
+GERMEVAL = """#	news	[2001-01-01]
+1	Anna	B-PER	O
+2	runs	O	O
+
+#	blog	[2001-01-01]
+1	Bonn	B-LOC	O
+"""
+PLUS = """# global.columns = ID FORM UPOS MISC
+# text = Anna runs
+1-2	Annaruns	_	_
+1	Anna	PROPN	_
+2	runs	VERB	_
+"""
+PLUS_WITHOUT_NUMBERS = "# global.columns = upos form\n# sent_id = 1\nPROPN\tAnna\nSYM\t#\n"
+BLANKS = """# text = a b
+1   a   a   DET   D   Case=Nom   0   root   0:root	_
+2   b   b   NOUN   N   _   1   x   _	_
+"""
+ANNA, BONN = (("Anna", "runs"), ("B-PER", "O")), (("Bonn",), ("B-LOC",))
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "sentences"),
+    [
+        (GERMEVAL, {"label_column": 3}, [ANNA, BONN]),
+        (GERMEVAL, {"word_column": 2, "label_column": 3}, [ANNA, BONN]),
+        (PLUS, {}, [(("Anna", "runs"), ("PROPN", "VERB"))]),
+        (PLUS, {"word_column": 2, "label_column": 1}, [(("Anna", "runs"), ("1", "2"))]),
+        (PLUS_WITHOUT_NUMBERS, {}, [(("Anna", "#"), ("PROPN", "SYM"))]),
+        (BLANKS, {}, [(("a", "b"), ("DET", "NOUN"))]),
+        ("# 1\nAnna B-PER\nruns O\n\n# 2\nBonn B-LOC\n", {}, [ANNA, BONN]),
+        ("#\n# a line of words\nAnna B-PER\nruns O\n\nBonn B-LOC\n", {}, [ANNA, BONN]),
+        ("#\t1\nAnna\tB-PER\nruns\tO\n\n#\t2\nBonn\tB-LOC\n", {}, [ANNA, BONN]),
+        ("# O\nAnna B-PER\nruns O\n\n# O\nBonn B-LOC\n", {}, [ANNA, BONN]),
+        ("#run B-TAG\n# O\nfun O\n", {}, [(("#run", "#", "fun"), ("B-TAG", "O", "O"))]),
+        ("#run B-TAG\n\n#fun B-TAG\n", {}, [(("#run",), ("B-TAG",)), (("#fun",), ("B-TAG",))]),
+        ("# B-NP\n5 I-NP\n\n5 B-NP\n", {}, [(("#", "5"), ("B-NP", "I-NP")), (("5",), ("B-NP",))]),
+        ("-DOCSTART-\n\nAnna B-PER\nruns O\n-DOCSTART-\nBonn B-LOC\n", {}, [ANNA, BONN]),
+        ("-DOCSTART-\t-X-\tO\n\nAnna\tB-PER\nruns\tO\n", {}, [ANNA]),
+        ("#begin document (a); part 000\nAnna B-PER\nruns O\n\n#end document\n", {}, [ANNA]),
+    ],
+)  # fmt: skip
+def test_comments_and_numbers_are_no_words(tmp_path, text, columns, sentences):
+    """GermEval, CoNLL-U Plus, comments before sentences, ends of documents; and words that look like them."""
+    path = file_of(tmp_path, text)
+    assert read_conll(path, **columns) == sentences
+    path.write_bytes(text.replace("\n", "\r\n").encode("utf-8-sig"))
+    assert read_conll(path, **columns) == sentences
+
+
+@pytest.mark.parametrize(
+    ("text", "note"),
+    [
+        (GERMEVAL, "column 1 numbers the words, which are read from column 2"),
+        (
+            "# B-NP\n5 I-NP\n\n5 B-NP\n",
+            "line 1: '# B-NP' could be a word or a comment; such lines (1) are read as w",
+        ),
+        (
+            "# O\nAnna B-PER\nruns O\n",
+            "line 1: '# O' could be a word or a comment; such lines (1) are read as c",
+        ),
+    ],
+)
+def test_what_a_conll_file_leaves_open_is_said(tmp_path, text, note):
+    path = file_of(tmp_path, text)
+    read_conll(path, notes=(notes := []))
+    assert [note in said for said in notes] == [True]
+    corpus = open_tagged(TaggedConfig(train=path, validation=path, cache_dir=tmp_path / "cache"))
+    assert note in corpus.note
+
+
+@pytest.mark.parametrize("number", ["-", " 2", "a", "1-", "1.", "_", "-1", ""])
+def test_words_of_conll_u_without_a_number_are_refused(tmp_path, number):
+    for text in (UNIVERSAL.replace("\n2\tnos", f"\n{number}\tnos"), PLUS.replace("\n2\t", f"\n{number}\t")):
+        with pytest.raises(UserError, match=r"line \d: its ID is no number of a word, such as 1"):
+            read_conll(file_of(tmp_path, text))
+
+
 @pytest.mark.parametrize(
     ("text", "columns", "message"),
     [
+        (PLUS + "3\t.\tPUNCT\n", {}, "line 6: 3 columns, and 4 are named"),
+        (GERMEVAL + "\n1 a\n", {"label_column": 3}, "line 8: 2 columns, and 4 in the lines before"),
+        ("a A\n# a comment inside\nb B\n", {}, "line 2: 4 columns, and 2 in the lines before"),
         ("", {}, "is empty: there is no sentence in it"),
         ("\n\n-DOCSTART- O\n", {}, "is empty: there is no sentence in it"),
         ("a\nb\n", {}, "a line needs a word and its label"),

@@ -52,6 +52,20 @@ def tokenizer(request: pytest.FixtureRequest, tokenizers: dict[str, Tokenizer]) 
     return tokenizers[request.param]
 
 
+@pytest.mark.parametrize("kind", [*KINDS, "character", "byte", "whitespace", "word", "open-word"])
+def test_what_a_vocabulary_lacks(kind: str) -> None:
+    """Characters where they are tokens, words where these are; nothing where all can be spelled."""
+    text = "the old cat sleeps"
+    tokenizer = train_tokenizer((LINES + LITERALS * 50) if kind in KINDS else [text] * 50, kind, 600)
+    unknown = {
+        "character": ["{", ",", "x", "{"],
+        "whitespace": ["{cat,", "ox{"],
+        "word": [" ", "{", ",", "ox", "{"],
+    }
+    assert tokenizer.unknown("the old {cat, ox{") == unknown.get(kind, [])
+    assert tokenizer.unknown("the old cat") == tokenizer.unknown("") == []
+
+
 PHRASE = "bin da bin da"  # frequent enough for a piece with a space inside, if that is allowed
 
 

@@ -128,9 +128,9 @@ __all__ = sorted([*_HOME_OF, "__version__"])
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from importlib import metadata
+        from transformer.runtime.commands import version_of
 
-        return metadata.version("transformer-jax")
+        return version_of("transformer-jax")
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(importlib.import_module(f"{__name__}.{_HOME_OF[name]}"), name)

@@ -68,6 +68,8 @@ class Choices:
                 of_labels = next(probabilities) if has_text(request.source) else {}
                 label, probability = next(iter(of_labels.items()), ("", 0.0))
                 about = {"line": number, **self.about(request.source), "choices": of_labels}
+                if self.translator.truncates(request.source):
+                    about["truncated"] = True
                 forms = {
                     "text": label,
                     "scores": f"{probability:.4f}\t{label}",

@@ -110,8 +110,8 @@ def _distill_arguments(command_line: list[str]) -> DistillArguments:
 
 @dataclass(frozen=True)
 class Import:
-    """Import a pretrained model as a run directory: Marian (OPUS-MT), BART, mBART-50, NLLB, Pegasus, T5, BERT
-    or Whisper in Hugging Face's format, Whisper or a Transformer in CTranslate2's, torch.nn.Transformer,
+    """Import a pretrained model as a run directory: Marian (OPUS-MT), BART, mBART-50, NLLB, Pegasus, T5, mT5,
+    BERT or Whisper in Hugging Face's format, Whisper or a Transformer in CTranslate2's, torch.nn.Transformer,
     Marian's own files (Firefox Translations)."""
 
     folder: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FOLDER")]

@@ -62,6 +62,13 @@ def _train(command_line: list[str]) -> None:
     if arguments.verbose:
         about += "\n" + printable(to_json(arguments.config))
 
+    if arguments.config.data.check:
+        from transformer.runtime.console import ProgressReporter
+        from transformer.training.loop.check import check_corpus
+
+        check_corpus(arguments.config, ProgressReporter(), about)
+        return
+
     from transformer.training.loop.train import train
 
     train(arguments.config, arguments.run_dir, about=about, profile=arguments.profile)

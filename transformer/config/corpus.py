@@ -26,6 +26,12 @@ class CorpusConfig:
 
     cache_dir: Path | None = None
     """Folder for prepared corpora. None: $TRANSFORMER_CACHE, or ~/.cache/transformer-jax."""
+    drop_bad: bool = False
+    """Leave out lines of files that cannot be read, such as those with another number of columns or that are
+    not UTF-8, rather than refuse them. Training says how many."""
+    check: bool = False
+    """Read the files, say which lines cannot be read and what is unusual about the others, and end. Nothing
+    is trained."""
     max_length: Annotated[int, Range(2, LONGEST)] = 128
     """Training examples with a longer side than this are dropped; for text in tokens, including <eos>."""
     batch_tokens: Annotated[int, Range(1, IDS)] = 25_000

@@ -26,10 +26,11 @@ class TaggedConfig(SentencesConfig):
     test: Path | None = None
     """Test sentences, a CoNLL file, for the final evaluation. Default: the validation sentences."""
     word_column: Annotated[int, Range(1, COLUMNS)] | None = None
-    """Column of the words in CoNLL files, from 1. None: the first; in CoNLL-U files the second."""
+    """Column of the words in CoNLL files, from 1. None: the first, or the second if the first numbers the
+    words; in CoNLL-U files FORM."""
     label_column: Annotated[int, Range(1, COLUMNS)] | None = None
-    """Column of the labels in CoNLL files, from 1. None: the last; in CoNLL-U files the fourth, the universal
-    part of speech."""
+    """Column of the labels in CoNLL files, from 1. None: the last; in CoNLL-U files UPOS, the universal part
+    of speech."""
     spans: Literal["auto", "conlleval", "none"] = "auto"
     """Whether labels mark spans, such as B-NP I-NP O. conlleval: spans are scored too, as the program of that
     name counts them; none: they are not; auto: conlleval if all labels are O or begin with B-, I-, E- or S-;

@@ -133,7 +133,7 @@ class TrainingConfig:
     full and American spelling."""
     patience: Annotated[int, Range(1, COUNTS)] | None = None
     """Stop after this many evaluations without a better score, or an equal one with a lower validation loss.
-    None: train to the end."""
+    Scores that are noise, such as BLEU below 1, count as equal. None: train to the end."""
     keep_last: Annotated[int, Range(1, COUNTS)] = 5
     """Number of recent checkpoints to keep, in addition to the best one."""
     samples: Annotated[int, Range(0, COUNTS)] = 3

@@ -157,31 +157,21 @@ def with_words(text: str, words: Sequence[str]) -> str:
     return " ".join(tokens)
 
 
-def read_trees(lines: Iterable[str]) -> Iterator[tuple[int, Tree]]:
-    """The trees of a file of a treebank, each over any number of lines, with the number of its first line.
-
-    Raises:
-      ValueError: a tree is none (the message names its first line).
-    """
+def tree_texts(lines: Iterable[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    """The texts of the trees in the numbered lines of a file of a treebank, each over any number of lines,
+    with the number of its first line."""
     first, depth, text = 0, 0, list[str]()
-    for number, line in enumerate(lines, start=1):
+    for number, line in lines:
         if not text and not line.strip():
             continue
         first = first if text else number
         text.append(line)
         depth += line.count("(") - line.count(")")
         if depth <= 0:
-            yield first, _read(" ".join(text), first)
+            yield first, " ".join(text)
             depth, text = 0, []
     if text:
-        yield first, _read(" ".join(text), first)
-
-
-def _read(text: str, line: int) -> Tree:
-    try:
-        return read_tree(text)
-    except ValueError as error:
-        raise ValueError(f"line {line}: {error}") from None
+        yield first, " ".join(text)
 
 
 def simplified(tree: Tree) -> Tree | None:

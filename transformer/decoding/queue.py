@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
@@ -83,6 +83,59 @@ class Answer(Future[Any]):
                 "a future's callback cannot wait for the search, whose thread it runs in: use submit there"
             )
         return super().result(timeout)
+
+
+class Together(Answer):
+    """A future of what several others find: their results in order, joined. It fails with the first that
+    fails, and is cancelled with the first that is cancelled; then so are the others.
+
+    Args:
+      parts: the others, at least one.
+      join: makes the result of theirs, in the thread of the last.
+    """
+
+    def __init__(self, parts: Sequence[Future[Any]], join: Callable[[list[Any]], Any]) -> None:
+        super().__init__()
+        self._parts, self._join = parts, join
+        self._open, self._lock = len(parts), threading.Lock()
+        self._is_settled = False
+        for part in parts:
+            part.add_done_callback(self._ended)
+
+    def running(self) -> bool:
+        """Whether one of them was begun."""
+        return not self.done() and any(part.running() or part.done() for part in self._parts)
+
+    def cancel(self) -> bool:
+        """As `Answer.cancel`, with all that is open."""
+        cancelled = super().cancel()
+        if cancelled:
+            self._cancel_parts()
+        return cancelled
+
+    def _cancel_parts(self) -> None:
+        for part in self._parts:
+            part.cancel()
+
+    def _ended(self, part: Future[Any]) -> None:
+        if part.cancelled():
+            self.cancel()
+            return
+        with self._lock:
+            self._open -= 1
+            if self._is_settled or (self._open and part.exception() is None):
+                return
+            self._is_settled = True
+        if not self.set_running_or_notify_cancel():
+            return
+        try:
+            part.result()  # of one that failed, while others may be open
+            outcome = self._join([future.result() for future in self._parts])
+        except BaseException as error:
+            self.set_exception(error)
+            self._cancel_parts()
+        else:
+            self.set_result(outcome)
 
 
 @dataclass(eq=False)

@@ -10,8 +10,11 @@
 
 import contextlib
 import functools
+import hashlib
+import logging
 import math
-from collections.abc import Callable, Sequence, Set
+import re
+from collections.abc import Callable, Container, Iterable, Sequence, Set
 from typing import Protocol
 
 import jax
@@ -24,9 +27,12 @@ from transformer.interop.architectures.sines import interleaved_order
 from transformer.model.parameters import Declarations, Declared, Params, declarations
 from transformer.model.transformer import Transformer
 from transformer.runs.deferred import Deferred
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 
+log = logging.getLogger("transformer")
+_NAMED = 3
+"""How many names a message has."""
 _OF_WORDS = ("source_embedding", "target_embedding", "output_embedding", "output_bias")
 """The parameters that have a row for each word."""
 
@@ -52,8 +58,10 @@ def imported_params(
     source: Source,
     declared: Declarations | None = None,
     initial: Callable[[], Params] = dict,
+    read: Container[str] = (),
 ) -> Params:
-    """The parameters of a model, each of which is read when it is needed.
+    """The parameters of a model, each of which is read when it is needed. The log names the tensors that none
+    of them is made of.
 
     Args:
       storage: how the model's family stores them.
@@ -62,11 +70,19 @@ def imported_params(
       source: the tensors. It must stay readable.
       declared: the model's parameters. None: those of `Transformer(model)`.
       initial: the parameters with which a training begins, for those that are not stored.
+      read: names of tensors that the model was described by.
 
     Raises:
-      UserError: a tensor is missing, has another shape, or is not supported.
+      UserError: a tensor is missing, has another shape, differs from another one that stands for the same
+        parameter, or is not supported.
     """
-    storage.check(config, model, source)
+    checked: set[str] = set()
+
+    def checking(name: str) -> np.ndarray | None:
+        checked.add(name)
+        return source(name)
+
+    storage.check(config, model, checking)
 
     @functools.cache
     def new() -> dict[Names, np.ndarray]:
@@ -76,7 +92,8 @@ def imported_params(
     def deferred(path: Names, parameter: Declared) -> Deferred:
         shape = parameter.value.shape
         tensor = storage.tensor(path, config, model)
-        name = next((name for name in tensor.names if source.shape(name) is not None), tensor.names[0])
+        checked.update(tensor.names)
+        name = _only(tensor.names, source)
         stored = source.shape(name)
         if stored is None and tensor.if_missing is None:
             raise UserError(f"there is no tensor {name}")
@@ -108,7 +125,47 @@ def imported_params(
     if declared is None:
         assert isinstance(model, TransformerConfig)
         declared = _declared(model)
-    return unflatten_dict({path: deferred(path, parameter) for path, parameter in declared.items()})
+    params = unflatten_dict({path: deferred(path, parameter) for path, parameter in declared.items()})
+    if unread := sorted(
+        name
+        for name in source.names
+        if name not in checked and name not in read and not _is_like(name, storage.harmless)
+    ):
+        log.warning("Not imported: %s: the described model has no such parameters", _listed(unread))
+    return params
+
+
+def _only(names: Sequence[str], source: Source) -> str:
+    """The first of the names of a tensor that a folder has; the first one if it has none. Raises UserError if
+    it has several with different values."""
+    first, *others = different(names, source) or names[:1]
+    if others:
+        raise UserError(f"{first} and {others[0]} differ, and the described model has one for both")
+    return first
+
+
+def different(names: Iterable[str], source: Source) -> list[str]:
+    """Those of some names that a folder has, without the names of tensors that repeat an earlier one."""
+    stored = [name for name in names if source.shape(name) is not None]
+    if len(stored) < 2:
+        return stored
+    by_content = {_digest(source, name): name for name in reversed(stored)}
+    return [name for name in stored if name in by_content.values()]
+
+
+def _digest(source: Source, name: str) -> tuple[tuple[int, ...] | None, bytes]:
+    """What equal tensors have in common, so that memory has one of them at a time."""
+    content = np.ascontiguousarray(source(name))
+    return source.shape(name), hashlib.blake2b(content.data).digest()
+
+
+def _is_like(name: str, patterns: Iterable[str]) -> bool:
+    return any(re.fullmatch(pattern, name) for pattern in patterns)
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {counted(more, 'more tensor')}" if more > 0 else "")
 
 
 def exported_tensors(

@@ -25,6 +25,7 @@ ACTIVATIONS = {0: "relu", 1: "gelu_new", 2: "swish", 3: "gelu"}
 """By their number there."""
 _TYPES: dict[int, str] = {0: "<f4", 1: "<i1", 2: "<i2", 3: "<i4", 4: "<f2", 5: "<u2"}
 _BFLOAT16 = 5
+_INTEGERS = (1, 2, 3)
 _BY_SIZE = {4: 0, 2: 2, 1: 1}  # before version 4: the type by the bytes of a value
 _DIMENSIONS = 4
 _LAYERS = {
@@ -52,6 +53,17 @@ _OTHERS = {
     "projection/bias": "projection.bias",
 }
 _CONVOLUTIONS = ("conv1", "conv2")
+_KNOWN = {
+    *("num_heads", "pre_norm", "activation", "scale_embeddings", "start_from_zero_embedding"),
+    *(
+        "alignment_layer",
+        "alignment_heads",
+        "embeddings_merge",
+        "scale_alibi",
+        "alibi_use_positive_positions",
+    ),
+}
+"""Options of a stack that are read, or have no effect on the output."""
 _LEAVES = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
 
 
@@ -96,6 +108,8 @@ class Variables:
         self.specification, self.revision = self._text(), self._number("I")
         self._stored: dict[str, tuple[int, int, tuple[int, ...]]] = {}
         """The type, the position in the file and the shape of each variable."""
+        self._first_names: dict[str, str] = {}
+        """Of variables with another name, by that."""
         for _ in range(self._number("I")):
             self._add()
         if self.version >= 3:
@@ -104,6 +118,7 @@ class Variables:
                 if of not in self._stored:
                     raise UserError(f"{name} is another name of {of}, which is missing")
                 self._stored.setdefault(name, self._stored[of])
+                self._first_names[name] = of
         self._parts = dict(self._named())
 
     def _number(self, kind: str) -> int:
@@ -157,7 +172,7 @@ class Variables:
                     yield full, (name, index, len(parts))
             elif inner in _OTHERS:
                 yield f"model.{side}.{_OTHERS[inner]}", (name, 0, 1)
-            elif layer in _CONVOLUTIONS:
+            elif layer in _CONVOLUTIONS and rest in _LEAVES:
                 yield f"model.{name.replace('/', '.')}", (name, 0, 1)
 
     @property
@@ -182,6 +197,12 @@ class Variables:
         if name not in self._parts:
             return None
         variable, index, _ = self._parts[name]
+        kind, *_ = self._stored[variable]
+        if kind in _INTEGERS and self._scale(variable) not in self._stored:
+            raise UserError(
+                f"{self._path}: {variable} has whole numbers and no scale that they are multiplied with: "
+                "convert the original model with --quantization int8, int16, float16 or float32"
+            )
         (size, *_) = self.shape(name) or (0,)
         return self._values(variable)[index * size :][:size]
 
@@ -207,13 +228,17 @@ class Variables:
         values = np.frombuffer(content, stored).reshape(shape)
         if kind == _BFLOAT16:
             return (values.astype(np.uint32) << 16).view(np.float32)
-        scale = f"{name}_scale"
+        scale = self._scale(name)
         if scale not in self._stored:
             return values.astype(np.float32)
         scales = self._values(scale)
         if scales.shape not in ((), shape[:1]):
             raise UserError(f"{scale} has shape {list(scales.shape)}, and {name} has {list(shape)}")
         return values.astype(np.float32) / scales.reshape(-1, *[1] * (len(shape) - 1))
+
+    def _scale(self, name: str) -> str:
+        """The name of the scale of a variable."""
+        return f"{self._first_names.get(name, name)}_scale"
 
     def stored_shape(self, name: str) -> tuple[int, ...]:
         """The shape of a variable, by its own name. Raises UserError if there is none."""
@@ -245,6 +270,7 @@ def whisper_config(read: Variables) -> Json:
     """
     if read.specification != "WhisperSpec":
         raise UserError(f"it holds a {read.specification}, and a WhisperSpec is read here")
+    check_others(read)
     vocab_size, d_model = read.stored_shape("decoder/embeddings/weight")
     activation = read.number("decoder/activation", 3)
     return {
@@ -257,6 +283,15 @@ def whisper_config(read: Variables) -> Json:
         "activation_function": ACTIVATIONS.get(activation, f"number {activation}"),
         **stacks(read),
     }
+
+
+def check_others(read: Variables) -> None:
+    """Raises UserError if a variable that is no parameter means another network."""
+    for name in read.others:
+        if name.split("/")[-1] not in _KNOWN and (
+            read.stored_shape(name) not in ((), (1,)) or read.number(name, 0)
+        ):
+            raise UserError(f"{name} is not supported: the network is another one than that of this package")
 
 
 def stacks(read: Variables) -> Json:

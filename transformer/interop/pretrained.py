@@ -16,12 +16,13 @@ from transformer.interop.architectures.architecture import (
     described_model,
     undescribed,
 )
-from transformer.interop.architectures.ctranslate2 import SEARCH, transformer_config
+from transformer.interop.architectures.ctranslate2 import CTRANSLATE2, SEARCH, transformer_config
 from transformer.interop.architectures.whisper import WHISPER
 from transformer.interop.bert import MODEL_TYPE as BERT
 from transformer.interop.bert import has_head, import_bert
 from transformer.interop.conversion import (
     Source,
+    different,
     exported_tensors,
     imported_params,
     stored_names,
@@ -33,6 +34,7 @@ from transformer.interop.marian.folder import import_marian_files, is_marian_fol
 from transformer.interop.reading import (
     CONFIG,
     GENERATION,
+    check_no_pointers,
     naming,
     read_json,
     search_of,
@@ -63,8 +65,8 @@ def import_model(
     task: str | None = None,
     revision: str | None = None,
 ) -> Run:
-    """Writes a run directory from a pretrained model: Marian, BART, mBART-50, Pegasus, NLLB, T5, Whisper,
-    BERT (as a masked language model), `torch.nn.Transformer`, or Marian's own files.
+    """Writes a run directory from a pretrained model: Marian, BART, mBART-50, Pegasus, NLLB, T5, mT5,
+    Whisper, BERT (as a masked language model), `torch.nn.Transformer`, or Marian's own files.
 
     Nothing in the folder is executed: pickles (pytorch_model.bin) are not read. The model as a whole is
     never in memory.
@@ -108,12 +110,16 @@ def import_model(
     with naming(_about(folder)):
         vocabulary = architecture.vocabulary(folder)
         described |= vocabulary.ids
-        model = described_model(architecture, described, source.names, vocabulary.unk)
+        tables = architecture.tables
+        names = source.names - {*tables} | {*different(tables, source)}
+        model = described_model(architecture, described, names, vocabulary.unk)
         tokenizers = vocabulary.tokenizers(architecture, described, model, languages)
     renormalizes = generation.get("renormalize_logits") is True
     with naming(folder):
-        model = replace(model, output_bias=renormalizes or _has_bias(architecture, described, model, source))
-        params = imported_params(architecture.storage, described, model, source)
+        biases = _biases(architecture, described, model)
+        is_biased = any(x.any() for name in biases if (x := source(name)) is not None)
+        model = replace(model, output_bias=renormalizes or is_biased)
+        params = imported_params(architecture.storage, described, model, source, read=biases)
         if renormalizes:
             params["output_bias"] = _without_padding(params["output_bias"], model.special.pad)
     data = DataConfig(
@@ -136,6 +142,7 @@ def _check_is_model(folder: Path) -> None:
         raise UserError(f"{folder} is a file: name the folder of the model, {folder.parent}")
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
+    check_no_pointers(folder)
     if not _has_model(folder):
         inside = [str(path) for path in sorted(folder.iterdir()) if path.is_dir() and _has_model(path)]
         hint = f". Did you mean {' or '.join(inside[:5])}?" if inside else ""
@@ -201,19 +208,20 @@ def ignored_options(folder: Path | str) -> list[str]:
 
 
 def _architecture(folder: Path, described: Json) -> Architecture:
+    if is_ctranslate2_folder(folder):
+        return CTRANSLATE2
     kind = described.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
-        known = ", ".join((*ARCHITECTURES, BERT))
+        known = ", ".join((*ARCHITECTURES, WHISPER.model_type, BERT))
         raise UserError(f"{folder / CONFIG}: model_type is {kind!r}; known are {known}")
     return ARCHITECTURES[kind]
 
 
-def _has_bias(architecture: Architecture, described: Json, model: TransformerConfig, source: Source) -> bool:
-    """Whether any bias of the logits is not zero: most published models have none, and need no addition."""
+def _biases(architecture: Architecture, described: Json, model: TransformerConfig) -> tuple[str, ...]:
+    """The names of the bias of the logits. Most published ones are zero, and need no addition."""
     if not model.output_bias:
-        return False
-    names = architecture.storage.tensor(("output_bias",), described, model).names
-    return any(x.any() for name in names if (x := source(name)) is not None)
+        return ()
+    return architecture.storage.tensor(("output_bias",), described, model).names
 
 
 def _without_padding(bias: Deferred, pad: int) -> Deferred:

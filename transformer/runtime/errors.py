@@ -4,16 +4,19 @@ import difflib
 import re
 from collections.abc import Iterable
 
+from transformer.runtime.text import printable
+
 
 class UserError(Exception):
     """Bad input: the message names the file, line or option at fault and the remedy.
 
     The commands print only the message and exit with status 2; library callers catch it. Names and paths that
-    are longer than any file's are shortened.
+    are longer than any file's are shortened, and control characters of somebody's file are escaped: a log is
+    read at a terminal, too.
     """
 
     def __init__(self, message: str) -> None:
-        super().__init__(shortened(message))
+        super().__init__(printable(shortened(message)))
 
 
 class Stopped(Exception):

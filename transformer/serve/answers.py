@@ -17,7 +17,7 @@ from transformer.runtime.files import Json
 from transformer.serve.gate import Disconnected
 from transformer.serve.messages import Asked
 from transformer.serve.metrics import Metrics
-from transformer.serve.refusals import UNAVAILABLE, JsonResponse, later, refusal_of
+from transformer.serve.refusals import UNAVAILABLE, later, of_json_parts, refusal_of
 from transformer.serve.service import Service
 
 STOPPING = later(UNAVAILABLE, "the server is stopping")
@@ -74,8 +74,10 @@ class Answers:
         if asked.stream:
             return Events(work, self._written)
         outputs = await self.outputs(request, work)
-        written = await self.run(lambda: [written_output(work, *pair) for pair in enumerate(outputs)])
-        return JsonResponse({"model": service.name, "outputs": written})
+        written = await self.run(
+            lambda: [json.dumps(written_output(work, *pair)) for pair in enumerate(outputs)]
+        )
+        return of_json_parts({"model": service.name}, "outputs", written)
 
     async def _written(self, work: "Work", index: int, outputs: list[Any]) -> Json:
         """The outputs of an item as JSON, when others are still searched."""

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 
@@ -16,11 +16,12 @@ from transformer.runtime.errors import UserError
 from transformer.serve import libretranslate
 from transformer.serve.answers import Answers
 from transformer.serve.endpoints import of_runs, of_server
+from transformer.serve.forms import ReadBodies
 from transformer.serve.gate import Gate
-from transformer.serve.libretranslate import FormsAsJson
 from transformer.serve.limits import Limits
 from transformer.serve.listening import PATH, Listening
 from transformer.serve.metrics import Metrics
+from transformer.serve.origins import Origins
 from transformer.serve.readiness import Readiness
 from transformer.serve.refusals import Refusal, refuse
 from transformer.serve.service import Service
@@ -34,7 +35,8 @@ def server_app(
     services: Sequence[Service],
     limits: Limits,
     token: str = "",
-    when_ready: Callable[[], None] = lambda: None,
+    progress: Callable[[int, int], None] = lambda done, count: None,
+    hosts: Collection[str] | None = None,
 ) -> FastAPI:
     """The application of a server.
 
@@ -42,9 +44,10 @@ def server_app(
       services: of the runs; the first that can do what is asked does it, if a request names none.
       limits: of requests.
       token: that requests must bring; empty: none.
-      when_ready: is called when all programs are compiled.
+      progress: is called with the number of compiled programs, and that of all, after each.
+      hosts: names of the server that are answered. None: all.
     """
-    readiness = Readiness(services, when_ready)
+    readiness = Readiness(services, progress)
     metrics = Metrics(services)
     preparing, scoring = ThreadPoolExecutor(PREPARING, "prepare"), ThreadPoolExecutor(1, "score")
     hearing = ThreadPoolExecutor(limits.listeners, "hear")
@@ -71,21 +74,23 @@ def server_app(
         docs_url=None,  # pages that load scripts from elsewhere
         redoc_url=None,
     )
-    app.state.readiness = readiness
+    app.state.readiness, app.state.metrics = readiness, metrics
     app.include_router(of_runs(services, readiness, Answers(metrics, preparing), scoring))
     app.include_router(of_server(services, readiness, metrics))
     if able := [service for service in services if service.listens]:
         app.add_api_websocket_route(PATH, Listening(able, readiness, limits, token, hearing).serve)
     for error in Refusal, UserError, RequestValidationError, HTTPException, Exception:
         app.add_exception_handler(error, refuse)
-    app.add_middleware(FormsAsJson)
+    hearing_paths = {service.search.path for service in services if service.search.hears}
+    app.add_middleware(ReadBodies, hearing=hearing_paths)
     app.add_middleware(
         Gate,
         limits=limits,
         metrics=metrics,
         token=token,
-        hearing={service.search.path for service in services if service.search.hears},
+        hearing=hearing_paths,
         named=set(app.openapi()["paths"]),
         key_of=libretranslate.key_of,
     )
+    app.add_middleware(Origins, hosts=hosts)
     return app

@@ -27,7 +27,7 @@ from transformer.serve.limits import ALLOWED, Limits, check_allowed
 if TYPE_CHECKING:
     from transformer.serve.service import Service
 
-LIBRARIES = ("fastapi", "uvicorn", "websockets", "prometheus_client")
+LIBRARIES = ("fastapi", "uvicorn", "websockets", "prometheus_client", "sentencex")
 TOKEN = "TRANSFORMER_TOKEN"
 """The environment variable with the token."""
 
@@ -62,6 +62,13 @@ class ServeArguments:
     token_file: Path | None = None
     """File with the token that requests must bring, as "Authorization: Bearer TOKEN". Default: the
     environment variable TRANSFORMER_TOKEN; if it is not set, no token is needed."""
+    allow_host: tuple[str, ...] = ()
+    """Names of this server, as clients write them in its address, without a port. Default: any with a token
+    or with another --host; otherwise only localhost, 127.0.0.1 and ::1, so that no page of a stranger
+    reaches it."""
+    metrics_port: Annotated[int, Range(0, 65535)] | None = None
+    """Port of /metrics for Prometheus, without a token, at the same address. Keep it from the network.
+    Default: only the server's port has them."""
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
@@ -87,7 +94,8 @@ def _serve(command_line: list[str]) -> None:
         from transformer.serve.server import serve
 
         services = services_of(arguments, search_of(arguments, command_line))
-        serve(services, arguments.limits, token, arguments.host, arguments.port)
+        ports = arguments.port, arguments.allow_host, arguments.metrics_port
+        serve(services, arguments.limits, token, arguments.host, *ports)
         os._exit(0)  # all is answered; a thread that compiles would delay the end
 
 

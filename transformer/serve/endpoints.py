@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 
 from transformer.runtime.files import Json
 from transformer.serve.answers import Answers
+from transformer.serve.bodies import BoundedRoute
 from transformer.serve.libretranslate import (
     EXAMPLE,
     PATH,
@@ -50,7 +51,7 @@ def of_runs(
       answers: to searches.
       scoring: the thread that scores.
     """
-    router = APIRouter(dependencies=[Depends(readiness.check)], responses=JSON)
+    router = APIRouter(route_class=BoundedRoute, dependencies=[Depends(readiness.check)], responses=JSON)
     endpoints = {service.search.path: service.search for service in services}
     for path, endpoint in endpoints.items():
         able = [service for service in services if service.search.path == path]
@@ -98,11 +99,6 @@ def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], a
         function, kind = search, Annotated[fields, Body(openapi_examples=examples)]
     function.__annotations__["asked"] = kind
     router.post(endpoint.path, **options)(function)
-    if endpoint.path == PATH:
-
-        @router.get("/languages", summary="The languages of texts, and those they are translated to.")
-        async def list_languages() -> Response:
-            return JsonResponse(languages(able))
 
 
 def add_scores(router: APIRouter, able: Sequence[Service], scoring: Executor) -> None:
@@ -157,5 +153,11 @@ def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metric
     @router.get("/models", summary="The runs, and what each can do.")
     async def models() -> Response:
         return JsonResponse({"models": [service.about() for service in services]})
+
+    if able := [service for service in services if service.search.path == PATH]:
+
+        @router.get("/languages", summary="The languages of texts, and those they are translated to.")
+        async def list_languages() -> Response:
+            return JsonResponse(languages(able))
 
     return router

@@ -3,26 +3,63 @@
 import asyncio
 import hmac
 import time
-from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from transformer.serve.asgi import App, Message, Receive, Send, header, replayed
 from transformer.serve.limits import Limits
 from transformer.serve.metrics import Metrics
 from transformer.serve.refusals import BUSY, FAILED, GONE, TOO_LARGE, UNAVAILABLE, Refusal, later
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Message, Receive, Send], Awaitable[None]]
-
 DISCARDED = 8  # bodies that are longer than this many allowed ones are not even read to their end
 OPEN = ("/", "/health", "/ready")
 """What probes and browsers get without a token."""
+UNCOUNTED = (*OPEN, "/metrics")
+"""What is answered however many requests there are."""
+STRANGERS = 16
+"""Clients that may be heard at the same time before they have sent the token."""
+STRANGER_SECONDS = 5.0
+"""Time for a client to send the token."""
+SAFE = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"frame-ancestors 'none'"),
+]
+"""Headers of every answer: browsers guess no type, tell no other server of this one, and show it in no
+frame."""
 
 
 class Disconnected(Exception):
     """The client is gone."""
+
+
+class Places:
+    """A number of places, each taken while something is done.
+
+    Args:
+      most: how many there are.
+      taken: what they are taken by, for the message, such as "requests are being answered".
+      show: is called with the number that is taken, whenever it changes.
+    """
+
+    def __init__(self, most: int, taken: str, show: Callable[[int], object] = lambda count: None) -> None:
+        self.most, self.taken, self.show, self.count = most, taken, show, 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Takes a place. Raises Refusal if there is none."""
+        if self.count >= self.most:
+            raise later(BUSY, f"{self.count} {self.taken}, as many as may: try again later")
+        self._add(1)
+        try:
+            yield
+        finally:
+            self._add(-1)
+
+    def _add(self, change: int) -> None:
+        self.count += change
+        self.show(self.count)
 
 
 class Gate:
@@ -51,18 +88,19 @@ class Gate:
     ) -> None:
         self.app, self.limits, self.metrics, self.token = app, limits, metrics, token.encode()
         self.hearing, self.named, self.key_of = hearing, named, key_of
-        self.count = 0
+        self.requests = Places(limits.requests, "requests are being answered", metrics.open.set)
+        self.strangers = Places(STRANGERS, "clients without the token are heard")
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Passes a request on, or refuses it."""
-        path = scope.get("path", "")
-        if scope["type"] != "http" or path in OPEN:
+        if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        answer = Answer(send)
-        start = time.monotonic()
+        answer, path, start = Answer(send), scope["path"], time.monotonic()
         try:
-            with self._counted():
+            if path in OPEN:
+                await self.app(scope, receive, answer)
+            else:
                 await self._within_time(scope, receive, answer)
         except Refusal as refusal:
             if not answer.status:
@@ -73,21 +111,9 @@ class Gate:
             answer.status = answer.status or FAILED
             raise
         finally:
-            endpoint = path if path in self.named else "other"
-            self.metrics.answered(endpoint, answer.status or GONE, time.monotonic() - start)
-
-    @contextmanager
-    def _counted(self) -> Any:
-        """Raises Refusal if too many requests are being answered."""
-        if self.count >= self.limits.requests:
-            raise later(BUSY, f"{self.count} requests are being answered, as many as may: try again later")
-        self.count += 1
-        self.metrics.open.set(self.count)
-        try:
-            yield
-        finally:
-            self.count -= 1
-            self.metrics.open.set(self.count)
+            if path not in UNCOUNTED:
+                endpoint = path if path in self.named else "other"
+                self.metrics.answered(endpoint, answer.status or GONE, time.monotonic() - start)
 
     async def _within_time(self, scope: Message, receive: Receive, answer: "Answer") -> None:
         seconds = self.limits.seconds
@@ -102,17 +128,54 @@ class Gate:
             ) from None
 
     async def _admitted(self, scope: Message, receive: Receive, answer: "Answer") -> None:
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        is_known = is_token(self.token, headers.get(b"authorization", b"").removeprefix(b"Bearer "))
-        content = headers.get(b"content-type", b"").decode("latin-1")
-        if not (is_known or self.key_of(scope["path"], b"", content) is not None):
-            raise unknown()
-        body = await self._body(scope["path"], receive)
-        if not is_known:
-            key = self.key_of(scope["path"], body, content) or ""
+        """The answer to a client that has the token."""
+        path, content = scope["path"], header(scope, b"content-type")
+        if header(scope, b"transfer-encoding") and header(scope, b"content-length"):
+            raise Refusal(
+                400,
+                "the body has a Content-Length and a Transfer-Encoding: send one",
+                {"Connection": "close"},
+            )
+        body = None
+        if not is_token(self.token, bearer(scope)):
+            if self.key_of(path, b"", content) is None:
+                raise unknown()
+            with self.strangers.one():
+                body = await in_time(self._body(path, receive))
+            key = self.key_of(path, body, content) or ""
             if not is_token(self.token, key.encode("utf-8", "replace")):
                 raise unknown()
-        await self.app(scope, replayed(body, receive), answer)
+        if path in UNCOUNTED:
+            await self.app(scope, receive, answer)
+            return
+        with self.requests.one():
+            if body is None:
+                body = await self._body(path, receive)
+            await self._unless_gone(scope, body, receive, answer)
+
+    async def _unless_gone(self, scope: Message, body: bytes, receive: Receive, answer: "Answer") -> None:
+        """The application's answer, which is cancelled as soon as the client is gone.
+
+        Raises:
+          Disconnected: it is.
+        """
+        gone = asyncio.ensure_future(disconnected(receive))
+
+        async def rest() -> Message:
+            await asyncio.wait({gone})
+            return {"type": "http.disconnect"}
+
+        answering = asyncio.ensure_future(self.app(scope, replayed(body, rest), answer))
+        both: set[asyncio.Future[None]] = {gone, answering}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done():
+                raise Disconnected
+            await answering
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
 
     async def _body(self, path: str, receive: Receive) -> bytes:
         most = self.limits.recording if path in self.hearing else self.limits.body
@@ -132,6 +195,28 @@ class Gate:
         if size > most:
             raise too_large
         return b"".join(parts)
+
+
+async def disconnected(receive: Receive) -> None:
+    """Returns when the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def in_time(arriving: Awaitable[Any]) -> Any:
+    """What a client sends that may not have the token. Raises Refusal if it takes too long."""
+    try:
+        async with asyncio.timeout(STRANGER_SECONDS):
+            return await arriving
+    except TimeoutError:
+        message = f"nothing arrived within {STRANGER_SECONDS:g} s: connect again"
+        raise Refusal(408, message, {"Connection": "close"}) from None
+
+
+def bearer(scope: Message) -> bytes:
+    """The token in the head of a request: `Authorization: Bearer TOKEN`; empty if there is none."""
+    scheme, _, token = header(scope, b"authorization").partition(" ")
+    return token.strip().encode("latin-1") if scheme.lower() == "bearer" else b""
 
 
 def is_token(expected: bytes, token: bytes) -> bool:
@@ -155,16 +240,5 @@ class Answer:
         """Sends a message."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            message = {**message, "headers": [*message["headers"], *SAFE]}
         await self._send(message)
-
-
-def replayed(body: bytes, receive: Receive) -> Receive:
-    """`receive` of a request whose body was read."""
-    parts = [body]
-
-    async def again() -> Message:
-        if parts:
-            return {"type": "http.request", "body": parts.pop(), "more_body": False}
-        return await receive()
-
-    return again

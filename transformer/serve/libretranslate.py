@@ -1,20 +1,19 @@
 """The shape of LibreTranslate's API, so that its clients work unchanged: `/translate` with q, source, target
-and format, and `/languages`. Forms are read as JSON."""
+and format, and `/languages`."""
 
-import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
-from urllib.parse import parse_qs
 
+from fastapi import HTTPException
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
-from transformer.serve.gate import App, Message, Receive, Send, replayed
-from transformer.serve.messages import Asked, Sent
+from transformer.serve.bodies import json_of
+from transformer.serve.forms import form_of
+from transformer.serve.messages import Asked, Sent, Texts
 from transformer.serve.service import Service
 
-FORM = "application/x-www-form-urlencoded"
 PATH = "/translate"
 ANY = "auto"
 """The source language of a client that leaves it open."""
@@ -28,7 +27,7 @@ class LibreTranslation(Sent):
 
     model_config = ConfigDict(extra="ignore")
 
-    q: str | list[str] = Field(description="A text, or a list of them.")
+    q: str | Texts = Field(description="A text, or a list of them.")
     source: str = Field(ANY, description="Code of the language of the texts, or auto.")
     target: str = Field(description="Code of the language to translate to.")
     format: Literal["text"] = Field("text", description="Only text is translated.")
@@ -85,12 +84,10 @@ def translated(asked: LibreTranslation, outputs: Sequence[list[Any]]) -> Json:
     others = [[other.text for other in rest] for _, *rest in outputs]
     is_one = isinstance(asked.q, str)
     answer: Json = {"translatedText": texts[0] if is_one else texts}
+    truncated = [best.truncated for best, *_ in outputs]
+    if any(truncated):  # the model has not read the whole of it
+        answer["truncated"] = truncated[0] if is_one else truncated
     return answer | ({"alternatives": others[0] if is_one else others} if asked.alternatives else {})
-
-
-def fields_of(form: bytes) -> dict[str, str]:
-    """The fields of a form."""
-    return {name: values[-1] for name, values in parse_qs(form.decode("utf-8", "replace"), True).items()}
 
 
 def key_of(path: str, body: bytes, content: str) -> str | None:
@@ -98,27 +95,8 @@ def key_of(path: str, body: bytes, content: str) -> str | None:
     if path != PATH:
         return None
     try:
-        fields = fields_of(body) if content.startswith(FORM) else json.loads(body or b"{}")
+        form = form_of(body, content) if body else None
+        fields = form.fields if form else json_of(body or b"{}")
         return str(fields.get("api_key", ""))
-    except (ValueError, AttributeError, RecursionError):
+    except (HTTPException, AttributeError):  # no JSON, or none with fields
         return ""
-
-
-class FormsAsJson:
-    """An ASGI application around another one, which gets JSON where a client sent a form."""
-
-    def __init__(self, app: App) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Passes a request on."""
-        headers = dict(scope.get("headers", ()))
-        if scope.get("path") != PATH or not headers.get(b"content-type", b"").startswith(FORM.encode()):
-            await self.app(scope, receive, send)
-            return
-        body = (await receive()).get("body", b"")  # whole: the gate has read it
-        if not body.lstrip().startswith(b"{"):  # JSON, of which curl says that it is a form
-            body = json.dumps(fields_of(body)).encode()
-        headers[b"content-type"] = b"application/json"
-        headers[b"content-length"] = str(len(body)).encode()
-        await self.app({**scope, "headers": list(headers.items())}, replayed(body, receive), send)

@@ -38,6 +38,8 @@ class Limits:
     """Texts of a run that wait or are searched at the same time."""
     requests: Annotated[int, Range(1, LARGEST)] = 256
     """Requests that are answered at the same time."""
+    connections: Annotated[int, Range(2, LARGEST)] = 1024
+    """Connections that are open at the same time. Beyond it, the one that is idle longest is closed."""
     seconds: Annotated[float, Range(0.001, LONGEST)] = 60.0
     """Time for a request, from its first byte to the last one of its answer."""
 

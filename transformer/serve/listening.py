@@ -12,7 +12,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 from fastapi import WebSocket, WebSocketDisconnect
@@ -23,11 +22,11 @@ from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import RATES, Resampling
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB
-from transformer.serve.gate import is_token, unknown
+from transformer.serve.gate import STRANGERS, Places, bearer, in_time, is_token, unknown
 from transformer.serve.limits import Limits
 from transformer.serve.messages import Sent
 from transformer.serve.readiness import Readiness
-from transformer.serve.refusals import BUSY, FAILED, Refusal, later, refusal_of
+from transformer.serve.refusals import FAILED, refusal_of
 from transformer.serve.service import Service, named
 
 PATH = "/listen"
@@ -68,14 +67,15 @@ class Listening:
         self, services: Sequence[Service], readiness: Readiness, limits: Limits, token: str, pool: Executor
     ) -> None:
         self._services, self._readiness, self._limits = services, readiness, limits
-        self._token, self._pool, self._count = token.encode(), pool, 0
+        self._token, self._pool = token.encode(), pool
+        self._heard = Places(limits.listeners, "clients are heard")
+        self._strangers = Places(STRANGERS, "clients have sent no message yet")
 
     async def serve(self, socket: WebSocket) -> None:
         """Serves a client until it says that its sound ends, or it is gone."""
         await socket.accept()
         try:
-            with self._counted():
-                await self._serve(socket)
+            await self._serve(socket)
         except WebSocketDisconnect:
             return
         except Exception as error:
@@ -87,26 +87,20 @@ class Listening:
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             await socket.close()
 
-    @contextlib.contextmanager
-    def _counted(self) -> Iterator[None]:
-        if self._count >= self._limits.listeners:
-            raise later(BUSY, f"{self._count} clients are heard, as many as may: try again later")
-        self._count += 1
-        try:
-            yield
-        finally:
-            self._count -= 1
-
     async def _serve(self, socket: WebSocket) -> None:
-        origin = urlsplit(socket.headers.get("origin", "")).netloc
-        if origin and origin != socket.headers.get("host"):
-            raise Refusal(403, f"the page is of {origin}, and only pages of this server may listen")
         await self._readiness.check()
-        message = await self._within_time(socket.receive())
-        asked = fields_of(message)
-        if not is_token(self._token, asked.token.encode("utf-8", "replace")):
+        with contextlib.nullcontext() if self._is_known(bearer(socket.scope)) else self._strangers.one():
+            asked = fields_of(await in_time(socket.receive()))
+        if not self._is_known(bearer(socket.scope) or asked.token.encode("utf-8", "replace")):
             raise unknown()
         service = named(self._services, asked.model)
+        with self._heard.one():
+            await self._hear(socket, service, asked)
+
+    def _is_known(self, token: bytes) -> bool:
+        return is_token(self._token, token)
+
+    async def _hear(self, socket: WebSocket, service: Service, asked: AskedListening) -> None:
         assert service.listens
         sound = ArrivingSound(asked.rate)
         texts = service.listens(sound, asked)
@@ -121,13 +115,20 @@ class Listening:
         finally:
             receiving.cancel()
             sound.stop()
-            await asyncio.wait({sending})
+            await asyncio.gather(*both, return_exceptions=True)
 
     async def _receive(self, socket: WebSocket, sound: "ArrivingSound") -> None:
-        """Takes sound until its end."""
-        most = self._limits.listening * sound.rate
+        """Takes sound until its end. A message without sound does not count as one."""
+        most, seconds, now = self._limits.listening, self._limits.seconds, asyncio.get_running_loop().time
+        end, latest = now() + most + seconds, now()
         while True:
-            message = await self._within_time(socket.receive())
+            try:
+                async with asyncio.timeout_at(min(end, latest + seconds)):
+                    message = await socket.receive()
+            except TimeoutError:
+                if now() >= end:
+                    raise UserError(f"the connection is older than {most:g} s: connect again") from None
+                raise UserError(f"nothing arrived for {seconds:g} s: connect again") from None
             if message["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(message.get("code", 1000))
             if message.get("text") is not None:
@@ -136,22 +137,16 @@ class Listening:
                 await sound.end()
                 return
             await sound.put(message["bytes"])
-            if sound.samples > most:
-                raise UserError(f"more than {self._limits.listening:g} s of sound: connect again")
+            if sound.samples > most * sound.rate:
+                raise UserError(f"more than {most:g} s of sound: connect again")
+            if message["bytes"]:
+                latest = now()
 
     async def _send(self, socket: WebSocket, texts: Iterator[Any]) -> None:
         """Sends what is heard."""
         loop = asyncio.get_running_loop()
         while (text := await loop.run_in_executor(self._pool, next, texts, None)) is not None:
             await socket.send_json(text._asdict())
-
-    async def _within_time(self, message: Any) -> Any:
-        seconds = self._limits.seconds
-        try:
-            async with asyncio.timeout(seconds):
-                return await message
-        except TimeoutError:
-            raise UserError(f"nothing arrived for {seconds:g} s: connect again") from None
 
 
 def fields_of(message: Any) -> AskedListening:

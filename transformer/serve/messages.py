@@ -1,12 +1,11 @@
 """What clients send: fields, their types and what they mean. Options of a search are those of its config."""
 
 import dataclasses
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from transformer.cli.parser import texts as docstrings
 from transformer.config.decoding import METHODS, DecodingConfig
@@ -16,23 +15,16 @@ from transformer.translator.search_outputs import Extras
 
 EXTRAS = tuple(field.name for field in dataclasses.fields(Extras))
 """What may be asked of every output besides its text and score."""
-_KINDS = {"prefix": str, "terms": tuple[str, ...]}
+Texts = Annotated[list[str], Field(fail_fast=True)]
+"""Texts of a request. Only the first mistake in a list counts: to note thousands takes seconds."""
+Strings = Annotated[tuple[str, ...], Field(fail_fast=True)]
+_KINDS = {"prefix": str, "terms": Strings}
 
 
 class Sent(BaseModel):
-    """What a client sends: no other fields, and only characters that there are."""
+    """What a client sends: no other fields."""
 
     model_config = ConfigDict(extra="forbid")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _check_characters(cls, fields: Any) -> Any:
-        try:
-            if isinstance(fields, Mapping):
-                json.dumps(fields, ensure_ascii=False).encode()
-        except UnicodeEncodeError as error:
-            raise ValueError("it has half of a surrogate pair, which is no character") from error
-        return fields
 
 
 class Asked(Sent):
@@ -46,14 +38,20 @@ class Asked(Sent):
 class AskedTexts(Asked):
     """Texts to search outputs of."""
 
-    text: str | list[str] = Field(description="A text, or a list of them.")
+    text: str | Texts = Field(description="A text, or a list of them.")
 
 
 class AskedTranslations(AskedTexts):
     """Texts to translate."""
 
-    context: list[str] | list[list[str]] | None = Field(
+    context: Texts | Annotated[list[Texts], Field(fail_fast=True)] | None = Field(
         None, description="Sentences before the text, oldest first; for a list of texts, a list for each."
+    )
+    divide: bool = Field(
+        True,
+        description="Whether a text is translated sentence by sentence, with its line breaks. False: the "
+        "model reads it as one. Texts of other tasks than translation, and those with a prefix or terms, "
+        "always are.",
     )
     source_language: str | None = Field(None, description="Its code, for a model of many languages.")
     target_language: str | None = Field(None, description="The code of the language to translate to.")
@@ -63,8 +61,8 @@ class AskedScores(Sent):
     """Texts to score."""
 
     model: str | None = Field(None, description="Name of a run. Default: the first that can do it.")
-    text: str | list[str] = Field(description="A text, or a list of them: sources, or what is scored itself.")
-    target: str | list[str] | None = Field(None, description="The translation of each, for translators.")
+    text: str | Texts = Field(description="A text, or a list of them: sources, or what is scored itself.")
+    target: str | Texts | None = Field(None, description="The translation of each, for translators.")
     source_language: str | None = Field(None, description="Its code, for a model of many languages.")
     target_language: str | None = Field(None, description="The code of the translations' language.")
 
@@ -103,7 +101,8 @@ def with_options(endpoint: Endpoint, options: Iterable[str]) -> type[Asked]:
 def _option(name: str) -> tuple[Any, str]:
     """The type of a search option, and what it means."""
     kind = next(kind for kind in (DecodingConfig, *METHODS.values()) if name in get_type_hints(kind))
-    return get_type_hints(kind)[name], docstrings(kind)[name]
+    hint = get_type_hints(kind)[name]
+    return Strings if hint == tuple[str, ...] else hint, docstrings(kind)[name]
 
 
 def _about_extra(name: str) -> str:

@@ -26,7 +26,7 @@ class Metrics:
     """
 
     def __init__(self, services: Sequence[Service]) -> None:
-        self._registry = registry = CollectorRegistry()
+        self.registry = registry = CollectorRegistry()
         self._requests = Counter(
             "transformer_requests", "Requests", ("endpoint", "status"), registry=registry
         )
@@ -68,4 +68,4 @@ class Metrics:
 
     def page(self) -> bytes:
         """All of them."""
-        return generate_latest(self._registry)
+        return generate_latest(self.registry)

@@ -15,15 +15,15 @@ class Readiness:
 
     Args:
       services: of the runs.
-      when_ready: is called when they are.
+      progress: is called with the number of compiled programs, and that of all, after each.
 
     Attributes:
       is_ready: whether they are.
       error: why they could not be.
     """
 
-    def __init__(self, services: Sequence[Service], when_ready: Callable[[], None]) -> None:
-        self._services, self._when_ready = services, when_ready
+    def __init__(self, services: Sequence[Service], progress: Callable[[int, int], None]) -> None:
+        self._services, self._progress = services, progress
         self._is_stopped = False
         self.is_ready = False
         self.error: Exception | None = None
@@ -31,13 +31,15 @@ class Readiness:
     def warm_up(self) -> None:
         """Compiles them."""
         try:
-            for service in self._services:
-                for compile_some in service.preparations():
-                    if self._is_stopped:
-                        return
-                    compile_some()
+            several = [prepare for service in self._services for prepare in service.preparations()]
+            for done, prepare in enumerate(several, 1):
+                if self._is_stopped:
+                    return
+                prepare()
+                if done < len(several):
+                    self._progress(done, len(several))
             self.is_ready = True
-            self._when_ready()
+            self._progress(len(several), len(several))
         except Exception as error:
             self.error = error
             log.exception("the programs could not be compiled")

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import Request
@@ -49,6 +49,18 @@ class JsonResponse(Response):
 
     def __init__(self, content: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(json.dumps(content), status, headers)
+
+
+def of_json_parts(fields: Mapping[str, Any], name: str, parts: Sequence[str]) -> Response:
+    """An answer with a list whose items are JSON already, since nothing else is served while JSON is written.
+
+    Args:
+      fields: the others.
+      name: of the list.
+      parts: its items.
+    """
+    before = json.dumps({**fields, name: []}).removesuffix("]}")
+    return Response(f"{before}{', '.join(parts)}]}}", media_type=JsonResponse.media_type)
 
 
 def later(status: int, message: str, seconds: int = 1) -> Refusal:

@@ -5,17 +5,21 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
+from prometheus_client import start_http_server
 
 from transformer.runtime.errors import UserError
 from transformer.serve.app import server_app
+from transformer.serve.connections import Connection, room_for
 from transformer.serve.limits import Limits
 from transformer.serve.listening import LONGEST_MESSAGE
+from transformer.serve.metrics import Metrics
+from transformer.serve.origins import hosts_of
 from transformer.serve.service import Service
 
 IDLE = 75
@@ -46,11 +50,19 @@ class Server(uvicorn.Server):
         """Ends the server, and the process at once if it was asked before."""
         if self.should_exit:
             print("Stopped: what was begun is lost", flush=True)
-            os._exit(1)  # threads may be compiling
+            os._exit(128 + sig)  # threads may be compiling
         self.should_exit = True
 
 
-def serve(services: Sequence[Service], limits: Limits, token: str, host: str, port: int) -> None:
+def serve(
+    services: Sequence[Service],
+    limits: Limits,
+    token: str,
+    host: str,
+    port: int,
+    allowed_hosts: Collection[str] = (),
+    metrics_port: int | None = None,
+) -> None:
     """Serves runs until SIGTERM or SIGINT.
 
     Args:
@@ -59,19 +71,24 @@ def serve(services: Sequence[Service], limits: Limits, token: str, host: str, po
       token: that requests must bring; empty: none.
       host: the address to listen at.
       port: 0: any free one.
+      allowed_hosts: names of the server that are answered besides those of `hosts_of`.
+      metrics_port: serves the metrics without a token too. None: no port does.
 
     Raises:
       UserError: the address cannot be listened at, or the programs cannot be compiled.
     """
     start = time.monotonic()
 
-    def tell() -> None:
-        print(f"Ready after {time.monotonic() - start:.0f} s: all programs are compiled", flush=True)
+    def tell(done: int, count: int) -> None:
+        if done < count:
+            print(f"{done} of {count} programs are compiled", flush=True)
+        else:
+            print(f"Ready after {time.monotonic() - start:.0f} s: all programs are compiled", flush=True)
 
-    app = server_app(services, limits, token, tell)
+    app = server_app(services, limits, token, tell, hosts_of(host, token, allowed_hosts))
     listening = bound(host, port)
     address = listening.getsockname()
-    with listening:
+    with listening, measured(app.state.metrics, host, metrics_port):
         print(
             f"Serving {', '.join(service.name for service in services)} at http://{host}:{address[1]}",
             flush=True,
@@ -82,10 +99,34 @@ def serve(services: Sequence[Service], limits: Limits, token: str, host: str, po
     print("Stopped: all that was begun is answered", flush=True)
 
 
+@contextlib.contextmanager
+def measured(metrics: Metrics, host: str, port: int | None) -> Iterator[int | None]:
+    """Serves metrics at a port of their own, if one is given, and yields it.
+
+    Raises:
+      UserError: it cannot be listened at.
+    """
+    if port is None:
+        yield None
+        return
+    try:
+        server, _ = start_http_server(port, host, metrics.registry)
+    except OSError as error:
+        raise UserError(f"--metrics-port {port}: {error.strerror or error}; choose another one") from error
+    print(f"Metrics at http://{host}:{server.server_port}/metrics", flush=True)
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 def config_of(app: FastAPI, limits: Limits) -> uvicorn.Config:
     """How an application is served."""
     return uvicorn.Config(
         app,
+        http=Connection,
+        limit_concurrency=room_for(limits.connections) + 1,
         log_level="warning",
         access_log=False,
         lifespan="on",

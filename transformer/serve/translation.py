@@ -5,10 +5,19 @@ from typing import Any, ClassVar
 
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
-from transformer.serve.messages import EXTRAS, AskedScores, AskedTranslations, Endpoint, extras_of
+from transformer.serve.limits import OF_RECORDS
+from transformer.serve.messages import (
+    EXTRAS,
+    AskedScores,
+    AskedTranslations,
+    Endpoint,
+    extras_of,
+    search_options,
+)
 from transformer.serve.service import Service
 from transformer.serve.texts import texts_of
-from transformer.tasks.hypotheses import Hypothesis
+from transformer.tasks.hypotheses import Hypothesis, with_ends
+from transformer.tasks.requests import Source
 from transformer.translator.search_outputs import available
 from transformer.translator.translator import Translator
 
@@ -26,11 +35,15 @@ class Translations(Service):
     loads: ClassVar = Translator
     decoder: Translator
 
-    def items(self, asked: Any) -> list[str]:
-        """The texts of a request, each after its context."""
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.decoder.sentence_language = None if self.codes else self.languages[0]
+
+    def items(self, asked: Any) -> list[Source]:
+        """The texts of a request, each with its context."""
         texts = texts_of(asked.text, self.limits)
         if asked.context is None:
-            return texts
+            return list[Source](texts)
         is_one = isinstance(asked.text, str)
         contexts = [asked.context] if is_one else asked.context
         if len(contexts) != len(texts) or any(isinstance(context, str) for context in contexts):
@@ -40,19 +53,22 @@ class Translations(Service):
         for context in filter(None, contexts):
             texts_of(context, self.limits, "context")
         pairs = zip(texts, contexts, strict=True)
-        source_of = self.decoder.task.source_of
-        return [source_of({"source": text, "context": context}) for text, context in pairs]
+        return [{"source": text, "context": context} for text, context in pairs]
 
-    def record(self, item: str, asked: Any) -> tuple[str, Json]:
+    def record(self, item: Source, asked: Any) -> tuple[Source, Json]:
         """A text, and what is asked of its translation."""
-        return item, {**extras_of(asked), **languages_of(asked)}
+        return item, {"divide": asked.divide, **extras_of(asked), **languages_of(asked)}
 
-    def answer(self, item: str, outputs: list[Hypothesis], asked: Any) -> Json:
+    def answer(self, item: Source, outputs: list[Hypothesis], asked: Any) -> Json:
         """Translations, and the columns of their alignments."""
         answer = super().answer(item, outputs, asked)
         if asked.alignments:
             translator = self.decoder.between(**languages_of(asked))
-            answer["source_tokens"] = translator.source_tokens(item)
+            steering = search_options(asked, OF_RECORDS)
+            divide, options = asked.divide and not any(steering.values()), self.defaults
+            sentences = translator.sentences_of(item, divide=divide, **options)
+            tokens = (translator.source_tokens(sentence, **options) for sentence in sentences)
+            answer["source_tokens"] = with_ends(tokens)
         return answer
 
     @property
@@ -95,8 +111,14 @@ class Translations(Service):
             raise UserError(
                 f"{counted(len(texts), 'text')} and {counted(len(targets), 'target')}: give one for each"
             )
-        scores = self.decoder.score(texts, targets, **languages_of(asked))
-        return [{"log_probability": float(score)} for score in scores]
+        languages = languages_of(asked)
+        scores = self.decoder.score(texts, targets, **languages)
+        translator = self.decoder.between(**languages)
+        truncated = map(translator.truncates, texts, targets)
+        return [
+            {"log_probability": float(score), **({"truncated": True} if is_truncated else {})}
+            for score, is_truncated in zip(scores, truncated, strict=True)
+        ]
 
 
 def languages_of(asked: Any) -> Json:

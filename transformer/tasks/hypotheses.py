@@ -1,10 +1,13 @@
 """Texts that a search has found."""
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import scipy.linalg
 from jaxtyping import Float
 
 from transformer.config import SpecialIds
@@ -13,6 +16,9 @@ from transformer.decoding.scores import SearchResult
 from transformer.runtime.files import Json
 from transformer.tasks.metrics.consensus import expected_chrf
 from transformer.tasks.plain import Plain, rounded
+
+END = "</s>"
+"""The token after each part of a text but the last: its <eos>."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +41,7 @@ class Hypothesis(Plain):
 
     computed = ("perplexity",)
     written = ("text", "tokens", "score", "log_probability")
+    written_if_true = ("truncated",)
 
     text: str
     tokens: tuple[str, ...]
@@ -61,6 +68,8 @@ class Hypothesis(Plain):
     """If requested: of the distribution that each of them comes from, in nats."""
     word_confidences: tuple[WordConfidence, ...] | None = field(default=None, repr=False)
     """If requested: the probability that each word is right, in the order of the text."""
+    truncated: bool = False
+    """Whether the input was longer than the model reads, so that this is the output of its beginning."""
 
     @property
     def perplexity(self) -> float:
@@ -97,6 +106,58 @@ def hypotheses(
             pieces = tuple(tokenizer.pieces(tokens))
             several.append(Hypothesis(text, pieces, score, log_probability, ids=(*tokens, special.eos)))
     return several
+
+
+def chained(text: str, starts: Sequence[int], parts: Sequence[Hypothesis]) -> Hypothesis:
+    """The output for a text whose parts were searched one after the other. Scores and log-probabilities add
+    up. In tokens, ids, their scores and alignments each part ends with its <eos>; an alignment has a block
+    for each.
+
+    Args:
+      text: of all.
+      starts: the first character of each part in it.
+      parts: those without ids were not searched.
+    """
+    searched = [part for part in parts if part.ids]
+    words = [
+        replace(word, start=start + word.start)
+        for start, part in zip(starts, parts, strict=True)
+        for word in part.word_confidences or ()
+    ]
+    return Hypothesis(
+        text,
+        with_ends(part.tokens for part in searched),
+        sum(part.score for part in parts),
+        sum(part.log_probability for part in parts),
+        _blocks([part.alignment for part in searched]),
+        _of_all([part.ids for part in searched]) or (),
+        _of_all([part.token_log_probabilities for part in searched]),
+        _of_all([part.entropies for part in searched]),
+        tuple(words) if any(part.word_confidences is not None for part in parts) else None,
+        any(part.truncated for part in parts),
+    )
+
+
+def with_ends(parts: Iterable[Sequence[str]]) -> tuple[str, ...]:
+    """The tokens of parts of a text, with `END` between them."""
+    tokens = list[str]()
+    for index, part in enumerate(parts):
+        tokens += [END, *part] if index else part
+    return tuple(tokens)
+
+
+def _of_all(sequences: Sequence[Sequence[Any] | None]) -> tuple[Any, ...] | None:
+    """The values of all parts; None where they were not requested."""
+    values = [sequence for sequence in sequences if sequence is not None]
+    return tuple(itertools.chain.from_iterable(values)) if values else None
+
+
+def _blocks(
+    alignments: Sequence[Float[np.ndarray, "_ _"] | None],
+) -> Float[np.ndarray, "target source"] | None:
+    """The alignments of all parts as the blocks of one matrix, which is zero elsewhere."""
+    blocks = [alignment for alignment in alignments if alignment is not None]
+    return scipy.linalg.block_diag(*blocks).astype(blocks[0].dtype) if blocks else None
 
 
 def by_consensus(outputs: list[Hypothesis]) -> list[Hypothesis]:

@@ -1,5 +1,6 @@
 """The contract of tasks that are decoded: what a search reads of records, and the outputs that it finds."""
 
+import functools
 import logging
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -10,9 +11,12 @@ from transformer.data.corpus import Record
 from transformer.data.sequences import Example, Fields
 from transformer.runtime.errors import UserError
 from transformer.tasks.task import Task
+from transformer.tasks.unknown_text import UnknownText
 
 Output = Any
 """What decoding makes of one record, such as a translation."""
+TRUNCATED = "truncated"
+"""True in the example of an input of which the search reads only a part, and in its outputs (a field)."""
 
 log = logging.getLogger("transformer")
 
@@ -44,18 +48,38 @@ class DecodingTask(Task):
           records: as `examples`, but what has to be decoded may be missing.
           longest: sequences are truncated to this length.
           lines: number of each record, to warn of truncated ones. Empty: no warnings.
+
+        Returns:
+          An example for each record, with `TRUNCATED` if a sequence was.
         """
 
         examples: list[dict[str, Any]] = [
             {name: example[name] for name in self.inputs} for example in self.examples(records)
         ]
+        if lines:
+            self._warn_of_unknown(records, examples, lines)
         for index, example in enumerate(examples):
             for name in self.inputs:
                 if self.fields[name].padded and (size := len(example[name])) > longest:
                     example[name] = example[name][:longest]
+                    example[TRUNCATED] = True
                     if lines:
                         log.warning("line %d: %s", lines[index], self.shortened(name, size, longest))
         return list(examples)
+
+    @functools.cached_property
+    def _unknown(self) -> UnknownText:
+        return UnknownText("; --data.add-tokens FILE adds them in fine-tuning" * self.grows)
+
+    def _warn_of_unknown(
+        self, records: Sequence[Record], examples: Sequence[Example], lines: Sequence[int]
+    ) -> None:
+        """Warns of texts that a vocabulary does not know."""
+        for name in self.inputs:
+            known = [fields[name] for fields in map(self.texts_of_fields, records) if name in fields]
+            if known and len(known) == len(records):
+                ids = [example[name] for example in examples]
+                self._unknown.warn(lines, [text for text, _ in known], ids, known[0][1])
 
     def shortened(self, name: str, size: int, longest: int) -> str:
         """A warning that an array of an input was longer than the search reads."""

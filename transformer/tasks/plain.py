@@ -19,6 +19,8 @@ class Plain:
     """Properties that the dictionary has besides the fields."""
     written: ClassVar[tuple[str, ...]] = ()
     """The fields that `to_json` has. Empty: all."""
+    written_if_true: ClassVar[tuple[str, ...]] = ()
+    """Those that it has besides if they are true."""
 
     def to_dict(self) -> Json:
         """The fields by their names, as JSON values: arrays and tuples are lists, parts are dictionaries.
@@ -29,7 +31,9 @@ class Plain:
     def to_json(self) -> Json:
         """What decode.py and a server write of it in JSON: values for `json.dumps`."""
         values = self.to_dict()
-        return {name: values[name] for name in self.written or values if name in values}
+        exceptions = [name for name in self.written_if_true if values[name]]
+        names = [*self.written, *exceptions] if self.written else values
+        return {name: values[name] for name in names if name in values}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Plain) or type(other) is not type(self):

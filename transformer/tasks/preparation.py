@@ -5,16 +5,20 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Int
+
 from transformer.config import Config
 from transformer.data.batching import Batcher
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.example_store import stored
+from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.sequences import Arrays, Example, Sequences, arrays_of
 from transformer.tasks.task import Task
-from transformer.tasks.text import TextTask
+from transformer.tasks.unknown_text import described, unknown_of
 
 VERSION = 1  # changes with what `stored_examples` of a task here makes of the same record
-MOST_UNKNOWN = 0.1  # share of unknown tokens that is not warned of
+MOST_NAMED = 10_000  # texts of which it is said what the vocabulary does not know
 CHUNK = 4096  # records that become examples at a time
 
 
@@ -40,22 +44,75 @@ class TrainingData:
         return float(counted.sizes(self.batcher.plan(step).chosen).sum())
 
     def unknown(self, config: Config) -> list[str]:
-        """Warnings of texts, in a run that starts from another one, of whose tokens too many are unknown to
-        the vocabulary that it takes from there."""
-        special = config.model.special
+        """Warnings of texts with tokens that their vocabulary does not know: how many, and which characters
+        or words they are."""
         warnings = []
-        for side in ("source", "target") if isinstance(self.task, TextTask) else ("source",):
-            texts = self.batcher.examples.get(side)
-            if isinstance(texts, Sequences) and texts.values.dtype.kind in "iu":
-                tokens = texts.values[texts.values != special.eos]
-                share = (tokens == special.unk).sum() / max(len(tokens), 1)
-                if share > MOST_UNKNOWN:
-                    warnings.append(
-                        f"{share:.0%} of the {side} tokens are unknown to the vocabulary of "
-                        f"{config.training.init_from}: spell the text as its training text is, or train "
-                        "without --init-from"
-                    )
+        for side, ids in self.batcher.examples.items():
+            if isinstance(ids, Sequences) and ids.values.dtype.kind in "iu":
+                where = np.flatnonzero(ids.values == config.model.special.unk)
+                examples = np.unique(np.searchsorted(ids.ends, where, side="right") - 1)[:MOST_NAMED]
+                if tokenizer := self._tokenizer(examples, side):
+                    warnings.append(self._unknown_warning(config, side, ids, len(where), examples, tokenizer))
         return warnings
+
+    def _tokenizer(self, examples: Int[np.ndarray, " n"], side: str) -> Tokenizer | None:
+        """Of the texts of a field. None: no examples, or the field is no text."""
+        if not len(examples):
+            return None
+        (record,) = self.corpus.splits["train"].__getitems__([int(examples[0])])
+        texts = self.task.texts_of_fields(record)
+        return texts[side][1] if side in texts else None
+
+    def _unknown_warning(
+        self,
+        config: Config,
+        side: str,
+        ids: Sequences,
+        count: int,
+        examples: Int[np.ndarray, " n"],
+        tokenizer: Tokenizer,
+    ) -> str:
+        """How many tokens of a side are unknown, what they are, and what to do.
+
+        Args:
+          config: of the run.
+          side: the name of the field.
+          ids: of all texts.
+          count: of unknown tokens.
+          examples: some that have such tokens.
+          tokenizer: of the side.
+        """
+        records = self.corpus.splits["train"].__getitems__(examples.tolist())
+        texts = (self.task.texts_of_fields(record)[side][0] for record in records)
+        tokens = int((ids.values != config.model.special.eos).sum())
+        named = described(unknown_of(texts, tokenizer))
+        among = f" in the first {MOST_NAMED:,} such texts" * (len(examples) == MOST_NAMED)
+        whose, remedy = self._vocabulary(config, side)
+        return (
+            f"{_percentage(count / tokens)} of the {side} tokens are unknown to {whose}{among}: {named}. "
+            f"Training reads them as one token{', which outputs cannot have' * (side == 'target')}: {remedy}"
+        )
+
+    def _vocabulary(self, config: Config, side: str) -> tuple[str, str]:
+        """Whose vocabulary a side has, and what to do if it lacks something."""
+        training, data = config.training, config.data
+        if training.init_from:
+            return f"the vocabulary of {training.init_from}", (
+                "add them with --data.add-tokens FILE, " * self.task.grows
+                + "spell the text as its training text is, or train without --init-from"
+            )
+        option = f"{side}_tokenizer"
+        if path := getattr(data, option, None):
+            return f"the vocabulary in {path}", f"train one of this text, without --data.{side}-tokenizer"
+        return (
+            "the vocabulary of the training text",
+            "raise --data.vocab-size, or take another --data.tokenizer",
+        )
+
+
+def _percentage(share: float) -> str:
+    """A share with two digits, such as 12% or 0.0034%."""
+    return f"{100 * share:.2g}%"
 
 
 def prepare(

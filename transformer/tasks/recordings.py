@@ -205,6 +205,10 @@ class Recordings(Exhibits, Lines, DecodingTask):
             for record in records
         ]
 
+    def texts_of_fields(self, record: Recording) -> Mapping[str, tuple[str, Tokenizer]]:
+        """What is said."""
+        return {self.text: (record.text, self.tokenizer)}
+
     def text_ids(self, text: str) -> list[int]:
         """The ids of the text of a recording, without <eos>."""
         return self.tokenizer.encode(text)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 from transformer.config import Config
 from transformer.data.corpus import Corpus, Progress, Record, silent
+from transformer.data.features.tokenizer import Tokenizer
 from transformer.runtime.errors import UserError
 from transformer.tasks.batches import Batches
 from transformer.tasks.metrics.scores import Metric, Score, mean_score
@@ -107,6 +108,11 @@ class Task(Batches):
             "can grow; leave them out"
         )
 
+    @property
+    def grows(self) -> bool:
+        """Whether its vocabulary can grow."""
+        return type(self).grown is not Task.grown
+
     def replaced_ids(self, grown: "Task") -> list[list[int]]:
         """For each id that a task has been grown by, those of this one that it replaces. Its embedding is
         their mean."""
@@ -116,6 +122,11 @@ class Task(Batches):
         """Learns from the corpus of a new run what neither `create` nor a run that it starts from has; by
         default nothing."""
         return
+
+    @classmethod
+    def remarks(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> list[str]:
+        """What is unusual about the training records, for people; by default nothing."""
+        return []
 
     def decide(self, corpus: Corpus) -> list[str]:
         """Decides in its config what the options of a new run leave open and its corpus determines, such as
@@ -130,6 +141,10 @@ class Task(Batches):
         """What examples depend on besides records, such as a vocabulary: it names the files that store
         them. By default nothing, and they are made at every start and held in memory."""
         return b""
+
+    def texts_of_fields(self, record: Record) -> Mapping[str, tuple[str, Tokenizer]]:
+        """The text of each field that has the ids of one, and its tokenizer; by default none."""
+        return {}
 
     # Scores
 

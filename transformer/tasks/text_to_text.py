@@ -22,6 +22,7 @@ from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.data.sources.text_files import one_line
+from transformer.data.sources.unusual import unusual_pairs
 from transformer.data.store import Pair, TextRecord
 from transformer.data.temperature import TemperatureOrder, by_first_ids
 from transformer.decoding.scores import SearchResult
@@ -32,6 +33,7 @@ from transformer.tasks.changed_lines import warn_of_changed
 from transformer.tasks.hypotheses import Hypothesis, hypotheses
 from transformer.tasks.lines import Lines
 from transformer.tasks.metrics.references import References
+from transformer.tasks.outputs import TRUNCATED
 from transformer.tasks.parts import by_name, direction_of
 from transformer.tasks.requests import Sentence, languages_of, source_of
 from transformer.tasks.steered_text import SteeredText
@@ -69,7 +71,7 @@ class TextToText(SteeredText, TextInContext, Lines):
     def again(self, config: Config, tokenizers: Tokenizers) -> Self:
         """As `TextInLanguages.again`, with the same shortlist and table of pieces."""
         task = type(self)(config, tokenizers, self.shortlist)
-        task._steering = self._steering
+        task._steering, task._unknown = self._steering, self._unknown
         return task
 
     # From a corpus
@@ -113,6 +115,16 @@ class TextToText(SteeredText, TextInContext, Lines):
             other = None if data.joint_vocabulary else data.vocab_size
             model = replace(model, vocab_size=data.vocab_size, target_vocab_size=other)
         return cls(replace(config, model=model), cast(Tokenizers, ()))
+
+    @classmethod
+    def remarks(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> list[str]:
+        """A line about unusual pairs of text files, such as those that look swapped."""
+        data = text_data(config)
+        if not data.has_files:
+            return []
+        is_translated = data.task == "translation" and not (data.directions or data.context or data.group)
+        remark = unusual_pairs(corpus.splits["train"], is_translated, data.languages, progress)
+        return [remark] if remark else []
 
     def decide(self, corpus: Corpus) -> list[str]:
         """How subwords are sampled and scores computed. Reports the languages that the file names give."""
@@ -223,6 +235,10 @@ class TextToText(SteeredText, TextInContext, Lines):
             examples.append({side: example[side] if has_text(text) else [] for side, text in sides})
         return examples
 
+    def texts_of_fields(self, record: Sentence) -> Mapping[str, tuple[str, Tokenizer]]:
+        """Source and target."""
+        return dict(zip(SIDES, zip(record[:2], self.tokenizers, strict=True), strict=True))
+
     def filled(self, record: Sentence) -> Mapping[str, bool]:
         """Whether there is a source, and a reference."""
         return {"source": has_text(record[0]), "reference": has_text(record[1])}
@@ -251,8 +267,10 @@ class TextToText(SteeredText, TextInContext, Lines):
         """The ids of the sources, closed by <eos>, truncated to `longest`. Warns of changed lines."""
         sources = [self.read(record[0], longest) for record in records]
         starts, _ = ([self.start(record, side) for record in records] for side in range(len(SIDES)))
+        several = self._whole_ids(sources, self.tokenizers[0], longest, lines, "", starts)
         return [
-            {"source": ids} for ids in self.ids(sources, self.tokenizers[0], longest, lines, starts=starts)
+            {"source": [*ids[: longest - 1], self.special.eos], TRUNCATED: len(ids) >= longest}
+            for ids in several
         ]
 
     def check_search(self, settings: DecodingConfig) -> None:
@@ -295,6 +313,19 @@ class TextToText(SteeredText, TextInContext, Lines):
     ) -> list[list[int]]:
         """Ids closed by <eos>, truncated to `longest`. Warns of changed lines, or of a part such as "the
         target of ". Texts begin with `starts`. None: as the tokenizer's, whose language must be chosen."""
+        several = self._whole_ids(texts, tokenizer, longest, lines, part, starts)
+        return [[*ids[: longest - 1], tokenizer.special.eos] for ids in several]
+
+    def _whole_ids(
+        self,
+        texts: Sequence[str],
+        tokenizer: Tokenizer,
+        longest: int,
+        lines: Sequence[int],
+        part: str,
+        starts: Sequence[tuple[int, ...]] | None,
+    ) -> list[list[int]]:
+        """As `ids`, whole and without <eos>."""
         if starts is None:
             for side, side_tokenizer in zip(SIDES, self.tokenizers, strict=True):
                 if texts:
@@ -306,7 +337,8 @@ class TextToText(SteeredText, TextInContext, Lines):
             [*start, *tokenizer.encode(text)[begin:]] for start, text in zip(starts, whole, strict=True)
         ]
         warn_of_changed(lines, texts, whole, list(map(len, encoded)), longest, part)
-        return [[*ids[: longest - 1], tokenizer.special.eos] for ids in encoded]
+        self._unknown.warn(lines, whole, encoded, tokenizer, part)
+        return encoded
 
     def truncated(self, records: Sequence[Sentence], longest: int) -> str:
         """A warning if sources of a split are longer than the search reads."""

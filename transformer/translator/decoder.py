@@ -22,7 +22,7 @@ from transformer.data.corpus import Record
 from transformer.data.sequences import length_in_search
 from transformer.decoding.admission import Admission
 from transformer.decoding.calls import Inputs
-from transformer.decoding.queue import Answer, Request
+from transformer.decoding.queue import Answer, Request, Together
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
@@ -180,23 +180,45 @@ class Decoder(LoadedModel[TaskT]):
           UserError: an option is invalid, or the model was closed.
         """
         line = whole_number("line", line)
+        settings = self.settings(n_best, options)
+        numbered = [(line, self.task.as_read(record, settings.buckets[-1]))]
+        return self._admitted(numbered, settings, n_best, extras, priority, deadline, partial)
+
+    def _admitted(
+        self,
+        records: Sequence[tuple[int, Record]],
+        settings: DecodingConfig,
+        n_best: int | None,
+        extras: Extras,
+        priority: int,
+        deadline: float | int | None,
+        partial: Callable[[Output], None] | None,
+        join: Callable[[list[list[Output]]], list[Output]] | None = None,
+    ) -> Future[list[Output]]:
+        """Begins to decode the numbered records of a request. Arguments are those of `submit`.
+
+        Args:
+          join: makes the outputs of the request from those of its records. None: there is one record.
+        """
         until = None if deadline is None else time.monotonic() + seconds("deadline", deadline)
         urgency = {"priority": whole_number("priority", priority), "deadline": until}
-        settings = self.settings(n_best, options)
-        numbered = line, self.task.as_read(record, settings.buckets[-1])
         if partial is not None and not callable(partial):
             raise UserError(f"partial must be a function, not {type(partial).__name__}")
+        latest = {line: [self.task.empty_output()] for line, _ in records} if join else {}
 
         def show(result: Any, request: Request) -> None:
-            (output,) = self.task.outputs(result, request.record, 1)[:1]
-            partial(output)  # type: ignore[misc]
+            outputs = self.task.outputs(result, request.record, 1)[:1]
+            if join:
+                latest[request.line] = outputs
+                outputs = join(list(latest.values()))
+            partial(outputs[0])  # type: ignore[misc]
 
         self._admission.admit()
         future: Future[list[Output]] | None = None
         try:
-            (future,) = self._submit_all(
-                [numbered], settings, n_best, extras, partial=show if partial else None, **urgency
-            )
+            show_partial = show if partial else None
+            futures = self._submit_all(records, settings, n_best, extras, partial=show_partial, **urgency)
+            future = Together(futures, join) if join else futures[0]
             return future
         finally:
             self._admission.opened(future)

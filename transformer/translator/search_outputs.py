@@ -21,7 +21,7 @@ from transformer.runtime.arrays import shard_rows
 from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.outputs import Output
+from transformer.tasks.outputs import TRUNCATED, Output
 from transformer.translator.confidence import FILE, Confidence
 from transformer.translator.lengths import bucket_of, padded
 from transformer.translator.scoring import aligned, scored, without_start
@@ -102,6 +102,8 @@ def search_outputs(decoder: TrainedModel, request: Request, result: Any) -> list
     outputs = task.outputs(distinct(result) if in_groups else result, request.record, request.certain)
     if not outputs:
         raise UserError(f"{type(task).__name__}.outputs returned none: give at least one output of a record")
+    if request.example.get(TRUNCATED):
+        outputs = [replace(x, truncated=True) if hasattr(x, TRUNCATED) else x for x in outputs]
     if isinstance(settings, MbrConfig):
         outputs = task.consensus(outputs)[: request.n_best]
     if not coverage and extras == NO_EXTRAS:

@@ -1,8 +1,9 @@
 """The Python API for translation: a decoder whose records are sentences."""
 
+import functools
 import reprlib
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, overload
@@ -13,6 +14,7 @@ from jaxtyping import Float, Int
 from transformer.config import LONGEST, Config, Option, text_data
 from transformer.config.ranges import any_number, true_or_false, whole_number
 from transformer.data.features.trained import Tokenizers
+from transformer.data.sources.context import TURN
 from transformer.data.sources.text_files import one_line
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
@@ -21,13 +23,15 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.forks import refuse_forked
 from transformer.runtime.text import has_text
 from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.requests import Source, TranslationRequest, make_requests
+from transformer.tasks.outputs import TRUNCATED
+from transformer.tasks.requests import Source, TranslationRequest, context_in, make_requests
 from transformer.tasks.text_tasks import text_task_of
 from transformer.tasks.text_to_text import TextToText
 from transformer.translator.choices import Chooser
 from transformer.translator.decoder import Decoder
-from transformer.translator.documents.document import DocumentTranslator
+from transformer.translator.documents.document import DocumentTranslator, can_translate
 from transformer.translator.documents.suspicion import Limits
+from transformer.translator.documents.texts import DividedText, joined
 from transformer.translator.ensemble import ensemble_of
 from transformer.translator.lengths import bucket_of, of_any_length, padded, within_positions
 from transformer.translator.scoring import scored, without_start
@@ -283,12 +287,21 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         word_confidences: bool = False,
         source_language: str | None = None,
         target_language: str | None = None,
-        **options: Any,
+        divide: bool = True,
+        priority: int = 0,
+        deadline: float | int | None = None,
+        partial: Callable[[Any], None] | None = None,
+        **options: Option,
     ) -> Future[list[Hypothesis]]:
-        """Begins to translate a sentence, and returns at once. Sentences of all threads join the same search.
+        """Begins to translate a text, and returns at once. Sentences of all threads join the same search.
+
+        A text of several sentences or lines is translated sentence by sentence, as `translate_document` finds
+        them, and keeps its line breaks. Its n-th best translation has the n-th best of each sentence; scores
+        add up, and `</s>` is among the tokens where a sentence ends before the last. A text with a prefix or
+        terms, and one for another task than translation, is read as one.
 
         Args:
-          record: the sentence.
+          record: the text.
           n_best: as in `search`, and so are `alignments`, `token_scores` and the languages.
           line: its number, for warnings and for sampling.
           prefix: what the translation must begin with.
@@ -298,7 +311,11 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
           word_confidences: see `n_best`.
           source_language: see `n_best`.
           target_language: see `n_best`.
-          options: as in `search`, and `priority`, `deadline` and `partial` of `Decoder.submit`.
+          divide: whether to translate sentence by sentence. False: the text is one sentence.
+          priority: as in `Decoder.submit`, and so are deadline and partial.
+          deadline: see `priority`.
+          partial: see `priority`.
+          options: as in `search`.
 
         Returns:
           As `Decoder.submit`: a future of the translations, best first.
@@ -308,11 +325,57 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
           UserError: as `Decoder.submit`.
         """
         translator = self.between(source_language, target_language)
-        (request,) = make_requests([self.task.source_of(record)], [prefix], [terms])
+        requests = list(make_requests([self.task.source_of(record)], [prefix], [terms]))
         extras = _extras(alignments, token_scores, word_confidences)
-        return super(Translator, translator).submit(
-            request, n_best=n_best, line=line, extras=extras, **options
-        )
+        settings, line = translator.settings(n_best, options), whole_number("line", line)
+        longest, join = settings.buckets[-1], None
+        if true_or_false("divide", divide) and not (prefix or terms):
+            text = translator._divided(record, longest)
+            if not text.is_sentence:
+                requests = [TranslationRequest(read) for read in translator._read_sentences(text, record)]
+                join = functools.partial(joined, text)
+        read = [(line + index, self.task.as_read(request, longest)) for index, request in enumerate(requests)]
+        return translator._admitted(read, settings, n_best, extras, priority, deadline, partial, join)
+
+    def _divided(self, source: Source, longest: int) -> DividedText:
+        """A source as `submit` divides it, for a model that reads so many tokens. Where no sentences are
+        translated, it is one."""
+        (name, *_) = self.task.data.input_names
+        text = str(source[name] if isinstance(source, Mapping) else source)
+        if not can_translate(self.task) or TURN in text:
+            return DividedText((text,), ("", ""), (True,))
+        return self.divided(text, longest)
+
+    def _read_sentences(self, text: DividedText, source: Source) -> list[str]:
+        """What the model reads of each sentence: it after its context, and nothing of one that is copied."""
+        data = self.task.data
+        context = context_in(source, data) if isinstance(source, Mapping) else []
+        words = [sentence for sentence, is_read in zip(text.sentences, text.read, strict=True) if is_read]
+        read = iter(self.in_context([*context, *words])[len(context) :])
+        return [next(read) if is_read else "" for is_read in text.read]
+
+    def sentences_of(self, source: Source, *, divide: bool = True, **options: Option) -> list[str]:
+        """What the model reads of a source with `submit`: the sentences that are translated, each after its
+        context.
+
+        Args:
+          source: as in `submit`.
+          divide: as in `submit`.
+          options: of the search.
+        """
+        whole = self.task.source_of(source)
+        text = self._divided(source, self.settings(None, options).buckets[-1])
+        several = divide and not text.is_sentence
+        return list(filter(has_text, self._read_sentences(text, source))) if several else [whole]
+
+    def truncates(self, source: Source, target: str = "") -> bool:
+        """Whether `score` reads only a part of a source or of a target."""
+        settings = within_positions(self.config.decoding, self.longest, self.longest_source)
+        longest = settings.buckets[-1]
+        text = self.task.read(self.task.source_of(source), longest)
+        (example,) = self.task.input_examples([(text, "")], longest)
+        size = len(self.tokenizers[1].encode(one_line(target)))
+        return example[TRUNCATED] or size >= min(longest + settings.extra_length, self.longest or LONGEST)
 
     def warm_up(  # type: ignore[override]
         self,

@@ -87,6 +87,10 @@ class Tokenizer(ABC):
                 f"{option}: {abbreviated(repr(language))} is not the code of a language, which is a string"
             )
         codes = self.codes
+        if not codes:
+            raise UserError(
+                f"{option}: the vocabulary has no code of a language, with which texts would begin"
+            )
         language = language and language.strip("_")
         if language is not None and language not in codes:
             others = " and others" if len(codes) > NAMED else ""
@@ -174,6 +178,20 @@ class Tokenizer(ABC):
     def knows(self, text: str) -> bool:
         """Whether all of a text can be written with pieces of the training text."""
         return self.special.unk not in self.encode(text)
+
+    def unknown(self, text: str) -> list[str]:
+        """The characters of a text that `encode` makes unknown ids of, each as often as it occurs; a word
+        instead if it is unknown although its characters are known."""
+        unk, unknown = self.special.unk, list[str]()
+        if unk not in self.encode(text):
+            return []
+        for word in text.split():
+            if unk in self.encode(word):
+                lacking = {character for character in word if unk in self.encode(character)}
+                rest = "".join(character for character in word if character not in lacking)
+                explained = lacking and unk not in self.encode(rest)
+                unknown += filter(lacking.__contains__, word) if explained else [word]
+        return unknown
 
     @abstractmethod
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:

@@ -99,6 +99,11 @@ class VocabularyTokenizer(Tokenizer):
     def encode(self, text: str) -> list[int]:
         return [*self.start, *(self._ids.get(word, self.special.unk) for word in self._checked_cut(text))]
 
+    def unknown(self, text: str) -> list[str]:
+        ids = self.encode(text)[len(self.start) :]
+        words = zip(self.cut(text), ids, strict=True)
+        return [word for word, index in words if index == self.special.unk and word != _GLUE]
+
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
         raise UserError(
             "--data.subword-sampling: whole words have only one segmentation: choose "

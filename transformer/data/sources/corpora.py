@@ -29,6 +29,7 @@ from transformer.data.sources import (
     topics,
     treebank,
 )
+from transformer.data.sources.bad_lines import refuse_bad_lines
 from transformer.data.sources.built_in import inflection, lexicon
 from transformer.data.sources.context import first_pairs, pairs_in_context, sentence_of
 from transformer.data.sources.directed import (
@@ -284,6 +285,7 @@ def _text_files(data: DataConfig, progress: Progress) -> Corpus:
         if data.directions and split == "train":
             pairs = counting(pairs, counts)
         digests[split] = _digest(pairs)
+    refuse_bad_lines()
     if missing := [name for name in data.target[1:] if name not in further]:
         raise UserError(f"--data.target: no row has a column {' or '.join(missing)}; leave it out")
     for split, digest in digests.items():

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from transformer.data.remote import fetched
-from transformer.data.sources.text_files import read_lines
+from transformer.data.sources.bad_lines import bad_line, bad_line_of, refuse_bad_lines
+from transformer.data.sources.text_files import readable_lines
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular, parse_object, unreadable
 from transformer.runtime.text import has_text
@@ -59,20 +60,26 @@ def read_manifest(path: Path, annotation: Annotation) -> list[ListedPicture]:
     if annotation == "boxes" and not is_json:
         raise UserError(f"{path}: boxes are read from JSON lines: its name must end in .jsonl")
     pictures: dict[Path, ListedPicture] = {}
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in readable_lines(path):
         where = f"{path}, line {number}"
         try:
             name, captions, boxes = (_of_object if is_json else _of_columns)(line, annotation)
+            picture = listed(name, path, number)
         except (ValueError, TypeError, KeyError) as error:
-            raise UserError(f"{where}: must be {EXAMPLES[annotation]}: {error}") from error
-        picture = listed(name, path, number)
+            bad_line(path, number, str(error), subject=f"must be {EXAMPLES[annotation]}: ")
+            continue
+        except UserError as error:
+            bad_line_of(path, number, error)
+            continue
         earlier = pictures.get(picture)
         if earlier and annotation == "boxes":
-            raise UserError(f"{where}: {name} is listed twice: list all of its boxes in one line")
+            bad_line(path, number, "is listed twice: list all of its boxes in one line", subject=f"{name} ")
+            continue
         if earlier:
             captions = (*earlier.captions, *captions)
         pictures[picture] = ListedPicture(picture, earlier.where if earlier else where, captions, boxes)
     if not pictures:
+        refuse_bad_lines()
         raise UserError(f"{path} is empty: it lists no pictures")
     return list(pictures.values())
 

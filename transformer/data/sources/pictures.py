@@ -16,6 +16,7 @@ from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features.pixels import LIBRARY, read_picture
 from transformer.data.remote import fetched
 from transformer.data.sources import drawings
+from transformer.data.sources.bad_lines import refuse_bad_lines
 from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, corpus_folder
 from transformer.data.sources.manifests import Annotation, LabelledBox, ListedPicture, read_manifest
 from transformer.runtime.errors import UserError
@@ -110,6 +111,7 @@ def check_manifests(data: PicturesConfig, annotation: Annotation) -> None:
     splits = [split for split in SPLITS if getattr(data, split)]
     for split in splits:
         read_manifest(getattr(data, split), annotation)
+    refuse_bad_lines()
     if splits and "train" not in splits:
         raise UserError("no training pictures: give --data.train")
 

@@ -6,11 +6,16 @@ from typing import NamedTuple
 
 from transformer.config.recordings import AUDIO, RecordingsConfig
 from transformer.data.remote import fetched
+from transformer.data.sources.bad_lines import bad_line, bad_line_of, refuse_bad_lines
 from transformer.data.sources.corpora import SPLITS
-from transformer.data.sources.text_files import read_lines
+from transformer.data.sources.text_files import readable_lines
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular, unreadable
 from transformer.runtime.text import has_text
+
+MUST = (
+    "must be a file name, a tab and the text, which is empty for silence, and perhaps a tab and the speaker"
+)
 
 
 class Columns(NamedTuple):
@@ -49,6 +54,7 @@ def check_manifests(data: RecordingsConfig) -> None:
     splits = [split for split in SPLITS if getattr(data, split)]
     for split in splits:
         read_manifest(getattr(data, split))
+    refuse_bad_lines()
     if splits and "train" not in splits:
         raise UserError("no training recordings: give --data.train")
 
@@ -63,19 +69,23 @@ def read_manifest(path: Path) -> list[Listed]:
     if path.suffix.lower() in AUDIO:
         raise UserError(f"{path} must list recordings with their texts, and its name is that of one")
     lines = []
-    for index, line in enumerate(read_lines(path), 1):
+    for index, line in readable_lines(path):
         try:
             name, text, speaker = Columns.of(line)
         except ValueError:
             text = None
         if text is None:
-            raise UserError(
-                f"{path}, line {index}: must be a file name, a tab and the text, which is empty for silence, "
-                "and perhaps a tab and the speaker"
-            )
-        text = text if has_text(text) else ""
-        lines.append(Listed(listed(name, path, index), name, text, index, path, speaker))
+            bad_line(path, index, MUST)
+            continue
+        try:
+            recording = listed(name, path, index)
+        except UserError as error:
+            bad_line_of(path, index, error)
+        else:
+            said = text if has_text(text) else ""
+            lines.append(Listed(recording, name, said, index, path, speaker))
     if not lines:
+        refuse_bad_lines()
         raise UserError(f"{path} is empty: it lists no recordings")
     return lines
 

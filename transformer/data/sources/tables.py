@@ -7,11 +7,12 @@ from typing import Any
 
 from transformer.config import DataConfig
 from transformer.config.corpus import TextTaskName
+from transformer.data.sources.bad_lines import bad_line
 from transformer.data.sources.context import TURN
-from transformer.data.sources.text_files import one_line, read_lines
+from transformer.data.sources.text_files import one_line, readable_lines
 from transformer.data.store import TextRecord
-from transformer.data.trees import linearised, read_tree, read_trees, simplified
-from transformer.runtime.errors import UserError
+from transformer.data.trees import linearised, read_tree, simplified, tree_texts
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief, brief_json, parse_object
 from transformer.runtime.text import without_invisible
 
@@ -56,9 +57,20 @@ def read_table(path: Path, data: DataConfig, further: set[str] | None = None) ->
         if further is not None:
             further.update(name for name in data.target[1:] if row.get(name))
         try:
-            yield record_of(row, data)
+            record = record_of(row, data)
         except UserError as error:
-            raise UserError(f"{path}, line {number}: {error}") from None
+            bad_line(path, number, *_parted(str(error)))
+        else:
+            yield record
+
+
+def _parted(message: str) -> tuple[str, str]:
+    """What a message shares with those about other rows, and what it says of its own."""
+    for mark in (", not ", ": "):
+        if mark in message:
+            kind, _, detail = message.partition(mark)
+            return kind, f"{mark}{detail}"
+    return message, ""
 
 
 def record_of(row: Mapping[str, Any], data: DataConfig) -> TextRecord:
@@ -136,39 +148,39 @@ def _sentences(path: Path, data: DataConfig) -> Rows:
     """The words and the simplified trees of a file of a treebank. Sentences of traces only are left out."""
     if len(data.inputs) > 1:
         raise UserError(f"{path}: a file of a treebank has one input, its words; leave out --data.inputs")
-    trees = read_trees(read_lines(path))
-    while True:
+    for number, text in tree_texts(readable_lines(path)):
         try:
-            number, tree = next(trees)
-        except StopIteration:
-            return
+            tree = read_tree(text)
         except ValueError as error:
-            raise UserError(f"{path}, {error}") from None
+            bad_line(path, number, str(error))
+            continue
         if simple := simplified(tree):
             yield number, {data.inputs[0]: list(simple.words()), data.target[0]: str(simple)}
 
 
 def _objects(path: Path) -> Rows:
     """The objects of JSON lines. Empty lines are left out."""
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in readable_lines(path):
         if not line.strip():
             continue
         try:
-            yield number, parse_object(line)
+            row = parse_object(line)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}, line {number}: each line must be a JSON object ({error})") from None
+            bad_line(path, number, "each line must be a JSON object", f" ({error})")
+        else:
+            yield number, row
 
 
 def _rows(path: Path) -> Rows:
     """The rows of a table whose first line names the columns."""
     names: list[str] = []
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in readable_lines(path):
         columns = line.split("\t")
         if not names:
             names = columns
             if len(set(names)) < len(names):
                 raise UserError(f"{path}, line 1: two columns have the same name")
         elif len(columns) != len(names):
-            raise UserError(f"{path}, line {number}: {len(columns)} columns, but line 1 names {len(names)}")
+            bad_line(path, number, f"{counted(len(columns), 'column')}, but line 1 names {len(names)}")
         else:
             yield number, dict(zip(names, columns, strict=True))

@@ -2,13 +2,14 @@
 
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from transformer.config.tagged import TaggedConfig
 from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.sources import treebank
+from transformer.data.sources.bad_lines import refuse_bad_lines
 from transformer.data.sources.conll import TaggedSentence, read_conll
 from transformer.data.sources.corpora import BUILT_IN, SPLITS, corpus_folder
 from transformer.runtime.errors import UserError
@@ -62,22 +63,30 @@ def open_tagged(data: TaggedConfig, progress: Progress = silent) -> Corpus:
 def check_tagged(data: TaggedConfig) -> None:
     """Raises UserError if a file is missing or not as `read_conll` expects it, or there are no training
     sentences among them."""
-    paths = [getattr(data, split) for split in SPLITS]
-    if any(paths) and not data.train:
+    _read(data, [])
+
+
+def _read(data: TaggedConfig, notes: list[str]) -> dict[str, list[TaggedSentence]]:
+    """The sentences of the files of each split. `notes` as of `read_conll`."""
+    paths = {split: path for split in SPLITS if (path := getattr(data, split))}
+    if paths and not data.train:
         raise UserError("no training sentences: give --data.train")
-    for path in filter(None, paths):
-        read_conll(path, data.word_column, data.label_column)
+    sentences = {
+        split: read_conll(path, data.word_column, data.label_column, notes) for split, path in paths.items()
+    }
+    refuse_bad_lines()
+    for split, some in sentences.items():
+        if not some:
+            raise UserError(f"{paths[split]} is empty: there is no sentence in it")
+    return sentences
 
 
 def _files(data: TaggedConfig, progress: Progress) -> Corpus:
-    check_tagged(data)
-    paths = {split: getattr(data, split) for split in SPLITS if getattr(data, split)}
-    sentences: dict[str, Sequence[TaggedSentence]] = {
-        split: read_conll(path, data.word_column, data.label_column) for split, path in paths.items()
-    }
-    note = ""
+    notes = list[str]()
+    sentences = _read(data, notes)
     if "validation" not in sentences:
-        note, train = HELD_OUT_NOTE, sentences["train"]
+        notes.append(HELD_OUT_NOTE)
+        train = sentences["train"]
         rest = len(train) - max(1, round(HELD_OUT * len(train)))
         if not rest:
             raise UserError(
@@ -92,7 +101,7 @@ def _files(data: TaggedConfig, progress: Progress) -> Corpus:
 
     splits = {split: split_of(split) for split in sentences}
     prepared = store.prepare(folder, splits, TaggedSource, progress)
-    return Corpus(str(data.train), prepared, folder, note)
+    return Corpus(str(data.train), prepared, folder, "; ".join(notes))
 
 
 def _joined(sentence: TaggedSentence) -> tuple[str, ...]:

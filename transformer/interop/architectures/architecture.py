@@ -38,7 +38,8 @@ class Tensor:
     """Where a parameter is stored, and how."""
 
     names: tuple[str, ...]
-    """Names of the tensor; the first one that exists counts. An export writes the first one."""
+    """All names under which a folder may have the tensor. If it has several of them, their values must be
+    equal. An export writes the first one."""
     layout: Layout = "plain"
     """How it is stored."""
     rows_before: int = 0
@@ -71,7 +72,9 @@ class Storage(Generic[Model]):
     """Whether sinusoids are all sines, then all cosines, with the rates of the paper: the axis of d_model is
     permuted, as they are interleaved here."""
     check: Callable[[Json, Model, Read], None] = lambda config, model, read: None
-    """Raises UserError if tensors besides those of parameters are not supported."""
+    """Raises UserError if tensors besides those of parameters are not supported. It reads each of them."""
+    harmless: tuple[str, ...] = ()
+    """Patterns of the names of tensors that are not read and that no output depends on."""
     adjusted: Callable[[Names, np.ndarray, Model, Read], np.ndarray] = lambda path, x, *_: x
     """A parameter after its conversion, if it also depends on another tensor."""
     more_tensors: Callable[[Params, Model], dict[str, np.ndarray]] = lambda params, model: {}
@@ -142,6 +145,8 @@ class Architecture:
     """How its tokenizers are stored."""
     start: Callable[[Json], tuple[int, ...]] = lambda config: ()
     """Ids that begin every text, before its first word; where languages have codes, these come first."""
+    tables: tuple[str, ...] = ()
+    """Names of matrices of words; `options` does not get the name of one that repeats another."""
     has_codes: bool = False
     """Whether texts begin with the code of their language."""
     model_class: str = ""

@@ -49,11 +49,17 @@ LEAVES = {
     "norm.bias": "bias",
 }
 NAMES = {activation: name for name, activation in reversed(ACTIVATIONS.items())} | {"gelu": "gelu_new"}
+PREFIX = "model."
+"""How names begin; not in folders of the network without its head, such as BartModel."""
 POSITIONS = "model.{side}.embed_positions.weight"
+_HARMLESS = (r"(model\.)?(encoder|decoder)\.version",)
+"""Numbers of the program with which the models were trained. The sinusoids of M2M-100, too, are computed by
+every program, and only older versions of `transformers` stored them."""
 _ROWS_BEFORE = 2  # of a table of positions, which stand for padding
 LONGEST = 1024
 """Rows of an exported table of sinusoids: the maximum length of a sentence."""
-SHARED = ("model.shared.weight", "shared.weight")
+SHARED = "model.shared.weight"
+HEAD = "lm_head.weight"
 _EMBEDDINGS = {
     "source_embedding": "model.encoder.embed_tokens.weight",
     "target_embedding": "model.decoder.embed_tokens.weight",
@@ -116,15 +122,30 @@ def described_bart(model: TransformerConfig, **more: Any) -> Json:
     }
 
 
+def with_base_names(tensor: Tensor) -> Tensor:
+    """A tensor, also by its names in a folder of the network without its head."""
+    names = dict.fromkeys((*tensor.names, *(name.removeprefix(PREFIX) for name in tensor.names)))
+    return replace(tensor, names=tuple(names))
+
+
+def _tables(part: str, model: TransformerConfig) -> tuple[str, ...]:
+    """The names of a matrix of words, among them those of the matrices that it is tied to."""
+    if part == "output_embedding":
+        return (HEAD,)
+    is_output = model.share_embeddings == ("target" if part == "target_embedding" else "all")
+    inputs = (SHARED, *_EMBEDDINGS.values()) if model.shares_inputs else (_EMBEDDINGS[part], SHARED)
+    return (*inputs, HEAD) if is_output else inputs
+
+
 def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
+    return with_base_names(_stored(path, model))
+
+
+def _stored(path: Names, model: TransformerConfig) -> Tensor:
     part, *inner = path
     leaf = ".".join(inner)
-    if part in _EMBEDDINGS:
-        name = _EMBEDDINGS[part]
-        untied = ("lm_head.weight",) if part == "target_embedding" else ()
-        return Tensor((*SHARED, name) if model.shares_inputs else (name, *untied, *SHARED))
-    if part == "output_embedding":
-        return Tensor(("lm_head.weight",))
+    if part.endswith("_embedding"):
+        return Tensor(_tables(part, model))
     if part == "output_bias":
         return Tensor(("final_logits_bias",), "row", if_missing=0.0)
     side, kind = part.rsplit("_", 1)
@@ -151,14 +172,20 @@ def _sinusoids(params: Params, model: TransformerConfig) -> dict[str, np.ndarray
 
 
 def _check_sinusoids(config: Json, model: TransformerConfig, read: Read) -> None:
-    for name in (POSITIONS.format(side=side) for side in SIDES.values()):
-        check_sinusoids(name, read(name), model.d_model)
+    for side in SIDES.values():
+        check_sinusoids(POSITIONS.format(side=side), stored_positions(side, read), model.d_model)
+
+
+def stored_positions(side: str, read: Read) -> np.ndarray | None:
+    """The table of positions of a side, if a folder has one."""
+    name = POSITIONS.format(side=side)
+    return stored if (stored := read(name)) is not None else read(name.removeprefix(PREFIX))
 
 
 BART = Architecture(
     "bart",
     lambda config, names: bart_options(config, output_bias=True, embedding_norm=True, **_learned(config)),
-    Storage(_tensor),
+    Storage(_tensor, harmless=_HARMLESS),
     HubVocabulary,
     start=lambda config: (config["bos_token_id"],),
     model_class="BartForConditionalGeneration",
@@ -176,7 +203,7 @@ MBART = replace(
 PEGASUS = Architecture(
     "pegasus",
     lambda config, names: bart_options(config, output_bias=True, norm="pre"),
-    Storage(_tensor, sines_first=True, check=_check_sinusoids, more_tensors=_sinusoids),
+    Storage(_tensor, sines_first=True, check=_check_sinusoids, more_tensors=_sinusoids, harmless=_HARMLESS),
     HubVocabulary,
     model_class="PegasusForConditionalGeneration",
     describe=described_bart,
@@ -184,7 +211,7 @@ PEGASUS = Architecture(
 M2M_100 = Architecture(
     "m2m_100",
     lambda config, names: bart_options(config, norm="pre", positions="sinusoidal-halves", first_position=2),
-    Storage(_tensor),
+    Storage(_tensor, harmless=(*_HARMLESS, r"(model\.)?(encoder|decoder)\.embed_positions\.weights")),
     HubVocabulary,
     has_codes=True,
     model_class="M2M100ForConditionalGeneration",

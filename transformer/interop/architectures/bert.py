@@ -75,7 +75,7 @@ def _tensor(path: Names, config: Json, model: StackConfig) -> Tensor:
     if part in ("head", "head_norm", "output_bias"):
         return _of_head(part, inner[-1] if inner else "")
     if part == "source_embedding":
-        return _stored("embeddings.word_embeddings.weight")
+        return _stored("embeddings.word_embeddings.weight", tied=(f"{HEAD}decoder.weight",))
     if part == "source_positions" and inner[-1] == "table":
         return _stored("embeddings.position_embeddings.weight")
     if part == "source_positions":
@@ -99,8 +99,15 @@ def _of_head(part: str, leaf: str) -> Tensor:
     return Tensor((name,), "out-in" if is_matrix else "plain", if_missing="new")
 
 
-def _stored(*names: str, layout: Layout = "plain") -> Tensor:
-    return Tensor(tuple(prefix + name for prefix in PREFIXES for name in names), layout)
+def _stored(*names: str, layout: Layout = "plain", tied: Names = ()) -> Tensor:
+    return Tensor((*(prefix + name for prefix in PREFIXES for name in names), *tied), layout)
+
+
+def _check(config: Json, model: StackConfig, read: Read) -> None:
+    for name in (prefix + TYPES for prefix in PREFIXES):
+        types = read(name)
+        if types is not None and (types.ndim != 2 or not len(types) or types.shape[1] != model.d_model):
+            raise UserError(f"{name} has shape {list(types.shape)}, not rows of {model.d_model}")
 
 
 def _with_type(path: Names, x: np.ndarray, model: StackConfig, read: Read) -> np.ndarray:
@@ -112,4 +119,14 @@ def _with_type(path: Names, x: np.ndarray, model: StackConfig, read: Read) -> np
     return x if types is None else x + types[0]
 
 
-STORAGE = Storage(_tensor, adjusted=_with_type)
+STORAGE = Storage(
+    _tensor,
+    check=_check,
+    adjusted=_with_type,
+    harmless=(
+        r"(bert\.)?embeddings\.position_ids",  # the numbers 0, 1, 2, ...
+        # heads for pairs of sentences, which read [CLS] and which predictions of hidden tokens do not read
+        r"(bert\.)?pooler\.dense\.(weight|bias)",
+        r"cls\.seq_relationship\.(weight|bias)",
+    ),
+)

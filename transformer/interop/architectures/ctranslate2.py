@@ -20,7 +20,7 @@ from transformer.interop.architectures.architecture import (
     Tensor,
 )
 from transformer.interop.architectures.bart import BART, bart_options
-from transformer.interop.ctranslate2 import ACTIVATIONS, SIDES, Variables, stacks
+from transformer.interop.ctranslate2 import ACTIVATIONS, SIDES, Variables, check_others, stacks
 from transformer.interop.vocabularies.lists import ListVocabulary
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
@@ -29,17 +29,7 @@ SPECIFICATIONS = ("TransformerSpec", "TransformerBase", "TransformerBig")
 SEARCH = {"num_beams": 2, "early_stopping": True, "min_length": 2}
 """What CTranslate2 does unless it is told otherwise, in the words of generation_config.json. The minimum
 length of one word counts <s> there."""
-_KNOWN = {
-    *("num_heads", "pre_norm", "activation", "scale_embeddings", "start_from_zero_embedding"),
-    *(
-        "alignment_layer",
-        "alignment_heads",
-        "embeddings_merge",
-        "scale_alibi",
-        "alibi_use_positive_positions",
-    ),
-}
-"""Options of a stack that are read, or have no effect on the output."""
+_TABLES = tuple(f"model.{side}.embed_tokens.weight" for side in SIDES)
 _NORMS = ("layer_norm", "layernorm_embedding")
 _PROJECTION, _BIAS = (f"model.decoder.projection.{leaf}" for leaf in ("weight", "bias"))
 
@@ -54,18 +44,13 @@ def transformer_config(read: Variables) -> Json:
         raise UserError(
             f"it holds a {read.specification}, and {', '.join(SPECIFICATIONS)} and WhisperSpec are read here"
         )
-    for name in read.others:
-        if name.split("/")[-1] not in _KNOWN and (
-            read.stored_shape(name) not in ((), (1,)) or read.number(name, 0)
-        ):
-            raise UserError(f"{name} is not supported: the network is another one than that of this package")
+    check_others(read)
     same: dict[str, int] = {}
     for name, default in (("pre_norm", 1), ("activation", 0), ("scale_embeddings", 1)):
         values = {read.number(f"{side}/{name}", default) for side in SIDES}
         if len(values) > 1:
             raise UserError(f"{name} differs between encoder and decoder, which is not supported")
         same[name] = values.pop()
-    tables = [f"model.{side}.embed_tokens.weight" for side in SIDES]
     positions = {read.shape(f"model.{side}.embed_positions.weight") for side in SIDES}
     if len(positions) > 1:
         raise UserError("the tables of positions of encoder and decoder differ, which is not supported")
@@ -77,8 +62,8 @@ def transformer_config(read: Variables) -> Json:
         "scale_embedding": bool(same["scale_embeddings"]),
         "positions": next(iter(positions)),
         "zero_start": bool(read.number("decoder/start_from_zero_embedding", 0)),
-        "inputs_are_tied": read.is_same(*tables),
-        "output_is_tied": read.is_same(tables[1], _PROJECTION),
+        "inputs_are_tied": read.is_same(*_TABLES),
+        "output_is_tied": read.is_same(_TABLES[1], _PROJECTION),
         **stacks(read),
     }
 
@@ -112,9 +97,11 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
         case "output_embedding":
             return Tensor((_PROJECTION,), order=target)
         case "source_embedding":
-            return Tensor(("model.encoder.embed_tokens.weight",), order=source)
+            is_all, tables = model.share_embeddings == "all", _TABLES if model.shares_inputs else _TABLES[:1]
+            return Tensor((*tables, _PROJECTION) if is_all else tables, order=source)
         case "target_embedding":
-            return Tensor(("model.decoder.embed_tokens.weight",), order=target)
+            is_output = model.share_embeddings == "target"
+            return Tensor((_TABLES[1], _PROJECTION) if is_output else _TABLES[1:], order=target)
         case "source_positions" | "target_positions" if path[-1] == "table":
             stored = BART.storage.tensor(path, config, model)
             return Tensor(stored.names)  # without the rows for padding that other families have

@@ -12,13 +12,20 @@ import numpy as np
 
 from transformer.config import TransformerConfig
 from transformer.interop.architectures.architecture import Architecture, Names, Read, Storage
-from transformer.interop.architectures.bart import BART, LONGEST, POSITIONS, bart_options, described_bart
+from transformer.interop.architectures.bart import (
+    BART,
+    LONGEST,
+    POSITIONS,
+    bart_options,
+    described_bart,
+    stored_positions,
+)
 from transformer.interop.architectures.sines import check_sinusoids, interleaved_order, sines_then_cosines
 from transformer.interop.vocabularies.marian import MarianVocabulary
 from transformer.model.parameters import Params
 from transformer.runtime.files import Json
 
-_ENCODER_POSITIONS, _DECODER_POSITIONS = (POSITIONS.format(side=side) for side in ("encoder", "decoder"))
+_DECODER_POSITIONS = POSITIONS.format(side="decoder")
 
 
 def _options(config: Json, names: Any) -> dict[str, Any]:
@@ -47,7 +54,7 @@ def _target_table(model: TransformerConfig) -> str:
 
 def _with_start(path: Names, x: np.ndarray, model: TransformerConfig, read: Read) -> np.ndarray:
     """Gives <bos> the vector that `_positions` added to the decoder's first position."""
-    if path[0] != _target_table(model) or (stored := read(_DECODER_POSITIONS)) is None:
+    if path[0] != _target_table(model) or (stored := stored_positions("decoder", read)) is None:
         return x
     added = stored[:1] - sines_then_cosines(1, model.d_model)
     if np.abs(added).max(initial=0) > 1e-4:
@@ -58,8 +65,8 @@ def _with_start(path: Names, x: np.ndarray, model: TransformerConfig, read: Read
 
 
 def _check(config: Json, model: TransformerConfig, read: Read) -> None:
-    check_sinusoids(_ENCODER_POSITIONS, read(_ENCODER_POSITIONS), model.d_model)
-    check_sinusoids(_DECODER_POSITIONS, read(_DECODER_POSITIONS), model.d_model, first=1)
+    for first, side in enumerate(("encoder", "decoder")):
+        check_sinusoids(POSITIONS.format(side=side), stored_positions(side, read), model.d_model, first=first)
 
 
 def _positions(params: Params, model: TransformerConfig) -> dict[str, np.ndarray]:
@@ -75,7 +82,12 @@ MARIAN = Architecture(
     "marian",
     _options,
     Storage(
-        BART.storage.tensor, sines_first=True, check=_check, adjusted=_with_start, more_tensors=_positions
+        BART.storage.tensor,
+        sines_first=True,
+        check=_check,
+        adjusted=_with_start,
+        more_tensors=_positions,
+        harmless=BART.storage.harmless,
     ),
     MarianVocabulary,
     model_class="MarianMTModel",

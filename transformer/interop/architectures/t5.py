@@ -1,7 +1,12 @@
-"""T5 (Raffel et al. 2020), its version 1.1, mT5 and Flan-T5."""
+"""T5 (Raffel et al. 2020), its version 1.1, Flan-T5, MADLAD-400 and mT5 (Xue et al. 2021).
+
+mT5 is the network of T5 1.1 with other defaults, whose outputs `transformers` never scales. It is
+exported as T5 1.1.
+"""
 
 import math
 from collections.abc import Container
+from dataclasses import replace
 from typing import Any
 
 from transformer.config import TransformerConfig
@@ -32,6 +37,9 @@ LEAVES = {
     "outer.kernel": "wo.weight",
     "norm.norm.scale": "weight",
 }
+TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
+"""The names of one matrix, of which publishers keep any: MADLAD-400 has the last one."""
+HEAD = "lm_head.weight"
 GATED = {**LEAVES, "inner.kernel": "wi_0.weight", "gate.kernel": "wi_1.weight"}
 
 
@@ -40,7 +48,7 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
     if kind not in FEED_FORWARD:
         raise UserError(f"feed_forward_proj {kind!r}: supported are {', '.join(FEED_FORWARD)}")
     tied = config.get("tie_word_embeddings", True)  # since transformers 5 always true
-    own_head = "lm_head.weight" in names and "shared.weight" in names
+    own_head = HEAD in names and any(name in names for name in TABLES)
     return {
         "num_layers": config["num_layers"],
         "decoder_layers": config.get("num_decoder_layers") or config["num_layers"],
@@ -94,9 +102,9 @@ def _fits(model: TransformerConfig, options: dict[str, Any]) -> bool:
 def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     part, *inner = path
     if part == "source_embedding":
-        return Tensor(("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"))
+        return Tensor((*TABLES, HEAD) if model.share_embeddings == "all" else TABLES)
     if part == "output_embedding":
-        return Tensor(("lm_head.weight",))
+        return Tensor((HEAD,))
     stack, kind = part.rsplit("_", 1)
     if kind == "distances":
         side = {"source": "encoder", "target": "decoder"}[stack]
@@ -116,8 +124,21 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
 T5 = Architecture(
     "t5",
     _options,
-    Storage(_tensor),
+    Storage(
+        _tensor,
+        # which the first layer of the published models has, and no program reads
+        harmless=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
+    ),
     HubVocabulary,
+    tables=(*TABLES, HEAD),
     model_class="T5ForConditionalGeneration",
     describe=_describe,
+)
+MT5 = replace(
+    T5,
+    model_type="mt5",
+    options=lambda config, names: (
+        T5.options({"feed_forward_proj": "gated-gelu"} | config, names) | {"scale_output": False}
+    ),
+    describe=None,
 )

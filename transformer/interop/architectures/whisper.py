@@ -6,7 +6,7 @@ from typing import Any
 
 from transformer.config import EncoderConfig, TransformerConfig
 from transformer.interop.architectures.architecture import Architecture, Names, Storage, Tensor
-from transformer.interop.architectures.bart import BART, described_bart
+from transformer.interop.architectures.bart import BART, described_bart, with_base_names
 from transformer.interop.vocabularies.hub import HubVocabulary
 from transformer.runtime.files import Json
 
@@ -44,11 +44,11 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     part, *inner = path
     if part in _CONVOLUTIONS:
         leaf = "weight" if inner == ["kernel"] else "bias"
-        return Tensor(
-            (f"model.encoder.{_CONVOLUTIONS[part]}.{leaf}",), "convolution" if leaf == "weight" else "plain"
-        )
+        name = f"model.encoder.{_CONVOLUTIONS[part]}.{leaf}"
+        return with_base_names(Tensor((name,), "convolution" if leaf == "weight" else "plain"))
     if part == "target_embedding":
-        return Tensor(("model.decoder.embed_tokens.weight", "proj_out.weight"))
+        names = ("model.decoder.embed_tokens.weight", "proj_out.weight", "model.decoder.projection.weight")
+        return with_base_names(Tensor(names))  # the last one is CTranslate2's
     stored = BART.storage.tensor(path, config, model)
     return replace(stored, rows_before=0)  # its tables of positions have no rows for padding
 
@@ -64,7 +64,8 @@ def _describe(model: TransformerConfig) -> Json:
 WHISPER = Architecture(
     "whisper",
     _options,
-    Storage(_tensor),
+    # CTranslate2 gives keys a bias. It adds the same number to all scores of a query, so a softmax ignores it
+    Storage(_tensor, harmless=(r"model\.(en|de)coder\.layers\.\d+\.(self|encoder)_attn\.k_proj\.bias",)),
     HubVocabulary,
     model_class="WhisperForConditionalGeneration",
     describe=_describe,

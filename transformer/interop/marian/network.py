@@ -50,6 +50,7 @@ _EMBEDDINGS = {
     "target_embedding": "decoder_Wemb",
     "output_embedding": "decoder_ff_logit_out_Wt",
 }
+_SHARED = "Wemb"
 _TIES = {  # tied-embeddings-all or both, tied-embeddings-src, tied-embeddings
     (True, True): "all",
     (True, False): "inputs",
@@ -237,9 +238,8 @@ def _tensor(path: Names, described: Yaml, model: TransformerConfig) -> Tensor:
         order = _order(described, model, "target")
         return Tensor((OUTPUT_BIAS,), "row", order=order, filler=NEVER_GENERATED, if_missing=0.0)
     if part in _EMBEDDINGS:
-        is_source = part == "source_embedding"
-        name = "Wemb" if is_source and model.shares_inputs else _EMBEDDINGS[part]
-        return Tensor((name,), order=_order(described, model, "source" if is_source else "target"))
+        side = "source" if part == "source_embedding" else "target"
+        return Tensor(_tables(part, model), order=_order(described, model, side))
     stack, kind = part.rsplit("_", 1)
     leaf = inner[-1]
     if kind == "positions":
@@ -259,11 +259,24 @@ def _tensor(path: Names, described: Yaml, model: TransformerConfig) -> Tensor:
     return Tensor((f"{layer}{prefix}ln_{leaf}{suffix}",), "row")
 
 
+def _tables(part: str, model: TransformerConfig) -> Names:
+    """The names of a matrix of words, among them those of the matrices that it is tied to."""
+    source, target, output = _EMBEDDINGS.values()
+    match part, model.share_embeddings:
+        case "source_embedding", "all":
+            return _SHARED, source, target, output
+        case "source_embedding", "inputs":
+            return _SHARED, source, target
+        case "target_embedding", "target":
+            return target, output
+    return (_EMBEDDINGS[part],)
+
+
 def _order(described: Yaml, model: TransformerConfig, side: str) -> list[int]:
     """The row of each word, and none for padding."""
     size = vocabulary_sizes(described)[side == "target"]
     return [*range(size), *[-1] * (model.vocab_size - size)]
 
 
-STORAGE = Storage(_tensor)
+STORAGE = Storage(_tensor, harmless=(r".*_QuantMultA",))  # integers for activations, which --int8 computes
 """How parameters are stored in Marian's files."""

@@ -27,6 +27,9 @@ WORDS = "vocab.txt"
 SPIECE = "spiece.model"
 BPE = "sentencepiece.bpe.model"
 MODELS = (SPIECE, BPE, "source.spm")
+BYTES = "ByT5Tokenizer"
+"""The class of a tokenizer that has no files."""
+_BYTE_SPECIAL = ("<pad>", "</s>", "<unk>")
 FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")
 M2M_100 = (
     "af am ar ast az ba be bg bn br bs ca ceb cs cy da de el en es et fa ff fi fr fy ga gd gl gu ha he "
@@ -113,11 +116,15 @@ def read_pieces(folder: Path) -> Pieces:
     if models and model_type in LAYOUTS:
         return _pieces(folder, models[0], model_type)
     name, made = FILES.get(model_type, ("", None))
+    tokenizer = tokenizer_options(folder).get("tokenizer_class")
+    if tokenizer == BYTES:
+        name, made = TOKENIZER, _bytes
     if made and (folder / name).exists():
         return HubPieces(_made(folder / name, made), folder / name)
     raise UserError(
         f"{folder / PIECES}: no such file. Load the tokenizer with AutoTokenizer.from_pretrained of "
         "transformers, and save it with save_pretrained: that writes one"
+        + (f", if the class of the tokenizer, {tokenizer}, has a fast version" if tokenizer else "")
     )
 
 
@@ -225,6 +232,7 @@ LAYOUTS: dict[str, Callable[[Path, list[str]], list[str | None]]] = {
     "m2m_100": _m2m_100,
     "mbart": _fairseq,
     "t5": _t5,
+    "mt5": _t5,
     "pegasus": _pegasus,
 }
 """The pieces in the order of the ids, by model_type."""
@@ -263,6 +271,29 @@ def _word_pieces(folder: Path, options: Json) -> str:
     tokenizer.pre_tokenizer = library("tokenizers.pre_tokenizers").BertPreTokenizer()
     tokenizer.decoder = library("tokenizers.decoders").WordPiece(prefix="##")
     tokenizer.add_special_tokens(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"])
+    return str(tokenizer.to_str())
+
+
+def _bytes(folder: Path, options: Json) -> str:
+    """The bytes of UTF-8 after three special tokens, as in ByT5 (Xue et al. 2022), then the sentinels."""
+    tokenizers = library("tokenizers")
+    printed = [
+        *range(33, 127),
+        *range(161, 173),
+        *range(174, 256),
+    ]  # byte-level BPE shows others as U+0100...
+    shown = {byte: chr(byte) for byte in printed}
+    shown |= {byte: chr(256 + n) for n, byte in enumerate(sorted({*range(256)}.difference(printed)))}
+    vocabulary = {shown[byte]: byte + len(_BYTE_SPECIAL) for byte in range(256)}
+    model = library("tokenizers.models").BPE(
+        vocab={word: index for index, word in enumerate(_BYTE_SPECIAL)} | vocabulary, merges=[]
+    )
+    tokenizer = tokenizers.Tokenizer(model)
+    levels = {"add_prefix_space": False, "use_regex": False}
+    tokenizer.pre_tokenizer = library("tokenizers.pre_tokenizers").ByteLevel(**levels)
+    tokenizer.decoder = library("tokenizers.decoders").ByteLevel()
+    sentinels = _named(folder) or [f"<extra_id_{n}>" for n in range(125)]
+    tokenizer.add_special_tokens([*_BYTE_SPECIAL, *sentinels])
     return str(tokenizer.to_str())
 
 

@@ -131,9 +131,10 @@ def _nearest(
 
 
 def _score(evaluation: Json) -> str:
-    """The score that decides, with its title."""
+    """The score that decides, with its title; the loss instead where the score says nothing."""
     measure = Metric.of(evaluation)
-    return f"{measure.title} {measure.shown(measure.value(evaluation))}"
+    value = measure.value(evaluation)
+    return f"{'loss, ' * measure.is_noise(value)}{measure.title} {measure.shown(value)}"
 
 
 def _sizes(data: Json, languages: str) -> dict[str, str]:

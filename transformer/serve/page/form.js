@@ -82,7 +82,8 @@ at("form").addEventListener("submit", async (event) => {
 
 function show({ hypotheses: [best], source_tokens: sources }) {
   at("output").replaceChildren(...marked(best.text, best.word_confidences));
-  at("note").textContent = `log P ${best.log_probability.toFixed(2)}`;
+  const truncated = best.truncated ? "; only the part was read that the model can read at once" : "";
+  at("note").textContent = `log P ${best.log_probability.toFixed(2)}${truncated}`;
   if (best.alignment && sources) showAlignment([...best.tokens, "</s>"], [...sources, "</s>"], best.alignment);
 }
 

@@ -119,6 +119,10 @@ class Captioning(Pictures, TextTask):
         """Pictures in half precision, and ids in as few bytes as they need."""
         return {**super().stored_fields, "target": Field(id_dtype(self.tokenizer.num_ids))}
 
+    def texts_of_fields(self, record: AnnotatedPicture) -> Mapping[str, tuple[str, Tokenizer]]:
+        """The first caption."""
+        return {"target": (record.captions[0] if record.captions else "", self.tokenizer)}
+
     def filled(self, record: AnnotatedPicture) -> Mapping[str, bool]:
         """Whether there is a caption."""
         return {"caption": bool(record.captions)}

@@ -38,6 +38,7 @@ from transformer.runtime.text import has_text
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.tasks.lines import Lines
 from transformer.tasks.metrics.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Metric, Score
+from transformer.tasks.outputs import TRUNCATED
 from transformer.tasks.plain import Plain
 from transformer.tasks.steering import TextSteering
 from transformer.tasks.task import Evaluation
@@ -51,6 +52,7 @@ class Generated(Plain):
     """What follows a prompt. `json.dumps(generated.to_dict())` writes it as JSON."""
 
     written = ("text", "tokens", "score", "log_probability")
+    written_if_true = ("truncated",)
 
     text: str
     """Without the prompt."""
@@ -63,6 +65,8 @@ class Generated(Plain):
     also stands where the limit ends the text."""
     ids: tuple[int, ...] = field(default=(), repr=False)
     """The generated ids."""
+    truncated: bool = False
+    """Whether the prompt was longer than the model reads, which has read its end."""
 
 
 class LanguageModelling(TextTask, Lines):
@@ -200,6 +204,10 @@ class LanguageModelling(TextTask, Lines):
         buckets = ((self.data.max_length,) * len(SEGMENT),)
         return Batching(buckets, self.data.batch_tokens, packed=False, seed=self.data.seed)
 
+    def texts_of_fields(self, record: str) -> Mapping[str, tuple[str, Tokenizer]]:
+        """The text."""
+        return {"ids": (record, self.tokenizer)}
+
     def filled(self, record: str) -> Mapping[str, bool]:
         """Whether there is text."""
         return {"document": has_text(record)}
@@ -211,10 +219,20 @@ class LanguageModelling(TextTask, Lines):
         if count < data.rows * data.max_length:
             raise UserError(
                 f"the training text has {counted(count, 'token')}, fewer than a batch of "
-                f"{counted(data.rows, 'row')} of {data.max_length}: lower --data.max-length or "
-                "--data.batch-tokens"
+                f"{counted(data.rows, 'row')} of {data.max_length}: give more text, or {self._fitting(count)}"
             )
         return StreamPlan(examples, self.special.bos, data.rows, data.max_length, data.seed)
+
+    def _fitting(self, count: int) -> str:
+        """The options with which a text of so many tokens makes the largest batch."""
+        segment = min(count, self.data.max_length)
+        options = [f"--data.batch-tokens {count // segment * segment}"]
+        if segment < self.data.max_length:
+            options.insert(0, f"--data.max-length {segment}")
+            room = segment - segment // 2
+            if not _model(self.config).attended and self.config.decoding.extra_length > room:
+                options.append(f"--decoding.extra-length {room}")
+        return " ".join(options)
 
     def fixed_batches(self, records: Records, host: int, hosts: int) -> Iterator[dict[str, np.ndarray]]:
         """All of the text, each row a part of it; this process's share of the rows."""
@@ -260,7 +278,7 @@ class LanguageModelling(TextTask, Lines):
                 log.warning(
                     "line %d: truncated to the last %d of %d tokens", lines[index], longest, len(ids) - 1
                 )
-            examples.append({"source": ids[-longest:]})
+            examples.append({"source": ids[-longest:], TRUNCATED: len(ids) > longest})
         return examples
 
     def check_search(self, settings: DecodingConfig) -> None:

@@ -119,6 +119,10 @@ class MaskedLanguageModelling(Task):
         pairs = zip(records, self.examples(records), strict=True)
         return [example if has_text(text) else {"source": []} for text, example in pairs]
 
+    def texts_of_fields(self, record: str) -> Mapping[str, tuple[str, Tokenizer]]:
+        """The text."""
+        return {"source": (record, self.tokenizer)}
+
     def filled(self, record: str) -> Mapping[str, bool]:
         """Whether there is text."""
         return {"sentence": has_text(record)}

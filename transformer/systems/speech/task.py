@@ -37,6 +37,7 @@ from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
 from transformer.tasks.metrics.normalisation import libraries_of
 from transformer.tasks.metrics.scores import CHARACTERS, WORDS, Metric
+from transformer.tasks.outputs import TRUNCATED
 from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.text import Steering, TextTask
 from transformer.tasks.timing import Segment, segments
@@ -125,7 +126,9 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         for number, record in zip(lines, records, strict=False):
             if record.whole:
                 log.warning("line %d: %s", number, self.shortened("source", record.whole.frames, longest))
-        return super().input_examples(records, longest, lines)
+        examples = super().input_examples(records, longest, lines)
+        pairs = zip(examples, records, strict=True)
+        return [{**example, TRUNCATED: True} if record.whole else example for example, record in pairs]
 
     def shortened(self, name: str, size: int, longest: int) -> str:
         """In seconds."""

@@ -8,9 +8,19 @@ from jaxtyping import Float
 
 from transformer.config import Option
 from transformer.config.ranges import texts_of
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import brief
 from transformer.systems.synthesis.task import TextToSpeech, Utterance
+from transformer.tasks.hypotheses import Hypothesis
 from transformer.translator.decoder import Decoder
 from transformer.translator.translator import Translator
+
+
+def pronounced(output: Hypothesis, text: str) -> str:
+    """What the first of two stages made of a text. Raises UserError if it has not read the whole."""
+    if output.truncated:
+        raise UserError(f"{brief(text)} is longer than the model of its pronunciation reads: divide it")
+    return output.text
 
 
 class Synthesizer(Decoder[TextToSpeech]):
@@ -43,8 +53,9 @@ class Synthesizer(Decoder[TextToSpeech]):
         """
         texts = texts_of(texts, "texts")
         if self.pronunciation:
-            pairs = zip(self.pronunciation.translate(texts), texts, strict=True)
-            records = [self.task.written_for(*pair) for pair in pairs]
+            spoken = [best for best, *_ in self.pronunciation.search(texts, n_best=1)]
+            pairs = zip(spoken, texts, strict=True)
+            records = [self.task.written_for(pronounced(*pair), pair[1]) for pair in pairs]
         else:
             records = [self.task.record(text) for text in texts]
         return [outputs[0] for outputs in self.decode(records, **options)]

@@ -21,7 +21,7 @@ from transformer.runtime.errors import UserError
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import is_device
 from transformer.runtime.text import has_text
-from transformer.systems.synthesis.api import Synthesizer
+from transformer.systems.synthesis.api import Synthesizer, pronounced
 from transformer.systems.synthesis.task import Utterance
 from transformer.translator.translator import Translator
 
@@ -114,8 +114,8 @@ class Utterances(Writer):
                     waiting.append(numbered)
                 yield numbered
 
-        pronounced = self._pronounced(remembered())
-        records = (numbered and (numbered[0], task.written_for(*numbered[1])) for numbered in pronounced)
+        spoken = self._pronounced(remembered())
+        records = (numbered and (numbered[0], task.written_for(*numbered[1])) for numbered in spoken)
         for outputs in self.decoder.outputs(records, self.decoder.settings(1, self.options), 1):
             if outputs is None:
                 yield None
@@ -144,7 +144,10 @@ class Utterances(Writer):
                 yield None
                 continue
             number, line = waiting.popleft()
-            yield number, (outputs[0].text, line)
+            try:
+                yield number, (pronounced(outputs[0], line), line)
+            except UserError as error:
+                raise UserError(f"line {number}: {error}") from error
 
     def _write(self, path: Path, number: int, utterance: Utterance) -> None:
         self._check(path)

@@ -212,6 +212,10 @@ class Tagging(Overview, DecodingTask, Lines):
             examples.append({"source": [*ids, self.special.eos], "labels": [*indices, NO_LABEL]})
         return examples
 
+    def texts_of_fields(self, record: TaggedSentence) -> Mapping[str, tuple[str, Tokenizer]]:
+        """The words."""
+        return {"source": (" ".join(record.words), self.tokenizer)}
+
     def _encoded(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
         """The ids of a sentence, closed by <eos>, and the position of the first piece of each word."""
         ids, first = list(self.tokenizer.start), []

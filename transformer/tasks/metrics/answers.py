@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from transformer.tasks.metrics.references import References, all_of
-from transformer.tasks.metrics.scores import Metric, Score
+from transformer.tasks.metrics.scores import Score, percentage
 
-ANSWER_EXACT = Metric("answer_exact", "exact match (SQuAD)")
-ANSWER_F1 = Metric("answer_f1", "answer F1")
+ANSWER_EXACT = percentage("answer_exact", "exact match (SQuAD)")
+ANSWER_F1 = percentage("answer_f1", "answer F1")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from transformer.tasks.metrics.scores import Metric, Score
+from transformer.tasks.metrics.scores import Score, percentage
 
-AP, AP50 = Metric("map", "mAP@0.5:0.95"), Metric("map50", "mAP@0.5")
+AP, AP50 = percentage("map", "mAP@0.5:0.95"), percentage("map50", "mAP@0.5")
 THRESHOLDS = tuple(0.5 + 0.05 * step for step in range(10))
 """Of IoU, from which a box is right."""
 RECALLS = np.linspace(0, 1, 101)

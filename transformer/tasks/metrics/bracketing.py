@@ -14,13 +14,13 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from transformer.data.trees import TRACE, Tree, read_tree, without_function
-from transformer.tasks.metrics.scores import Metric, Score
+from transformer.tasks.metrics.scores import Score, percentage
 
-BRACKETING_F1 = Metric("bracketing_f1", "bracketing F1")
-BRACKETING_PRECISION = Metric("bracketing_precision", "bracketing precision")
-BRACKETING_RECALL = Metric("bracketing_recall", "bracketing recall")
-TAGGING_ACCURACY = Metric("tagging_accuracy", "tagging accuracy")
-WELL_FORMED = Metric("well_formed", "well-formed trees")
+BRACKETING_F1 = percentage("bracketing_f1", "bracketing F1")
+BRACKETING_PRECISION = percentage("bracketing_precision", "bracketing precision")
+BRACKETING_RECALL = percentage("bracketing_recall", "bracketing recall")
+TAGGING_ACCURACY = percentage("tagging_accuracy", "tagging accuracy")
+WELL_FORMED = percentage("well_formed", "well-formed trees")
 
 PUNCTUATION = frozenset((",", ":", "``", "''", "."))
 """Parts of speech that are removed with their words."""

@@ -7,13 +7,13 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from transformer.tasks.metrics.scores import ACCURACY, Metric, Score
+from transformer.tasks.metrics.scores import ACCURACY, Metric, Score, percentage
 
 Labels = Sequence[str | Collection[str]]
 """For each text its label, or a set of labels. How often a label is in a set does not count."""
-MICRO_F1 = Metric("micro_f1", "micro F1")
-MACRO_F1 = Metric("macro_f1", "macro F1")
-EXACT_SETS = Metric("exact_sets", "exact sets")
+MICRO_F1 = percentage("micro_f1", "micro F1")
+MACRO_F1 = percentage("macro_f1", "macro F1")
+EXACT_SETS = percentage("exact_sets", "exact sets")
 
 
 class Counts(NamedTuple):

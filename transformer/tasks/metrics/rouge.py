@@ -9,11 +9,11 @@ import regex
 from transformer.runtime.extras import library
 from transformer.runtime.words import words
 from transformer.tasks.metrics.references import References, all_of
-from transformer.tasks.metrics.scores import Metric, Score
+from transformer.tasks.metrics.scores import Score, percentage
 
-ROUGE_1 = Metric("rouge_1", "ROUGE-1")
-ROUGE_2 = Metric("rouge_2", "ROUGE-2")
-ROUGE_L = Metric("rouge_l", "ROUGE-L")
+ROUGE_1 = percentage("rouge_1", "ROUGE-1")
+ROUGE_2 = percentage("rouge_2", "ROUGE-2")
+ROUGE_L = percentage("rouge_l", "ROUGE-L")
 _OTHER_LETTER = regex.compile(r"[\p{L}\p{M}--[a-zA-Z]]", regex.VERSION1)
 
 

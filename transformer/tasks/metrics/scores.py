@@ -27,6 +27,9 @@ class Metric:
     higher_is_better: bool = True
     digits: int = 2
     """After the point, for people."""
+    baseline: float | None = None
+    """What a model may score by chance before it has learned anything. Worse scores are noise: as long as
+    there is no better one, the validation loss says which checkpoint is best. None: every score counts."""
 
     def __post_init__(self) -> None:
         texts = (self.name, self.title)
@@ -36,6 +39,8 @@ class Metric:
             raise ValueError(f"higher_is_better is True or False, not {self.higher_is_better!r}")
         if type(self.digits) is not int or not 0 <= self.digits <= MOST_DIGITS:
             raise ValueError(f"a score has 0 to {MOST_DIGITS} digits after the point")
+        if self.baseline is not None:
+            self.value({self.name: self.baseline})
 
     @classmethod
     def of(cls, record: Json) -> "Metric":
@@ -63,18 +68,39 @@ class Metric:
         return f"{value:.{self.digits}f}"
 
     def merit(self, value: float) -> float:
-        """A number that is higher for a better score."""
-        return value if self.higher_is_better else -value
+        """A number that is higher for a better score, and the same for all that are not better than the
+        baseline."""
+        sign = 1 if self.higher_is_better else -1
+        return sign * value if self.baseline is None else max(sign * value, sign * self.baseline)
+
+    def is_noise(self, value: float) -> bool:
+        """Whether a score is not better than the baseline."""
+        return self.baseline is not None and self.merit(value) == self.merit(self.baseline)
+
+    @property
+    def noise(self) -> str:
+        """Which scores are not better than the baseline, for people: such as BLEU below 1."""
+        return f"{self.title} {'below' if self.higher_is_better else 'above'} {self.baseline:g}"
 
 
-BLEU, CHRF = Metric("bleu", "BLEU"), Metric("chrf", "chrF")
-EXACT = Metric("exact", "exact match")
+def percentage(name: str, title: str) -> Metric:
+    """A score out of 100 that is near 0 until a model has learned something."""
+    return Metric(name, title, baseline=1.0)
+
+
+def error_percentage(name: str, title: str) -> Metric:
+    """An error rate in percent that is near 100, or above, until a model has learned something."""
+    return Metric(name, title, higher_is_better=False, baseline=99.0)
+
+
+BLEU, CHRF = percentage("bleu", "BLEU"), percentage("chrf", "chrF")
+EXACT = percentage("exact", "exact match")
 PERPLEXITY = Metric("perplexity", "perplexity", higher_is_better=False)
-ACCURACY = Metric("accuracy", "accuracy")
+ACCURACY = percentage("accuracy", "accuracy")
 BITS = Metric("bits_per_character", "bits per character", higher_is_better=False, digits=3)
-WORDS = Metric("word_error_rate", "word error rate", higher_is_better=False)
-CHARACTERS = Metric("character_error_rate", "character error rate", higher_is_better=False)
-SENTENCES = Metric("sentence_error_rate", "sentence error rate", higher_is_better=False)
+WORDS = error_percentage("word_error_rate", "word error rate")
+CHARACTERS = error_percentage("character_error_rate", "character error rate")
+SENTENCES = error_percentage("sentence_error_rate", "sentence error rate")
 MEL = Metric("mel_error", "mel error", higher_is_better=False, digits=4)
 WORD_PERPLEXITY = Metric("word_perplexity", "perplexity per word", higher_is_better=False)
 

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 
 from transformer.runtime.extras import library
-from transformer.tasks.metrics.scores import Metric, Score
+from transformer.tasks.metrics.scores import Score, percentage
 
-SPAN_F1 = Metric("span_f1", "span F1")
+SPAN_F1 = percentage("span_f1", "span F1")
 OUTSIDE = "O"
 _IN_SPAN = re.compile(r"[BIES]-.+")
 

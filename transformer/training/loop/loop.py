@@ -77,7 +77,7 @@ class Loop:
         self.num_parameters = count(run.shapes["params"])
         self.clock = clock
         self.journal = Journal(run, self.step, self.clock, track)
-        self.has_warned_of_input = False
+        self.has_warned_of_input = self.has_said_what_decides = False
         self.profile = Profile(run.path / "profile", self.step, profile, watch)
 
     def _trained(self) -> str:
@@ -105,7 +105,7 @@ class Loop:
             self.watch.message(
                 f"Warning: most {unit} are dropped: look at the training text, or raise --data.max-length"
             )
-        if t.init_from and not self.step:
+        if not self.step:
             for warning in self.data.unknown(self.config):
                 self.watch.message(f"Warning: {warning}")
         left = self.step < t.steps and not self._patience_is_over()
@@ -153,11 +153,13 @@ class Loop:
                 with pace.paused():
                     self._checkpoint(stop)
                 if self._patience_is_over():
-                    title = self.data.task.criterion.title
-                    self.watch.message(
-                        f"Neither a better {title} nor an equal one with a lower loss in {t.patience} "
-                        f"evaluations: stopping at step {self.step}."
+                    criterion = self.data.task.criterion
+                    better = (
+                        f"No lower validation loss ({criterion.noise} says nothing yet)"
+                        if self._is_noise(max(self.journal.evaluations, key=standing))
+                        else f"Neither a better {criterion.title} nor an equal one with a lower loss"
                     )
+                    self.watch.message(f"{better} in {t.patience} evaluations: stopping at step {self.step}.")
                     return
 
     def _waited_for(self, batches: Iterator[Batch], pace: Pace) -> Iterator[Batch]:
@@ -245,7 +247,7 @@ class Loop:
     def _record_evaluation(self, evaluation: Json, samples: list[Sample], overview: list[Json]) -> None:
         """Logs an evaluation, saves the state with its score, and shows the scores."""
         measure = self.data.task.criterion
-        if not math.isfinite(evaluation["merit"]):
+        if not math.isfinite(evaluation[measure.name]):
             self._save_now()
             raise UserError(
                 f"validation {measure.title} is {evaluation[measure.name]}, by which no checkpoint can be "
@@ -259,6 +261,12 @@ class Loop:
         scores = {name: evaluation[name] for name in (measure.name, "merit", *LOSSES) if name in evaluation}
         self.run.checkpoints.save(self.state, scores)
         self.watch.evaluation(record, samples)
+        if self._is_noise(evaluation) and not self.has_said_what_decides:
+            self.has_said_what_decides = True
+            self.watch.message(
+                f"{measure.noise} says nothing yet: until then the lowest validation loss decides which "
+                "checkpoint is best" + ", and when to stop" * (self.config.training.patience is not None)
+            )
         if is_best:
             self._exhibit(self.state.best_variables, self.step, self.stop_request)
             self._write_overview(self.step, overview)
@@ -290,6 +298,11 @@ class Loop:
         if overview and is_main_process():
             write_exhibits(self.run.path, step, overview, OVERVIEW)
 
+    def _is_noise(self, evaluation: Json) -> bool:
+        """Whether the score that decides says nothing in an evaluation."""
+        measure = self.data.task.criterion
+        return measure.is_noise(evaluation.get(measure.name, math.nan))
+
     def _patience_is_over(self) -> bool:
         patience = self.config.training.patience
         standings = list(map(standing, self.journal.evaluations))
@@ -317,8 +330,11 @@ class Loop:
         spent = self.journal.write_test(self.step)
         if is_main_process():
             write_report(self.run.path)
-        criterion = self.data.task.criterion.title
-        part = {record["step"]: record.get("scored") for record in self.journal.evaluations}.get(step)
+        criterion = self.data.task.criterion
+        best = next((record for record in self.journal.evaluations if record["step"] == step), {})
+        decided = criterion.title + (f", {best['scored']}" if "scored" in best else "")
+        if self._is_noise(best):
+            decided = f"loss, since {criterion.noise} says nothing"
         network = f"{self.config.system}, {self.config.model.described}"
         corpus = self.data.corpus
         self.watch.result(
@@ -327,7 +343,7 @@ class Loop:
                 ("model", f"{network}, {self.num_parameters:,} parameters"),
                 ("corpus", f"{corpus.name}, {len(corpus.splits['train']):,} {unit}"),
                 ("steps", f"{self.step:,}"),
-                ("best step", f"{step:,} by validation {criterion}" + (f", {part}" if part else "")),
+                ("best step", f"{step:,} by validation {decided}"),
                 ("time", time_spent(spent)),
                 ("tested on", f"{split}, all {len(records):,} {unit}"),
                 *(

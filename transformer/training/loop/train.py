@@ -9,6 +9,7 @@ import jax
 
 from transformer.config import Config
 from transformer.data.corpus import Corpus
+from transformer.data.sources.bad_lines import reading
 from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter
@@ -58,17 +59,22 @@ def train(
       Stopped: SIGINT or SIGTERM arrived; the state was saved.
     """
     refuse_forked()
+    if config.data.check:
+        raise UserError("--data.check trains nothing: leave it out, or call transformer train")
     clock = Clock()
     watch = watch or ProgressReporter(quiet=not is_main_process())
     watch.forget()
     keep_programs()
     resolved = resolve(config, run_dir)
-    for check in OF_CONFIG + OF_MACHINE:
-        check(resolved)
     config, system, run, parent = resolved.config, resolved.system, resolved.run, resolved.parent
-    if about:
-        watch.message(about)
-    corpus = open_corpus_shown(config, system.task, watch)
+    with reading(config.data.drop_bad) as bad:
+        for check in OF_CONFIG + OF_MACHINE:
+            check(resolved)
+        if about:
+            watch.message(about)
+        corpus = open_corpus_shown(config, system.task, watch)
+    for line in bad.described():
+        watch.message(f"  left out: {line}")
     if resolved.task:
         task = resolved.task
     elif known := run or parent:
@@ -81,7 +87,7 @@ def train(
         check_corpus(system, task, corpus)
     if run is None:
         task.learn(corpus, watch.progress)
-        for note in task.decide(corpus):
+        for note in (*task.remarks(config, corpus, watch.progress), *task.decide(corpus)):
             watch.message(f"  {note}")
     config = task.config
     data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)

@@ -21,7 +21,7 @@ from transformer.tasks.text_to_text import TextToText
 from transformer.tasks.translation import Translation
 from transformer.translator.documents.markdown import read_markdown
 from transformer.translator.documents.passages import Document, Mark, MarkedText, Passage, joined
-from transformer.translator.documents.plain_text import read_plain_text
+from transformer.translator.documents.plain_text import read_plain_text, with_addresses
 from transformer.translator.documents.projection import (
     Aligned,
     aligned_by_position,
@@ -31,6 +31,7 @@ from transformer.translator.documents.projection import (
 )
 from transformer.translator.documents.sentences import Span, clauses, sentences
 from transformer.translator.documents.suspicion import Limits, Signs, signs_of
+from transformer.translator.documents.texts import DividedText
 
 NO_REPEAT = 4
 """Words of an n-gram that a second search writes once."""
@@ -49,7 +50,8 @@ class TranslatedSentence(Plain):
     text: str
     """Its translation."""
     flags: tuple[str, ...] = ()
-    """What is suspicious about it: names of `Signs`, `markup`, or `not read`."""
+    """What is suspicious about it: names of `Signs`, `markup`, `truncated` (the model has read only its
+    beginning), or `not read`."""
     retried: bool = False
     """Whether it was found by a second search, since the first output was suspicious."""
 
@@ -104,6 +106,8 @@ class DocumentTranslator(ABC):
 
     limits = Limits()
     """Above which a sentence is flagged."""
+    sentence_language: str | None = None
+    """Code of the language whose rules find sentences. None: that of the run's sources."""
 
     @abstractmethod
     def stream(self, records: Iterable[Any], **options: Any) -> Iterator[list[Hypothesis]]:
@@ -176,14 +180,9 @@ class DocumentTranslator(ABC):
 
     def _pieces(self, document: Document, longest: int) -> Iterator[_Piece]:
         """The sentences of a document, in parts where the model could not read them."""
-        language = self.task.data.languages[0] or ""
         for index, passage in enumerate(document.passages):
             content = passage.content
-            spans = [
-                (start + first, start + last)
-                for start, end in _undivided(_by_line(content.text, language), content)
-                for first, last in clauses(content.text[start:end], self._size, longest)
-            ]
+            spans = self._spans(content, longest)
             if not spans:
                 yield _Piece(index, content)
             begin = 0
@@ -193,6 +192,38 @@ class DocumentTranslator(ABC):
                 part = content.part(first, last, begin, is_last)
                 yield _Piece(index, part, "" if is_last else content.text[end:following], is_last)
                 begin = end
+
+    def _spans(self, content: MarkedText, longest: int) -> list[Span]:
+        """The sentences of a text, in parts where the model could not read them."""
+        language = self.sentence_language or self.task.data.languages[0] or ""
+        return [
+            (start + first, start + last)
+            for start, end in _undivided(_by_line(content.text, language), content)
+            for first, last in clauses(content.text[start:end], self._size, longest)
+        ]
+
+    def divided(self, text: str, longest: int) -> DividedText:
+        """A text as the sentences that are translated one by one, each no longer than the model reads as far
+        as it can be divided.
+
+        Args:
+          text: any text, whose line breaks stay.
+          longest: tokens that the model reads, with <eos>.
+
+        Raises:
+          UserError: a library is missing.
+        """
+        sentences, gaps, read = list[str](), [""], list[bool]()
+        for line in text.splitlines(keepends=True):
+            content, begin = with_addresses(MarkedText(line.rstrip())), 0
+            for start, end in self._spans(content, longest - 1):
+                gaps[-1] += line[begin:start]
+                sentences.append(line[start:end])
+                gaps.append("")
+                read.append(_has_words(content.part(start, end, start, False)))
+                begin = end
+            gaps[-1] += line[begin:]
+        return DividedText(tuple(sentences), tuple(gaps), tuple(read))
 
     def _size(self, text: str) -> int:
         return len(self.subwords(text))
@@ -272,7 +303,8 @@ class DocumentTranslator(ABC):
         outputs = list[_Judged]()
         for hypothesis in hypotheses:
             signs, pair = self._signs(content.unmarked, hypothesis, content.text)
-            outputs.append(_Judged(hypothesis.text, pair, self.limits.flags(signs)))
+            flags = (*self.limits.flags(signs), *("truncated",) * hypothesis.truncated)
+            outputs.append(_Judged(hypothesis.text, pair, flags))
         return min(outputs, key=lambda output: len(output.flags))
 
     def _signs(

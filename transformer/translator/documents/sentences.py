@@ -3,12 +3,16 @@
 import re
 from collections.abc import Callable, Iterator
 
+import regex
+
 from transformer.runtime.extras import library
 
 Span = tuple[int, int]
 """First character, and the one after the last."""
 _CLAUSE = re.compile(r"[;:.!?,)]\s+|[。；：，、！？]\s*|\s+[–—-]\s+|\s+(?=\()")
 _SPACE = re.compile(r"\s+")
+_MARK_INSIDE = regex.compile(r"[^\p{L}\p{M}\p{N}\s,'’-]\s*\S")
+"""A mark that may end a sentence, and something after it."""
 
 
 def sentences(text: str, language: str) -> Iterator[Span]:
@@ -19,10 +23,12 @@ def sentences(text: str, language: str) -> Iterator[Span]:
       language: its code, such as "en". An unknown one has the rules of English.
 
     Raises:
-      UserError: the library is missing.
+      UserError: the library is missing, and there may be several sentences.
     """
     end = 0
-    for sentence in library("sentencex").segment(language or "en", text):
+    several = _MARK_INSIDE.search(text.strip()) is not None
+    segments = library("sentencex").segment(language or "en", text) if several else [text]
+    for sentence in segments:
         start, end = end, end + len(sentence)
         if words := sentence.strip():
             first = start + sentence.index(words)

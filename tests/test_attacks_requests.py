@@ -1,0 +1,377 @@
+"""Attacks on a server: what a page, a stranger without the token, and somebody who connects and says nothing
+can do to those who use it."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from served import asked, translations
+from starlette.websockets import WebSocketDisconnect
+
+from transformer.serve import connections, gate, refusals
+from transformer.serve.app import server_app
+from transformer.serve.limits import Limits
+from transformer.serve.origins import hosts_of
+from transformer.serve.server import Server, bound, config_of, measured
+from transformer.serve.service import Service
+
+TEXT = {"text": []}
+READ = 422
+"""The status of that request, which needs no search, if it is admitted."""
+
+
+@pytest.fixture(scope="module")
+def service():
+    return translations()
+
+
+@contextlib.contextmanager
+def served(service, limits=None, token=""):
+    """The address of a server with connections of its own, which compiles programs when they are needed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Service, "preparations", lambda service: iter(()))
+        limits = limits or Limits()
+        app = server_app([service], limits, token)
+        server, listening = Server(config_of(app, limits)), bound("127.0.0.1", 0)
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+            listening.close()
+
+
+def all_of(connection):
+    """What arrives until a connection is closed."""
+    parts = []
+    while part := connection.recv(1000):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def paths_of(client):
+    """All endpoints, as (method, path)."""
+    described = client.get("/openapi.json", headers={"host": "localhost"}).json()["paths"]
+    return [(method, path) for path, methods in described.items() for method in methods] + [("get", "/")]
+
+
+def test_names_that_are_answered():
+    assert hosts_of("127.0.0.1", "", ()) == hosts_of("localhost", "", ()) == {"localhost", "127.0.0.1", "::1"}
+    assert hosts_of("0.0.0.0", "", ()) is hosts_of("127.0.0.1", "secret", ()) is None
+    assert hosts_of("0.0.0.0", "", ("Example.org",)) == {"localhost", "127.0.0.1", "::1", "example.org"}
+
+
+def test_a_name_of_a_stranger_that_leads_here_is_not_answered(service):
+    with asked(service, hosts=hosts_of("127.0.0.1", "", ["mt.example"])) as client:
+        for host in (
+            "rebound.example",
+            "rebound.example:8000",
+            "localhost.example",
+            "127.0.0.1.example",
+            "[",
+            "",
+        ):
+            for method, path in paths_of(client):
+                answer = client.request(method, path, headers={"host": host})
+                assert answer.status_code == 403, (method, path)
+                assert answer.json()["error"].startswith("the server is not called ")
+        for host in "localhost", "LOCALHOST:8000", "127.0.0.1:9", "[::1]:8000", "[::1]", "mt.example:80":
+            assert client.get("/health", headers={"host": host}).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "origin",
+    ["null", "file://", "data:", "http://elsewhere.example", "http://[", "http://testserver:81", "x"],
+)
+def test_a_page_of_another_server_is_not_answered(service, origin):
+    with asked(service) as client:
+        for method, path in paths_of(client):
+            answer = client.request(method, path, headers={"origin": origin})
+            assert (answer.status_code, list(answer.json())) == (403, ["error"])
+        with (
+            pytest.raises(WebSocketDisconnect),
+            client.websocket_connect("/listen", headers={"origin": origin}),
+        ):
+            pass
+        assert client.get("/health", headers={"origin": "http://testserver"}).status_code == 200
+
+
+def test_a_form_of_another_site_makes_nobody_work(service):
+    with asked(service) as client:
+        for site, status in {"cross-site": 403, "same-site": 403, "same-origin": READ, "none": READ}.items():
+            answer = client.post("/translate", json=TEXT, headers={"sec-fetch-site": site})
+            assert answer.status_code == status, site
+        opened = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
+        assert client.get("/", headers=opened).status_code == 200  # a link to the form
+
+
+def test_browsers_are_told_what_not_to_do(service):
+    with asked(service) as client:
+        for method, path in [*paths_of(client), ("get", "/nothing")]:
+            headers = client.request(method, path).headers
+            assert headers["x-content-type-options"] == "nosniff", path
+            assert headers["content-security-policy"] == "frame-ancestors 'none'"
+            assert headers["referrer-policy"] == "no-referrer"
+
+
+def test_how_a_token_is_written(service):
+    with asked(service, token="secret") as client:
+        for value in "secret", "Basic secret", "Bearer", "Bearer ", "Bearersecret", "Bearer secret x":
+            answer = client.post("/translate", json=TEXT, headers={"authorization": value})
+            assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), value
+        for value in "Bearer secret", "bearer secret", "BEARER  secret":
+            answer = client.post("/translate", json=TEXT, headers={"authorization": value})
+            assert answer.status_code == READ, value
+
+
+def test_strangers_do_not_take_the_places_of_those_who_have_the_token(service, monkeypatch):
+    monkeypatch.setattr(gate, "STRANGER_SECONDS", 0.5)
+    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"
+    with served(service, Limits(requests=4), "secret") as port, contextlib.ExitStack() as stack:
+        strangers = [
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(gate.STRANGERS)
+        ]
+        for stranger in strangers:
+            stranger.sendall(head)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            known = {"Authorization": "Bearer secret"}
+            assert client.post("/score", json=TEXT, headers=known).status_code == READ
+            assert client.get("/health").status_code == 200
+        answers = [all_of(stranger) for stranger in strangers]
+        assert {answer[:12] for answer in answers} == {b"HTTP/1.1 408"}
+        assert all(b"nothing arrived within 0.5 s" in answer for answer in answers)
+
+
+def test_idle_connections_give_way_to_new_ones(service, caplog):
+    with served(service, Limits(connections=8)) as port, contextlib.ExitStack() as stack:
+        monkey = stack.enter_context(pytest.MonkeyPatch.context())
+        monkey.setattr(connections.Connection, "_logged", -connections.LOGGED)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client, caplog.at_level(logging.WARNING):
+            for _ in range(40):
+                stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+                assert client.get("/health").status_code == 200
+        lines = [record.message for record in caplog.records if "connections are open" in record.message]
+        assert len(lines) == 1
+        assert "--limits.connections" in lines[0]
+
+
+def test_the_head_of_a_request_has_a_time(service, monkeypatch):
+    monkeypatch.setattr(connections, "HEAD", 0.5)
+    with served(service) as port:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
+            one.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert one.recv(1000).startswith(b"HTTP/1.1 200")
+            with contextlib.suppress(OSError):
+                for _ in range(50):  # a line now and then
+                    one.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n" if not _ else b"X: y\r\n")
+                    time.sleep(0.1)
+                    one.settimeout(0.001)
+                    try:
+                        if one.recv(1000) == b"":
+                            break
+                    except TimeoutError:
+                        continue
+                else:
+                    pytest.fail("the connection stayed open")
+
+
+def test_as_many_connections_as_the_system_allows(monkeypatch, caplog):
+    limit = (256, 512)
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda kind: limit)
+    changed = []
+    monkeypatch.setattr(connections.resource, "setrlimit", lambda kind, new: changed.append(new))
+    assert connections.room_for(100) == 100
+    assert changed == []
+    assert connections.room_for(300) == 300
+    assert changed == [(428, 512)]
+    assert connections.room_for(1000) == 512 - connections.OTHER_FILES
+    assert changed[-1] == (512, 512)
+    assert "--limits.connections 1000: the system allows 512 open files" in caplog.text
+
+
+def test_metrics_have_a_port_and_no_place_among_the_requests(service):
+    with asked(service, token="secret", limits=Limits(requests=1)) as client:
+        app = client.app
+        assert client.get("/metrics").status_code == 401
+        with measured(app.state.metrics, "127.0.0.1", 0) as port:
+            text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+            assert 'transformer_slots_in_use{run="small"} 0.0' in text
+
+
+def test_a_client_that_has_gone_leaves_its_place_at_once(service, monkeypatch):
+    released = threading.Event()
+    monkeypatch.setattr(type(service), "submit", lambda *arguments: released.wait(60))
+    body = json.dumps({"text": "cat"}).encode()
+    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n" % len(body)
+    with served(service) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+
+        def wait_for(count):
+            while f"transformer_open_requests {count}.0" not in client.get("/metrics").text:
+                time.sleep(0.01)
+
+        waiting = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
+        for one in waiting:
+            one.sendall(head + b"Content-Type: application/json\r\n\r\n" + body)
+        wait_for(20)
+        for one in waiting:
+            one.close()
+        wait_for(0)  # while all threads that prepare searches are busy
+        released.set()
+
+
+def test_two_lengths_of_a_body_are_refused(service):
+    with served(service) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as one:
+        lengths = b"Content-Length: 3\r\nTransfer-Encoding: chunked"
+        one.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\n" + lengths + b"\r\n\r\n0\r\n\r\n")
+        answer = all_of(one)
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert answer.count(b"HTTP/1.1") == 1
+
+
+def hostile(name):
+    """A body of 660 KB or more that is within all limits, and what is said of it."""
+    return {
+        "numbers": (
+            b'{"text": "a", "context": [%s1]}' % (b"1, " * 330_000),
+            "lists of more than 20,000 values",
+        ),
+        "lists": (
+            b'{"text": "a", "context": [%s[]]}' % (b"[]," * 330_000),
+            "lists of more than 20,000 values",
+        ),
+        "objects": (b'{"text": [%s{}]}' % (b"{}," * 330_000), "more than 20,000 lists, objects"),
+        "fields": (
+            json.dumps({f"field {i}": 1 for i in range(50_000)}).encode(),
+            "more than 20,000 lists, objects and fields",
+        ),
+        "digits": (b'{"text": "a", "seed": %s}' % (b"9" * 900_000), "a number with too many digits"),
+        "depth": (b'{"text": %s' % (b"[" * 19_000), "nested too deeply"),
+        "names": (
+            json.dumps({f"field {i}": 1 for i in range(19_000)}).encode(),
+            "the body has 19,000 fields",
+        ),
+        "wrong": (b'{"text": [%s1]}' % (b"1," * 19_000), "text: input should be a valid string"),
+        "deep": (b'{"text": "a", "context": [%s1]}' % (b"[1]," * 9_000), "context.0: input should be"),
+    }[name]
+
+
+@pytest.mark.parametrize(
+    "kind", ["numbers", "lists", "objects", "fields", "names", "digits", "depth", "wrong", "deep"]
+)
+def test_what_is_wrong_with_a_body_is_noted_once(service, kind, monkeypatch):
+    counts = []
+    sentence = refusals.sentence_of
+    monkeypatch.setattr(
+        refusals, "sentence_of", lambda error: counts.append(len(error.errors())) or sentence(error)
+    )
+    body, message = hostile(kind)
+    with asked(service) as client:
+        for path in "/translate", "/score":
+            answer = client.post(path, content=body, headers={"content-type": "application/json"})
+            assert answer.status_code == 422
+            if path == "/translate" or "context" not in message:
+                assert message in answer.json()["error"]
+    assert all(count <= 4 for count in counts)
+
+
+def test_a_form_has_few_fields(service):
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    with asked(service) as client:
+        answer = client.post("/translate", content=b"q=a&" * 200_000, headers=form)
+        assert (answer.status_code, list(answer.json())) == (422, ["error"])
+        assert "the form has more than 100 fields" in answer.json()["error"]
+
+
+PROXY = Path(__file__).parent.parent / "deploy" / "nginx.conf"
+
+
+@pytest.mark.skipif(
+    not shutil.which("nginx") or not shutil.which("openssl"), reason="needs nginx and openssl"
+)
+def test_the_proxy_of_the_page(service, tmp_path):
+    with bound("127.0.0.1", 0) as free:
+        port = free.getsockname()[1]
+    certificate = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -keyout key.pem"
+    command = [*certificate.split(), "-out", "certificate.pem"]
+    subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+    with served(service, token="secret") as backend:
+        config = (
+            PROXY.read_text()
+            .replace("127.0.0.1:8000", f"127.0.0.1:{backend}")
+            .replace("443 ssl", f"{port} ssl")
+        )
+        (tmp_path / "nginx.conf").write_text(f"pid {tmp_path}/nginx.pid;\n" + config)
+        command = ["nginx", "-p", tmp_path, "-c", "nginx.conf", "-g", "daemon off; error_log stderr;"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE) as proxy:
+            try:
+                address = f"https://localhost:{port}"
+                with httpx.Client(
+                    base_url=address, verify=False, headers={"authorization": "Bearer secret"}
+                ) as client:
+                    for _ in range(500):
+                        with contextlib.suppress(httpx.ConnectError):
+                            client.get("/health")
+                            break
+                        time.sleep(0.01)
+                    assert (
+                        client.post("/translate", json=TEXT, headers={"origin": address}).status_code == READ
+                    )
+                    assert (
+                        client.post("/translate", json=TEXT, headers={"origin": "https://x.org"}).status_code
+                        == 403
+                    )
+                    assert client.get("/metrics").status_code == 404
+                    assert client.post("/translate", content=b"a" * 26_000_000).status_code == 413
+            finally:
+                proxy.terminate()
+
+
+async def longest_turn(app, requests):
+    """The most CPU seconds of one turn of the loop while requests are answered: so long /health waits."""
+    worst, before = 0.0, time.thread_time()
+
+    async def turns():
+        nonlocal worst, before
+        while True:
+            await asyncio.sleep(0)
+            now = time.thread_time()
+            worst, before = max(worst, now - before), now
+
+    transport = httpx.ASGITransport(app)
+    async with (
+        app.router.lifespan_context(app),
+        httpx.AsyncClient(transport=transport, base_url="http://a") as client,
+    ):
+        while not app.state.readiness.is_ready:
+            await asyncio.sleep(0.01)
+        await client.post("/translate", content=b"{}")  # the first one imports what it needs
+        counting = asyncio.ensure_future(turns())
+        for path, body, kind in requests:
+            answer = await client.post(path, content=body, headers={"content-type": kind})
+            assert answer.status_code == 422, answer.text
+        counting.cancel()
+    return worst
+
+
+@pytest.mark.slow
+def test_no_request_holds_up_the_others(monkeypatch):
+    monkeypatch.setattr(Service, "preparations", lambda service: iter(()))
+    names = "numbers", "lists", "objects", "fields", "names", "digits", "depth", "wrong", "deep"
+    bodies = [(hostile(name)[0], "application/json") for name in names]
+    bodies += [(b"q=a&" * 240_000, "application/x-www-form-urlencoded"), (b"," * 990_000, "application/json")]
+    requests = [(path, body, kind) for path in ("/translate", "/score") for body, kind in bodies]
+    app = server_app([translations()], Limits(), "")
+    assert asyncio.run(longest_turn(app, requests)) < 0.05

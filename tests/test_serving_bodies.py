@@ -1,0 +1,103 @@
+"""Bodies of requests as clients send them: curl without a header, forms, files of forms."""
+
+import importlib.metadata
+import json
+
+import httpx
+import pytest
+from served import asked, translations
+from test_serving_systems import one_run, recording, served
+
+import transformer
+from transformer.serve.forms import FORM, form_of
+from transformer.serve.service import Service
+
+SERVED = {"transformer": "/translate", "language-model": "/generate", "speech": "/transcribe"}
+PAIR = {"text": "red", "target": "cat"}
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("bodies")
+    with asked(*(served(one_run(name, folder), name) for name in SERVED)) as client:
+        yield client
+
+
+def post(client, path: str, body: bytes, content: str | None) -> httpx.Response:
+    headers = {} if content is None else {"content-type": content}
+    request = client.build_request("POST", path, content=body, headers=headers)
+    assert request.headers.get("content-type") == content
+    return client.send(request)
+
+
+def test_every_endpoint_reads_what_curl_sends(client):
+    """curl -d sends the header of a form, and libraries none."""
+    paths = client.get("/openapi.json").json()["paths"]
+    posted = {path for path, methods in paths.items() if "post" in methods}
+    assert posted == {*SERVED.values(), "/score"}
+    bodies = {path: json.dumps({"text": "7 and "} if path != "/score" else PAIR).encode() for path in posted}
+    bodies["/transcribe"] = recording()
+    for path, body in bodies.items():
+        answers = [post(client, path, body, content) for content in (None, FORM, f"{FORM}; charset=utf-8")]
+        assert [answer.status_code for answer in answers] == [200] * 3, answers[0].text
+        declared = post(client, path, body, "audio/wav" if path == "/transcribe" else "application/json")
+        assert {answer.text for answer in answers} == {declared.text}
+
+
+def test_a_form_has_fields(client):
+    whole = client.post("/translate", json={"text": "red", "n_best": 1}).json()
+    assert client.post("/translate", data={"text": "red", "n_best": "1"}).json() == whole
+    assert client.post("/translate", files={"text": (None, "red")}).json() == whole
+    assert client.post("/score", data=PAIR).json() == client.post("/score", json=PAIR).json()
+
+
+def test_a_recording_is_a_file_of_a_form(client):
+    """As curl -F file=@a.wav -F times=true."""
+    whole = client.post("/transcribe?times=true", content=recording()).json()
+    files = {"file": ("a.wav", recording(), "audio/wav")}
+    assert client.post("/transcribe", files=files, data={"times": "true"}).json() == whole
+    assert client.post("/transcribe?times=true", files=files).json() == whole
+    wrong = client.post("/transcribe", files=files, data={"beams": "3"})
+    assert (wrong.status_code, wrong.json()["error"]) == (422, "beams: there is no such field")
+    for several in [("file", (None, "red"))], [("file", files["file"]), ("other", files["file"])]:
+        wrong = client.post("/transcribe", files=several)
+        assert wrong.status_code == 422
+        assert "send one recording, as the only file of a form" in wrong.json()["error"]
+    wrong = post(client, "/transcribe", b"--x", "multipart/form-data")
+    assert (wrong.status_code, "boundary" in wrong.json()["error"]) == (422, True)
+
+
+def test_bytes_of_a_file_stay_as_they_are():
+    content = b"\r\n--\r\n\x00\xff--x\r\n\r\n--y"
+    about = b'--x\r\nContent-Disposition: form-data; name="a"; filename="b"\r\n\r\n'
+    body = about + content + b"\r\n--x--\r\n"
+    form = form_of(body, "multipart/form-data; boundary=x")
+    assert form == ({}, [content])
+
+
+def test_languages_are_known_while_programs_are_compiled():
+    with asked(translations()) as client:
+        client.app.state.readiness.is_ready = False
+        assert client.get("/languages").json() == [{"code": "xx", "name": "xx", "targets": ["yy"]}]
+        assert client.get("/models").status_code == 200
+
+
+def test_a_server_tells_how_many_programs_are_compiled(monkeypatch):
+    from transformer.serve.app import server_app
+    from transformer.serve.limits import Limits
+
+    told = []
+    monkeypatch.setattr(Service, "preparations", lambda service: iter([lambda: None] * 3))
+    app = server_app([translations(), translations("other")], Limits(), progress=lambda *x: told.append(x))
+    app.state.readiness.warm_up()
+    assert told == [(done, 6) for done in range(1, 7)]
+
+
+def test_a_checkout_that_is_not_installed_is_served(monkeypatch):
+    def version(name: str) -> str:
+        raise importlib.metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    assert transformer.__version__ == "not installed"
+    with asked(translations()) as client:
+        assert client.get("/openapi.json").json()["info"]["version"] == "not installed"
