@@ -35,6 +35,15 @@ def test_what_is_wrong_with_it_is_named(output, flags):
     assert Limits().flags(signs_of(SOURCE, output)) == flags
 
 
+@pytest.mark.parametrize("size", [1, 2, 8, 9, 10, 20, 50])
+def test_repeats_of_any_length_are_flagged(size):
+    words = [f"word{index}" for index in range(size)]
+    once, twice = " ".join(words), " ".join([*words, "and", *words, *words])
+    assert signs_of(once, twice).repeated == pytest.approx(size / (3 * size + 1))
+    assert signs_of(once, once).repeated == 0
+    assert Limits().flags(signs_of(once, twice)) == ("repeated",)
+
+
 def test_what_the_source_repeats_may_be_repeated():
     signs = signs_of("no no no no no", "nein nein nein nein nein")
     assert signs.repeated == 0
