@@ -56,7 +56,8 @@ def parse_train(line: TrainLine, default: Config) -> TrainArguments:
         default=TrainArguments(dataclasses.replace(default, decoding=decoding)),
         about=(
             "Every option. --help has the common ones and examples, --list-presets the presets and their "
-            "variants."
+            "variants. --config FILE.yaml (.toml, .json) reads options from a file: those of a run's "
+            "config.json, or some of them, by section; those of the command line win."
         ),
         names=TRAINING,
     )

@@ -69,7 +69,7 @@ def import_model(
     Whisper, BERT (as a masked language model), `torch.nn.Transformer`, or Marian's own files.
 
     Nothing in the folder is executed: pickles (pytorch_model.bin) are not read. The model as a whole is
-    never in memory.
+    never in memory. The log names the tensors of the folder that become no part of the model.
 
     Args:
       folder: with config.json, model.safetensors (or its parts and their index) and tokenizer.json. Other
@@ -84,8 +84,8 @@ def import_model(
       revision: of a name, see `located`. The run's `data.dataset` says which commit it was.
 
     Raises:
-      UserError: a file is missing, damaged or of another kind of model; a language is unknown;
-        run_dir exists.
+      UserError: a file is missing, damaged or of another kind of model; weights are quantised; tensors that
+        stand for the same matrix differ; a language is unknown; run_dir exists.
     """
     Run.check_free(run_dir)
     folder, origin = located(str(folder), revision)

@@ -32,6 +32,10 @@ LEAVES = {
 }
 NORMS = {"self_residual": "attention.output.LayerNorm.", "feed_forward_residual": "output.LayerNorm."}
 NORM_LEAVES = {"scale": ("weight", "gamma"), "bias": ("bias", "beta")}
+_HEAD_LEAVES = (
+    *(("head", "kernel"), ("head", "bias"), ("head_norm", "scale"), ("head_norm", "bias")),
+    ("output_bias", ""),
+)
 TYPES = "embeddings.token_type_embeddings.weight"
 
 
@@ -108,6 +112,10 @@ def _check(config: Json, model: StackConfig, read: Read) -> None:
         types = read(name)
         if types is not None and (types.ndim != 2 or not len(types) or types.shape[1] != model.d_model):
             raise UserError(f"{name} has shape {list(types.shape)}, not rows of {model.d_model}")
+    head = [_of_head(part, leaf).names for part, leaf in _HEAD_LEAVES]
+    missing = [names[0] for names in head if all(read(name) is None for name in names)]
+    if 0 < len(missing) < len(head):
+        raise UserError(f"there is no tensor {missing[0]}, and there are others of the head")
 
 
 def _with_type(path: Names, x: np.ndarray, model: StackConfig, read: Read) -> np.ndarray:
