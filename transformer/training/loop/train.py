@@ -56,7 +56,7 @@ def train(
     Raises:
       UserError: bad input; the run directory belongs to another config; the loss became
         non-finite; a checkpoint could not be written.
-      Stopped: SIGINT or SIGTERM arrived; the state was saved.
+      Stopped: SIGINT or SIGTERM arrived, or `training.minutes` are over; the state was saved.
     """
     refuse_forked()
     if config.data.check:
