@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import transformers
 from published_folders import DATA, GOLDEN, PUBLISHED, Published, features, write_published
+from safetensors import safe_open
 
 LENGTH = 6  # of outputs
 
@@ -25,7 +26,7 @@ def shapes_of(published: Published, size: int, folder: Path) -> dict[str, list[i
     if "T5" in published.model_class and published.config.get("tie_word_embeddings") is False:
         model.lm_head.weight = torch.nn.Parameter(torch.randn_like(model.shared.weight))
     model.save_pretrained(folder)
-    with transformers.modeling_utils.safe_open(folder / "model.safetensors", framework="numpy") as file:
+    with safe_open(folder / "model.safetensors", framework="numpy") as file:
         shapes = {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
     for name in ("shared.weight", "model.shared.weight", "model.decoder.embed_tokens.weight"):
         if published.table and name in shapes:

@@ -295,10 +295,10 @@ def test_printed_commands_run_outside_the_repository(tmp_path, monkeypatch, capf
     assert out.count("\n") == 1
 
 
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_options_on_pages_exist(page):
     known = {f"--{name.replace('_', '-')}" for config in CONFIGS.values() for name in flatten(config)}
     known |= {f"--hosts.{item.name.replace('_', '-')}" for item in dataclasses.fields(HostsConfig)}

@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shlex
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from transformer.runs.config_json import to_json
 from transformer.runtime import hosts
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.supervision import LOST
+from transformer.training.loop.resuming import resume_command
 from transformer.training.loop.train import train
 
 ROOT = Path(__file__).parent.parent
@@ -158,6 +160,18 @@ def test_if_one_is_asked_to_stop_all_do_at_the_same_step(config: Config, tmp_pat
     assert Run(tmp_path / "run").checkpoints.steps()[-1] == step + 2
 
 
+@pytest.mark.slow
+def test_all_stop_at_the_same_step_when_their_time_is_over(config: Config, tmp_path: Path) -> None:
+    limited = replace(config, training=replace(config.training, minutes=0.001, evaluate_every=100))
+    processes = start(limited, tmp_path, 2)
+    assert ended(processes) == [0, 0], log_of(tmp_path, 0) + log_of(tmp_path, 1)
+    for index in (0, 1):
+        log = log_of(tmp_path, index)
+        assert "Stopped after 0.001 minutes (--training.minutes) at step 8 and saved." in log
+        assert f"--hosts.processes 2 --hosts.process {index}" in log
+    assert Run(tmp_path / "run").checkpoints.steps()[-1] == 8
+
+
 LOSSES = 20
 
 
@@ -255,6 +269,66 @@ def test_launchers_are_told_by_what_they_set() -> None:
 def test_bad_options(given: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         HostsConfig(**given)
+
+
+def slurm(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_"))]:
+        monkeypatch.delenv(name)
+    job = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
+    for name, value in (job | variables).items():
+        monkeypatch.setenv(name, value)
+
+
+def test_a_batch_script_without_srun_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosts, "_given", [])
+    slurm(monkeypatch)
+    with pytest.raises(UserError, match=r"has 4 tasks \(SLURM_NTASKS\), .* not started by srun") as refused:
+        hosts.join(None, None, None, 60)
+    assert "wait for 3 processes (all from 0 to 3 but 0), which nobody starts. Put srun" in str(refused.value)
+    assert str(refused.value).endswith("To run alone, add --hosts.processes 1")
+    arguments = parse_train(TrainLine.of(["--hosts.processes", "1"]), Config())
+    hosts.join(**vars(arguments.hosts))  # returns at once
+    assert hosts.hosts_given() == ("--hosts.processes", "1")
+
+
+@pytest.mark.parametrize(
+    ("given", "variables", "message"),
+    [
+        (("a:1", 2, 1), {}, "Waiting for process 0 at a:1. To run alone, add --hosts.processes 1\n"),
+        (("a:1", 3, 0), {}, "Waiting for 2 processes (all from 0 to 2 but 0) at a:1. "),
+        (
+            (None,) * 3,
+            {"SLURM_STEP_NODELIST": "n1"},
+            "Waiting for 3 processes (all from 0 to 3 but 0) of SLURM. ",
+        ),
+        (
+            (None,) * 3,
+            {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"},  # mpirun in a batch script
+            "Waiting for process 1 of Open MPI. ",
+        ),
+    ],
+    ids=["options", "three", "srun", "mpirun"],
+)
+def test_whom_a_process_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture, given: tuple, variables: dict, message: str
+) -> None:
+    monkeypatch.setattr(hosts, "_given", [])
+    slurm(monkeypatch, **variables)
+    monkeypatch.setattr(hosts, "is_child", lambda: True)
+    monkeypatch.setattr(hosts, "end_with_parent", lambda: None)
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: None)
+    hosts.join(*given, 60)
+    assert message in capfd.readouterr().err
+
+
+def test_the_line_that_resumes_names_the_job(monkeypatch: pytest.MonkeyPatch, untrained_run: Path) -> None:
+    monkeypatch.setattr(hosts, "_given", [])
+    assert "--hosts" not in resume_command(Run(untrained_run))
+    hosts.join("node1:99", 1, 0, 30)
+    line = resume_command(Run(untrained_run))
+    _, *words = shlex.split(line)[1:]
+    parsed = parse_train(TrainLine.of(words), Config())
+    assert parsed.hosts == HostsConfig("node1:99", 1, 0, 30)
 
 
 def test_options_and_one_process(config: Config) -> None:

@@ -107,48 +107,47 @@ def test_what_the_library_raises_is_one_sentence(monkeypatch, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_conversion_of_the_hub_is_read_where_a_model_has_only_pickles(monkeypatch, tmp_path, caplog):
-    """It is that of the hub's own robot, and of the newest pickles."""
-    newest, asked = "c2", []
-    commits = {None: [newest, "c1"], "refs/pr/5": ["x5", newest], "refs/pr/4": ["x4", "c1"]}
-    proposed = {
-        2: ("Fix the config", "SFconvertbot", "open", True),
-        3: ("Adding `safetensors` variant of this model", "somebody", "open", True),
-        4: ("Adding `safetensors` variant of this model", "SFconvertbot", "open", True),
-        5: ("Adding `safetensors` variant of this model", "SFconvertbot", "open", True),
-    }
+TITLE, ROBOT = "Adding `safetensors` variant of this model", "SFconvertbot"
 
-    def download(name, revision, allow_patterns):
-        asked.append(revision)
-        (tmp_path / "pickled").mkdir(exist_ok=True)
-        return str(DATA / "t5" if revision == "refs/pr/5" else tmp_path / "pickled")
+
+@pytest.mark.parametrize(
+    ("title", "author", "status", "of", "is_read"),
+    [
+        (TITLE, ROBOT, "open", "newest", True),
+        (TITLE, ROBOT, "open", "older", False),
+        (TITLE, ROBOT, "closed", "newest", False),
+        (TITLE, "somebody", "open", "newest", False),
+        ("Fix the config", ROBOT, "open", "newest", False),
+    ],
+)
+def test_the_conversion_of_the_hub_is_read_where_a_model_has_only_pickles(
+    monkeypatch, tmp_path, caplog, title, author, status, of, is_read
+):
+    """If it is that of the hub's own robot, and of the newest files."""
+    (tmp_path / "pickled").mkdir()
 
     class HfApi:
         def list_repo_commits(self, name, revision=None):
-            return [SimpleNamespace(commit_id=commit) for commit in commits[revision]]
+            commits = ["newest", "older"] if revision is None else ["converted", of]
+            return [SimpleNamespace(commit_id=commit) for commit in commits]
 
-    def discussions(name):
-        names = ("title", "author", "status", "is_pull_request")
-        for number, about in proposed.items():
-            fields = dict(zip(names, about, strict=True))
-            yield SimpleNamespace(git_reference=f"refs/pr/{number}", **fields)
-
-    fake(monkeypatch, download)
-    library = sys.modules["huggingface_hub"]
-    library.HfApi, library.get_repo_discussions = HfApi, discussions
-    for changed in ({"status": "closed"}, {"author": "somebody"}, {}):
-        hub.located.cache_clear()
-        before = proposed[5]
-        title, author, status, pull = before
-        proposed[5] = (title, changed.get("author", author), changed.get("status", status), pull)
-        if changed:
-            with pytest.raises(UserError, match="the hub has no safetensors of it"):
-                import_model("tiny/t5", tmp_path / "run")
-        else:
-            run = import_model("tiny/t5", tmp_path / "run")
-            assert run.config.data.dataset.startswith("imported from tiny/t5, revision ")
-        proposed[5] = before
-    assert asked == [None, None, None, "refs/pr/5"]
-    assert "the hub's conversion of its pickles is read, refs/pr/5" in caplog.text
-    with pytest.raises(UserError, match="the hub has no safetensors of it"):  # a revision that was asked for
-        import_model("tiny/t5", tmp_path / "other", revision="v1")
+    proposal = SimpleNamespace(
+        title=title, author=author, status=status, is_pull_request=True, git_reference="refs/pr/5"
+    )
+    library = SimpleNamespace(
+        snapshot_download=lambda name, revision, allow_patterns: str(
+            DATA / "t5" if revision == "refs/pr/5" else tmp_path / "pickled"
+        ),
+        HfApi=HfApi,
+        get_repo_discussions=lambda name: iter([proposal]),
+    )
+    monkeypatch.setitem(sys.modules, "huggingface_hub", library)
+    if is_read:
+        run = import_model("tiny/t5", tmp_path / "run")
+        assert run.config.data.dataset.startswith("imported from tiny/t5, revision ")
+        assert "the hub's conversion of its pickles is read, refs/pr/5" in caplog.text
+    for revision in (
+        (None, "v1") if not is_read else ("v1",)
+    ):  # another revision than the main one is read itself
+        with pytest.raises(UserError, match="the hub has no safetensors of it"):
+            import_model("tiny/t5", tmp_path / "other", revision=revision)

@@ -1,6 +1,7 @@
 """What a job needs on other machines: reading compiled programs, what they cost, and `train.py --plan`."""
 
 import contextlib
+import importlib
 import json
 import math
 import subprocess
@@ -345,6 +346,44 @@ def test_a_missing_compiler_is_named(monkeypatch):
     with pytest.raises(UserError, match="compiler is missing: pip install '..plan.', or 'jax.tpu.'"):
         machine("v5e:2x4").devices()
     assert math.isnan(CHIPS["cpu"].peak)
+
+
+def test_where_pip_has_put_cudnn_is_where_the_compiler_looks(tmp_path, monkeypatch):
+    """The folder that a wheel of NVIDIA's makes, before what the user has set."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "nvidia"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    importlib.invalidate_caches()
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/own")
+    folder = tmp_path / "nvidia/cudnn/lib"
+    folder.mkdir(parents=True)
+    assert machine("h200:1").libraries["LD_LIBRARY_PATH"].split(":")[0] == str(folder)
+    assert machine("h200:1").libraries["LD_LIBRARY_PATH"].split(":")[-1] == "/own"
+    assert machine("v5e:2x4").libraries == machine("cpu:2").libraries == {}
+    environment = {}
+
+    def started(*_, env, **__):
+        environment.update(env)
+        raise OSError("stopped here")
+
+    monkeypatch.setattr("transformer.training.plan.plan.subprocess.Popen", started)
+    with pytest.raises(OSError, match="stopped here"):
+        compiled("step", PRESETS["tiny"], machine("h200:1"), Limits(1))
+    assert environment["LD_LIBRARY_PATH"].startswith(str(folder))
+
+
+def test_a_compiler_without_cudnn_says_where_to_get_it(monkeypatch):
+    failing = "import sys; sys.exit('RuntimeError: cuDNN not found.')"
+    ordinary = subprocess.Popen
+
+    def started(command, **options):
+        return ordinary([sys.executable, "-c", failing], **options)
+
+    monkeypatch.setattr("transformer.training.plan.plan.subprocess.Popen", started)
+    advice = r"pip install '.\[plan\]', or nvidia-cudnn-cu13; .* LD_LIBRARY_PATH$"
+    for name, remedy in (("h200:1", rf"\. .*{advice}"), ("cpu:2", "$")):
+        with pytest.raises(UserError, match=f"the compiler failed: RuntimeError: cuDNN not found{remedy}"):
+            compiled("step", PRESETS["tiny"], machine(name), Limits(1))
 
 
 def test_a_run_that_is_not_there(monkeypatch, capsys):

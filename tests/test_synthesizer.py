@@ -256,7 +256,7 @@ def test_a_request_to_stop_ends_the_exhibits(run):
     system, layout = find_system("synthesis"), layout_of(run.config.mesh)
     evaluator = Evaluator(run.config, system, synthesis_objective, data, layout)
     variables, request = Synthesizer.load(run.path).variables, StopRequest()
-    request.signal = 15
+    request.received = 15
     assert evaluator.exhibits(variables, request) == []
 
 

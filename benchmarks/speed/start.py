@@ -67,6 +67,7 @@ def started(name: str, folder: Path) -> None:
     from transformer.runtime.errors import Stopped
     from transformer.systems.registry import find_system
     from transformer.tasks import preparation
+    from transformer.training.loop import loop as module
     from transformer.training.loop.loop import Loop
     from transformer.training.loop.train import train
 
@@ -94,7 +95,7 @@ def started(name: str, folder: Path) -> None:
     task.create, task.load = (timed("vocabulary", each) for each in (task.create, task.load))
     task.plan = timed("plan", task.plan)
     preparation.examples_of = timed("examples", preparation.examples_of)
-    Loop._first_state = timed("state", Loop._first_state)  # type: ignore[method-assign]
+    module.first_state = timed("state", module.first_state)
     take_steps = Loop._take_steps
 
     def one_step(loop: Loop, batches: Any) -> None:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from transformer.config import DecodingConfig, changed_search
 from transformer.config.decoding import METHODS, check_option, methods_of, names_of
@@ -50,6 +50,10 @@ class TrainLine:
     """What is left for the parser."""
     options: Mapping[str, str]
     """Those words, as by `options_in`."""
+    config: str = ""
+    """The file with further options. Empty: none."""
+    in_config: Mapping[str, str] = field(default_factory=dict)
+    """The options that the file gives, by name, once it has been read."""
 
     @classmethod
     def of(cls, arguments: Sequence[str]) -> "TrainLine":
@@ -58,7 +62,7 @@ class TrainLine:
         Raises:
           UserError: a variant has no name, or there are two presets.
         """
-        variants, words = list[str](), list[str]()
+        variants, words, config = list[str](), list[str](), ""
         rest = iter(arguments)
         for word in rest:
             name, is_assigned, value = word.partition("=")
@@ -67,6 +71,12 @@ class TrainLine:
                 if not variant or variant.startswith("-"):
                     raise UserError("--variant needs a name, such as --variant rdrop; see --list-presets")
                 variants.append(variant)
+            elif name == "--config":
+                if config:
+                    raise UserError("--config is given twice: leave one of the files out")
+                config = value if is_assigned else next(rest, "")
+                if not config or config.startswith("-"):
+                    raise UserError("--config needs a file, such as --config run.yaml")
             else:
                 words.append(_ALIASES.get(name, name) + is_assigned + value)
         is_named = bool(words) and not words[0].startswith("-")
@@ -85,17 +95,26 @@ class TrainLine:
             wants_help=not {"--help", "-h"}.isdisjoint(arguments),
             words=tuple(words),
             options=options,
+            config=config,
         )
+
+    def with_config(self, options: Mapping[str, str]) -> "TrainLine":
+        """The line with the options that its file gives."""
+        starts = options.get("--training.init-from") and not self.is_named
+        return replace(self, in_config=options, preset=FINE_TUNE if starts else self.preset)
+
+    def _given(self, option: str) -> str | None:
+        return self.options.get(option) or self.in_config.get(option) or None
 
     @property
     def parent(self) -> str | None:
         """The run to initialise from."""
-        return self.options.get("--training.init-from") or None
+        return self._given("--training.init-from")
 
     @property
     def encoder(self) -> str | None:
         """The run whose encoder to initialise from."""
-        return self.options.get("--training.init-encoder-from") or None
+        return self._given("--training.init-encoder-from")
 
     @property
     def resumes(self) -> str | None:
@@ -106,12 +125,12 @@ class TrainLine:
     def started(self) -> str | None:
         """The run directory whose options are the defaults, if it exists, also if the line names the run that
         it starts from."""
-        return None if self.is_named or self.variants else self.options.get("--run-dir")
+        return None if self.is_named or self.variants or self.config else self.options.get("--run-dir")
 
     @property
     def has_text(self) -> bool:
         """Whether it selects the training text."""
-        return any(option.startswith(TEXT) for option in self.options)
+        return any(option.startswith(TEXT) for option in (*self.options, *self.in_config))
 
 
 def with_method(current: DecodingConfig, options: Mapping[str, str], prefix: str) -> DecodingConfig:

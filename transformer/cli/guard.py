@@ -195,7 +195,7 @@ def run_command(program: str, command: Callable[[list[str]], None]) -> int:
     except Stopped as stopped:
         with contextlib.suppress(OSError):
             print(printable(stopped), flush=True)
-        return 128 + stopped.signal
+        return 128 + stopped.signal if stopped.signal else 0  # 0: its time was over, as it was asked to
     except KeyboardInterrupt as asked:
         _interrupted.append(asked)
         if threading.current_thread() is threading.main_thread():

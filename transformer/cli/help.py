@@ -13,6 +13,7 @@ EXAMPLES = {
     "": "a small model on the built-in English-German corpus",
     "multi30k --data.train-tsv pairs.tsv": "your own text",
     "multi30k --variant rdrop --data.train-tsv pairs.tsv": "with another method",
+    "--config run.yaml --run-dir runs/mine": "options from a file (YAML, TOML, JSON)",
     "--run-dir runs/transformer-1": "resume; name your text again",
     "--init-from runs/transformer-1 --data.train-source ...": "fine-tune",
     "language-model --data.train book.txt": "continue running text",

@@ -20,7 +20,7 @@ from transformer.config import (
 from transformer.config.locations import completed, without_locations
 from transformer.runtime.commands import program
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import display_path
+from transformer.runtime.files import Json, display_path
 from transformer.runtime.text import printable
 from transformer.systems.presets import PRESETS, VARIANTS, preset, variant
 from transformer.systems.variants import as_option, as_words
@@ -102,7 +102,13 @@ def _initial_arguments(line: TrainLine) -> tuple["TrainArguments", str]:
         raise UserError(
             f"--run-dir {display_path(line.resumes)}: there is no run to plan; name a preset for a new one"
         )
-    default = _default(line)
+    values: Json = {}
+    if line.config:
+        from transformer.cli.config_file import named_options, read_options
+
+        values = read_options(line.config)
+        line = line.with_config(named_options(values))
+    default = _default(line, values)
     arguments = parse_train(line, default)
     if line.parent:
         _check_vocabulary(arguments.config.data, default.data)
@@ -110,8 +116,13 @@ def _initial_arguments(line: TrainLine) -> tuple["TrainArguments", str]:
         pair = isinstance(default.data, DataConfig)
         options = "--data.train-source and --data.train-target" if pair else "--data.train"
         raise UserError(f"--init-from needs training data: give {options}")
-    base = preset(line.preset) if line.parent else default
-    about = announced(arguments.config, base, ", variant ".join((line.preset, *line.variants)))
+    base = preset(line.preset) if line.parent and not line.config else default
+    name = ", variant ".join((line.preset, *line.variants))
+    if "system" in values:  # without a preset
+        name = ", variant ".join((line.config, *line.variants))
+        about = announced(arguments.config, base, name, "Config")
+    else:
+        about = announced(arguments.config, base, name + f", config {line.config}" * bool(line.config))
     if line.is_named and line.preset.startswith(("tiny", "multi30k")) and not line.has_text:
         about += "\nNo --data.train-source: training on the built-in corpus instead of Multi30k."
     if line.resumes and arguments.run_dir:
@@ -120,9 +131,9 @@ def _initial_arguments(line: TrainLine) -> tuple["TrainArguments", str]:
     return arguments, about
 
 
-def _default(line: TrainLine) -> Config:
-    """The options of a new run that the command line does not give: of the preset, the run to initialise from
-    and the variants.
+def _default(line: TrainLine, values: Json) -> Config:
+    """The options of a new run that the command line does not give: of the preset, the run to initialise
+    from, the values of a file, and the variants.
 
     Raises:
       UserError: they do not exist or do not go together; there is no run to initialise from, and one is
@@ -135,6 +146,8 @@ def _default(line: TrainLine) -> Config:
         TrainingConfig(init_from=Path(line.parent), init_encoder_from=Path(line.encoder))  # refuses both
     if line.parent:
         config = _initialised_from(line.parent, config, network=line.preset == FINE_TUNE)
+    if line.config:
+        config = _configured(line, config, values)
     config = variant(config, *line.variants)
     if line.encoder:
         config = _with_encoder(line.encoder, config)
@@ -143,6 +156,26 @@ def _default(line: TrainLine) -> Config:
         continuing.append(FINE_TUNE)
     if continuing and not line.parent and "--help" not in line.options:
         raise UserError(f"{continuing[0]} needs --init-from RUN: the run to initialise from")
+    return config
+
+
+def _configured(line: TrainLine, default: Config, values: Json) -> Config:
+    """The config of a line's file.
+
+    Raises:
+      UserError: something in it is wrong; it is of another system than the preset that the line names, or has
+        another vocabulary than the run to initialise from.
+    """
+    from transformer.cli.config_file import with_options
+
+    config = with_options(default, values, line.config, line.options)
+    if line.is_named and config.system != default.system:
+        raise UserError(
+            f"{line.config}: system is {config.system}, and preset {line.preset} is of {default.system}: "
+            "leave out the preset"
+        )
+    if line.parent:
+        _check_vocabulary(config.data, default.data)
     return config
 
 
@@ -209,11 +242,11 @@ def _check_vocabulary(data: CorpusConfig, default: CorpusConfig) -> None:
             )
 
 
-def announced(config: Config, base: Config, name: str) -> str:
-    """The preset, and on at most three more lines the options in which a config differs from it."""
+def announced(config: Config, base: Config, name: str, kind: str = "Preset") -> str:
+    """The preset or file, and on at most three more lines the options in which a config differs from it."""
     known = flatten(config)
     options = [as_words(option, now) for option, _, now in changed(base, config) if option in known]
-    text = f"Preset {name}" + (f", with {' '.join(options)}" if options else "")
+    text = f"{kind} {name}" + (f", with {' '.join(options)}" if options else "")
     lines = textwrap.wrap(
         printable(text), 80, max_lines=4, placeholder=" ... (all: -v)", break_long_words=False,
         break_on_hyphens=False,

@@ -49,6 +49,9 @@ def parse_train(line: TrainLine, default: Config) -> TrainArguments:
     if steps in line.options and epochs in line.options:
         raise UserError(f"{epochs} and {steps} are both the length of training: leave one of them out")
     decoding = with_method(default.decoding, line.options, "--decoding.")
+    if "--model.dropout" in line.options and "--training.dropout-by" not in line.options:
+        training = dataclasses.replace(default.training, dropout_by="option")
+        default = dataclasses.replace(default, training=training)
     arguments = parse(
         TrainArguments,
         list(line.words),
@@ -56,7 +59,8 @@ def parse_train(line: TrainLine, default: Config) -> TrainArguments:
         default=TrainArguments(dataclasses.replace(default, decoding=decoding)),
         about=(
             "Every option. --help has the common ones and examples, --list-presets the presets and their "
-            "variants."
+            "variants. --config FILE.yaml (.toml, .json) reads options from a file: those of a run's "
+            "config.json, or some of them, by section; those of the command line win."
         ),
         names=TRAINING,
     )

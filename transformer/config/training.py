@@ -7,10 +7,23 @@ from typing import Annotated, Literal
 
 from transformer.config.ranges import COUNTS, NOT_NEGATIVE, POSITIVE, RATE, Range, check_ranges
 from transformer.runtime.errors import UserError
+from transformer.runtime.supervision import HEARTBEAT
 
 BleuTokenizer = Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200"]
 ErrorRate = Literal["words", "characters"]
 TextNormalisation = Literal["none", "basic", "english"]
+
+
+DROPOUTS = {10_000: 0.3, 100_000: 0.2, 1_000_000: 0.1}
+"""Dropout for fewer training pairs than this. Published are 0.3 for 29,000 (Wu et al. 2021, Multi30k) and
+160,000 (fairseq's recipe of IWSLT 2014), and 0.1 for 4.5 million (Vaswani et al. 2017, section 5.4), with
+larger models that read the text many times. The presets that this is for are small, and read a million pairs
+less than once."""
+
+
+def dropout_for(pairs: int) -> float:
+    """The dropout of a small model for so many training pairs."""
+    return next((dropout for size, dropout in DROPOUTS.items() if pairs < size), 0.0)
 
 
 @dataclass(frozen=True)
@@ -134,8 +147,18 @@ class TrainingConfig:
     patience: Annotated[int, Range(1, COUNTS)] | None = None
     """Stop after this many evaluations without a better score, or an equal one with a lower validation loss.
     Scores that are noise, such as BLEU below 1, count as equal. None: train to the end."""
+    dropout_by: Literal["auto", "option"] = "option"
+    """What decides the dropout of the model. option: --model.dropout; auto, in presets for built-in corpora:
+    the number of training pairs, if they are your own text and --model.dropout is not given; decided when a
+    run begins."""
+    minutes: Annotated[float, Range(0, COUNTS, above=True)] | None = None
+    """Minutes after which this command stops, with its state saved: a few less than the time limit of a job.
+    The command that it prints continues, for as many minutes again. None: no limit."""
+    save_minutes: Annotated[float, Range(0, COUNTS, above=True)] | None = None
+    """Minutes after which the state is saved again between evaluations. Such a checkpoint is kept until the
+    next one, and changes no result. None: only evaluations save."""
     keep_last: Annotated[int, Range(1, COUNTS)] = 5
-    """Number of recent checkpoints to keep, in addition to the best one."""
+    """Number of recent evaluated checkpoints to keep, in addition to the best one."""
     samples: Annotated[int, Range(0, COUNTS)] = 3
     """Number of sample translations to print at each evaluation."""
 
@@ -205,15 +228,16 @@ class HostsConfig:
     coordinator: str | None = None
     """HOST:PORT of the main process, reachable from all others."""
     processes: int | None = None
-    """Number of processes of this job."""
+    """Number of processes of this job. 1, without the other options: this process runs alone, also in a job
+    of several."""
     process: int | None = None
     """Index of this process, from 0."""
-    heartbeat: int = 60
+    heartbeat: int = HEARTBEAT
     """Seconds without a sign of life after which a process counts as lost, and the others end."""
 
     def __post_init__(self) -> None:
         options = (self.coordinator, self.processes, self.process)
-        if None in options and options != (None, None, None):
+        if None in options and options not in ((None, None, None), (None, 1, None)):
             raise UserError(
                 "--hosts.coordinator, --hosts.processes and --hosts.process: give all three, or none"
             )

@@ -36,7 +36,7 @@ class Checkpoints:
 
     Args:
       store: where the directory is.
-      keep_last: how many of the newest are kept, besides the best.
+      keep_last: how many of the newest that were evaluated are kept, besides the best.
     """
 
     def __init__(self, store: RunStore, keep_last: int) -> None:
@@ -62,7 +62,8 @@ class Checkpoints:
         """Starts to write a checkpoint of the state in the background; `finish_saving` waits for it. An
         existing checkpoint of the same step is replaced only if there are scores.
 
-        Checkpoints older than the newest `keep_last` are deleted, except the best.
+        Checkpoints older than the newest `keep_last` with scores are deleted, except the best, and all others
+        without scores.
 
         Args:
           state: of training.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from transformer.config import Config
 from transformer.config.decoding import METHODS, DecodingConfig, SampleConfig, methods_of, names_of
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import display_path, parse_object
 from transformer.systems.registry import options_of
 
@@ -27,18 +27,36 @@ def from_json(text: str) -> Config:
       UserError: the text is not JSON, or has a field that this version does not know.
     """
     try:
-        values = parse_object(text)
-        name = values.get("system", "transformer")
-        values["system"] = _RENAMED_SYSTEMS.get(name, name) if isinstance(name, str) else name
-        options = options_of(values["system"])
-        for name in ("model", "decoding", "data"):
-            kind = getattr(options, name)
-            if isinstance(values.get(name), dict):
-                search = issubclass(kind, DecodingConfig)
-                values[name] = _search(kind, values[name]) if search else _build(kind, values[name])
-        return _build(Config, values)
+        return config_of(parse_object(text))
     except (ValueError, TypeError, RecursionError) as error:
         raise UserError(f"not a config of this version: {error}") from error
+
+
+def config_of(values: dict[str, Any]) -> Config:
+    """The config of values as JSON has them, by section.
+
+    Raises:
+      ValueError: a field is unknown, or has another type; the message has its dotted name.
+      UserError: values do not go together; there is no such system.
+    """
+    values = {name: dict(value) if isinstance(value, dict) else value for name, value in values.items()}
+    name = values.get("system", "transformer")
+    values["system"] = _RENAMED_SYSTEMS.get(name, name) if isinstance(name, str) else name
+    options = options_of(values["system"])
+    for name in ("model", "decoding", "data"):
+        kind = getattr(options, name)
+        if isinstance(values.get(name), dict):
+            build = _search if issubclass(kind, DecodingConfig) else _build
+            values[name] = build(kind, values[name], f"{name}.")
+    return _build(Config, values)
+
+
+def check_values(config: Config) -> None:
+    """Raises UserError if an option has a value that could not be read again, such as a misspelt word."""
+    try:
+        config_of(parse_object(to_json(config)))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UserError(f"the config: {error}") from error
 
 
 # options as earlier versions stored them
@@ -47,7 +65,7 @@ _RENAMED = {"parallel": "mesh", "fed": "decoder_input", "places": "bos_length"}
 _RENAMED_SYSTEMS = {"parallel": "nonautoregressive"}
 
 
-def _search(kind: type[DecodingConfig], values: dict[str, Any]) -> Any:
+def _search(kind: type[DecodingConfig], values: dict[str, Any], prefix: str) -> Any:
     """The options of a search. Earlier versions stored those of all methods, and the number of samples as
     the beam size."""
     kinds = methods_of(kind)
@@ -55,24 +73,26 @@ def _search(kind: type[DecodingConfig], values: dict[str, Any]) -> Any:
     others = set().union(*map(names_of, METHODS.values())) - names_of(config_class)
     if issubclass(config_class, SampleConfig) and "beam_size" in values:
         values = {"samples": values["beam_size"]} | values
-    return _build(config_class, {name: value for name, value in values.items() if name not in others})
+    usable = {name: value for name, value in values.items() if name not in others}
+    return _build(config_class, usable, prefix)
 
 
-def _build(cls: type, values: dict[str, Any]) -> Any:
+def _build(cls: type, values: dict[str, Any], prefix: str = "") -> Any:
     hints = get_type_hints(cls)
     values = {_RENAMED.get(name, name): value for name, value in values.items() if name not in _GONE}
     unknown = sorted(values.keys() - hints.keys())
     if unknown:
-        raise ValueError(f"unknown field {', '.join(unknown)}")
+        meant = nearest(unknown[0], hints) if len(unknown) == 1 else ""
+        raise ValueError(f"unknown field {', '.join(prefix + name for name in unknown)}{meant}")
 
-    return cls(**{name: _convert(name, hints[name], value) for name, value in values.items()})
+    return cls(**{name: _convert(prefix + name, hints[name], value) for name, value in values.items()})
 
 
-def _choices(hint: Any) -> set[Any]:
+def _choices(hint: Any) -> list[Any]:
     """The values of a literal type, also of one that may be None."""
     if get_origin(hint) is Literal:
-        return set(get_args(hint))
-    return set().union(*map(_choices, get_args(hint)))
+        return list(get_args(hint))
+    return [value for part in get_args(hint) for value in _choices(part)]
 
 
 def _convert(name: str, hint: Any, value: Any) -> Any:
@@ -81,7 +101,7 @@ def _convert(name: str, hint: Any, value: Any) -> Any:
     if dataclasses.is_dataclass(hint) and isinstance(value, hint):  # type: ignore[arg-type]
         return value
     if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return _build(hint, value)  # type: ignore[arg-type]
+        return _build(hint, value, f"{name}.")  # type: ignore[arg-type]
     if get_origin(hint) is tuple and isinstance(value, list):
         return tuple(_convert(name, kinds[0], item) for item in value)
     if isinstance(value, str) and value in _choices(hint):
@@ -94,4 +114,5 @@ def _convert(name: str, hint: Any, value: Any) -> Any:
         return float(value)
     if type(value) in kinds:
         return value
-    raise ValueError(f"{name} cannot be {value!r}")
+    choices = _choices(hint)
+    raise ValueError(f"{name} cannot be {value!r}{': choose ' * bool(choices)}{' or '.join(choices)}")

@@ -50,19 +50,32 @@ class _Best:
         return [checkpoint.step == best for checkpoint in checkpoints]
 
 
+@dataclasses.dataclass(frozen=True)
+class _Newest:
+    """Keeps the newest checkpoint, and the newest of those that were evaluated. What was saved in between, at
+    a stop or after --training.save-minutes, is kept until the next one: the others do not depend on it."""
+
+    count: int
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        evaluated = [checkpoint.step for checkpoint in checkpoints if checkpoint.metrics]
+        newest = {*evaluated[-self.count :], *(checkpoint.step for checkpoint in checkpoints[-1:])}
+        return [checkpoint.step in newest for checkpoint in checkpoints]
+
+
 class Manager(ocp.CheckpointManager):
     """Orbax's, which would read the scores of earlier checkpoints whatever their size and type.
 
     Args:
       run_dir: the run directory.
-      keep_last: how many of the newest checkpoints are kept, besides the best.
+      keep_last: how many of the newest checkpoints that were evaluated are kept, besides the best.
       savers: the processes that save. None: all.
     """
 
     def __init__(self, run_dir: Path, keep_last: int, savers: set[int] | None) -> None:
         self._folder = (run_dir / "checkpoints").absolute()  # first, as the others ask for scores
         self._folder.mkdir(exist_ok=True)
-        keep = policies.AnyPreservationPolicy([policies.LatestN(keep_last), _Best(run_dir)])
+        keep = policies.AnyPreservationPolicy([_Newest(keep_last), _Best(run_dir)])
         options = ocp.CheckpointManagerOptions(
             best_fn=standing,  # Orbax stores scores only with one
             preservation_policy=keep,

@@ -20,7 +20,12 @@ class UserError(Exception):
 
 
 class Stopped(Exception):
-    """Training stopped on request and saved a checkpoint; the message says how to resume."""
+    """Training stopped on request and saved a checkpoint; the message says how to resume.
+
+    Args:
+      message: for the user.
+      signal: that requested it. 0: the time that it was given is over.
+    """
 
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message)

@@ -16,10 +16,24 @@ import jax
 import numpy as np
 
 from transformer.runtime.errors import UserError
-from transformer.runtime.supervision import end_with_parent, is_child, supervise
+from transformer.runtime.supervision import HEARTBEAT, end_with_parent, is_child, supervise
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+_SIZES = {
+    "SLURM": ("SLURM_NTASKS", "SLURM_PROCID"),
+    "Open MPI": ("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"),
+}
+"""Where launchers say how many processes there are, and which one this is."""
+_ALONE = "To run alone, add --hosts.processes 1"
+_given: list[str] = []  # the options that this process was given
+
+
+def hosts_given() -> tuple[str, ...]:
+    """The options with which this process joined the job, to give them again; none if a launcher has them."""
+    return tuple(_given)
 
 
 def cluster(environment: Mapping[str, str]) -> str | None:
@@ -28,10 +42,10 @@ def cluster(environment: Mapping[str, str]) -> str | None:
     def several(name: str) -> bool:
         return environment.get(name, "").isdigit() and int(environment[name]) > 1
 
+    if several("OMPI_COMM_WORLD_SIZE"):  # also in a job of SLURM
+        return "Open MPI"
     if "SLURM_PROCID" in environment and several("SLURM_NTASKS"):
         return "SLURM"
-    if several("OMPI_COMM_WORLD_SIZE"):
-        return "Open MPI"
     if "," in environment.get("TPU_WORKER_HOSTNAMES", ""):
         return "Cloud TPU"
     return None
@@ -43,21 +57,35 @@ def join(coordinator: str | None, processes: int | None, process: int | None, he
 
     Args:
       coordinator: HOST:PORT of the main process. None asks the launcher, if there is one.
-      processes: how many there are. None asks the launcher.
+      processes: how many there are. None asks the launcher. 1: this one runs alone, whatever started it.
       process: the index of this one, from 0. None asks the launcher.
       heartbeat: seconds without a sign of life after which a process counts as lost.
 
     Raises:
-      UserError: the other processes cannot be reached.
+      UserError: the other processes cannot be reached, or were never started.
     """
-    if coordinator is None and cluster(os.environ) is None:
+    values: dict[str, object] = {"coordinator": coordinator, "processes": processes, "process": process}
+    if heartbeat != HEARTBEAT:
+        values["heartbeat"] = heartbeat
+    words = [(f"--hosts.{name}", str(value)) for name, value in values.items() if value is not None]
+    _given[:] = [word for pair in words for word in pair]
+    launcher = cluster(os.environ)
+    if processes == 1 or (coordinator is None and launcher is None):
         return
-    if processes == 1:
-        return
+    if coordinator is None and launcher == "SLURM" and "SLURM_STEP_NODELIST" not in os.environ:
+        raise UserError(
+            f"SLURM's job has {os.environ['SLURM_NTASKS']} tasks (SLURM_NTASKS), and this command is not "
+            f"started by srun: it would wait for {_others(launcher)}, which nobody starts. Put srun before "
+            f"the command. {_ALONE}"
+        )
     if not is_child():
         raise SystemExit(supervise(heartbeat))
     end_with_parent()
-    print(f"Waiting for the other processes at {coordinator or 'the coordinator'}", file=sys.stderr)
+    if coordinator is None:
+        awaited, where = _others(launcher), f"of {launcher}"
+    else:
+        awaited, where = _numbered(processes, process), f"at {coordinator}"
+    print(f"Waiting for {awaited} {where}. {_ALONE}", file=sys.stderr)
     try:
         with _ended_by_signals():
             jax.distributed.initialize(coordinator, processes, process, heartbeat_timeout_seconds=heartbeat)
@@ -66,6 +94,22 @@ def join(coordinator: str | None, processes: int | None, process: int | None, he
             f"cannot join the other processes ({str(error).splitlines()[0]}): can all of them reach "
             f"{coordinator or 'each other'}?"
         ) from error
+
+
+def _others(launcher: str | None) -> str:
+    """The other processes, by what a launcher says."""
+    size, index = (os.environ.get(name, "") for name in _SIZES.get(launcher or "", ("", "")))
+    is_known = size.isdigit() and index.isdigit()
+    return _numbered(int(size), int(index)) if is_known else "the other processes"
+
+
+def _numbered(processes: int | None, process: int | None) -> str:
+    if processes is None:
+        return "the other processes"
+    others = [str(index) for index in range(processes) if index != process]
+    if len(others) == 1:
+        return f"process {others[0]}"
+    return f"{len(others)} processes (all from 0 to {processes - 1} but {process})"
 
 
 @contextlib.contextmanager

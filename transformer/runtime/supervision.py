@@ -18,6 +18,7 @@ from typing import IO
 
 CHILD = "TRANSFORMER_SUPERVISED"  # set in the environment of the child
 LOST = 75  # EX_TEMPFAIL in sysexits.h, a temporary failure: start the job again
+HEARTBEAT = 60  # seconds of silence after which a process counts as lost, unless an option says otherwise
 SETTLE = 2.0  # seconds until an error is written completely
 
 # How Python and the commands (`guarded`) report an error, and what JAX's runtime logs about its coordination

@@ -22,8 +22,8 @@ Pixels = UInt8[np.ndarray, "height width 3"]
 
 
 def read_picture(path: Path, size: int) -> tuple[Pixels, tuple[int, int]]:
-    """The pixels of a PNG file, resized to `size` in both directions, and its own width and height. What is
-    transparent is white.
+    """The pixels of a PNG file, resized to `size` in both directions, and its own width and height. It
+    stands as its orientation tag says. What is transparent is white.
 
     Raises:
       UserError: the file is missing, no regular file, no PNG, damaged, too large, or has more than 8 bits a
@@ -57,7 +57,7 @@ def _read(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels, tuple
                 )
             if image.mode in DEEP:
                 raise UserError(f"{path}: it has more than 8 bits a channel: save it with 8")
-            whole = image.convert("RGBA")
+            whole = library("PIL.ImageOps").exif_transpose(image).convert("RGBA")
             opaque = image_of.new("RGBA", whole.size, (WHITE, WHITE, WHITE, WHITE))
             opaque.alpha_composite(whole)
             return resized(opaque.convert("RGB"), size), whole.size

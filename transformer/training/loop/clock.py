@@ -12,11 +12,16 @@ PREPARATION, TRAINING, WAITING, EVALUATION = SPENT
 class Clock:
     """Seconds of a run: preparation (the corpus, its plan, loading a checkpoint), training (updates and
     their compilation), waiting for the next batch, and evaluation (of checkpoints, which it saves, and the
-    test). It starts with the preparation."""
+    test). It starts with the preparation.
+
+    Attributes:
+      began: when it was made, by `time.monotonic`.
+    """
 
     def __init__(self) -> None:
         self._seconds = dict.fromkeys(SPENT, 0.0)
-        self._phase, self._since = PREPARATION, time.monotonic()
+        self.began = time.monotonic()
+        self._phase, self._since = PREPARATION, self.began
 
     def enter(self, phase: str) -> None:
         """Starts to count for another phase."""

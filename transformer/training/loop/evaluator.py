@@ -130,13 +130,15 @@ class Evaluator:
                 totals[name] = before[0] + float(total), before[1] + float(weight)
         return {name: total / weight if weight else 0.0 for name, (total, weight) in totals.items()}
 
-    def test(self, variables: Variables) -> Tested:
-        """All scores on the test split."""
+    def test(self, variables: Variables, request: StopRequest) -> Tested | None:
+        """All scores on the test split. None if a stop was requested before the end."""
         splits = self.data.corpus.splits
         split = "test" if "test" in splits else "validation"
         records = list(splits[split])
-        means = self._means(variables, splits[split], StopRequest()) or {}
-        outputs = self._decoded(variables, split, records, StopRequest()) if self.task.decodes else []
+        means = self._means(variables, splits[split], request)
+        outputs = self._decoded(variables, split, records, request) if means and self.task.decodes else []
+        if asked(request) or means is None:
+            return None
         evaluation = Evaluation(records, outputs, means)
         return Tested(split, records, self.task.scores(evaluation), self._overview(split, evaluation))
 

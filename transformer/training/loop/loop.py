@@ -3,17 +3,21 @@
 import contextlib
 import json
 import math
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NoReturn
 
 import jax
 
 from transformer.config import Config
+from transformer.data.sequences import side_lengths
 from transformer.model.parameters import Variables, count
 from transformer.model.sharding import layout_of
 from transformer.runs.exhibits import OVERVIEW, read_exhibits, write_exhibits
 from transformer.runs.items import model_of
 from transformer.runs.log import LOSSES, standing
+from transformer.runs.overfitting import overfitting
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import time_spent
 from transformer.runs.run import Run
@@ -33,7 +37,7 @@ from transformer.training.loop.first_state import first_state
 from transformer.training.loop.journal import Journal, Pace, Track
 from transformer.training.loop.profile import Profile, memory_profiled
 from transformer.training.loop.resuming import resume_command
-from transformer.training.loop.signals import StopRequest, asked, stop_requests
+from transformer.training.loop.signals import TIME_IS_OVER, StopRequest, asked, stop_requests
 from transformer.training.objective import Batch, Objective
 from transformer.training.plateau import after_evaluation, scale_of
 from transformer.training.schedule import learning_rate, make_optimizer
@@ -73,9 +77,12 @@ class Loop:
         first = first_state(config, system, model, optimizer, run, parent, watch.message)
         self.reduction = scale_of(first.optimizer)
         self.state = self.layout.place(first)
-        self.step = int(self.state.step)
+        self.step = self.first_step = int(self.state.step)
         self.num_parameters = count(run.shapes["params"])
         self.clock = clock
+        minutes = config.training.minutes
+        self.deadline = math.inf if minutes is None else clock.began + 60 * minutes
+        self.last_save = clock.began
         self.journal = Journal(run, self.step, self.clock, track)
         self.has_warned_of_input = self.has_said_what_decides = False
         self.profile = Profile(run.path / "profile", self.step, profile, watch)
@@ -102,8 +109,10 @@ class Loop:
             + counted(jax.device_count(), f"{jax.default_backend()} device")
         )
         if plan.dropped > len(self.data.corpus.splits["train"]) / 2:
+            hint = self.data.task.hint(side_lengths(self.data.batcher.examples))
             self.watch.message(
                 f"Warning: most {unit} are dropped: look at the training text, or raise --data.max-length"
+                + hint
             )
         if not self.step:
             for warning in self.data.unknown(self.config):
@@ -115,7 +124,7 @@ class Loop:
         where = self.run.name
         self.watch.message(f"Resuming {where} from step {self.step}" if self.step else f"Writing to {where}")
         with (
-            stop_requests(self.watch.interject) as self.stop_request,
+            stop_requests(self.watch.interject, self.deadline) as self.stop_request,
             self.watch.training(self.step, t.steps),
             self.journal.opened(),
         ):
@@ -147,12 +156,13 @@ class Loop:
                 self._read(*pending, pace)
             pending = (self.step, metrics)
             stop = self._asked_to_stop()
-            if stop or self._evaluation_is_due():
+            is_due = stop or self._evaluation_is_due()
+            if is_due or self._save_is_due():
                 self._read(*pending, pace)
                 pending = None
                 with pace.paused():
-                    self._checkpoint(stop)
-                if self._patience_is_over():
+                    self._checkpoint(stop) if is_due else self._save()
+                if is_due and self._patience_is_over():
                     criterion = self.data.task.criterion
                     better = (
                         f"No lower validation loss ({criterion.noise} says nothing yet)"
@@ -223,7 +233,7 @@ class Loop:
             if evaluation:
                 self._record_evaluation(*evaluation)
             else:
-                self.run.checkpoints.save(self.state)
+                self._save()
         if stop:
             self.run.checkpoints.finish_saving()
             self._stop(stop)
@@ -240,8 +250,21 @@ class Loop:
                 self.watch.message(f"The evaluation failed. Step {self.step} is saved. Resume with: {again}")
             raise
 
+    def _save_is_due(self) -> bool:
+        """Whether so many minutes have passed since the last checkpoint that the state is saved again. The
+        clock of the main process decides."""
+        minutes = self.config.training.save_minutes
+        if minutes is None or not self._processes_meet():
+            return False
+        return gathered(time.monotonic() - self.last_save >= 60 * minutes)[0]
+
+    def _save(self, scores: dict[str, float] | None = None) -> None:
+        """Starts to save the state, with the scores of an evaluation if there was one."""
+        self.run.checkpoints.save(self.state, scores)
+        self.last_save = time.monotonic()
+
     def _save_now(self) -> None:
-        self.run.checkpoints.save(self.state)
+        self._save()
         self.run.checkpoints.finish_saving()
 
     def _record_evaluation(self, evaluation: Json, samples: list[Sample], overview: list[Json]) -> None:
@@ -259,7 +282,7 @@ class Loop:
         self.journal.write(record)
         self._reduce_rate(standing(evaluation))
         scores = {name: evaluation[name] for name in (measure.name, "merit", *LOSSES) if name in evaluation}
-        self.run.checkpoints.save(self.state, scores)
+        self._save(scores)
         self.watch.evaluation(record, samples)
         if self._is_noise(evaluation) and not self.has_said_what_decides:
             self.has_said_what_decides = True
@@ -317,9 +340,13 @@ class Loop:
         variables = self.run.checkpoints.variables(step, model_of(self.state))
         if self.state.parametrisation.is_adapter:
             variables["params"] = self.state.parametrisation.merge(variables["params"], self.state.fixed)
-        split, records, scores, overview = self.evaluator.test(variables)
+        request = StopRequest(self.deadline)
+        tested = self.evaluator.test(variables, request)
+        if tested is None:
+            self._stop(TIME_IS_OVER)
+        split, records, scores, overview = tested
         if gathered(read_exhibits(self.run.path)[0])[0] != step:
-            self._exhibit(variables, step, StopRequest())
+            self._exhibit(variables, step, request)
         self._write_overview(step, overview)
         unit = self.data.task.unit
         results: Json = {"split": split, "checkpoint": step, "sentences": len(records), "unit": unit}
@@ -358,6 +385,8 @@ class Loop:
                 ("report", f"{self.run.name}/{REPORT}"),
             ],
         )
+        if warning := overfitting(self.run.log.records("training"), self.journal.evaluations):
+            self.watch.message(f"Warning: {warning}")
         task = self.data.task
         decode = command("decode", self.run.name)
         if isinstance(task, Lines) and (example := task.short_example(records, decode)):
@@ -367,10 +396,22 @@ class Loop:
 
     def _asked_to_stop(self) -> int:
         """The signal that requested a stop, or 0. If any process received one, all stop at the same step."""
-        if jax.process_count() > 1 and self.step % ASK_EVERY:
-            return 0
-        return asked(self.stop_request)
+        return asked(self.stop_request) if self._processes_meet() else 0
 
-    def _stop(self, signal: int) -> None:
+    def _processes_meet(self) -> bool:
+        """Whether several processes, which have to decide the same, communicate after this step."""
+        return jax.process_count() == 1 or self.step % ASK_EVERY == 0
+
+    def _stop(self, signal: int) -> NoReturn:
         again = resume_command(self.run, self.config)
-        raise Stopped(f"Stopped at step {self.step} and saved. Resume with: {again}", signal)
+        if signal != TIME_IS_OVER:
+            raise Stopped(f"Stopped at step {self.step} and saved. Resume with: {again}", signal)
+        remedy = ""
+        if self.step == self.first_step:
+            remedy = (
+                "No update was made in that time: give it more, or fewer sentences to an evaluation "
+                "(--training.evaluate-sentences). "
+            )
+        limit = f"{self.config.training.minutes:g} minutes (--training.minutes)"
+        message = f"Stopped after {limit} at step {self.step} and saved. {remedy}Continue with: {again}"
+        raise Stopped(message, 0)

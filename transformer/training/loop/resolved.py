@@ -8,6 +8,7 @@ from transformer.config import Config, DataConfig, as_decided, differences
 from transformer.data.features.growth import read_words
 from transformer.data.remote import has
 from transformer.model.placement import platform
+from transformer.runs.config_json import check_values
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.systems.decided import decided_for
@@ -37,10 +38,11 @@ def resolve(config: Config, run_dir: Path | str | None) -> Resolved:
     """Looks up the system, the run and its parent, and decides what they determine.
 
     Raises:
-      UserError: there is no such system or parent; the run directory is unusable, or belongs to another
-        config.
+      UserError: there is no such system or parent; an option has no such value; the run directory is
+        unusable, or belongs to another config.
     """
     system = system_of(config)
+    check_values(config)
     run = _existing(run_dir, config)
     if run:
         config = dataclasses.replace(as_decided(config, run.config), model=run.config.model)

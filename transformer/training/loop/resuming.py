@@ -10,10 +10,13 @@ from transformer.config.locations import NOT_OPENED, as_options, locations, to_r
 from transformer.runs.run import Run
 from transformer.runtime.commands import command
 from transformer.runtime.errors import UserError
+from transformer.runtime.hosts import hosts_given
 
 CHANGEABLE = (
     "training.steps",
     "training.patience",
+    "training.minutes",
+    "training.save_minutes",
     "training.keep_last",
     "training.samples",
     "data.cache_dir",
@@ -26,7 +29,7 @@ CHANGEABLE = (
 
 def resume_command(run: Run, config: Config | None = None) -> str:
     """The command that resumes a run, wherever it is printed. It names the paths of the run's text again,
-    since those stored in a run directory are not opened.
+    since those stored in a run directory are not opened, and the job that this process belongs to.
 
     Args:
       run: the run.
@@ -41,7 +44,7 @@ def resume_command(run: Run, config: Config | None = None) -> str:
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
     paths = to_resume(locations(config), has_checkpoint=bool(run.checkpoints.steps()))
-    return command("train", "--run-dir", run.name, *words) + as_options(paths)
+    return command("train", "--run-dir", run.name, *words, *hosts_given()) + as_options(paths)
 
 
 @contextlib.contextmanager
@@ -57,6 +60,9 @@ def resumable(run: Run, config: Config) -> Iterator[None]:
 
 def check_unchanged(run: Run, config: Config) -> None:
     """Raises UserError if a run cannot be resumed with a config, since it was made with another."""
+    if config.training.dropout_by == "auto" and not config.model.dropout:  # which the run has decided
+        model = dataclasses.replace(config.model, dropout=run.config.model.dropout)
+        config = dataclasses.replace(config, model=model)
     config = as_decided(config, run.config)
     training = config.training
     if training.epochs is not None:  # their updates are compared when they are known

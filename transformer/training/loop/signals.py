@@ -1,6 +1,7 @@
-"""Signals that stop training, after the current step and with everything saved."""
+"""What stops training, after the current step and with everything saved: signals, and the end of its time."""
 
 import contextlib
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -11,30 +12,46 @@ from transformer.runtime.hosts import gathered
 AGAIN = 1.0  # seconds; a job system may send the same signal twice, to a process and to its group
 
 
-class StopRequest:
-    """The signal that requested a stop, or 0."""
+TIME_IS_OVER = int(signal.SIGALRM)
+"""Stands for the end of the time, among signals. Nobody sends it."""
 
-    signal = 0
+
+class StopRequest:
+    """Whether a stop is requested, by a signal or by the time.
+
+    Args:
+      deadline: of `time.monotonic`, when the time is over.
+    """
+
+    def __init__(self, deadline: float = math.inf) -> None:
+        self.received = 0
+        self._deadline = deadline
+
+    @property
+    def signal(self) -> int:
+        """The signal that requested a stop, or 0."""
+        return self.received or TIME_IS_OVER * (time.monotonic() >= self._deadline)
 
 
 def asked(request: StopRequest) -> int:
-    """The signal that any process has received, or 0. All processes have to call this."""
+    """The signal that requested a stop of any process, or 0. All processes have to call this."""
     return max(gathered(request.signal))
 
 
 @contextlib.contextmanager
-def stop_requests(tell: Callable[[str], None]) -> Iterator[StopRequest]:
+def stop_requests(tell: Callable[[str], None], deadline: float = math.inf) -> Iterator[StopRequest]:
     """SIGINT and SIGTERM request a stop after the step. Another one, at least a second later, ends at once.
 
     Args:
       tell: called in a signal handler with a message that confirms the first one.
+      deadline: of `time.monotonic`, which requests a stop as well.
     """
-    request = StopRequest()
+    request = StopRequest(deadline)
     since = [0.0]
 
     def ask(number: int, frame: FrameType | None) -> None:
-        if request.signal == 0:
-            request.signal, since[0] = number, time.monotonic()
+        if request.received == 0:
+            request.received, since[0] = number, time.monotonic()
             tell("Stopping after this step; again after a second to stop without saving.")
         elif time.monotonic() - since[0] >= AGAIN:
             # not the previous handler: in a background job SIGINT was ignored

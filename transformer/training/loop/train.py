@@ -56,7 +56,7 @@ def train(
     Raises:
       UserError: bad input; the run directory belongs to another config; the loss became
         non-finite; a checkpoint could not be written.
-      Stopped: SIGINT or SIGTERM arrived; the state was saved.
+      Stopped: SIGINT or SIGTERM arrived, or `training.minutes` are over; the state was saved.
     """
     refuse_forked()
     if config.data.check:
@@ -105,7 +105,8 @@ def train(
             config = dataclasses.replace(config, adapter=parent.changed_by(config.adapter))
         path = gathered(str(run_dir or _new_directory(config)))[0]
         if is_main_process():
-            Run.create(path, config, task, corpus.folder.name)
+            kept = parent.kept if parent else {}
+            Run.create(path, config, task, corpus.folder.name, kept=kept)
         barrier("run directory")
         run = Run(path, writes=True)
     with run.claimed(), transcribed(run, watch), resumable(run, config):

@@ -1,9 +1,11 @@
 """The accelerators that `--plan` knows, with the figures of their data sheets."""
 
 import math
+import os
 import re
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 from transformer.runtime.errors import UserError, nearest
@@ -35,7 +37,7 @@ class Chip:
 
 
 GIB = 2**30
-CUDA = "'jax[cuda13-local]' nvidia-cuda-nvcc nvidia-nvvm"
+CUDA = "'jax[cuda13-local]' nvidia-cuda-nvcc nvidia-nvvm nvidia-cudnn-cu13"
 CHIPS = {
     chip.name: chip
     for chip in (
@@ -72,6 +74,25 @@ class Machine:
         if self.chip.platform != "cpu":
             return {}
         return {"XLA_FLAGS": f"--xla_force_host_platform_device_count={self.count}"}
+
+    @property
+    def libraries(self) -> dict[str, str]:
+        """What must be set when the process of the compiler starts: a GPU's loads cuDNN by its name, and pip
+        puts it where no loader looks."""
+        if self.chip.platform != "gpu" or not (folders := _cudnn_folders()):
+            return {}
+        return {
+            "LD_LIBRARY_PATH": os.pathsep.join(filter(None, [*folders, os.environ.get("LD_LIBRARY_PATH")]))
+        }
+
+    def remedy(self, reason: str) -> str:
+        """What to do if the compiler fails for a reason; empty if that is not known."""
+        if self.chip.platform != "gpu" or "cudnn" not in reason.lower():
+            return ""
+        return (
+            "It calls cuDNN: pip install '.[plan]', or nvidia-cudnn-cu13; one that is elsewhere needs its "
+            "folder in LD_LIBRARY_PATH"
+        )
 
     @property
     def count(self) -> int:
@@ -119,6 +140,18 @@ class Machine:
                     f"says: {reason})"
                 ) from None
             raise UserError(f"--plan {self}: its compiler does not start: {reason}") from None
+
+
+def _cudnn_folders() -> list[str]:
+    """Where pip has put cuDNN's library."""
+    from importlib.util import find_spec
+
+    try:
+        package = find_spec("nvidia.cudnn")
+    except ModuleNotFoundError:  # nothing of NVIDIA's
+        return []
+    folders = package.submodule_search_locations or [] if package else []
+    return [str(folder) for folder in (Path(path) / "lib" for path in folders) if folder.is_dir()]
 
 
 def _installed(module: str) -> bool:

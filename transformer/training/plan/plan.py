@@ -195,14 +195,16 @@ def compiled(what: str, config: Config, machine: Machine, limits: Limits, **more
     """
     request = json.dumps({"what": what, "machine": str(machine), "config": to_json(config), **more})
     with tempfile.TemporaryFile("w+") as errors, tempfile.TemporaryFile("w+") as output:
-        with _process(request, output, errors) as process:
+        with _process(request, machine, output, errors) as process:
             _wait(process, limits, machine)
         output.seek(0)
         errors.seek(0)
         lines = output.read().splitlines()
         complaints = errors.read().strip().splitlines()
     if process.returncode or not lines:
-        raise UserError(f"--plan {machine}: the compiler failed: {reason(complaints)[:500]}")
+        why = reason(complaints)[:500].rstrip(".")
+        failed = f"--plan {machine}: the compiler failed: {why}"
+        raise UserError(". ".join(filter(None, [failed, machine.remedy(why)])))
     report: Json = json.loads(lines[-1])
     if "error" in report:
         raise UserError(report["error"])
@@ -216,7 +218,7 @@ def reason(complaints: list[str]) -> str:
 
 
 @contextlib.contextmanager
-def _process(request: str, output: Any, errors: Any) -> Iterator[subprocess.Popen[str]]:
+def _process(request: str, machine: Machine, output: Any, errors: Any) -> Iterator[subprocess.Popen[str]]:
     """The compiler's process, which ends with this context."""
     process = subprocess.Popen(
         [sys.executable, "-m", "transformer.training.plan.compiler"],
@@ -224,7 +226,7 @@ def _process(request: str, output: Any, errors: Any) -> Iterator[subprocess.Pope
         stdout=output,
         stderr=errors,
         text=True,
-        env=os.environ | {"PYTHONPATH": module_path()},
+        env=os.environ | machine.libraries | {"PYTHONPATH": module_path()},
         start_new_session=True,  # Ctrl-C reaches this process only, which ends the other
     )
     try:
