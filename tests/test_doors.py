@@ -146,3 +146,16 @@ def test_messages_name_what_the_file_has(tmp_path):
     (tmp_path / "x.tsv").write_text("answer text\na b\n", encoding="utf-8")
     with pytest.raises(UserError, match="columns have tabs between them"):
         list(read_table(tmp_path / "x.tsv", data))
+
+
+def test_a_text_is_no_list_of_recordings(tmp_path):
+    """Its sentences are not in the message."""
+    from transformer.data.sources.recording_lists import listed_columns
+
+    path = tmp_path / "text.txt"
+    with pytest.raises(UserError) as error:
+        listed_columns("A secret sentence of a text.", path, 3)
+    assert str(error.value).startswith(f"{path}, line 3: it names no recording: each line must be the name")
+    assert "secret" not in str(error.value)
+    with pytest.raises(UserError, match="a b.wav"):
+        listed_columns("a b.wav\tred", path, 1)

@@ -1,14 +1,12 @@
 """The texts of a request, one or a list of them."""
 
-from typing import Any, TypeVar
+from typing import Any
 
 from transformer.runtime.errors import UserError, counted
 from transformer.serve.limits import Limits
 
-T = TypeVar("T")
 
-
-def texts_of(text: T | list[T], limits: Limits, name: str = "text") -> list[T]:
+def texts_of(text: Any, limits: Limits, name: str = "text") -> list[Any]:
     """The texts of a field.
 
     Args:
