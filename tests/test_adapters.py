@@ -240,12 +240,10 @@ def test_a_stored_path_or_address_is_not_opened(stored, adapter, base, tmp_path,
 
 
 def text_of(config):
-    """The paths of the text of a stored config."""
+    """The paths of the text of a stored config, and of its cache."""
+    splits = [name for name in config["data"] if name.startswith(("train", "validation", "test"))]
     return {
-        f"data.{name}": Path(value)
-        for name, value in config["data"].items()
-        if value
-        and name in ("train_source", "train_target", "validation_source", "validation_target", "cache_dir")
+        f"data.{name}": Path(config["data"][name]) for name in (*splits, "cache_dir") if config["data"][name]
     }
 
 
