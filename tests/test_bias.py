@@ -209,6 +209,16 @@ def test_a_search_waits_for_a_name_that_may_still_be_the_best():
         assert score == pytest.approx(expected, abs=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["word", "bpe", "unigram", "char"])
+def test_no_spelling_leaves_out_a_part_of_a_name(kind):
+    """Without brackets, "a" or other text around names in the vocabulary."""
+    tokenizer = train_tokenizer(["new york", "york is new", "in new york"] * 9, kind, 272)
+    for name in ("new york", "york", "new"):
+        found = spellings(tokenizer, name)
+        assert found
+        assert {tokenizer.decode(ids).strip() for ids in found} <= {name, name[:1].upper() + name[1:]}
+
+
 def test_spellings_and_words():
     """In vocabularies of all kinds, as they stand in texts, with or without a space before them."""
     text = ["Anna saw Maria (Anna) in Bonn", "anna sings in the rain", "Mary Ann, sing"] * 5

@@ -152,3 +152,12 @@ def test_costs_that_are_not_numbers_are_matched_too() -> None:
     """A diverged model ends with an error of the loss, and not never."""
     queries = np.asarray(matched_queries(jnp.full((1, 4, 2), jnp.nan), jnp.asarray([2])))
     assert len({*queries[0].tolist()}) == 2
+
+
+@pytest.mark.parametrize("hundredths", range(50, 100, 5))
+def test_an_overlap_of_exactly_a_threshold_counts_as_with_coco(hundredths: int) -> None:
+    """Of the numbers of a box of 100 x 100 and one that is narrower."""
+    expected = [Objects(["cat"], np.array([[0.0, 0, 100, 100]]))]
+    found = [Detections(["cat"], np.array([[0.0, 0, 100, hundredths]]), np.array([0.9]))]
+    ours = average_precision(found, expected).value, average_precision(found, expected, [0.5]).value
+    np.testing.assert_allclose(ours, by_coco(found, expected), atol=1e-9)

@@ -15,8 +15,9 @@ from transformer.cli.decode import decode_main
 from transformer.runtime.errors import UserError
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.translator.documents.document import DocumentTranslator
-from transformer.translator.documents.inline import markdown_parser, marked_lines, to_markdown
+from transformer.translator.documents.inline import marked_text, to_markdown
 from transformer.translator.documents.sentences import clauses, sentences
+from transformer.translator.documents.syntax import markdown_parser
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = sorted(page.stem for page in DOCS.glob("*.md"))
@@ -172,8 +173,7 @@ def test_words_that_look_like_markdown_are_read_as_words(text):
     parser = markdown_parser()
     (token,) = parser.parse(to_markdown(plain(text), parser, {}))[1:2]
     assert token.type == "inline"
-    assert "".join(content.text for content in marked_lines(token.children)) == text
-    assert all(not content.marks for content in marked_lines(token.children))
+    assert marked_text(token) == plain(text)
 
 
 def plain(text):

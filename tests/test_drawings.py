@@ -248,3 +248,27 @@ def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
         *("name", "size", "captions", "classes"),
         *("pixels/shape", "pixels/value", "boxes/shape", "boxes/value"),
     }
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_a_picture_stands_as_its_tag_says(orientation, tmp_path):
+    """EXIF 2.32, tag 0x0112: where the first row and the first column of the file are shown."""
+    pixels = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
+    shown = {
+        1: pixels,
+        2: pixels[:, ::-1],
+        3: pixels[::-1, ::-1],
+        4: pixels[::-1],
+        5: pixels.transpose(1, 0, 2),
+        6: pixels.transpose(1, 0, 2)[:, ::-1],
+        7: pixels.transpose(1, 0, 2)[::-1, ::-1],
+        8: pixels.transpose(1, 0, 2)[::-1],
+    }[orientation]
+    tags = Image.Exif()
+    tags[0x0112] = orientation
+    Image.fromarray(pixels).save(tmp_path / "tagged.png", exif=tags)
+    Image.fromarray(np.ascontiguousarray(shown)).save(tmp_path / "plain.png")
+    read, size = read_picture(tmp_path / "tagged.png", 4)
+    expected, expected_size = read_picture(tmp_path / "plain.png", 4)
+    assert size == expected_size == (shown.shape[1], shown.shape[0])
+    np.testing.assert_array_equal(read, expected)

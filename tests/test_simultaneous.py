@@ -114,6 +114,7 @@ def test_average_lagging():
     for k, length in itertools.product((1, 3), (5, 9)):
         assert average_lagging(wait_k_delays(k, length, length), length) == pytest.approx(k)
     assert average_lagging([6] * 4, 6) == 6  # a translation of the whole sentence
+    assert average_lagging([], 6) == 6  # an empty one
     # Tokens 1 to 3 are 2, 3 and 4 behind 0, 2 and 4 of a source of 4 with 2 tokens for each of the output.
     assert average_lagging([2, 3], 4) == pytest.approx((2 - 0 + 3 - 2) / 2)
 

@@ -152,7 +152,14 @@ def test_a_word_lasts_from_its_first_token_to_its_last():
     weights = np.kron(np.eye(5), np.ones((1, 3)))  # each token has three positions
     found = timed((0, 1, 9, 2, 99), weights, Letters(), 0.1)
     assert found == (Word("ab", 0.0, 0.9), Word("c", 0.9, 1.2))
-    assert timed((0, 1, 2), np.ones((3, 2)), Letters(), 0.1) == ()  # more tokens than positions
+    more = timed((0, 9, 1, 99), np.ones((4, 2)), Letters(), 0.1)  # tokens than positions
+    assert more == (Word("a", 0.0, 0.1), Word("b", 0.1, 0.15))  # the space belongs to the first
+
+
+def test_words_end_before_the_padding():
+    weights = np.kron(np.eye(5), np.ones((1, 3)))
+    found = timed((0, 1, 9, 2, 99), weights, Letters(), 0.1, end=0.65)
+    assert found == (Word("ab", 0.0, 0.5), Word("c", 0.5, 0.6))
 
 
 # Error rates

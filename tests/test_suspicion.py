@@ -35,6 +35,16 @@ def test_what_is_wrong_with_it_is_named(output, flags):
     assert Limits().flags(signs_of(SOURCE, output)) == flags
 
 
+@pytest.mark.parametrize("size", [1, 2, 8, 9, 10, 20, 50])
+def test_repeats_of_any_length_are_flagged(size):
+    words = [f"word{index}" for index in range(size)]
+    source, once = " ".join(f"x{index}" for index in range(size)), " ".join(words)
+    twice = " ".join([*words, "and", *words, *words])
+    assert signs_of(source, once).repeated == 0
+    assert signs_of(source, twice).repeated == pytest.approx(size / (3 * size + 1))
+    assert Limits().flags(signs_of(source, twice)) == ("repeated",)
+
+
 def test_what_the_source_repeats_may_be_repeated():
     signs = signs_of("no no no no no", "nein nein nein nein nein")
     assert signs.repeated == 0

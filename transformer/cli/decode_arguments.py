@@ -1,6 +1,7 @@
 """The command line of `decode.py`."""
 
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Collection, Iterator, Sequence
@@ -222,6 +223,10 @@ def parse_decode(command_line: list[str], hidden: Collection[str] = ()) -> Decod
         names=DECODING,
         hidden=hidden,
     )
+    for item in dataclasses.fields(arguments):
+        option = f"--{item.name.replace('_', '-')}"
+        if getattr(arguments, item.name) == () and option in options_in(command_line):
+            raise UserError(f"{option} needs a value after it; see --help")
     forbidden = arguments.decoding.forbidden
     if forbidden != defaults.decoding.forbidden:  # those of the command line, not of the run
         for phrase in forbidden:

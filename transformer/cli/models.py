@@ -158,6 +158,7 @@ def import_command(command_line: list[str]) -> None:
     from transformer.interop.hub import located
     from transformer.interop.marian.folder import ignored_marian_options, is_marian_folder
     from transformer.interop.pretrained import ignored_options, import_model
+    from transformer.interop.unused import listed
     from transformer.tasks.recordings import Recordings
 
     languages = arguments.source_language, arguments.target_language
@@ -166,6 +167,8 @@ def import_command(command_line: list[str]) -> None:
     ignored = ignored_marian_options if is_marian_folder(folder) else ignored_options
     for sentence in ignored(folder):
         print(f"Not imported: {sentence}")
+    if run.kept:
+        print(f"Not used here, and written again by an export: {listed(run.kept)}")
     print(f"Written to {run.name}" + origin.removeprefix("imported"))
     if isinstance(run.task, Recordings):
         print("Try:", command("decode", run.name, "--input", "RECORDING.wav"))

@@ -29,6 +29,14 @@ class SpecialIds:
         return tuple(sorted({self.pad, self.bos} - {self.eos}))
 
 
+class StartedIds(SpecialIds):
+    """Special ids of a model whose outputs may have its first decoder input."""
+
+    @property
+    def never_predicted(self) -> tuple[int, ...]:
+        return () if self.pad == self.eos else (self.pad,)
+
+
 @dataclass(frozen=True)
 class ModelConfig:
     """Options of every network. `TransformerConfig` and the configs of other systems extend it."""
@@ -55,13 +63,25 @@ class ModelConfig:
     """Divide the logits by sqrt(d_model), as T5 does if source, target and pre-softmax share a matrix."""
     output_bias: bool = False
     """Add a bias to the logits (not in the paper; Marian, BART and Pegasus have one)."""
+    generates_bos: bool = False
+    """Outputs may have the first decoder input too, as those of transformers. Otherwise a search leaves it
+    out."""
+    fixed_padding: bool = False
+    """The embedding of <pad> has no gradient where it is read, as with padding_idx of torch.nn.Embedding. It
+    is the first decoder input of Marian and Pegasus, which is therefore not trained there."""
+    fixed: tuple[str, ...] = ()
+    """Names of parameters that the network's publisher never trains, such as output_bias of Marian and BART:
+    training leaves them as they are, as with --training.freeze."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of matrix products. Softmax, norms, loss and parameters are always float32. auto: bfloat16 on
     TPUs and GPUs if the system supports it, else float32; decided when a run begins."""
     special: SpecialIds = SpecialIds()
     """Ids of the special tokens."""
 
-    PARAMETER_FREE: ClassVar[tuple[str, ...]] = ("dropout", "dtype")
+    PARAMETER_FREE: ClassVar[tuple[str, ...]] = (
+        *("dropout", "dtype"),
+        *("generates_bos", "fixed_padding", "fixed"),
+    )
     """Options without parameters, which may differ from those of the run to initialise from."""
 
     FROM_DATA: ClassVar[tuple[str, ...]] = ("vocab_size", "target_vocab_size")
@@ -92,6 +112,12 @@ class ModelConfig:
     def shares_inputs(self) -> bool:
         """Whether source and target have one embedding matrix."""
         return self.share_embeddings in ("all", "inputs")
+
+    @property
+    def search_ids(self) -> SpecialIds:
+        """The special ids, as a search reads them."""
+        ids = self.special
+        return StartedIds(ids.pad, ids.bos, ids.eos, ids.unk) if self.generates_bos else ids
 
     @property
     def output_size(self) -> int:

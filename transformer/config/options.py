@@ -148,7 +148,7 @@ DECIDED = {
     "model": ("dtype",),
     "data": ("source_language", "target_language", "batching", "sampling_by", "first_added", "spans"),
     "optimizer": ("decay_steps",),
-    "training": ("bleu_tokenize", "error_rate"),
+    "training": ("bleu_tokenize", "error_rate", "dropout_by"),
     "adapter": ("base_step", "base_hash"),
 }
 """Options that are decided when a run begins, if they are None or auto."""

@@ -14,6 +14,18 @@ ErrorRate = Literal["words", "characters"]
 TextNormalisation = Literal["none", "basic", "english"]
 
 
+DROPOUTS = {10_000: 0.3, 100_000: 0.2, 1_000_000: 0.1}
+"""Dropout for fewer training pairs than this. Published are 0.3 for 29,000 (Wu et al. 2021, Multi30k) and
+160,000 (fairseq's recipe of IWSLT 2014), and 0.1 for 4.5 million (Vaswani et al. 2017, section 5.4), with
+larger models that read the text many times. The presets that this is for are small, and read a million pairs
+less than once."""
+
+
+def dropout_for(pairs: int) -> float:
+    """The dropout of a small model for so many training pairs."""
+    return next((dropout for size, dropout in DROPOUTS.items() if pairs < size), 0.0)
+
+
 @dataclass(frozen=True)
 class OptimizerConfig:
     """Adam and its learning rate (section 5.3)."""
@@ -135,6 +147,10 @@ class TrainingConfig:
     patience: Annotated[int, Range(1, COUNTS)] | None = None
     """Stop after this many evaluations without a better score, or an equal one with a lower validation loss.
     Scores that are noise, such as BLEU below 1, count as equal. None: train to the end."""
+    dropout_by: Literal["auto", "option"] = "option"
+    """What decides the dropout of the model. option: --model.dropout; auto, in presets for built-in corpora:
+    the number of training pairs, if they are your own text and --model.dropout is not given; decided when a
+    run begins."""
     minutes: Annotated[float, Range(0, COUNTS, above=True)] | None = None
     """Minutes after which this command stops, with its state saved: a few less than the time limit of a job.
     The command that it prints continues, for as many minutes again. None: no limit."""

@@ -1,4 +1,4 @@
-"""Options of long recordings that a model hears window by window."""
+"""Options of recordings that a model hears window by window."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal

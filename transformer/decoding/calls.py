@@ -61,6 +61,6 @@ def as_variables(params: Variables) -> Variables:
 
 
 def special_ids(model: nn.Module) -> SpecialIds:
-    """The special ids of a model's vocabulary."""
+    """The special ids of a model's vocabulary, as a search reads them."""
     config: ModelConfig = model.config  # type: ignore[attr-defined]
-    return config.special
+    return config.search_ids

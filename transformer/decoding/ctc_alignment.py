@@ -31,7 +31,11 @@ class BestPaths:
 
 @functools.partial(jax.jit, static_argnums=0)
 def best_paths_of(
-    model: nn.Module, variables: Variables, inputs: Inputs, labels: Int[Array, "b t"]
+    model: nn.Module,
+    variables: Variables,
+    inputs: Inputs,
+    labels: Int[Array, "b t"],
+    positions: Int[Array, ""],
 ) -> BestPaths:
     """The most probable path of each text through the encoder of one input.
 
@@ -40,10 +44,11 @@ def best_paths_of(
       variables: of the model.
       inputs: the arguments of `encode`, one row.
       labels: the tokens of each text, then blanks.
+      positions: of the encoder at most; what follows is padding that the model hears.
     """
-    log_probs, mask = (
-        jnp.broadcast_to(x, (len(labels), *x.shape[1:])) for x in log_probs_and_mask(model, variables, inputs)
-    )
+    log_probs, mask = log_probs_and_mask(model, variables, inputs)
+    mask &= jnp.arange(mask.shape[1]) < positions
+    log_probs, mask = (jnp.broadcast_to(x, (len(labels), *x.shape[1:])) for x in (log_probs, mask))
     return best_paths(log_probs, mask, labels, special_ids(model).pad)
 
 
@@ -58,14 +63,13 @@ def best_paths(
       labels: the tokens of each text, then blanks.
       blank: its id.
     """
-    rows, room = labels.shape
-    tokens = jnp.full((rows, 2 * room + 1), blank, labels.dtype).at[:, 1::2].set(labels)
+    tokens = states_of(labels, blank)
     emitted = jnp.take_along_axis(log_probs, tokens[:, None], axis=2)
-    can_leap = (tokens != blank) & (tokens != _later(tokens, 2, blank))
+    leaps = can_leap(tokens, blank)
 
     def step(best: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
         log_p, is_there = at
-        ways = [best, _later(best, 1, NEVER), jnp.where(can_leap, _later(best, 2, NEVER), NEVER)]
+        ways = [best, later(best, 1, NEVER), jnp.where(leaps, later(best, 2, NEVER), NEVER)]
         came = jnp.stack(ways)
         moved = jnp.where(is_there[:, None], came.argmax(axis=0), 0)
         return jnp.where(is_there[:, None], came.max(axis=0) + log_p, best), moved
@@ -94,6 +98,17 @@ def spans_of(states: Int[np.ndarray, " s"], count: int) -> list[tuple[int, int]]
     return list(zip(starts.tolist(), ends.tolist(), strict=True))
 
 
-def _later(x: Array, steps: int, fill: float | int) -> Array:
+def states_of(labels: Int[Array, "b t"], blank: int) -> Int[Array, "b states"]:
+    """The token of each state of texts: a blank, the first token, a blank, and so on."""
+    rows, room = labels.shape
+    return jnp.full((rows, 2 * room + 1), blank, labels.dtype).at[:, 1::2].set(labels)
+
+
+def can_leap(tokens: Int[Array, "b states"], blank: int) -> Bool[Array, "b states"]:
+    """Which states a path may reach from the token before, without the blank between them."""
+    return (tokens != blank) & (tokens != later(tokens, 2, blank))
+
+
+def later(x: Array, steps: int, fill: float | int) -> Array:
     """Each state's value of an earlier state."""
     return jnp.pad(x, ((0, 0), (steps, 0)), constant_values=fill)[:, : x.shape[1]]

@@ -85,14 +85,21 @@ class CtcScores:
             longer = jnp.full(logits.shape, NEVER)
             row, beam = jnp.ogrid[: logits.shape[0], : logits.shape[1]]
             longer = longer.at[row[..., None], beam[..., None], tokens].set(_prefixes(state, tokens))
-        ended = jnp.logaddexp(state.token, state.blank)
-        last = jnp.maximum(state.positions.value - 1, 0)[:, None, None]
-        whole = jnp.take_along_axis(ended, last, axis=2)
-        longer = jnp.where(jnp.arange(size) == self.special.eos, whole, longer)
-        is_possible = state.prefix > NEVER
-        before = jnp.where(is_possible, state.prefix, 0)[..., None]
-        gain = jnp.where(is_possible[..., None], jnp.minimum(longer - before, 0), NEVER)
-        return (1 - self.ctc_weight) * logits + self.ctc_weight * gain
+        longer = jnp.where(jnp.arange(size) == self.special.eos, _whole(state)[..., None], longer)
+        return self._weighed(logits, longer, state)
+
+    def forced_end(self, log_p: Float[Array, "b n"], state: PrefixScores) -> Float[Array, "b n"]:
+        """The same sum where the limit ends an output, so that its score is that of its text."""
+        return self._weighed(log_p[..., None], _whole(state)[..., None], state)[..., 0]
+
+    def _weighed(
+        self, log_p: Float[Array, "b n k"], longer: Float[Array, "b n k"], state: PrefixScores
+    ) -> Float[Array, "b n k"]:
+        """The weighted sum of log P of tokens and of what CTC says of the outputs with them."""
+        is_possible = (state.prefix > NEVER)[..., None]
+        before = jnp.where(is_possible, state.prefix[..., None], 0)
+        gain = jnp.where(is_possible, jnp.minimum(longer - before, 0), NEVER)
+        return (1 - self.ctc_weight) * log_p + self.ctc_weight * gain
 
     def advance(self, tokens: Int[Array, "b n"], state: PrefixScores) -> PrefixScores:
         """The paths of longer outputs."""
@@ -113,6 +120,12 @@ class CtcScores:
         token, blank = (jnp.moveaxis(x, 0, 2) for x in paths)
         prefix = _prefixes(state, tokens[..., None])[..., 0]
         return replace(state, token=token, blank=blank, prefix=prefix, last=tokens)
+
+
+def _whole(state: PrefixScores) -> Float[Array, "b n"]:
+    """log P of the outputs alone, which nothing follows."""
+    last = jnp.maximum(state.positions.value - 1, 0)[:, None, None]
+    return jnp.take_along_axis(jnp.logaddexp(state.token, state.blank), last, axis=2)[..., 0]
 
 
 def _before(state: PrefixScores, tokens: Int[Array, "b n k"]) -> Float[Array, "b n s k"]:

@@ -3,7 +3,8 @@
 A hook sees the logits of every step before a token is chosen, and has a state that follows its beam. What it
 forbids has no probability; scores stay those of the model. A hook with a true attribute `penalises` is given
 log-probabilities, and what it returns is what the search adds up to rank by; it must not be positive. Its
-method `is_free`, if it has one, says where a token that it forces counts nothing in the log-probability. A
+method `is_free`, if it has one, says where a token that it forces counts nothing in the log-probability, and
+`forced_end` what an end counts that the limit forces: without it, its log-probability under the model. A
 `BoostingHook` may return what is positive, within bounds; a search has one at most, as the last of its hooks.
 """
 
@@ -240,6 +241,20 @@ def free(hook: SearchHook, state: HookState) -> Bool[Array, "b n"] | None:
     return None if is_free is None else is_free(state)
 
 
+def forced_end(hook: SearchHook, log_p: Float[Array, "b n"], state: HookState) -> Float[Array, "b n"]:
+    """What an end that the limit forces counts in the sums of hooks that weigh, given its log-probability."""
+    if isinstance(hook, Renormalised):
+        return forced_end(hook.hook, log_p, state)
+    if isinstance(hook, Hooks):
+        for part, part_state in zip(hook.each, state, strict=True):
+            log_p = forced_end(part, log_p, part_state)
+        return log_p
+    if isinstance(hook, BoostingHook):
+        return log_p + hook.end(state)
+    weighed = getattr(hook, "forced_end", None)
+    return log_p if weighed is None else weighed(log_p, state)
+
+
 def never_predicted(special: SpecialIds, size: int) -> Bool[Array, " v"]:
     """Which ids of a vocabulary no prediction is ever chosen from: <pad>, <bos>."""
     return jnp.isin(jnp.arange(size), jnp.array(special.never_predicted))
@@ -255,16 +270,19 @@ def allowed(
     """The logits to choose from, and what a hook that boosts was given, if there is one. They are without
     <pad>, <bos> and what the hook forbids. Where it is the last step, only <eos> is left, even if the hook
     forbids it."""
-    last, before, forced = boosting(hook), None, logits
+    last, before = boosting(hook), None
     if last is None:
         restricted = filtered(hook, logits, state, steps_left)
     else:
         before = filtered(others(hook), logits, state[:-1], steps_left)
         restricted = filtered(last, before, state[-1], steps_left)
-        forced = logits + last.end(state[-1])[..., None]
+    forced = forced_end(hook, logits[..., special.eos], state)
+    if isinstance(hook, Renormalised):
+        end = restricted[..., special.eos]
+        forced = jnp.where(jnp.isfinite(end), end, forced)
     never = never_predicted(special, logits.shape[-1])
     continuing = jnp.where(never, -jnp.inf, restricted)
-    ending = jnp.where(jnp.arange(logits.shape[-1]) == special.eos, forced, -jnp.inf)
+    ending = jnp.where(jnp.arange(logits.shape[-1]) == special.eos, forced[..., None], -jnp.inf)
     return jnp.where((steps_left <= 1)[:, None, None], ending, continuing), before
 
 

@@ -12,6 +12,7 @@ from transformer.interop.architectures.architecture import checked
 from transformer.interop.architectures.bert import HEAD, STORAGE, bert_options
 from transformer.interop.conversion import imported_params
 from transformer.interop.reading import CONFIG, naming, read_json, tensors
+from transformer.interop.unused import unused
 from transformer.interop.vocabularies.files import read_pieces
 from transformer.model.parameters import Params, declarations
 from transformer.runs.run import Run
@@ -65,7 +66,7 @@ def import_bert(folder: Path, run_dir: Path | str, origin: str = "imported") -> 
         declared = declarations(network, example)
         params = imported_params(STORAGE, described, model, source, declared, initial)
     task = MaskedLanguageModelling(config, tokenizer)
-    return Run.create(run_dir, config, task, variables={"params": params})
+    return Run.create(run_dir, config, task, variables={"params": params}, kept=unused(folder))
 
 
 def has_head(folder: Path) -> bool:

@@ -110,5 +110,9 @@ class Embedding(Module):
         self.table = matrix(self, "table", normal, shape, ("vocabulary", "model"), summed=(1,))
 
     def __call__(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
-        embedded = self.table[ids].astype(self.config.compute_dtype)
-        return embedded * math.sqrt(self.config.d_model) if self.config.scale_embedding else embedded
+        c = self.config
+        embedded = self.table[ids].astype(c.compute_dtype)
+        if c.fixed_padding:
+            is_padding = (ids == c.special.pad)[..., None]
+            embedded = jnp.where(is_padding, jax.lax.stop_gradient(embedded), embedded)
+        return embedded * math.sqrt(c.d_model) if c.scale_embedding else embedded

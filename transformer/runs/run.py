@@ -9,6 +9,7 @@
     metrics.jsonl        the log, one JSON object per line; tensorboard/ has the same for TensorBoard
     log.txt              what the terminal showed, with times; each start appends to it
     results.json         test scores with their signatures
+    imported.json        what the files of an imported model say and the import did not use, for an export
     exhibits.json        what the report shows of a few validation records, such as sounds and pictures
     overview.json        tables and comparisons of the outputs for a whole split, for the report, if the task
                          has them
@@ -20,10 +21,12 @@ It contains no pickles. It may be at a remote address such as gs://bucket/run (`
 
 import contextlib
 import functools
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -41,12 +44,23 @@ from transformer.runs.stores import RunStore, store_type
 from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.commands import command
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import MiB, check_name, display_path, forbid_links, read_text, write_whole
+from transformer.runtime.files import (
+    Json,
+    MiB,
+    check_name,
+    display_path,
+    forbid_links,
+    read_stored,
+    read_text,
+    write_whole,
+)
 from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.task import Task
 from transformer.training.parametrisation import Parametrisation, parametrisation_of
+
+KEPT = "imported.json"
 
 
 class Run:
@@ -98,6 +112,7 @@ class Run:
         task: Task,
         corpus: str | None = None,
         variables: Variables | None = None,
+        kept: Mapping[str, Json] = MappingProxyType({}),
     ) -> "Run":
         """Creates a run directory, complete or not at all.
 
@@ -107,6 +122,7 @@ class Run:
           task: what it learned from the corpus is stored.
           corpus: the name of the prepared corpus. None: the model is imported.
           variables: of an imported model, saved as the checkpoint of step 0.
+          kept: of an imported model, as `Run.kept`.
 
         Raises:
           UserError: the path exists already, or cannot be written; the config is invalid.
@@ -118,6 +134,8 @@ class Run:
                 task.save(partial)
                 if corpus:
                     write_whole(partial / "corpus", corpus + "\n")
+                if kept:
+                    write_whole(partial / KEPT, json.dumps(kept, ensure_ascii=False, indent=1) + "\n")
                 write_whole(partial / "config.json", to_json(config))
                 run = cls(partial)  # refuses what could not be opened again
                 if variables is not None:
@@ -173,6 +191,15 @@ class Run:
                 f"{self.name}: the training data has changed since this run was started; restore the old "
                 "data, or start another run with another --run-dir"
             )
+
+    @functools.cached_property
+    def kept(self) -> dict[str, Json]:
+        """What the JSON files of an imported folder say and the import did not use, by their names.
+
+        Raises:
+          UserError: the file is damaged.
+        """
+        return read_stored(self.path / KEPT, _fields_of_files, largest=16 * MiB) or {}
 
     @functools.cached_property
     def system(self) -> System:
@@ -297,6 +324,12 @@ class Run:
     def log(self) -> Log:
         """Its log."""
         return Log(self.path / "metrics.jsonl")
+
+
+def _fields_of_files(stored: Json) -> dict[str, Json]:
+    if not all(isinstance(fields, dict) for fields in stored.values()):
+        raise ValueError("not the fields of files")
+    return stored
 
 
 def adapter_run(path: Path | str) -> Run:

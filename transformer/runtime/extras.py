@@ -14,7 +14,7 @@ EXTRAS = {
     **dict.fromkeys(("fastapi", "uvicorn", "websockets", "prometheus_client"), "'.[serve]'"),
     "PIL": "'.[pictures]'",
     "tokenizers": "'.[pretrained]'",
-    **dict.fromkeys(("markdown_it", "sentencex"), "'.[documents]'"),
+    **dict.fromkeys(("markdown_it", "mdit_py_plugins", "sentencex"), "'.[documents]'"),
     "jieba": "'.[chinese]'",
     "matplotlib": "'.[notebooks]'",
     "tensorflow": "'.[tfds-prepare]'",

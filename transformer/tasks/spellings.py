@@ -43,6 +43,8 @@ def _in_text(tokenizer: Tokenizer, text: str) -> list[tuple[int, ...]]:
     for before, between in BEFORE:
         ids = tokenizer.encode(before + between + text)[skipped:]
         first = tokenizer.encode(before)[skipped:] if before else []
+        if special.unk in first:  # which stands for anything, also for the beginning of the name
+            continue
         name = ids[len(first) :]
         while name and name[0] < tokenizer.vocab_size and tokenizer.pieces(name[:1])[0] in SPACES:
             name = name[1:]

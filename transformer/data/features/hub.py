@@ -55,12 +55,14 @@ class HubTokenizer(Tokenizer):
         special = SpecialIds(**saved["special"])
         tokenizer = cls(saved["model"], saved["size"], special, [int(index) for index in saved["start"]])
         tokenizer.has_codes = saved.get("has_codes") is True
+        tokenizer.forces_start = saved.get("forces_start") is not False
         return tokenizer
 
     def content(self) -> bytes:
         saved = {"kind": self.kind, "special": asdict(self.special), "size": self.vocab_size}
         codes = {"has_codes": True} if self.has_codes else {}
-        saved |= {"start": self.start, **codes, "model": self.model}
+        unforced = {} if self.forces_start else {"forces_start": False}
+        saved |= {"start": self.start, **codes, **unforced, "model": self.model}
         return json.dumps(saved, ensure_ascii=False).encode()
 
     def encode(self, text: str) -> list[int]:
@@ -131,7 +133,7 @@ class HubTokenizer(Tokenizer):
             raise UserError(f"--data.add-tokens: id {min(wrong)} is a special one without a token")
         size = max(self.vocab_size, 1 + max(added))
         tokenizer = HubTokenizer(grown.to_str(), size, self.special, self.start)
-        tokenizer.has_codes = self.has_codes
+        tokenizer.has_codes, tokenizer.forces_start = self.has_codes, self.forces_start
         return tokenizer
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -174,6 +176,18 @@ class HubTokenizer(Tokenizer):
         """The id of the code of each language, such as eng_Latn; of __en__ it is en."""
         added = self._tokenizer.get_added_tokens_decoder()
         return codes({token.content: index for index, token in added.items()})
+
+    @classmethod
+    def around(cls, model: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """The ids that the post-processor in the content of a tokenizer.json puts before and after a text.
+        None: it has none. Raises UserError as this class."""
+        tokenizer = _read(model)
+        if tokenizer.post_processor is None:
+            return None
+        encoding = tokenizer.encode("a", add_special_tokens=True)
+        added = [index for index, mask in enumerate(encoding.special_tokens_mask) if not mask]
+        first, last = (added[0], added[-1] + 1) if added else (len(encoding.ids),) * 2
+        return tuple(encoding.ids[:first]), tuple(encoding.ids[last:])
 
     @classmethod
     def id_in(cls, model: str, piece: str) -> int | None:

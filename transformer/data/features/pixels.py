@@ -22,24 +22,32 @@ Pixels = UInt8[np.ndarray, "height width 3"]
 
 
 def read_picture(path: Path, size: int) -> tuple[Pixels, tuple[int, int]]:
-    """The pixels of a PNG file, resized to `size` in both directions, and its own width and height. What is
-    transparent is white.
+    """The pixels of a PNG file, resized to `size` in both directions, and its own width and height. It
+    stands as its orientation tag says. What is transparent is white.
 
     Raises:
       UserError: the file is missing, no regular file, no PNG, damaged, too large, or has more than 8 bits a
         channel; or Pillow is not installed.
     """
-    library(LIBRARY)
     try:
         with open_regular(fetched(path)) as content:
-            return _read(content, path, size)
+            return read_pixels(content, path, size)
     except (FileNotFoundError, IsADirectoryError) as error:
         raise UserError(f"{path}: {unreadable(error)}") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read as PNG: {unreadable(error)}") from error
+
+
+def read_pixels(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels, tuple[int, int]]:
+    """As `read_picture`, of an open file or of `io.BytesIO`, which messages call `path`."""
+    library(LIBRARY)
+    try:
+        return _read(content, path, size)
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         raise UserError(f"{path}: cannot be read as PNG: {unreadable(error)}") from error
 
 
-def _read(content: BinaryIO, path: Path, size: int) -> tuple[Pixels, tuple[int, int]]:
+def _read(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels, tuple[int, int]]:
     image_of = library("PIL.Image")
     try:
         with image_of.open(content, formats=("PNG",)) as image:
@@ -49,7 +57,7 @@ def _read(content: BinaryIO, path: Path, size: int) -> tuple[Pixels, tuple[int, 
                 )
             if image.mode in DEEP:
                 raise UserError(f"{path}: it has more than 8 bits a channel: save it with 8")
-            whole = image.convert("RGBA")
+            whole = library("PIL.ImageOps").exif_transpose(image).convert("RGBA")
             opaque = image_of.new("RGBA", whole.size, (WHITE, WHITE, WHITE, WHITE))
             opaque.alpha_composite(whole)
             return resized(opaque.convert("RGB"), size), whole.size

@@ -49,6 +49,8 @@ class Recording:
     """Who speaks, if that is known."""
     prompt: tuple[int, ...] | None = None
     """The ids of what was said before it; empty: nothing. None: its search reads no prompt."""
+    seconds: float | None = None
+    """How long it is, if that is known: its last frames reach beyond its end."""
 
     def __str__(self) -> str:
         return f"{self.name}: {self.text}" if self.text else self.name
@@ -59,6 +61,12 @@ class Recording:
             return self
         features = self.features[:longest].copy()  # so that the others are freed
         return replace(self, features=features, whole=self.whole or audio.Statistics.of(self.features))
+
+    @property
+    def duration(self) -> float:
+        """Seconds that its frames show of it."""
+        seconds = len(self.features) * audio.HOP / audio.RATE
+        return seconds if self.seconds is None else min(self.seconds, seconds)
 
 
 class RecordingSource(store.Stored):
@@ -153,7 +161,14 @@ def recording(path: Path, data: RecordingsConfig, text: str = "") -> Recording:
     Raises:
       UserError: as `read_audio`.
     """
-    return Recording(readable(path.name), features(read_audio(fetched(path)), data), text)
+    return recording_of(readable(path.name), read_audio(fetched(path)), data, text)
+
+
+def recording_of(
+    name: str, wave: Float[np.ndarray, " samples"], data: RecordingsConfig, text: str = ""
+) -> Recording:
+    """A recording from its waveform."""
+    return Recording(name, features(wave, data), text, seconds=len(wave) / audio.RATE)
 
 
 # Built-in

@@ -37,13 +37,23 @@ M2M_100 = (
     "no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi "
     "yo zh zu"
 )
+GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""The classes of tokenizers that `transformers` makes of any tokenizer.json."""
 SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 LANGUAGES = {"m2m100": M2M_100.split(), "wmt21": ["en", "ha", "is", "ja", "cs", "ru", "zh", "de"]}
 """Languages of M2M-100 and of the model for WMT 2021, in the order of their codes."""
 
 
+Around = tuple[tuple[int, ...], tuple[int, ...]]
+"""The ids before a text, and after it."""
+
+
 class Pieces(Protocol):
     """What tokenizers are made of."""
+
+    def around(self) -> Around | None:
+        """What the files say is put before and after every text. None: they do not say it."""
+        ...
 
     def id_of(self, piece: str) -> int | None:
         """The id of a piece, or None."""
@@ -70,6 +80,14 @@ class HubPieces:
     path: Path
     """The file that it comes from, for messages."""
 
+    is_generic: bool = False
+    """Whether nothing but tokenizer.json describes the tokenizer: a class of no family reads it."""
+
+    def around(self) -> Around | None:
+        with naming(self.path):
+            found = HubTokenizer.around(self.content)
+        return ((), ()) if found is None and self.is_generic else found
+
     def id_of(self, piece: str) -> int | None:
         with naming(self.path):
             return HubTokenizer.id_in(self.content, piece)
@@ -87,6 +105,9 @@ class ListedPieces:
     words: Sequence[str | None]
     apart: Sequence[str]
     """Pieces beside those of text."""
+
+    def around(self) -> Around | None:
+        return None
 
     def id_of(self, piece: str) -> int | None:
         return self.words.index(piece) if piece in self.words else None
@@ -110,7 +131,8 @@ def read_pieces(folder: Path) -> Pieces:
       UserError: there is none, or it is damaged.
     """
     if (folder / PIECES).exists():
-        return HubPieces(_hub(folder), folder / PIECES)
+        kind = tokenizer_options(folder).get("tokenizer_class")
+        return HubPieces(_hub(folder), folder / PIECES, kind in GENERIC)
     model_type = str(read_json(folder / CONFIG).get("model_type"))
     models = [folder / name for name in MODELS if (folder / name).exists()]
     if models and model_type in LAYOUTS:

@@ -1,9 +1,10 @@
 """The Python API for speech: a decoder whose records are recordings."""
 
+import functools
 import io
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
@@ -21,13 +22,26 @@ from transformer.data.features.voice import detector_of
 from transformer.data.features.waveforms import audio_blocks, seconds_of, waveform_of
 from transformer.data.remote import fetched
 from transformer.data.sequences import Example, length_in_search
-from transformer.data.sources.recordings import Recording, features, recording
+from transformer.data.sources.recordings import Recording, recording, recording_of
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
 from transformer.runtime.errors import UserError
-from transformer.systems.speech.alignment import Alignment, alignment_of, ids_of, words_by_ctc
+from transformer.systems.speech.alignment import (
+    Alignment,
+    alignment_of,
+    ids_of,
+    long_alignment_of,
+    positions_for,
+    too_short,
+    words_by_ctc,
+)
 from transformer.systems.speech.live import SHORTEST_STEP, LiveText, live_texts
-from transformer.systems.speech.long import LongRecording, LongRecordings
+from transformer.systems.speech.long import (
+    LongRecording,
+    RuledRecording,
+    SeveralSearches,
+    joined_so_far,
+)
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.transcripts import SpokenPart, Transcript, spoken_parts
 from transformer.systems.speech.window_search import WindowSearch
@@ -49,7 +63,7 @@ class Transcriber(Decoder[SpeechToText]):
     """A trained model that hears. Threads may share it. See `Decoder` for batches and programs."""
 
     reads, does = SpeechToText, "hear"
-    _long: LongRecordings | None = None
+    _several: SeveralSearches | None = None
 
     def transcribe(
         self,
@@ -85,13 +99,15 @@ class Transcriber(Decoder[SpeechToText]):
         several: Any = [recordings] if is_one else recordings
         asked: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
-        self.task.in_windows(cut, detector, windows, pause)  # refuses what does not go together
+        settings = self.settings(1, options)
+        rules = self.rules(settings, cut, detector, windows, pause)
         asked |= {"cut": cut, "pause": pause, "detector": detector, "windows": windows}
 
         def record(source: Heard) -> Recording:
-            return LongRecording.of(source, asked) if self.is_long(source) else self._begun(source, start)
+            if self.is_long(source):
+                return LongRecording.of(source, asked)
+            return with_rules(self._begun(source, start), rules)
 
-        settings = self.settings(1, options)
         texts = list[Any]()
         for best, *_ in self.outputs(enumerate(map(record, several), 1), settings, 1):
             texts.append(best.segments if timestamps else best.text)
@@ -147,7 +163,7 @@ class Transcriber(Decoder[SpeechToText]):
             else iter([waveform_of(source)])
         )
         if in_windows:
-            search = WindowSearch(self, settings, windows or WindowsConfig(), start, {"extras": extras})
+            search = WindowSearch(self, settings, windows or WindowsConfig(), start, extras)
             return search.windows(Sound(sound), after)
         cut_parts = parts_of(sound, self.hears(settings), pause, detector_of(detector))
 
@@ -184,12 +200,40 @@ class Transcriber(Decoder[SpeechToText]):
         self.task.start(language, task, False)
         step = seconds("step", step, SHORTEST_STEP)
 
+        rules = WindowsConfig(temperatures=(0.0,)) if self.task.in_windows() else None
+
         def transcribe(wave: np.ndarray) -> str:
-            ((best, *_),) = self.search([wave], n_best=1, language=language, task=task, **options)
+            ((best, *_),) = self.search(
+                [wave], n_best=1, language=language, task=task, windows=rules, **options
+            )
             return best.text
 
         waves = (waveform_of(block) for block in sound if np.shape(block) != (0,))
         return live_texts(transcribe, waves, longest, step, pause)
+
+    def rules(
+        self,
+        settings: DecodingConfig,
+        cut: Cut | None = None,
+        detector: Detector | None = None,
+        windows: WindowsConfig | None = None,
+        pause: float | None = None,
+    ) -> WindowsConfig | None:
+        """The rules by which a recording is heard that the model hears at once: those of Whisper's windows.
+        None: for other models, if recordings are cut at pauses, and in a search without a log-probability of
+        its outputs.
+
+        Args:
+          settings: of the search.
+          cut: as in `parts`, like the others.
+
+        Raises:
+          UserError: these options do not go together.
+        """
+        in_windows = self.task.in_windows(cut, detector, windows, pause)
+        if not in_windows or (settings.method == "mbr" and windows in (None, WindowsConfig())):
+            return None
+        return windows or WindowsConfig()
 
     def hears(self, settings: DecodingConfig | None = None) -> float:
         """How many seconds the model hears at once, with some options of the search, or those of the run."""
@@ -213,6 +257,7 @@ class Transcriber(Decoder[SpeechToText]):
         language: str | None = None,
         task: str | None = None,
         timestamps: bool = False,
+        windows: WindowsConfig | None = None,
         **options: Option,
     ) -> list[list[Transcript]]:
         """What may be said in each recording, best first.
@@ -223,6 +268,7 @@ class Transcriber(Decoder[SpeechToText]):
           times: whether to return when each word begins and ends.
           alignments: whether to return the cross-attention of each token: a column for every `frame`.
           language: as in `transcribe`, like task and timestamps.
+          windows: as in `transcribe`. None: what the search finds, whether or not somebody speaks.
           options: as in `transcribe`.
         """
         if isinstance(recordings, Path | str):
@@ -234,7 +280,8 @@ class Transcriber(Decoder[SpeechToText]):
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
         settings = self.settings(n_best, options)
         extras = Extras(alignments, times=times)
-        heard = (self._begun(source, start) for source in recordings)
+        rules = self.rules(settings, "windows", windows=windows) if windows else None
+        heard = (with_rules(self._begun(source, start), rules) for source in recordings)
         return list(self.outputs(enumerate(heard, 1), settings, n_best, extras))
 
     def _begun(self, source: Heard, start: tuple[int, ...]) -> Recording:
@@ -251,7 +298,7 @@ class Transcriber(Decoder[SpeechToText]):
             return recording(Path(source), self.task.data)
         if not _is_array(source):
             raise _unheard(source)
-        return Recording("waveform", features(waveform_of(source), self.task.data))
+        return recording_of("waveform", waveform_of(source), self.task.data)
 
     def align(self, source: Heard, text: str) -> Alignment:
         """When each word of a text is said in a recording: by the most probable of all divisions of the
@@ -261,29 +308,45 @@ class Transcriber(Decoder[SpeechToText]):
           source: a file, or a waveform at 16,000 samples a second.
           text: what is said in it; empty: nothing.
 
+        A recording of any length is heard window by window.
+
         Raises:
-          UserError: the run has no CTC; the recording cannot be read, or is longer than the model hears at
-            once, or too short for the text; or the vocabulary lacks something of the text.
+          UserError: the run has no CTC; the recording cannot be read, or is too short for the text; or the
+            vocabulary lacks something of the text.
         """
         self.check_ctc()
         if not isinstance(text, str):
             raise UserError(f"align takes a recording and its text, a string, not {type(text).__name__}")
+        if self._frames(source) > self.config.decoding.buckets[-1]:
+            blocks = (
+                audio_blocks(fetched(Path(source)))
+                if isinstance(source, Path | str)
+                else iter([waveform_of(source)])
+            )
+            return long_alignment_of(self, blocks, text)
         return self.aligned(self.heard(source), text)
+
+    def _frames(self, source: Heard) -> float:
+        """How many frames a recording has; infinity if its header does not say it."""
+        if isinstance(source, Path | str):
+            return seconds_of(fetched(Path(source))) * RATE / HOP
+        return len(source) / HOP if _is_array(source) and np.ndim(source) == 1 else 0.0
 
     def check_alignment(self, source: Path | str, text: str) -> None:
         """Checks what can be told without hearing a file, so that `align` does not fail late in a list.
 
         Raises:
-          UserError: the run has no CTC, the vocabulary lacks something of the text, or the file is longer
-            than the model hears at once.
+          UserError: the run has no CTC, the vocabulary lacks something of the text, or the file is too short
+            for it.
         """
         self.check_ctc()
-        ids_of(text, self.task.tokenizer, self.task.special)
-        self._check_length(seconds_of(fetched(Path(source))) * RATE / HOP)
+        ids = ids_of(text, self.task.tokenizer, self.task.special)
+        frames = self._frames(source)
+        if frames < math.inf and positions_for(ids) > math.ceil((frames + 2) * HOP / RATE / self.frame):
+            raise too_short(frames * HOP / RATE, ids, self.frame)
 
     def _check_length(self, frames: float | int) -> None:
-        """Raises UserError if a recording that is to be aligned is longer than the model hears at once; one
-        of unknown length, infinity, is not."""
+        """Raises UserError if features that are to be aligned are more than the model hears at once."""
         if self.config.decoding.buckets[-1] < frames < math.inf:
             raise UserError(
                 f"the recording has {frames * HOP / RATE:.2f} s, and this model hears {self.hears():g} s at "
@@ -307,7 +370,8 @@ class Transcriber(Decoder[SpeechToText]):
         """As `align`, given the features of the recording."""
         self._check_length(len(heard.features))
         (example,) = self.task.input_examples([heard], self.config.decoding.buckets[-1])
-        return alignment_of(self, example, text, self._padded_length(example, self.config.decoding))
+        length = self._padded_length(example, self.config.decoding)
+        return alignment_of(self, example, text, length, self.task.heard_seconds(heard))
 
     def _padded_length(self, example: Example, settings: DecodingConfig) -> int:
         return bucket_of(length_in_search(example, self.task.input_fields), settings)
@@ -320,9 +384,10 @@ class Transcriber(Decoder[SpeechToText]):
         extras: Extras = NO_EXTRAS,
         **urgency: Any,
     ) -> list[Future[Any]]:
-        """As `Decoder._submit_all`; long recordings are transcribed whole."""
+        """As `Decoder._submit_all`; long recordings are transcribed whole, and others by their rules."""
         long = [(line, record) for line, record in records if isinstance(record, LongRecording)]
-        if not long:
+        ruled = [(line, record) for line, record in records if isinstance(record, RuledRecording)]
+        if not (long or ruled):
             return super()._submit_all(records, settings, n_best, extras, **urgency)
         for line, record in long:
             named = [("--n-best", n_best not in (None, 1)), ("--alignments", extras.alignments)]
@@ -331,17 +396,40 @@ class Transcriber(Decoder[SpeechToText]):
                     f"line {line}: {wrong[0]}: {record} is longer than the model hears at once; leave the "
                     "option out, or cut the recording into short ones"
                 )
-        if self._long is None:
-            self._long = LongRecordings(self._parts, settings.rows)
-        short = [(line, record) for line, record in records if not isinstance(record, LongRecording)]
+        if self._several is None:
+            self._several = SeveralSearches(settings.rows)
+        apart = LongRecording, RuledRecording
+        short = [(line, record) for line, record in records if not isinstance(record, apart)]
         searched = super()._submit_all(short, settings, n_best, extras, **urgency) if short else []
         futures = dict(zip((line for line, _ in short), searched, strict=True))
         for line, record in long:
-            futures[line] = self._long.submit(record, line, {"times": extras.times, **vars(settings)})
+            options = {**record.options, "times": extras.times, **vars(settings)}
+            futures[line] = self._several.submit(self._parts_of(record, options), line)
+        for line, ruled_record in ruled:
+            start = self.task.start() if ruled_record.start is None else ruled_record.start
+            search = WindowSearch(self, settings, ruled_record.windows, start, extras, is_whole=True)
+            outputs = functools.partial(search.outputs, ruled_record.plain, line, n_best, **urgency)
+            futures[line] = self._several.submit(outputs, line)
         return [futures[line] for line, _ in records]
 
-    def _parts(self, recording: LongRecording, options: Mapping[str, Any]) -> Iterator[SpokenPart]:
-        return self.parts(recording.source, **{**recording.options, **options})
+    def _parts_of(
+        self, recording: LongRecording, options: Mapping[str, Any]
+    ) -> Callable[[], Iterator[list[Transcript]]]:
+        """What yields what is found in a long recording."""
+        return lambda: joined_so_far(self.parts(recording.source, **options))
+
+    def submit_plain(
+        self,
+        record: Recording,
+        line: int,
+        settings: DecodingConfig,
+        n_best: int | None,
+        extras: Extras,
+        **urgency: Any,
+    ) -> Future[list[Transcript]]:
+        """A future of what one search finds in a recording. The arguments are those of `_submit_all`."""
+        (future,) = super()._submit_all([(line, record)], settings, n_best, extras, **urgency)
+        return future
 
     def finished(self, result: SearchResult, request: Request) -> list[Transcript]:
         """The outputs of a recording, as in `Decoder`, and the times of their words: by CTC, if the run has
@@ -351,12 +439,15 @@ class Transcriber(Decoder[SpeechToText]):
         searched = replace(request, extras=replace(extras, times=False)) if by_ctc else request
         outputs = super().finished(result, searched)
         words: Sequence[tuple[Word, ...]] = [()] * len(outputs)
+        end = self.task.heard_seconds(request.record)
         if by_ctc:
             texts = [output.ids[:-1] for output in outputs]
             length = self._padded_length(request.example, request.options)
-            words = words_by_ctc(self, request.example, texts, length)
+            words = words_by_ctc(self, request.example, texts, length, end)
         elif extras.times:
-            words = [timed(x.ids, x.alignment, self.task.tokenizer, self.frame) for x in outputs]
+            first = self.task.codes.first_time if self.task.codes else None
+            tokenizer = self.task.tokenizer
+            words = [timed(x.ids, x.alignment, tokenizer, self.frame, end, first) for x in outputs]
         transcripts = []
         for output, of_output in zip(outputs, words, strict=True):
             fields = output.fields()
@@ -370,6 +461,11 @@ class Transcriber(Decoder[SpeechToText]):
     def frame(self) -> float:
         """Seconds from one column of an alignment to the next."""
         return self.task.stride
+
+
+def with_rules(recording: Recording, rules: WindowsConfig | None) -> Recording:
+    """A recording that is heard by the rules of windows, if there are some."""
+    return RuledRecording.of(recording, rules) if rules else recording
 
 
 def _is_array(source: object) -> bool:

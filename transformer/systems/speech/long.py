@@ -1,6 +1,7 @@
-"""Long recordings among others: each is divided in a thread of its own, and all join one search."""
+"""Recordings that take several searches, among others: long ones, and those that are heard by the rules of
+Whisper's windows. Each has a thread of its own, and all join one search."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,13 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from transformer.config.windows import WindowsConfig
 from transformer.data.sources.recordings import Recording
 from transformer.decoding.queue import Answer
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.transcripts import SpokenPart, Transcript
-
-Parts = Callable[["LongRecording", Mapping[str, Any]], Iterator[SpokenPart]]
-"""(a recording, options of the search) -> its parts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,45 +32,57 @@ class LongRecording(Recording):
         return cls(name, np.zeros((0, 0), np.float32), source=source, options=options)
 
 
-class LongRecordings:
-    """Transcribes long recordings in the background, some at once.
+@dataclass(frozen=True)
+class RuledRecording(Recording):
+    """A recording that a model hears at once, and that is heard by the rules of windows."""
+
+    windows: WindowsConfig = field(default_factory=WindowsConfig)
+
+    @classmethod
+    def of(cls, recording: Recording, windows: WindowsConfig) -> "RuledRecording":
+        """A recording with the options of windows."""
+        return cls(**vars(recording), windows=windows)
+
+    @property
+    def plain(self) -> Recording:
+        """The recording alone."""
+        return Recording(**{name: getattr(self, name) for name in Recording.__dataclass_fields__})
+
+
+class SeveralSearches:
+    """Transcribes recordings in the background, some at once.
 
     Args:
-      parts: divides one, and yields its parts.
       most: how many at once.
     """
 
-    def __init__(self, parts: Parts, most: int) -> None:
-        self._parts = parts
-        self._threads = ThreadPoolExecutor(most, "long recordings")
+    def __init__(self, most: int) -> None:
+        self._threads = ThreadPoolExecutor(most, "recordings")
 
-    def submit(self, recording: LongRecording, line: int, options: Mapping[str, Any]) -> Answer:
+    def submit(self, transcripts: Callable[[], Iterable[list[Transcript]]], line: int) -> Answer:
         """Begins to transcribe a recording.
 
         Args:
-          recording: with its own options.
+          transcripts: yields what is found after each search, and all of it at the end.
           line: its number, for messages.
-          options: of the search.
 
         Returns:
-          A future of a list with its transcript. It can be cancelled while it runs: then the recording is
-          read no further.
+          A future of the last list. It can be cancelled while it runs: then nothing more is searched.
         """
         answer = Answer()
-        self._threads.submit(self._run, answer, recording, line, options)
+        self._threads.submit(self._run, answer, transcripts, line)
         return answer
 
-    def _run(self, answer: Answer, recording: LongRecording, line: int, options: Mapping[str, Any]) -> None:
-        transcripts = list[Transcript]()
+    def _run(self, answer: Answer, transcripts: Callable[[], Iterable[list[Transcript]]], line: int) -> None:
+        whole = list[Transcript]()
         answer.begin()
         try:
             if answer.cancelled():
                 return
-            for part in self._parts(recording, options):
+            for found in transcripts():
                 if answer.cancelled():
                     return
-                transcripts.append(part.transcript)
-            whole = [joined(transcripts)]
+                whole = found
         except BaseException as error:
             failure = error
             if isinstance(error, UserError):
@@ -81,6 +92,15 @@ class LongRecordings:
         else:
             if answer.set_running_or_notify_cancel():
                 answer.set_result(whole)
+
+
+def joined_so_far(parts: Iterable[SpokenPart]) -> Iterator[list[Transcript]]:
+    """Nothing after each part, and at the end one transcript of all."""
+    transcripts = list[Transcript]()
+    for part in parts:
+        transcripts.append(part.transcript)
+        yield []
+    yield [joined(transcripts)]
 
 
 def joined(transcripts: Sequence[Transcript]) -> Transcript:

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
@@ -26,8 +26,7 @@ from transformer.systems.speech.live import speed_of
 from transformer.systems.speech.references import check_normalisation, rates_of
 from transformer.systems.speech.requested import cut_options
 from transformer.systems.speech.subtitles import SUBTITLES, srt, subtitles_of, vtt
-from transformer.systems.speech.transcripts import SpokenPart
-from transformer.tasks.timing import Segment
+from transformer.systems.speech.transcripts import SpokenPart, with_requested
 
 WHOLE = ("alignments", "n_best")
 """Options that a long recording has no use for."""
@@ -104,7 +103,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
             texts += [part.transcript.text for part in done]
             start = heard = done[-1].end
         parts = watched(transcriber.parts(arguments.input, after=done, **options))
-        for text in _stored(parts) if long else FORMATS[arguments.format](parts):
+        for text in _stored(parts) if long else _written(parts, arguments):
             file.write(text)
             file.flush()  # for whoever reads along, and for --resume after a kill
         if digest_of(arguments.input) != digest:
@@ -138,7 +137,7 @@ def _output(arguments: DecodeArguments, job: str) -> Output:
     """A file is written at the end, from an object for each part that a process has found so far."""
 
     def convert(lines: Iterable[str]) -> Iterator[str]:
-        return FORMATS[arguments.format](map(_part, lines))
+        return _written(map(_part, lines), arguments)
 
     return resumable_output(arguments.output, job, resume=arguments.resume, needs="--output", convert=convert)
 
@@ -163,26 +162,21 @@ def _part(line: str) -> SpokenPart:
     return SpokenPart.of_json(parse_object(line))
 
 
+def _written(parts: Iterable[SpokenPart], arguments: DecodeArguments) -> Iterator[str]:
+    """What is written of parts, as they are found."""
+    match arguments.format:
+        case "text":
+            return _as_text(parts)
+        case "json":
+            asked = arguments.times, arguments.timestamps
+            objects = (with_requested(part.to_json(), *asked) for part in parts)
+            return (json.dumps(about, ensure_ascii=False) + "\n" for about in objects)
+    write = {"srt": srt, "vtt": vtt}[arguments.format]
+    return write(subtitle for part in parts for subtitle in subtitles_of(part))
+
+
 def _as_text(parts: Iterable[SpokenPart]) -> Iterator[str]:
     transcripts = (part.transcript for part in parts)
     pieces = (piece for transcript in transcripts for piece in transcript.segments or (transcript,))
     texts = (" ".join(piece.text.split()) for piece in pieces)
     return (f"{text}\n" for text in texts if text)
-
-
-def _as_json(parts: Iterable[SpokenPart]) -> Iterator[str]:
-    return (json.dumps(part.to_json(), ensure_ascii=False) + "\n" for part in parts)
-
-
-def _subtitles(parts: Iterable[SpokenPart]) -> Iterator[Segment]:
-    for part in parts:
-        yield from subtitles_of(part)
-
-
-FORMATS: dict[str, Callable[[Iterable[SpokenPart]], Iterator[str]]] = {
-    "text": _as_text,
-    "json": _as_json,
-    "srt": lambda parts: srt(_subtitles(parts)),
-    "vtt": lambda parts: vtt(_subtitles(parts)),
-}
-"""What is written of parts, as they are found."""

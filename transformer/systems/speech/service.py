@@ -1,6 +1,7 @@
 """What runs that hear do for clients: transcriptions of recordings."""
 
 import dataclasses
+import functools
 import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
@@ -8,14 +9,17 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
+from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import read_recording
 from transformer.data.sources.recordings import Recording
 from transformer.runtime.files import Json
 from transformer.serve.messages import Asked, Endpoint, extras_of
 from transformer.serve.service import Service
-from transformer.systems.speech.api import Transcriber
+from transformer.systems.speech.api import Transcriber, with_rules
 from transformer.systems.speech.live import LiveText
 from transformer.systems.speech.long import LongRecording
+from transformer.systems.speech.transcripts import with_requested
+from transformer.systems.speech.window_search import WindowSearch
 from transformer.translator.search_outputs import Extras
 
 
@@ -64,7 +68,26 @@ class Transcriptions(Service):
         wave = read_recording(io.BytesIO(item), "the recording")
         if self.decoder.is_long(wave):
             return LongRecording.of(wave, begun | {"cut": "pauses"}), extras
-        return dataclasses.replace(self.decoder.heard(wave), start=start), extras
+        record = dataclasses.replace(self.decoder.heard(wave), start=start)
+        return with_rules(record, self.decoder.rules(self.settings)), extras
+
+    def preparations(self) -> Iterator[Callable[[], None]]:
+        """As of all services, and what the rules of Whisper's windows need besides."""
+        yield from super().preparations()
+        rules = self.decoder.rules(self.settings)
+        if not rules:
+            return
+        search = WindowSearch(self.decoder, self.settings, rules, self.decoder.task.start(), is_whole=True)
+        silence = self.decoder.heard(np.zeros(RATE, np.float32))
+        yield functools.partial(search.silence, silence)  # type: ignore[misc]
+        sampled = vars(search.at(max(rules.temperatures)))
+        yield functools.partial(self.decoder.warm_up, **sampled)
+        yield functools.partial(self.decoder.warm_up, **sampled, **self.prepared)
+
+    def answer(self, item: bytes, outputs: list[Any], asked: Any) -> Json:
+        """As of all services, with lists of words and segments that were asked for."""
+        requested = asked.times, asked.timestamps
+        return {"hypotheses": [with_requested(output.to_json(), *requested) for output in outputs]}
 
 
 SERVICE = Transcriptions

@@ -226,9 +226,13 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         """The segments of an output with times; none of one without times."""
         if not self.codes or record.start is None or self.codes.untimed in record.start:
             return ()
-        end = min(len(record.features), self.data.padded_length) * HOP / RATE
         text = ids[len(record.start) : -1]
-        return segments(text, self.codes.first_time, self.tokenizer, TIME, round(end, 2))
+        return segments(text, self.codes.first_time, self.tokenizer, TIME, self.heard_seconds(record))
+
+    def heard_seconds(self, record: Recording) -> float:
+        """How much of a recording the model hears, in seconds, without what it is padded with."""
+        longest = self.data.padded_length * HOP / RATE or math.inf
+        return min(record.duration, longest)
 
     def steering(self, records: Sequence[Recording], lines: Sequence[int]) -> list[Steering]:
         """The tokens that outputs begin with, and the rules of times."""

@@ -10,7 +10,7 @@ from transformer.data.features.pauses import Part
 from transformer.runtime.files import Json
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.plain import Plain
-from transformer.tasks.timing import Segment, Word
+from transformer.tasks.timing import Segment, Word, in_order, moved
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,20 @@ class Transcript(Hypothesis):
         segments = tuple(Segment(**segment) for segment in about.get("segments", ()))
         numbers = about["score"], about["log_probability"]
         return cls(about["text"], tuple(about["tokens"]), *numbers, words=words, segments=segments)
+
+
+def unsaid(transcript: Transcript) -> Transcript:
+    """The transcript of a recording in which nobody speaks, given what a search has found in it."""
+    nothing: Json = {"text": "", "tokens": (), "ids": (), "words": (), "segments": ()}
+    optional = ("alignment", "token_log_probabilities", "entropies", "word_confidences")
+    nothing |= dict.fromkeys(optional)
+    return replace(transcript, **nothing)
+
+
+def with_requested(about: Json, words: bool, segments: bool) -> Json:
+    """The JSON of what was said, with lists of what was requested even where nothing was said."""
+    requested = [name for name, is_requested in (("words", words), ("segments", segments)) if is_requested]
+    return about | {name: about.get(name, []) for name in requested}
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +103,7 @@ class SpokenWindow(SpokenPart):
     def to_json(self) -> Json:
         """As `SpokenPart.to_json`, and what decided about it, in four digits."""
         numbers = {name: getattr(self, name) for name in self.measured}
-        return super().to_json() | {
+        return with_requested(super().to_json(), words=False, segments=True) | {
             name: number if number is None else round(number, 4) for name, number in numbers.items()
         }
 
@@ -134,10 +148,7 @@ def spoken_parts(
 def _spoken(part: Part, future: Future[list[Transcript]]) -> SpokenPart:
     """A transcript whose times are those of the recording."""
     best, *_ = future.result()
-
-    def moved(seconds: float) -> float:
-        return round(min(max(part.start + seconds, part.spoken[0]), part.spoken[1]), 3)
-
-    words = tuple(replace(word, start=moved(word.start), end=moved(word.end)) for word in best.words)
-    segments = tuple(replace(some, start=moved(some.start), end=moved(some.end)) for some in best.segments)
-    return SpokenPart(round(part.start, 3), round(part.end, 3), replace(best, words=words, segments=segments))
+    words = moved(best.words, part.start, *part.spoken)
+    segments = moved(best.segments, part.start, *part.spoken)
+    (times,) = in_order([(part.start, part.end)], part.start, part.end)
+    return SpokenPart(*times, replace(best, words=words, segments=segments))

@@ -1,9 +1,8 @@
 """The searches of a recording's windows: at each temperature, and the probability that nobody speaks."""
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
@@ -22,8 +21,17 @@ from transformer.model.parameters import Variables
 from transformer.runtime.arrays import shard_rows
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.prompted import PROMPT
-from transformer.systems.speech.transcripts import SpokenPart, SpokenWindow
-from transformer.systems.speech.windows import Heard, Sound, Wave, Window, windows_of
+from transformer.systems.speech.transcripts import SpokenPart, SpokenWindow, Transcript, unsaid
+from transformer.systems.speech.windows import (
+    Heard,
+    Sound,
+    Wave,
+    Window,
+    decoded,
+    is_silent,
+    windows_of,
+)
+from transformer.translator.search_outputs import NO_EXTRAS, Extras
 
 
 class WindowSearch:
@@ -34,7 +42,8 @@ class WindowSearch:
       settings: the options of the search at temperature 0.
       options: of windows.
       start: the ids that outputs begin with.
-      extras: arguments of `Transcriber.submit`: what is returned besides.
+      extras: what is returned besides.
+      is_whole: whether it searches whole recordings (`outputs`), and no windows.
 
     Raises:
       UserError: the search has no log-probability of its outputs.
@@ -46,7 +55,8 @@ class WindowSearch:
         settings: DecodingConfig,
         options: WindowsConfig,
         start: tuple[int, ...],
-        extras: Mapping[str, Any] = MappingProxyType({}),
+        extras: Extras = NO_EXTRAS,
+        is_whole: bool = False,
     ) -> None:
         if settings.method == "mbr":
             raise UserError(
@@ -57,7 +67,8 @@ class WindowSearch:
         size = transcriber.task.prompt_size
         longest = len(start) + size + 1 if size else None  # with <eos>
         limits = [length for length in (settings.max_length, longest) if length is not None]
-        self.settings = replace(settings, renormalise=True, max_length=min(limits, default=None))
+        limited = replace(settings, renormalise=True, max_length=min(limits, default=None))
+        self.settings = settings if is_whole else limited
 
     def begin(self, wave: Wave, prompt: Sequence[int], number: int) -> Window:
         """The search of a window.
@@ -98,7 +109,9 @@ class WindowSearch:
     def search(self, record: Recording, number: int, temperature: float) -> Heard:
         """What is found at a temperature."""
         settings = self.at(temperature)
-        future = self.transcriber.submit(record, n_best=1, line=number + 1, **self.extras, **vars(settings))
+        future = self.transcriber.submit(
+            record, n_best=1, line=number + 1, extras=self.extras, **vars(settings)
+        )
         try:
             (best,) = future.result()
         finally:
@@ -115,6 +128,36 @@ class WindowSearch:
         shared = {name: getattr(self.settings, name) for name in names_of(DecodingConfig) - {"method"}}
         sampled = {"method": "sample", "samples": self.options.samples, "temperature": temperature}
         return self.transcriber.settings(1, {**shared, **sampled})
+
+    def outputs(
+        self, record: Recording, line: int, n_best: int | None, **urgency: Any
+    ) -> Iterator[list[Transcript]]:
+        """Yields what may be said in a recording that the model hears at once, by the rules of windows: at
+        the first temperature at which the best output is good enough, and nothing where nobody speaks.
+
+        Args:
+          record: the recording.
+          line: its number, for messages and for sampling.
+          n_best: outputs. None: all that a search returns.
+          urgency: fields of `Request`.
+        """
+        found = list[Transcript]()
+
+        def search(temperature: float) -> Heard:
+            nonlocal found
+            settings = self.at(temperature)
+            count = n_best and min(n_best, settings.num_hypotheses)
+            future = self.transcriber.submit_plain(record, line, settings, count, self.extras, **urgency)
+            try:
+                found = future.result()
+            finally:
+                future.cancel()
+            ids = found[0].ids[len(self.start) :]
+            return Heard(found[0], ids[:-1], found[0].log_probability / max(len(ids), 1))
+
+        window = Window(search, lambda: self.silence(record))
+        heard, _ = decoded(window, self.options)
+        yield [unsaid(found[0])] if is_silent(window, heard, self.options) else found
 
     def silence(self, record: Recording) -> float:
         """The probability that nobody speaks in a window."""

@@ -15,7 +15,8 @@ from jaxtyping import Float
 from transformer.config.windows import WindowsConfig
 from transformer.data.features.audio import HOP, RATE
 from transformer.systems.speech.transcripts import SpokenWindow, Transcript
-from transformer.tasks.timing import Segment
+from transformer.tasks.timing import Segment, moved
+from transformer.tasks.units import units
 
 Wave = Float[np.ndarray, " samples"]
 HOT = 0.5
@@ -191,7 +192,7 @@ def windows_of(
             pieces, following = pieces_of(heard.ids, first_time, size)
         texts = [spell(piece.ids) for piece in pieces]
         spoken = [
-            (replace(piece, start=min(piece.start, size), end=min(piece.end, size)), text)
+            (piece, text)
             for piece, text in zip(pieces, texts, strict=True)
             if text.strip() and piece.end > piece.start
         ]
@@ -200,7 +201,8 @@ def windows_of(
             prompt = (*prompt, *said) if options.previous_text and temperature <= HOT else ()
             prompt = prompt[-most:]
         end = seek + min(following, size)
-        transcript = _moved(heard.transcript, spoken, sum(len(text.split()) for text in texts), seek)
+        words = sum(len(units(text)) for text in texts)
+        transcript = _moved(heard.transcript, spoken, words, seek * HOP / RATE, end * HOP / RATE)
         yield SpokenWindow(
             round(seek * HOP / RATE, 3),
             round(end * HOP / RATE, 3),
@@ -214,20 +216,22 @@ def windows_of(
         seek = end
 
 
-def _moved(transcript: Transcript, spoken: Sequence[tuple[Piece, str]], words: int, seek: int) -> Transcript:
-    """A transcript of these segments, and of the first words, whose times are those of the recording."""
+def _moved(
+    transcript: Transcript, spoken: Sequence[tuple[Piece, str]], words: int, start: float, end: float
+) -> Transcript:
+    """A transcript of these segments, and of the first words, whose times are those of the recording.
 
-    def moved(seconds: float) -> float:
-        return round(seek * HOP / RATE + seconds, 3)
-
-    segments = tuple(
-        Segment(text, moved(piece.start * HOP / RATE), moved(piece.end * HOP / RATE))
-        for piece, text in spoken
-    )
-    timed = (replace(word, start=moved(word.start), end=moved(word.end)) for word in transcript.words[:words])
+    Args:
+      transcript: of a window.
+      spoken: its segments with their texts.
+      words: as many as the segments have.
+      start: of the window, in seconds of the recording.
+      end: of its last segment, at most.
+    """
+    segments = [Segment(text, piece.start * HOP / RATE, piece.end * HOP / RATE) for piece, text in spoken]
     return replace(
         transcript,
         text=" ".join(segment.text for segment in segments),
-        segments=segments,
-        words=tuple(timed) if spoken else (),
+        segments=moved(segments, start, start, end),
+        words=moved(transcript.words[:words], start, start, end) if spoken else (),
     )

@@ -18,13 +18,13 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, readable
 from transformer.runtime.text import has_text, without_invisible
-from transformer.systems.speech.api import Transcriber
+from transformer.systems.speech.api import Transcriber, with_rules
 from transformer.systems.speech.long import LongRecording
 from transformer.systems.speech.references import check_normalisation, lines_of_speakers, rates_of
 from transformer.systems.speech.requested import cut_options, start_of
 from transformer.systems.speech.subtitles import SUBTITLES
 from transformer.systems.speech.task import SpeechToText
-from transformer.systems.speech.transcripts import Transcript
+from transformer.systems.speech.transcripts import Transcript, with_requested
 
 if TYPE_CHECKING:
     from transformer.translator.explorer.explorer import Explorer
@@ -56,6 +56,10 @@ class Transcriptions(Texts):
         self.rates = rates_of(self.transcriber.task, how, len(references)) if self.is_scored else []
         self.start = start_of(self.transcriber.task, self.arguments)
         self.cut_options = cut_options(self.transcriber.task, self.arguments)
+        given = ("cut", "detector", "windows", "pause")
+        self.rules = self.transcriber.rules(
+            self.arguments.decoding, **{name: self.cut_options[name] for name in given}
+        )
         return self.transcriber
 
     @classmethod
@@ -134,7 +138,8 @@ class Transcriptions(Texts):
         name = line.partition("\t")[0]
         if manifest.name != line and self.transcriber.is_long(manifest.parent / name):
             return LongRecording.of(listed(name, manifest, number), self.cut_options)
-        return replace(self.transcriber.task.listed(line, manifest, number), start=self.start)
+        record = replace(self.transcriber.task.listed(line, manifest, number), start=self.start)
+        return with_rules(record, self.rules)
 
     def input_fields(self, line: str) -> Json:
         whole = self.arguments.input and is_recording(self.arguments.input)
@@ -142,9 +147,7 @@ class Transcriptions(Texts):
         return {"recording": readable(name)} | dict(zip(("text", "speaker"), columns, strict=False))
 
     def output_fields(self, output: Transcript) -> Json:
-        fields = super().output_fields(output)
-        asked = {"words": self.arguments.times, "segments": self.arguments.timestamps}
-        return fields | {name: fields.get(name, []) for name, is_asked in asked.items() if is_asked}
+        return with_requested(super().output_fields(output), self.arguments.times, self.arguments.timestamps)
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
         if not self.references:

@@ -12,8 +12,8 @@ from jaxtyping import Bool, Float
 from transformer.tasks.metrics.scores import Score, percentage
 
 AP, AP50 = percentage("map", "mAP@0.5:0.95"), percentage("map50", "mAP@0.5")
-THRESHOLDS = tuple(0.5 + 0.05 * step for step in range(10))
-"""Of IoU, from which a box is right."""
+THRESHOLDS = tuple(np.linspace(0.5, 0.95, 10).tolist())
+"""Of IoU, from which a box is right: to the last bit those of COCO's program."""
 RECALLS = np.linspace(0, 1, 101)
 """At which precision is averaged."""
 MOST = 100

@@ -12,8 +12,11 @@ def average_lagging(delays: Sequence[int], source_length: int) -> float:
       source_length: the number of tokens of the source.
 
     Returns:
-      The mean over the tokens up to the first that was written when the whole source had been read.
+      The mean over the tokens up to the first that was written when the whole source had been read. An empty
+      translation ends when all of it has been read, so it is behind by the length of the source.
     """
+    if not delays:
+        return float(source_length)
     until = next((t for t, delay in enumerate(delays, 1) if delay >= source_length), len(delays))
     pace = source_length / len(delays)
     return sum(delay - t * pace for t, delay in enumerate(delays[:until])) / until

@@ -60,6 +60,9 @@ def resumable(run: Run, config: Config) -> Iterator[None]:
 
 def check_unchanged(run: Run, config: Config) -> None:
     """Raises UserError if a run cannot be resumed with a config, since it was made with another."""
+    if config.training.dropout_by == "auto" and not config.model.dropout:  # which the run has decided
+        model = dataclasses.replace(config.model, dropout=run.config.model.dropout)
+        config = dataclasses.replace(config, model=model)
     config = as_decided(config, run.config)
     training = config.training
     if training.epochs is not None:  # their updates are compared when they are known

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from transformer.config import Option
+from transformer.data.features.vocabulary import to_utf8
 from transformer.data.sources.context import in_context
 from transformer.decoding.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError
@@ -19,15 +20,23 @@ from transformer.tasks.requests import own_sentence
 from transformer.tasks.text_to_text import TextToText
 from transformer.tasks.translation import Translation
 from transformer.translator.documents.markdown import read_markdown
-from transformer.translator.documents.passages import Document, Mark, MarkedText
+from transformer.translator.documents.passages import Document, Mark, MarkedText, Passage, joined
 from transformer.translator.documents.plain_text import read_plain_text, with_addresses
-from transformer.translator.documents.projection import Aligned, aligned_words, last_columns, project
+from transformer.translator.documents.projection import (
+    Aligned,
+    aligned_by_position,
+    aligned_words,
+    last_columns,
+    project,
+)
 from transformer.translator.documents.sentences import Span, clauses, sentences
 from transformer.translator.documents.suspicion import Limits, Signs, signs_of
 from transformer.translator.documents.texts import DividedText
 
 NO_REPEAT = 4
 """Words of an n-gram that a second search writes once."""
+NOT_READ = "not read"
+"""The flag of a text that stays as it is, since it could not be divided from its Markdown."""
 READERS: dict[str, Callable[[str], Document]] = {"text": read_plain_text, "markdown": read_markdown}
 
 
@@ -68,7 +77,8 @@ class _Piece:
 
     passage: int
     content: MarkedText
-    gap: str
+    gap: str = ""
+    is_last: bool = True
 
 
 @dataclass(frozen=True)
@@ -131,11 +141,13 @@ class DocumentTranslator(ABC):
           options: as in `Translator.translate`.
 
         Raises:
-          UserError: the model does not translate, the format is unknown, or a library is missing.
+          UserError: the model does not translate, the document is no text, the format is unknown, or a
+            library is missing.
         """
         check_translates(self.task)
         if format not in READERS:
             raise UserError(f"format {format!r}: choose {' or '.join(READERS)}")
+        check_text(text)
         document = READERS[format](text)
         languages = "source_language", "target_language"
         search = {name: value for name, value in options.items() if name not in languages}
@@ -146,18 +158,25 @@ class DocumentTranslator(ABC):
         judged = self._searched(sources, 1, options, progress)
         retried = self._retried(sources, judged, settings, options)
         judged = [retried.get(index, output) for index, output in enumerate(judged)]
-        passages: list[list[tuple[MarkedText, str]]] = [[] for _ in document.passages]
-        done = list[TranslatedSentence]()
-        for index, (piece, output) in enumerate(zip(pieces, judged, strict=True)):
-            line = document.passages[piece.passage].line
-            content, flags = _marked(piece.content, output)
-            passages[piece.passage].append((content, piece.gap))
-            done.append(
-                TranslatedSentence(line, piece.content.text, content.text, flags, retried=index in retried)
-            )
-        unread = [TranslatedSentence(line, source, source, ("not read",)) for line, source in document.unread]
-        translation = document.written([_joined(contents) for contents in passages])
-        return TranslatedDocument(translation, tuple(sorted([*done, *unread], key=lambda item: item.line)))
+        contents: list[list[tuple[_Piece, MarkedText]]] = [[] for _ in document.passages]
+        marked = [_marked(piece.content, output) for piece, output in zip(pieces, judged, strict=True)]
+        for piece, (content, _) in zip(pieces, marked, strict=True):
+            contents[piece.passage].append((piece, content))
+        written = [_written(*pair) for pair in zip(document.passages, contents, strict=True)]
+        done = [TranslatedSentence(line, text, text, (NOT_READ,)) for line, text in document.unread]
+        for index, (piece, (content, flags)) in enumerate(zip(pieces, marked, strict=True)):
+            line, source = document.passages[piece.passage].line, piece.content.text.strip()
+            text = content.text.strip()
+            if written[piece.passage] is None:
+                text, flags = source, (*flags, NOT_READ)
+            done.append(TranslatedSentence(line, source, text, flags, retried=index in retried))
+        texts = [
+            passage.source if text is None else text
+            for passage, text in zip(document.passages, written, strict=True)
+        ]
+        return TranslatedDocument(
+            document.written(texts), tuple(sorted(done, key=lambda sentence: sentence.line))
+        )
 
     def _pieces(self, document: Document, longest: int) -> Iterator[_Piece]:
         """The sentences of a document, in parts where the model could not read them."""
@@ -165,12 +184,13 @@ class DocumentTranslator(ABC):
             content = passage.content
             spans = self._spans(content, longest)
             if not spans:
-                yield _Piece(index, content, "")
+                yield _Piece(index, content)
             begin = 0
             for (start, end), (following, _) in pairwise([*spans, (len(content.text), 0)]):
-                is_last = following == len(content.text)
-                part = content.part(start, end, begin, is_last)
-                yield _Piece(index, part, "" if is_last else content.text[end:following])
+                is_last = (start, end) == spans[-1]
+                first, last = start if begin else 0, len(content.text) if is_last else end
+                part = content.part(first, last, begin, is_last)
+                yield _Piece(index, part, "" if is_last else content.text[end:following], is_last)
                 begin = end
 
     def _spans(self, content: MarkedText, longest: int) -> list[Span]:
@@ -178,7 +198,7 @@ class DocumentTranslator(ABC):
         language = self.sentence_language or self.task.data.languages[0] or ""
         return [
             (start + first, start + last)
-            for start, end in _undivided(sentences(content.text, language), content)
+            for start, end in _undivided(_by_line(content.text, language), content)
             for first, last in clauses(content.text[start:end], self._size, longest)
         ]
 
@@ -220,7 +240,7 @@ class DocumentTranslator(ABC):
     def _in_context(self, contents: Sequence[MarkedText], longest: int) -> list[_Source]:
         """What the model reads of each sentence: those before it have words."""
         have_words = list(map(_has_words, contents))
-        texts = (content.text for content in itertools.compress(contents, have_words))
+        texts = (content.text.strip() for content in itertools.compress(contents, have_words))
         read = (self.task.read(text, longest) for text in self.in_context(texts))
         return [
             _Source(content, next(read) if has_words else "")
@@ -306,32 +326,54 @@ def _marked(source: MarkedText, output: _Judged) -> tuple[MarkedText, tuple[str,
     """A translation with the marks of its source, and its flags, with `markup` if a mark found no words."""
     if not _has_words(source):
         return source, ()
-    if not source.marks or output.pair is None:
+    if output.text.split() == source.text.split():
+        return source, output.flags
+    if not source.marks:
         return MarkedText(output.text), output.flags
-    content, homeless = project(source, output.pair)
-    return content, (*output.flags, *("markup",) * bool(homeless))
+    content, homeless = project(source, output.pair or aligned_by_position(source.text, output.text))
+    return content, (*output.flags, *("markup",) * bool(homeless or output.pair is None))
+
+
+def _by_line(text: str, language: str) -> Iterator[Span]:
+    """The sentences of each line of a text."""
+    begin = 0
+    for line in text.split("\n"):
+        yield from ((begin + start, begin + end) for start, end in sentences(line, language))
+        begin += len(line) + 1
 
 
 def _undivided(spans: Iterable[Span], content: MarkedText) -> Iterator[Span]:
-    """Sentences, of which those are joined that share a literal or a link, or have no space between them in a
-    script with spaces."""
-    whole = [
-        (mark.start, mark.end) for mark in content.marks if mark.literal is not None or mark.opening == "["
-    ]
-    begin = end = None
+    """Sentences, of which those in a line are joined that share a literal, a link or a tag, or have no space
+    between them in a script with spaces."""
+    whole = _indivisible(content.marks)
+    begin = end = 0
     for start, last in spans:
-        if begin is None:
+        is_first = last and not end
+        is_shared = any(first < start and end < beyond for first, beyond in whole)
+        is_glued = start == end and not ends_unspaced(content.text[:start])
+        if not is_first and ("\n" in content.text[end:start] or not (is_shared or is_glued)):
+            yield begin, end
             begin = start
-        elif any(first < start < beyond for first, beyond in whole) or (
-            start == end and not ends_unspaced(content.text[:start])
-        ):
-            pass
-        else:
-            yield begin, end or start
+        if is_first:
             begin = start
         end = last
-    if begin is not None and end is not None:
+    if end:
         yield begin, end
+
+
+def _indivisible(marks: Iterable[Mark]) -> list[Span]:
+    """The marks that are not divided: links, tags, what is copied, and what is around something that has no
+    characters."""
+    spans, around = list[Span](), list[Mark]()
+    for mark in marks:
+        while around and around[-1].depth >= mark.depth:
+            around.pop()
+        if mark.start == mark.end:
+            spans += [(outer.start, outer.end) for outer in around]
+        elif mark.literal is not None or mark.opening.startswith(("[", "<")):
+            spans.append((mark.start, mark.end))
+        around.append(mark)
+    return spans
 
 
 def _has_words(content: MarkedText) -> bool:
@@ -350,14 +392,24 @@ def check_translates(task: Any) -> None:
         raise UserError("a document is translated by a model that translates sentences; this one does not")
 
 
-def _joined(contents: Sequence[tuple[MarkedText, str]]) -> MarkedText:
-    """The sentences of a passage as one text. Where the source has no space between two, the translation has
-    one, unless it is in a script without."""
-    text, marks = "", list[Mark]()
-    for index, (content, gap) in enumerate(contents):
-        marks += content.shifted(len(text))
-        is_last = index == len(contents) - 1
-        if not gap and not ends_unspaced(content.text):
-            gap = " "
-        text += content.text + ("" if is_last else gap)
-    return MarkedText(text, tuple(marks))
+def check_text(text: object) -> None:
+    """Raises UserError if a document is no text that could be stored."""
+    if not isinstance(text, str):
+        raise UserError(f"the document must be text, not {type(text).__name__}")
+    to_utf8(text)
+
+
+def _written(passage: Passage, contents: Sequence[tuple[_Piece, MarkedText]]) -> str | None:
+    """What the document has in place of a passage, given its sentences and their translations. None: that
+    cannot be written there."""
+    if all(translation == piece.content for piece, translation in contents):
+        return passage.write(passage.content)
+    parts = ((translation, _gap(piece, translation)) for piece, translation in contents)
+    return passage.write(joined(parts))
+
+
+def _gap(piece: _Piece, translation: MarkedText) -> str:
+    """What is between a sentence and the next one. Where the source has no space, the translation has one,
+    unless it is in a script without."""
+    is_closed = translation == piece.content or piece.is_last or ends_unspaced(translation.text)
+    return piece.gap if piece.gap or is_closed else " "

@@ -1,123 +1,182 @@
 """Reads Markdown: the parser says where text is, and all else of the file stays as it is."""
 
+import bisect
+import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from transformer.translator.documents.inline import markdown_parser, marked_lines, to_markdown
-from transformer.translator.documents.passages import Document, Mark, MarkedText, Passage
-from transformer.translator.documents.plain_text import with_addresses
+from transformer.translator.documents.inline import FRAMES, marked_text, to_markdown
+from transformer.translator.documents.passages import Document, MarkedText, Passage
+from transformer.translator.documents.syntax import UNREAD, Environment, markdown_parser
 
-_FRONT_MATTER = re.compile(r"\A---[ \t]*\n.*?\n(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
+_FRONT_MATTER = re.compile(
+    r"\A\ufeff?(?:---[ \t]*\n.*?\n(?:---|\.\.\.)|\+\+\+[ \t]*\n.*?\n\+\+\+)[ \t]*(?:\n|\Z)", re.DOTALL
+)
+_PREFIXES = {
+    "list_item": re.compile(r"\[[ xX]\][ \t]+"),  # a task
+    "blockquote": re.compile(r"\[![\w-]+\][^\n]*(?:\n|\Z)"),  # an alert
+}
+_HASHES = re.compile(r"#{1,6}[ \t]*")
+_PIPE = re.compile(r"(?<!\\)\|")
 
 
 def read_markdown(text: str) -> Document:
-    """The passages of a Markdown document: paragraphs, headings, items of lists and cells of tables. Code,
-    HTML between paragraphs, definitions of links and front matter stay as they are.
+    """The passages of a Markdown document: paragraphs, headings, items of lists, cells of tables, terms and
+    footnotes. Code, HTML between paragraphs, definitions of links, formulas, templates and front matter stay
+    as they are.
 
     Raises:
-      UserError: the library is missing.
+      UserError: a library is missing.
     """
-    front = _FRONT_MATTER.match(text)
+    source = _Source(text)
+    front = _FRONT_MATTER.match(source.normal)
     begin = front.end() if front else 0
-    body = text[begin:].replace("\r\n", "\n").replace("\r", "\n")
-    lines = body.splitlines(keepends=True) if "\f" not in body else re.findall(r"[^\n]*\n|[^\n]+", body)
-    first_line = text[:begin].count("\n") + 1
-    parser, environment = markdown_parser(), dict[str, Any]()
-    tokens = parser.parse(body, environment)
-    reader = _Reader(lines, parser, environment, first_line)
-    parts: list[str | Passage] = [text[:begin]]
-    at = 0
-    for index, token in enumerate(tokens):
-        if token.type == "inline" and token.children:
-            in_table = tokens[index - 1].type in ("th_open", "td_open")
-            for start, end, content in reader.passages(token, in_table):
-                parts += [body[at:start], *content]
-                at = end
-    return Document([*parts, body[at:]], tuple(reader.unread))
+    parser, environment = markdown_parser(), Environment()
+    tokens = parser.parse(source.normal[begin:], environment)
+    reader = _Reader(source, begin, parser, environment)
+    parts, at = list[str | Passage](), 0
+    for start, end, passage in reader.passages(tokens):
+        parts += [text[at:start], passage]
+        at = end
+    return Document([*parts, text[at:]], tuple(reader.unread))
+
+
+class _Source:
+    """A document with any ends of lines."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.normal = re.sub(r"\r\n?", "\n", text).replace("\0", "\ufffd")
+        """The same as the parser has it."""
+        pairs = (match.start() for match in re.finditer("\r\n", text))
+        self._pairs = [start - index for index, start in enumerate(pairs)]
+
+    def original(self, start: int, end: int) -> tuple[int, int]:
+        """Where characters of the parser's text stand in the document."""
+        first, last = (offset + bisect.bisect_left(self._pairs, offset) for offset in (start, end))
+        return first, last
 
 
 @dataclass
 class _Reader:
-    lines: Sequence[str]
+    source: _Source
+    begin: int
+    """Where the parser's text begins in that of the source."""
     parser: Any
-    environment: Mapping[str, Any]
-    first_line: int
+    environment: Environment
 
     def __post_init__(self) -> None:
-        self.offsets = [0]
-        for line in self.lines:
-            self.offsets.append(self.offsets[-1] + len(line))
-        self.read_up_to = 0
         self.unread = list[tuple[int, str]]()
+        self.first_line = self.source.normal.count("\n", 0, self.begin) + 1
 
-    def passages(self, token: Any, in_table: bool) -> Iterator[tuple[int, int, list[str | Passage]]]:
-        """Where the text of a block begins and ends, and what it has: passages, and what is between them."""
-        spans = self._spans(token, in_table)
-        if spans is None:
+    def passages(self, tokens: Sequence[Any]) -> Iterator[tuple[int, int, Passage]]:
+        """Where the text of each block begins and ends, and its passage."""
+        before, column = ["", ""], 0
+        for token in tokens:
+            if token.type == UNREAD:
+                self._not_read(token)
+            elif token.type == "inline":
+                column += 1
+                yield from self._passage(token, before, column - 1)
+            if token.type == "tr_open":
+                column = 0
+            is_underlined = token.type == "heading_open" and token.markup in ("=", "-")
+            before = [before[1], "underlined" if is_underlined else token.type.removesuffix("_open")]
+
+    def _not_read(self, token: Any) -> None:
+        if any(map(str.isalpha, token.content)):
             self.unread.append((token.map[0] + self.first_line, token.content))
+
+    def _passage(self, token: Any, before: Sequence[str], column: int) -> Iterator[tuple[int, int, Passage]]:
+        block = before[1]
+        starts = [start + self.begin for start in token.meta["starts"]]
+        line = token.map[0] + self.first_line
+        prefix = _PREFIXES[before[0]].match(token.content) if before[0] in _PREFIXES else None
+        if prefix and block == "paragraph":
+            num_lines = prefix[0].count("\n")
+            starts = starts[num_lines:] or starts[-1:]
+            starts[0] += 0 if num_lines else prefix.end()
+            line += num_lines
+            (token,) = self.parser.parseInline(token.content[prefix.end() :], self.environment)
+        content = marked_text(token)
+        if not content.text and not content.marks:
             return
-        contents = list(marked_lines(token.children))
-        kinds = [child.type for child in token.children]
-        breaks = [kind == "hardbreak" for kind in kinds if kind in ("softbreak", "hardbreak")]
-        firsts = [0, *(index for index, is_hard in enumerate(breaks, 1) if is_hard)]
-        if len(spans) != len(breaks) + 1 or len(firsts) != len(contents):
-            firsts, contents = [0], [_joined(contents)]
-        parts = list[str | Passage]()
-        for which, (first, content) in enumerate(zip(firsts, contents, strict=True)):
-            if which:
-                parts.append(self._between(spans[first - 1], spans[first]))
-            number = self._line_of(spans[first][0])
-            content = with_addresses(content)
+        spans = self._spans(token.content, starts, block, column)
+        if spans is None:
+            self._not_read(token)
+            return
+        start, end = self.source.original(spans[0][0], spans[-1][1])
+        gaps = [
+            self.source.text[slice(*self.source.original(last, first))]
+            for (_, last), (first, _) in itertools.pairwise(spans)
+        ]
+        text = self.source.text[start:end]
+        breaks = [
+            _break(token.content, child.meta["span"][0], gaps)
+            for child in token.children
+            if child.type == "hardbreak"
+        ]
+        line_end = gaps[0].lstrip(" \\") if gaps else "\n"
 
-            def write(translation: MarkedText) -> str:
-                return to_markdown(translation, self.parser, self.environment, in_table)
+        def write(translation: MarkedText) -> str | None:
+            if translation == content:
+                return text
+            return to_markdown(translation, self.parser, self.environment, block, breaks, line_end)
 
-            parts.append(Passage(number + self.first_line, content, write))
-        yield spans[0][0], spans[-1][1], parts
+        yield start, end, Passage(line, content, write, text)
 
-    def _between(self, before: tuple[int, int], after: tuple[int, int]) -> str:
-        """The end of a line with a hard break, and what the next one begins with."""
-        text = "".join(self.lines[self._line_of(before[0]) : self._line_of(after[0]) + 1])
-        begin = self.offsets[self._line_of(before[0])]
-        return text[before[1] - begin : after[0] - begin]
-
-    def _line_of(self, offset: int) -> int:
-        low, high = 0, len(self.offsets) - 1
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.offsets[middle] <= offset else (low, middle)
-        return low
-
-    def _spans(self, token: Any, in_table: bool) -> list[tuple[int, int]] | None:
-        """Where the lines of a block's text stand in the body. None: they are not found."""
+    def _spans(
+        self, content: str, starts: Sequence[int], block: str, column: int
+    ) -> list[tuple[int, int]] | None:
+        """Where the lines of a block's text stand in the parser's text. None: they are not found."""
+        if block not in FRAMES:
+            return None
+        ends = (self.source.normal.find("\n", start) for start in starts)
+        rows = [
+            self.source.normal[start : len(self.source.normal) if end < 0 else end]
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        first = rows[0]
+        match block:
+            case "heading":
+                offset = _end(_HASHES, first)
+            case "th" | "td":
+                offset = _cell(first, column)
+                content = content.replace("|", "\\|")
+            case "admonition_title":
+                offset = first.rfind(f'"{content}"') + 1
+            case _:
+                offset = 0
+        rows[0] = first[offset:]
         spans = list[tuple[int, int]]()
-        line = token.map[0]
-        for content in token.content.split("\n"):
-            words = content.strip()
-            if line >= len(self.lines):
+        for row, start, text in zip(
+            rows, (starts[0] + offset, *starts[1:]), content.split("\n"), strict=True
+        ):
+            words = text.strip()
+            at = len(row) - len(row.lstrip())
+            is_whole = block in ("paragraph", "underlined", "dt")
+            if not row.startswith(words, at) or (is_whole and row.strip() != words):
                 return None
-            begin = max(self.read_up_to - self.offsets[line], 0)
-            at = self.lines[line].find(words, begin)
-            if at < 0 and in_table:
-                words = words.replace("|", "\\|")
-                at = self.lines[line].find(words, begin)
-            if at < 0:
-                return None
-            hard = int(words.endswith("\\") and not words.endswith("\\\\"))
-            start = self.offsets[line] + at
-            spans.append((start, start + len(words) - hard))
-            self.read_up_to = start + len(words)
-            line += 1
+            spans.append((start + at, start + at + len(words)))
         return spans
 
 
-def _joined(contents: Sequence[MarkedText]) -> MarkedText:
-    """Several lines as one."""
-    text, marks = "", list[Mark]()
-    for content in contents:
-        text += " " * bool(text)
-        marks += content.shifted(len(text))
-        text += content.text
-    return MarkedText(text, tuple(marks))
+def _break(content: str, start: int, gaps: Sequence[str]) -> str:
+    """How a line break is written: a sign, or white space, and what is between the two lines."""
+    gap = gaps[content.count("\n", 0, start)]
+    space = " " * content[:start].endswith((" ", "\n"))
+    return f"{space}\\{gap}" if content[start] == "\\" else gap
+
+
+def _end(pattern: re.Pattern[str], text: str) -> int:
+    match = pattern.match(text)
+    return match.end() if match else 0
+
+
+def _cell(row: str, column: int) -> int:
+    """Where a cell of a table begins in its row."""
+    pipes = [match.end() for match in _PIPE.finditer(row)]
+    begins = pipes if row.startswith("|") else [0, *pipes]
+    return begins[column] if column < len(begins) else len(row)

@@ -1,6 +1,6 @@
 """A document as its readers give it: what stays as it is, and the passages that are translated."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -16,11 +16,15 @@ class Mark:
     """What is written before and after them."""
     literal: str | None = None
     """What is written in their place."""
+    depth: int = 0
+    """How many marks are around it."""
+    continues: bool = False
+    """Whether it is the rest of a mark that begins in the part of the text before."""
 
 
 @dataclass(frozen=True)
 class MarkedText:
-    """A text on one line. Of two marks one contains the other, or they share no character."""
+    """A text with its marks, each before those in it. A line ends where the document has a line break."""
 
     text: str
     marks: tuple[Mark, ...] = ()
@@ -36,24 +40,33 @@ class MarkedText:
           is_last: whether so does what is written after the last character.
         """
 
+        def is_spaced(at: int) -> bool:
+            return self.text[at : at + 1].isspace()
+
+        first = begin + bool(begin and is_spaced(begin))
+        beyond = end + is_spaced(end)
+
         def belongs(mark: Mark) -> bool:
             if mark.start < mark.end:
                 return mark.start < end and mark.end > start
-            return begin <= mark.start < end or (is_last and mark.start >= end)
+            return first <= mark.start < beyond or (is_last and mark.start >= beyond)
 
         def within(position: int) -> int:
             return min(max(position, start), end) - start
 
         marks = (
-            replace(mark, start=within(mark.start), end=within(mark.end))
+            replace(mark, start=within(mark.start), end=within(mark.end), continues=mark.start < begin)
             for mark in self.marks
             if belongs(mark)
         )
         return MarkedText(self.text[start:end], tuple(marks))
 
-    def shifted(self, by: int) -> tuple[Mark, ...]:
-        """Its marks, where so many characters come before its text."""
-        return tuple(replace(mark, start=mark.start + by, end=mark.end + by) for mark in self.marks)
+    def inside(self, index: int) -> "MarkedText":
+        """The characters of a mark, with the marks in it."""
+        outer = self.marks[index]
+        _, inner = next(siblings(self.marks[index:]))
+        marks = (replace(mark, start=mark.start - outer.start, end=mark.end - outer.start) for mark in inner)
+        return MarkedText(self.text[outer.start : outer.end], tuple(marks))
 
     @property
     def unmarked(self) -> str:
@@ -70,19 +83,56 @@ class MarkedText:
 
         def between(start: int, end: int, marks: Sequence[Mark]) -> str:
             pieces, position = list[str](), start
-            while marks:
-                mark, *rest = marks
-                inner = [other for other in rest if other.start < mark.end and other.end <= mark.end]
-                marks = rest[len(inner) :]
+            for mark, inner in sorted(siblings(marks), key=lambda pair: pair[0].start):
                 pieces.append(escape(self.text[position : mark.start]))
                 content = mark.literal
                 if content is None:
                     content = between(mark.start, mark.end, inner)
                 pieces.append(mark.opening + content + mark.closing)
-                position = mark.end
+                position = max(position, mark.end)
             return "".join([*pieces, escape(self.text[position:end])])
 
-        return between(0, len(self.text), sorted(self.marks, key=lambda mark: (mark.start, -mark.end)))
+        return between(0, len(self.text), self.marks)
+
+
+def joined(parts: Iterable[tuple[MarkedText, str]]) -> MarkedText:
+    """Parts of a text, each with what is between it and the next one, as one text. Marks that `part` has cut
+    are whole again, if both pieces still meet."""
+    text, before = "", ""
+    marks, ending = list[Mark](), list[int]()
+    for content, gap in parts:
+        begin = len(text) + len(before)
+        indices = list[int]()
+        for mark in content.marks:
+            shifted = replace(mark, start=mark.start + begin, end=mark.end + begin, continues=False)
+            cut = (index for index in ending if mark.start == 0 and _is_same(marks[index], mark))
+            index = next(cut, len(marks)) if mark.continues else len(marks)
+            if index == len(marks):
+                marks.append(shifted)
+            else:
+                marks[index] = replace(marks[index], end=shifted.end)
+            indices.append(index)
+        text += before + content.text
+        before = gap
+        ending = [index for index in indices if marks[index].end == len(text)]
+    return MarkedText(text, tuple(marks))
+
+
+def _is_same(mark: Mark, other: Mark) -> bool:
+    """Whether two marks may be pieces of one."""
+    signs = (mark.opening, mark.closing, mark.depth) == (other.opening, other.closing, other.depth)
+    return signs and mark.literal is None and other.literal is None
+
+
+def siblings(marks: Sequence[Mark]) -> Iterator[tuple[Mark, Sequence[Mark]]]:
+    """The outer ones of some marks, each with those in it."""
+    index = 0
+    while index < len(marks):
+        last = index + 1
+        while last < len(marks) and marks[last].depth > marks[index].depth:
+            last += 1
+        yield marks[index], marks[index + 1 : last]
+        index = last
 
 
 @dataclass(frozen=True)
@@ -92,8 +142,10 @@ class Passage:
     line: int
     """Where it begins in the document, counted from 1."""
     content: MarkedText
-    write: Callable[[MarkedText], str]
-    """What the document has in its place, given its translation."""
+    write: Callable[[MarkedText], str | None]
+    """What the document has in its place, given its translation. None: that cannot be written there."""
+    source: str = ""
+    """What the document has there."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +162,7 @@ class Document:
         """What is translated, in order."""
         return [part for part in self.parts if isinstance(part, Passage)]
 
-    def written(self, translations: Sequence[MarkedText]) -> str:
-        """The document with a translation of each passage."""
+    def written(self, translations: Sequence[str]) -> str:
+        """The document with what is written for each passage."""
         remaining = iter(translations)
-        return "".join(part if isinstance(part, str) else part.write(next(remaining)) for part in self.parts)
+        return "".join(part if isinstance(part, str) else next(remaining) for part in self.parts)

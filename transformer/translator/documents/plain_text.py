@@ -3,6 +3,7 @@
 import itertools
 import re
 import textwrap
+from collections import deque
 from collections.abc import Iterator
 
 import regex
@@ -39,14 +40,26 @@ def read_plain_text(text: str) -> Document:
 
 
 def with_addresses(content: MarkedText) -> MarkedText:
-    """The same text, whose addresses are copied."""
-    copied = [mark for mark in content.marks if mark.literal is not None]
-    marks = [
-        Mark(match.start(), match.end(), literal=match[0])
-        for match in ADDRESS.finditer(content.text)
-        if not any(mark.start < match.end() and mark.end > match.start() for mark in copied)
-    ]
-    return MarkedText(content.text, (*content.marks, *marks))
+    """The same text, whose addresses are copied, unless a part of one is marked."""
+    marks, around = list[Mark](), list[Mark]()
+    following = deque(content.marks)
+    for match in ADDRESS.finditer(content.text):
+        start, end = match.span()
+        while following and (
+            following[0].start < start
+            or (following[0].start == start and following[0].end not in range(start + 1, end))
+        ):
+            mark = following.popleft()
+            marks.append(mark)
+            while around and around[-1].depth >= mark.depth:
+                around.pop()
+            around.append(mark)
+        while around and around[-1].end <= start:
+            around.pop()
+        is_within = all(mark.end >= end and mark.literal is None for mark in around[-1:])
+        if is_within and not (following and following[0].start < end):
+            marks.append(Mark(start, end, literal=match[0], depth=around[-1].depth + 1 if around else 0))
+    return MarkedText(content.text, (*marks, *following))
 
 
 def _indent(line: str) -> int:
@@ -72,8 +85,11 @@ def _paragraph(number: int, first: str, others: list[str]) -> Iterator[str | Pas
     width = max(map(len, itertools.chain([first.rstrip()], (line.rstrip() for line in others))))
     following = " " * (_indent(others[0]) if others else len(opening))
     content = with_addresses(MarkedText(" ".join(line.strip() for line in lines)))
+    source = "".join(lines).removesuffix(ending)
 
     def write(translation: MarkedText) -> str:
+        if translation == content:
+            return source
         text = translation.written(str)
         if not others:
             return text
@@ -87,5 +103,5 @@ def _paragraph(number: int, first: str, others: list[str]) -> Iterator[str | Pas
         ).removeprefix(opening)
 
     yield opening
-    yield Passage(number, content, write)
+    yield Passage(number, content, write, source)
     yield ending

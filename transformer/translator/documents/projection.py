@@ -70,6 +70,18 @@ def aligned_words(
     return Aligned(source, target, column_units, row_units, weights)
 
 
+def aligned_by_position(source: str, target: str) -> Aligned:
+    """The units of two texts, as if each attended to the one at its place, where no attention is known."""
+    source_units, target_units = (
+        tuple(match.span() for match in UNIT.finditer(text)) for text in (source, target)
+    )
+    weights = np.zeros((len(target_units), len(source_units)))
+    if source_units:
+        rows = np.arange(len(target_units))
+        weights[rows, rows * len(source_units) // max(len(target_units), 1)] = 1
+    return Aligned(source, target, source_units, target_units, weights)
+
+
 def last_columns(attention: np.ndarray, count: int) -> np.ndarray:
     """The attention to the last source tokens, as if nothing came before them: each row keeps its sum."""
     if attention.shape[1] <= count:
@@ -92,7 +104,7 @@ def _membership(tokens: Sequence[str], text: str) -> tuple[np.ndarray, tuple[Spa
 def project(content: MarkedText, pair: Aligned) -> tuple[MarkedText, list[Mark]]:
     """The translation with the marks of the source, and those marks that found no words in it: they are
     written with the words of the source."""
-    marks = sorted(content.marks, key=lambda mark: (mark.start, -mark.end))
+    marks = content.marks
     parents = _parents(marks)
     placed = dict[int, Mark]()
     homeless = list[Mark]()
@@ -100,6 +112,8 @@ def project(content: MarkedText, pair: Aligned) -> tuple[MarkedText, list[Mark]]
     for index in outer_first:
         mark = marks[index]
         around = placed.get(parents[index], Mark(0, len(pair.target)))
+        if around.literal is not None:
+            continue  # it is written there
         siblings = [other for key, other in placed.items() if parents[key] == parents[index]]
         room = _Room(around.start, around.end, [other for other in siblings if other.start < other.end])
         span = _words_of(mark, pair, room) if mark.start < mark.end else None
@@ -108,10 +122,22 @@ def project(content: MarkedText, pair: Aligned) -> tuple[MarkedText, list[Mark]]
             at = _insertion(mark.start, pair, room)
             span = at, at
             if mark.start < mark.end and literal is None:
-                literal = content.text[mark.start : mark.end]
+                literal = content.inside(index).written(str)
                 homeless.append(mark)
+            literal = _apart(literal or "", content.text[: mark.start], pair.target, at)
         placed[index] = replace(mark, start=span[0], end=span[1], literal=literal)
     return MarkedText(pair.target, tuple(placed[index] for index in sorted(placed))), homeless
+
+
+def _apart(literal: str, before: str, target: str, at: int) -> str:
+    """What is written between two characters of a translation, with white space around it if its source has
+    some."""
+    core = literal.strip()
+    if not core or (core == literal and not before[-1:].isspace()):
+        return literal
+    is_led = at > 0 and not target[at - 1].isspace()
+    is_followed = begins_with_word(target[at:])
+    return " " * is_led + core + " " * is_followed
 
 
 @dataclass(frozen=True)
@@ -129,14 +155,13 @@ class _Room:
 
 
 def _parents(marks: Sequence[Mark]) -> list[int]:
-    """The index of the mark around each one; -1: none. An outer mark comes before an inner one."""
+    """The index of the mark around each one; -1: none."""
     parents, around = list[int](), list[int]()
     for index, mark in enumerate(marks):
-        while around and not (marks[around[-1]].start <= mark.start and mark.end <= marks[around[-1]].end):
+        while around and marks[around[-1]].depth >= mark.depth:
             around.pop()
         parents.append(around[-1] if around else -1)
-        if mark.literal is None and mark.start < mark.end:
-            around.append(index)
+        around.append(index)
     return parents
 
 

@@ -15,8 +15,6 @@ from transformer.translator.documents.projection import Aligned
 
 FILE = "limits.json"
 REMEDY = "delete it, and make it again with transformer calibrate"
-LONGEST_REPEAT = 8
-"""Words of a part that is said again at once."""
 LONG_WORD = 4
 """Letters of a word that counts as copied: short ones are the same in several languages."""
 READ = 0.15
@@ -117,10 +115,12 @@ def _repeated(words: Sequence[str]) -> int:
     """How many words belong to a part that was said just before."""
     small = [word.lower() for word in words]
     again = set[int]()
-    for size in range(1, LONGEST_REPEAT + 1):
-        for start in range(size, len(small) - size + 1):
-            if small[start : start + size] == small[start - size : start]:
-                again |= {*range(start, start + size)}
+    for size in range(1, len(small) // 2 + 1):
+        run = 0  # of words that stand where they stood so many words before
+        for index in range(size, len(small)):
+            run = run + 1 if small[index] == small[index - size] else 0
+            if run >= size:
+                again |= {*range(index - (size if run == size else 1) + 1, index + 1)}
     return len(again)
 
 

@@ -1,0 +1,204 @@
+"""Markdown: with a model that copies, a document stays as it is; with another one, its structure does."""
+
+import re
+import time
+from dataclasses import replace
+from random import Random
+
+import pytest
+import random_markdown
+from markdown_it import MarkdownIt
+from test_documents import Pretender
+
+from transformer.runtime.errors import UserError
+from transformer.translator.documents.document import check_text
+from transformer.translator.documents.markdown import read_markdown
+
+HTML = MarkdownIt("commonmark").enable(["table", "strikethrough"])
+
+
+def html(markdown):
+    return " ".join(re.sub(r"\s+", " ", HTML.render(markdown)).split())
+
+
+def copied(text):
+    return Pretender(longest=10_000).translate_document(text, "markdown").text
+
+
+def in_capitals(text):
+    """What is written of a document if every letter that is not copied becomes a capital."""
+    document = read_markdown(text)
+
+    def written(passage):
+        content = passage.content
+        letters = list(content.text.upper())
+        for mark in content.marks:
+            if mark.literal is not None:
+                letters[mark.start : mark.end] = content.text[mark.start : mark.end]
+        result = passage.write(replace(content, text="".join(letters)))
+        assert result is not None
+        return result
+
+    return document.written(list(map(written, document.passages)))
+
+
+KEPT = {
+    "badge": "[![build](b.svg)](ci)\n",
+    "badge in a heading": "# Name [![build](b.svg)](ci) [![two](c.svg)](d)\n",
+    "badge in a line": "A dog [![runs](b.svg)](ci) here.\n",
+    "picture between sentences": "A dog. ![x](y) Then. ![a](x)![b](y)\n",
+    "picture in bold type": "**![bold](b.svg)** and **A dog. ![x](y)** Then.\n",
+    "picture in a tag": "<b>![x](y.png)</b>\n",
+    "picture in a cell": "| a |\n|---|\n| [![x](y)](z) |\n",
+    "wrapped lines": "One two\nthree. Four\n  five\n> six\nseven\n",
+    "ends of lines": "# a\r\n\r\n- b  \r\n  c\\\r\n  d\r\rx\n```\r\ncode\r\n```\r\n",
+    "footnotes": "One[^1] and two[^b].\n\n[^1]: First note.\n[^b]: Second *note*.\n\n    More.\n",
+    "alert": "> [!TIP]\n> Look here.\n> And there.\n",
+    "alert with a title": "> [!NOTE] Title\n>\n> Look here.\n",
+    "admonition": '!!! note "Look"\n    First line.\n    Second line.\n\n    - item\n',
+    "foldable admonition": '???+ note "Look"\n\n    First line.\n',
+    "tab": '=== "Linux"\n\n    First line.\n\n=== "Other"\n\n    Second line.\n',
+    "formula": "Text.\n\n$$\nx_1 * y_2\n= z\n$$\n\nSo $a_1 * b$ is *it*.\n",
+    "definition": "Dog\n:   An animal.\n\n    More.\n",
+    "front matter": '+++\ntitle = "Dogs"\n+++\n\nText.\n',
+    "front matter of YAML": "\ufeff---\r\ntitle: Dogs\r\n---\r\nText.\r\n",
+    "template": "{% if dog %}\nIt runs to {{ a*b*c }}.\n{% endif %}\n",
+    "template of two lines": "{% include x\n   y=z %}\nIt runs.\n",
+    "container": ":::note\nInside.\n:::\n",
+    "tasks": "- [x] one\n- [ ] two\n",
+    "attributes": "# Title {#id .cls}\n\nText.\n{: .big }\n\n[TOC]\n\n*[HTML]: Hyper Text\n",
+    "emoji": "A :smile: here. It is 10:30:45.\n",
+    "bold sentences": "**日本。猫。**\n\n**A dog. A cat.** *B*\n",
+    "definition of a link that is none": "\\[r]: /x\n",
+    "empty link": "[](x) and ` ` and <b> </b>.\n",
+    "reference": "[a b] [c][] [d][a b]\n\n[a b]: x 'y'\n[c]: <z w>\n",
+    "number in a numbered list": "1. 1\n2. a 2\n10) x\n",
+    "closed heading": "# # a # #\n\na *b*\n===\n",
+    "row in a list": "- | a | b\\|c |\n  |---|---|\n  | `x\\|y` d | - |\n",
+    "row without edges": "1. a | 1\n   --|--\n   1 | 2\n",
+    "tags of several lines": "a <!-- c\nd --> e [x](y 'z\nw') f\n",
+    "separators": "a\x0cb\x0bc\x1cd\u2028e\x85f\n\ng\n",
+    "address with emphasis": "See http://a.b/**c** or https://x.y/a_b*c now.\n",
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_model_that_copies_changes_no_byte(name):
+    text = KEPT[name]
+    document = Pretender(longest=10_000).translate_document(text, "markdown")
+    assert document.text == text
+    assert "".join(p if isinstance(p, str) else p.write(p.content) for p in read_markdown(text).parts) == text
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_other_words_leave_the_structure(name):
+    assert html(in_capitals(KEPT[name])).lower() == html(KEPT[name]).lower()
+
+
+def test_text_of_extensions_is_translated_and_their_signs_are_not():
+    text = "".join(
+        KEPT[name] + "\n"
+        for name in (
+            "footnotes",
+            "alert",
+            "admonition",
+            "tab",
+            "definition",
+            "template",
+            "container",
+            "tasks",
+        )
+    )
+    document = Pretender(spell=lambda word: f"{word}X", longest=10_000).translate_document(text, "markdown")
+    assert re.match(r"OneX.*\n\n\[\^1\]: FirstX note.X\n\[\^b\]: SecondX .*\n\n    More.X\n", document.text)
+    for line in (
+        "> [!TIP]\n> LookX",
+        '!!! note "LookX"\n    FirstX',
+        '=== "Linux"',
+        "\n:   AnX",
+        "{% if dog %}\nItX",
+    ):
+        assert line in document.text
+    for line in ("runsX toX {{ a*b*c }}", ":::note\nInside.X\n:::", "- [x] oneX\n- [ ] twoX\n"):
+        assert line in document.text
+    assert [sentence.source for sentence in document.flagged if "not read" in sentence.flags] == [
+        '=== "Linux"',
+        '=== "Other"',
+    ]
+
+
+def documents(seeds):
+    for seed in seeds:
+        random = Random(seed)
+        yield seed, random_markdown.soup(random) if seed % 2 else random_markdown.document(random)
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(80), pytest.param(range(80, 20_080), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_random_documents_are_copied_byte_for_byte(seeds):
+    pretender = Pretender(longest=10_000)
+    for seed, text in documents(seeds):
+        assert pretender.translate_document(text, "markdown").text == text, seed
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(80), pytest.param(range(80, 20_080), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_random_documents_in_capitals_render_as_before(seeds):
+    for seed in seeds:
+        text = random_markdown.document(Random(seed), more=False)
+        assert html(in_capitals(text)).lower() == html(text).lower(), seed
+
+
+def test_deep_blocks_are_read_or_flagged():
+    for sign, levels in ((">", 40), (">", 100), ("- ", 25), ("- ", 60)):
+        text = f"{sign * levels} word\n"
+        document = Pretender(spell=str.upper).translate_document(text, "markdown")
+        is_read = (levels < 60 and sign == ">") or levels < 30
+        assert document.text == (text.upper() if is_read else text)
+        assert [sentence.flags for sentence in document.sentences] == [() if is_read else ("not read",)]
+
+
+def test_signs_that_cannot_stand_between_letters_become_tags():
+    """CommonMark closes no emphasis after a sign and before a letter."""
+    (passage,) = read_markdown("x **a b** y\n").passages
+    (mark,) = passage.content.marks
+    text = "太郎（たろう）は"
+    content = replace(passage.content, text=text, marks=(replace(mark, start=0, end=7),))
+    assert html(passage.write(content)) == "<p><strong>太郎（たろう）</strong>は</p>"
+
+
+def test_what_has_no_alignment_keeps_its_marks():
+    class Unaligned(Pretender):
+        def stream(self, records, **options):
+            for outputs in super().stream(records, **options):
+                yield [replace(output, alignment=None) for output in outputs]
+
+    document = Unaligned(spell=str.upper).translate_document("A [dog](x) has `code`.\n", "markdown")
+    assert "](x)" in document.text
+    assert "`code`" in document.text
+    assert document.sentences[0].flags == ("markup",)
+
+
+@pytest.mark.parametrize("format", ["text", "markdown"])
+def test_what_is_no_text_is_refused(format):
+    for text in ("\ud800", "ok \udfff"):
+        with pytest.raises(UserError, match="lone surrogate"):
+            Pretender().translate_document(text, format)
+    for other in (None, 3, b"a"):
+        with pytest.raises(UserError, match="document must be text, not"):
+            check_text(other)
+
+
+@pytest.mark.parametrize(
+    "sign", ["<b>", "<b>x</b>", "`x` ", "![](x)", "[a](b) ", "*a* ", "http://a.b ", "[", "**a ", "$a$ "]
+)
+def test_reading_takes_time_in_proportion(sign):
+    def seconds(count):
+        begin = time.process_time()
+        read_markdown(f"word {sign * count}\n")
+        return time.process_time() - begin
+
+    seconds(10)
+    assert seconds(2_000) < max(12 * seconds(500), 1.0)
