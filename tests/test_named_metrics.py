@@ -46,7 +46,7 @@ LABELS = ["O", "B-A", "I-A", "B-B", "I-B", "E-A", "S-B", "I-C", "E-C"]
 
 
 def spans_of_conlleval(labels):
-    """The spans of the rules of conlleval.pl (Tjong Kim Sang and Buchholz 2000), one decision for each word."""
+    """The spans by the rules of conlleval.pl (Tjong Kim Sang and Buchholz 2000), word by word."""
     spans, begin = set(), None
     for index, (before, here) in enumerate(itertools.pairwise(["O", *labels, "O"])):
         (sign, _, kind), (next_sign, _, next_kind) = before.partition("-"), here.partition("-")
