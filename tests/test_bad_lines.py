@@ -195,3 +195,15 @@ def test_what_is_unusual_is_counted():
     same = [(text, text) for text, _ in pairs]  # nothing to tell sides by
     assert unusual_pairs(InMemory(same), True) == ""
     assert "swapped" not in unusual_pairs(InMemory(odd), False)
+
+
+def test_texts_that_are_too_long_may_be_swapped(tmp_path, capsys, monkeypatch):
+    """Where labels are read and documents written, a longer limit is not the whole advice."""
+    rows = [{"text": f"{n} " + "word " * 60, "label": "good" if n % 2 else "bad"} for n in range(60)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = ["sentiment", "--data.train", tmp_path / "rows.jsonl", "--data.cache-dir", tmp_path / "cache"]
+    options += ["--data.inputs", "label", "--data.target", "text", "--run-dir", tmp_path / "run"]
+    status, _, err = run([*options, "--data.max-length", "40", "--data.buckets", "40"], capsys, monkeypatch)
+    assert status == 2
+    assert "longer than --data.max-length 40: raise it (targets have " in err
+    assert "times the tokens of sources: are --data.inputs and --data.target swapped?)" in err

@@ -31,6 +31,8 @@ OF_ENCODER = {
     "d_v": 5,
     "norm": "pre",
     "norm_epsilon": 1e-3,
+    "token_type": True,
+    "scale_scores": True,
     "final_norm": True,
     "embedding_norm": True,
     "activation": "gelu",
@@ -47,6 +49,7 @@ OF_ENCODER = {
     "normalization": "layer",
 }
 OTHER = {name: value for name, value in OF_ENCODER.items() if name not in ("mechanism", "d_model")}
+OTHER["scale_scores"] = False  # which is for dot products
 
 
 @pytest.mark.by_default("of the same width")

@@ -25,6 +25,7 @@ T5 = {
     "gated": True,
     "feed_forward_bias": False,
     "scale_embedding": False,
+    "scale_scores": False,
     "scale_output": True,
 }
 BART = {
@@ -118,6 +119,49 @@ def test_all_layers_share_the_scores_of_distances(tiny, random_variables):
     names = {key.key for path, _ in jax.tree_util.tree_leaves_with_path(params) for key in path}
     assert "bias" not in names
     assert {"scale", "gate", "kernel"} <= names
+
+
+def test_scores_need_not_be_scaled(tiny, random_variables):
+    """softmax(Q K^T) is softmax((sqrt(d_k) Q) K^T / sqrt(d_k)), in training and in decoding."""
+    plain, scaled = (Transformer(tiny(scale_scores=scale, d_k=16)) for scale in (False, True))
+    variables = random_variables(plain)
+    four_times = jax.tree_util.tree_map_with_path(
+        lambda path, x: 4 * x if path[-1].key == "query" else x, variables
+    )
+    inputs = jnp.asarray(SOURCE), jnp.asarray(TARGET)
+    np.testing.assert_allclose(
+        apply(plain, variables, *inputs), apply(scaled, four_times, *inputs), atol=1e-5
+    )
+    assert not np.allclose(apply(plain, variables, *inputs), apply(scaled, variables, *inputs), atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    "options", [{"mechanism": "linear"}, {"mechanism": "additive"}, {"positions": "relative"}]
+)
+def test_scores_without_plain_products_are_always_scaled(tiny, options):
+    with pytest.raises(UserError, match="--model.scale-scores False is for plain dot products, and not for"):
+        tiny(scale_scores=False, **options)
+
+
+def test_a_token_type_is_a_vector_of_all_positions(tiny):
+    embedded, vector = random(2, 5, 16), random(1, 16, seed=1)
+    plain = apply(PositionEncoding(tiny()), {"params": {}}, embedded, np.arange(5))
+    variables = {"params": {"token_type": vector}}
+    found = apply(PositionEncoding(tiny(token_type=True)), variables, embedded, np.arange(5))
+    np.testing.assert_allclose(found, plain + vector, atol=1e-6)
+
+
+def test_padding_is_read_without_a_gradient(tiny):
+    table, ids = random(20, 16), jnp.asarray([[0, 3, 0]])
+
+    def gradient(config):
+        read = Embedding(config, 20)
+        return jax.grad(lambda x: (apply(read, {"params": {"table": x}}, ids) ** 2).sum())(table)
+
+    fixed, trained = gradient(tiny(fixed_padding=True)), gradient(tiny())
+    assert not fixed[0].any()
+    assert trained[0].any()
+    np.testing.assert_array_equal(fixed[1:], trained[1:])
 
 
 def test_keys_need_no_bias(tiny, random_variables):

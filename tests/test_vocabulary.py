@@ -1,5 +1,6 @@
 """Training of vocabularies: reproducible results, and errors."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,10 +12,13 @@ import pytest
 from invented_text import LINES
 
 from transformer.cli.parser import texts
-from transformer.config import DataConfig
+from transformer.config import DataConfig, SpecialIds
 from transformer.config.recordings import RecordingsConfig
+from transformer.data.corpus import Corpus
 from transformer.data.features import vocabulary
 from transformer.data.features.tokenizers import train_tokenizer
+from transformer.data.features.trained import corpus_tokenizers
+from transformer.data.sources.memory import InMemory
 from transformer.runtime.errors import UserError
 
 KINDS = ("unigram", "bpe", "char")
@@ -75,6 +79,39 @@ def test_an_impossible_size_names_the_nearest_possible_one(
     with pytest.raises(UserError, match=f"at (most|least) {limit}"):
         train_tokenizer(LINES[:300], kind, beyond)
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_the_size_that_is_named_for_a_small_text_works(kind: str) -> None:
+    """Also for texts of so few words that the library names one that it then refuses."""
+    for count in (1, 2, 3, 5, 9, 40):
+        lines = [
+            " ".join(f"{word}{'xyz'[n % 3]}" for word in line.split()) for n, line in enumerate(LINES[:count])
+        ]
+        with pytest.raises(UserError, match="--data.vocab-size 1600 ") as caught:
+            train_tokenizer(lines, kind, 1600)
+        if "no size works" not in str(caught.value):
+            largest = int(str(caught.value).split("at most ")[1].split(",")[0])
+            assert train_tokenizer(lines, kind, largest).vocab_size == largest
+
+
+def test_one_size_is_named_for_two_vocabularies(tmp_path) -> None:
+    """That of the side which yields less; if it is too small for the other, none is."""
+    data = DataConfig(joint_vocabulary=False, vocab_size=100_000)
+
+    def refused(name: str, pairs: list[tuple[str, str]]) -> tuple[str, Corpus]:
+        corpus = Corpus("", {"train": InMemory(pairs)}, tmp_path / name)
+        with pytest.raises(UserError) as caught:
+            corpus_tokenizers(corpus, data, SpecialIds())
+        return str(caught.value), corpus
+
+    message, corpus = refused("a", list(zip(LINES[:300], LINES[:150] * 2, strict=True)))
+    both = dataclasses.replace(data, vocab_size=int(message.split("at most ")[1].split(",")[0]))
+    for tokenizer in corpus_tokenizers(corpus, both, SpecialIds()):
+        assert tokenizer.vocab_size == both.vocab_size
+    message, _ = refused("b", [(line, "ja nein"[: 2 + 5 * (n % 2)]) for n, line in enumerate(LINES[:300])])
+    assert "But no size works for both sides" in message
+    assert "--data.joint-vocabulary" in message
 
 
 def test_sizes_that_are_upper_bounds() -> None:

@@ -49,6 +49,9 @@ def parse_train(line: TrainLine, default: Config) -> TrainArguments:
     if steps in line.options and epochs in line.options:
         raise UserError(f"{epochs} and {steps} are both the length of training: leave one of them out")
     decoding = with_method(default.decoding, line.options, "--decoding.")
+    if "--model.dropout" in line.options and "--training.dropout-by" not in line.options:
+        training = dataclasses.replace(default.training, dropout_by="option")
+        default = dataclasses.replace(default, training=training)
     arguments = parse(
         TrainArguments,
         list(line.words),

@@ -31,6 +31,7 @@ from transformer.config.training import (
     OptimizerConfig,
     TextNormalisation,
     TrainingConfig,
+    dropout_for,
 )
 from transformer.config.transformer import EncoderConfig, StackConfig, TransformerConfig
 
@@ -65,6 +66,7 @@ __all__ = [
     "changed_search",
     "check_beam",
     "differences",
+    "dropout_for",
     "first_added",
     "flatten",
     "position_limits",

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from transformer.config.ranges import DEEPEST, LARGEST, RATE, Range, check_ranges, check_types
+from transformer.config.ranges import DEEPEST, LARGEST, RATE, Range, Section
 from transformer.runtime.errors import UserError
 
 
 @dataclass(frozen=True)
-class SpecialIds:
+class SpecialIds(Section):
     """The four ids that are not text. Imported models bring others."""
+
+    SECTION = "model.special"
 
     pad: Annotated[int, Range(0, LARGEST)] = 0
     """<pad>, which pads rows. It is never generated."""
@@ -20,18 +22,25 @@ class SpecialIds:
     unk: Annotated[int, Range(0, LARGEST)] = 3
     """<unk>, which replaces out-of-vocabulary tokens."""
 
-    def __post_init__(self) -> None:
-        check_types("model.special", self)
-
     @property
     def never_predicted(self) -> tuple[int, ...]:
         """The ids that a search leaves out: <pad>, and the first decoder input unless it ends sentences."""
         return tuple(sorted({self.pad, self.bos} - {self.eos}))
 
 
+class StartedIds(SpecialIds):
+    """Special ids of a model whose outputs may have its first decoder input."""
+
+    @property
+    def never_predicted(self) -> tuple[int, ...]:
+        return () if self.pad == self.eos else (self.pad,)
+
+
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Section):
     """Options of every network. `TransformerConfig` and the configs of other systems extend it."""
+
+    SECTION = "model"
 
     vocab_size: Annotated[int, Range(0, LARGEST)] = 0
     """Rows of the (source) embedding. 0: the size of the vocabulary."""
@@ -55,13 +64,25 @@ class ModelConfig:
     """Divide the logits by sqrt(d_model), as T5 does if source, target and pre-softmax share a matrix."""
     output_bias: bool = False
     """Add a bias to the logits (not in the paper; Marian, BART and Pegasus have one)."""
+    generates_bos: bool = False
+    """Outputs may have the first decoder input too, as those of transformers. Otherwise a search leaves it
+    out."""
+    fixed_padding: bool = False
+    """The embedding of <pad> has no gradient where it is read, as with padding_idx of torch.nn.Embedding. It
+    is the first decoder input of Marian and Pegasus, which is therefore not trained there."""
+    fixed: tuple[str, ...] = ()
+    """Names of parameters that the network's publisher never trains, such as output_bias of Marian and BART:
+    training leaves them as they are, as with --training.freeze."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of matrix products. Softmax, norms, loss and parameters are always float32. auto: bfloat16 on
     TPUs and GPUs if the system supports it, else float32; decided when a run begins."""
     special: SpecialIds = SpecialIds()
     """Ids of the special tokens."""
 
-    PARAMETER_FREE: ClassVar[tuple[str, ...]] = ("dropout", "dtype")
+    PARAMETER_FREE: ClassVar[tuple[str, ...]] = (
+        *("dropout", "dtype"),
+        *("generates_bos", "fixed_padding", "fixed"),
+    )
     """Options without parameters, which may differ from those of the run to initialise from."""
 
     FROM_DATA: ClassVar[tuple[str, ...]] = ("vocab_size", "target_vocab_size")
@@ -74,8 +95,7 @@ class ModelConfig:
     """Options that the network does not have: they keep their defaults."""
 
     def __post_init__(self) -> None:
-        check_ranges("model", self)
-        check_ranges("model.special", self.special)  # a foreign tokenizer may have others, and is refused
+        super().__post_init__()
         for name in self.NOT_USED:
             if getattr(self, name) != getattr(type(self), name):
                 raise UserError(
@@ -92,6 +112,12 @@ class ModelConfig:
     def shares_inputs(self) -> bool:
         """Whether source and target have one embedding matrix."""
         return self.share_embeddings in ("all", "inputs")
+
+    @property
+    def search_ids(self) -> SpecialIds:
+        """The special ids, as a search reads them."""
+        ids = self.special
+        return StartedIds(ids.pad, ids.bos, ids.eos, ids.unk) if self.generates_bos else ids
 
     @property
     def output_size(self) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from transformer.config.model import ModelConfig
-from transformer.config.ranges import DEEPEST, LARGEST, NOT_NEGATIVE, RATE, Range, check_ranges
+from transformer.config.ranges import DEEPEST, LARGEST, NOT_NEGATIVE, RATE, Range, Section
 from transformer.runtime.errors import UserError
 
 Norm = Literal["post", "pre"]
@@ -40,6 +40,9 @@ class StackConfig(ModelConfig):
     final_norm: bool = False
     """Normalise the output of the last layer, as torch.nn.Transformer does with norm post. With norm pre it
     always is."""
+    token_type: bool = False
+    """Add a learned vector, the same for all positions, to embedding and position: BERT's vector of the first
+    token type."""
     embedding_norm: bool = False
     """Normalise the sum of embedding and position (not in the paper; BART, mBART and BERT do)."""
     activation: Activation = "relu"
@@ -53,6 +56,8 @@ class StackConfig(ModelConfig):
     """Add biases to the attention projections (not in the paper; most pretrained models have them)."""
     key_bias: bool = True
     """With --model.attention-bias: also to the keys. It changes no attention weight; Whisper has none."""
+    scale_scores: bool = True
+    """Divide dot products of queries and keys by sqrt(d_k) (Eq. 1). T5 does not."""
     positions: PositionScheme = "sinusoidal"
     """Position scheme. sinusoidal, learned: added to the embeddings (section 3.5); sinusoidal-halves: all
     sines, then all cosines, with the rates of tensor2tensor (M2M-100, NLLB); rotary: queries and keys are
@@ -60,7 +65,7 @@ class StackConfig(ModelConfig):
     second score of query and distance, as in Transformer-XL (Dai et al. 2019); buckets: a learned term of
     the scores for each range of distances and each head, the same in all layers (T5, Raffel et al. 2020)."""
     first_position: Annotated[int, Range(0, LARGEST)] = 0
-    """Position of the first token, for sinusoids (2 in M2M-100)."""
+    """Position of the first token, for sinusoids (in M2M-100 one more than the id of <pad>, usually 2)."""
     position_buckets: Annotated[int, Range(4, LARGEST)] = 32
     """Number of ranges of distances, with positions buckets."""
     bucket_distance: Annotated[int, Range(2, LARGEST)] = 128
@@ -116,6 +121,12 @@ class StackConfig(ModelConfig):
                 f"--model.positions {self.positions} acts on dot products: use sinusoidal or learned "
                 f"positions with --model.mechanism {self.mechanism}"
             )
+        if not self.scale_scores and (self.mechanism != "dot-product" or self.positions == "relative"):
+            other = "positions" if self.mechanism == "dot-product" else "mechanism"
+            raise UserError(
+                "--model.scale-scores False is for plain dot products, and not for "
+                f"--model.{other} {getattr(self, other)}; leave one of them out"
+            )
         if self.mechanism == "linear" and self.window is not None:
             raise UserError(
                 "--model.window: linear attention has no weights to restrict; leave one of them out"
@@ -164,8 +175,10 @@ class StackConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
+class EncoderConfig(Section):
     """Options in which the encoder of a `TransformerConfig` differs from its decoder. None: it does not."""
+
+    SECTION = "model.encoder-stack"
 
     d_model: Annotated[int, Range(1, LARGEST)] | None = None
     """Width of the encoder. A linear layer leads from it to that of the decoder. Another width than the
@@ -184,6 +197,8 @@ class EncoderConfig:
     """Epsilon of layer normalisation in the encoder."""
     final_norm: bool | None = None
     """Normalise the output of the encoder's last layer also with norm post."""
+    token_type: bool | None = None
+    """Add a learned vector, the same for all positions, to embedding and position in the encoder."""
     embedding_norm: bool | None = None
     """Normalise the sum of embedding and position in the encoder."""
     activation: Activation | None = None
@@ -196,6 +211,8 @@ class EncoderConfig:
     """Add biases to the attention projections of the encoder."""
     key_bias: bool | None = None
     """With --model.encoder-stack.attention-bias: also to the keys of the encoder."""
+    scale_scores: bool | None = None
+    """Divide dot products of queries and keys by sqrt(d_k) in the encoder."""
     positions: PositionScheme | None = None
     """Position scheme of the encoder."""
     first_position: Annotated[int, Range(0, LARGEST)] | None = None
@@ -210,9 +227,6 @@ class EncoderConfig:
     """Mechanism of the encoder's self-attention."""
     normalization: Normalization | None = None
     """Normalisation of each sublayer of the encoder."""
-
-    def __post_init__(self) -> None:
-        check_ranges("model.encoder-stack", self)
 
 
 SAME = EncoderConfig()

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 
 from transformer.config import Config, SpecialIds
 from transformer.config.texts import SentencesConfig
-from transformer.interop.architectures.architecture import checked
 from transformer.interop.architectures.bert import HEAD, STORAGE, bert_options
 from transformer.interop.conversion import imported_params
 from transformer.interop.reading import CONFIG, naming, read_json, tensors
+from transformer.interop.unused import unused
 from transformer.interop.vocabularies.files import read_pieces
 from transformer.model.parameters import Params, declarations
 from transformer.runs.run import Run
@@ -47,10 +47,8 @@ def import_bert(folder: Path, run_dir: Path | str, origin: str = "imported") -> 
     with naming(folder / CONFIG):
         size = described["vocab_size"]
         special = SpecialIds(**ids)  # type: ignore[arg-type]  # none is None
-        model = checked(
-            MaskedLanguageModelConfig(
-                vocab_size=size, special=special, mask_id=mask, **bert_options(described)
-            )
+        model = MaskedLanguageModelConfig(
+            vocab_size=size, special=special, mask_id=mask, **bert_options(described)
         )
         tokenizer = pieces.tokenizer(size, special, [special.bos])
     data = SentencesConfig(dataset=origin, max_length=min(SentencesConfig.max_length, model.max_positions))
@@ -65,7 +63,7 @@ def import_bert(folder: Path, run_dir: Path | str, origin: str = "imported") -> 
         declared = declarations(network, example)
         params = imported_params(STORAGE, described, model, source, declared, initial)
     task = MaskedLanguageModelling(config, tokenizer)
-    return Run.create(run_dir, config, task, variables={"params": params})
+    return Run.create(run_dir, config, task, variables={"params": params}, kept=unused(folder))
 
 
 def has_head(folder: Path) -> bool:

@@ -114,8 +114,6 @@ def imported_params(
             x = (x.T if tensor.layout in ("out-in", "convolution") else x).reshape(-1, *shape[1:])
             if tensor.order is not None:
                 x = _rows(x, tensor.order, tensor.filler)
-            if tensor.factor != 1:
-                x = x * np.float32(tensor.factor)
             if (axis := _sines_axis(storage, parameter)) is not None:
                 x = np.take(x, interleaved_order(shape[axis]), axis)
             return storage.adjusted(path, x, model, source)
@@ -201,8 +199,8 @@ def exported_tensors(
             x = _rows(x, rows, NEVER_GENERATED if path[0] == "output_bias" else 0)
         if (axis := _sines_axis(storage, parameter)) is not None:
             x = np.take(x, np.argsort(interleaved_order(shape[axis])), axis)
-        if tensor.factor != 1:
-            x = x / np.float32(tensor.factor)
+        if path[-1] in ("query", "query_bias"):
+            x = x * np.float32(_query_factor(model, stored, path))
         if tensor.rows_before:
             x = np.pad(x, [(tensor.rows_before, 0), (0, 0)])
         expected = _stored_shape(parameter, tensor)
@@ -260,6 +258,14 @@ def _stored_shape(parameter: Declared, tensor: Tensor) -> tuple[int, ...]:
         case "row":
             return 1, size
     return (shape[0] + tensor.rows_before, *others) if len(shape) == 2 else (size,)
+
+
+def _query_factor(model: TransformerConfig, stored: TransformerConfig, path: Names) -> float:
+    """What queries are multiplied with where scores are divided by sqrt(d_k) on one side only."""
+    here, there = (x.of_encoder if path[0].startswith("encoder") else x for x in (model, stored))
+    if here.scale_scores == there.scale_scores:
+        return 1.0
+    return here.key_width**-0.5 if here.scale_scores else here.key_width**0.5
 
 
 def _sines_axis(storage: Storage[Model], parameter: Declared) -> int | None:

@@ -14,6 +14,7 @@ from transformer.interop.architectures.architecture import (
     Tokenizers,
     VocabularyFiles,
     described_model,
+    network_options,
     undescribed,
 )
 from transformer.interop.architectures.ctranslate2 import CTRANSLATE2, SEARCH, transformer_config
@@ -34,6 +35,7 @@ from transformer.interop.marian.folder import import_marian_files, is_marian_fol
 from transformer.interop.reading import (
     CONFIG,
     GENERATION,
+    TOKENIZER,
     check_no_pointers,
     naming,
     read_json,
@@ -43,7 +45,8 @@ from transformer.interop.reading import (
     tensors,
     tokenizer_options,
 )
-from transformer.interop.search import not_exported, not_imported, search_to_hub
+from transformer.interop.search import not_exported, not_imported, search_to_hub, searched_ids
+from transformer.interop.unused import observing, unused, with_kept
 from transformer.interop.vocabularies.marian import LANGUAGES
 from transformer.interop.whisper import WHISPER_MODEL, export_whisper, import_whisper
 from transformer.interop.writing import check_new, write_folder
@@ -51,12 +54,15 @@ from transformer.model.parameters import Params
 from transformer.runs.deferred import Deferred
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json
+from transformer.runtime.files import Json, parse_object
 from transformer.tasks.translation import Translation
+
+OF_LANGUAGES = "outputs begin with the code of the language that --target-language or a request names."
 
 # Import
 
 
+@observing()
 def import_model(
     folder: Path | str,
     run_dir: Path | str,
@@ -109,7 +115,7 @@ def import_model(
     languages = source_language, target_language
     with naming(_about(folder)):
         vocabulary = architecture.vocabulary(folder)
-        described |= vocabulary.ids
+        described |= searched_ids(described, generation) | vocabulary.ids
         tables = architecture.tables
         names = source.names - {*tables} | {*different(tables, source)}
         model = described_model(architecture, described, names, vocabulary.unk)
@@ -118,7 +124,8 @@ def import_model(
     with naming(folder):
         biases = _biases(architecture, described, model)
         is_biased = any(x.any() for name in biases if (x := source(name)) is not None)
-        model = replace(model, output_bias=renormalizes or is_biased)
+        if not (renormalizes or is_biased):
+            model = replace(model, output_bias=False, fixed=())
         params = imported_params(architecture.storage, described, model, source, read=biases)
         if renormalizes:
             params["output_bias"] = _without_padding(params["output_bias"], model.special.pad)
@@ -130,11 +137,12 @@ def import_model(
     if not tokenizers[0].has_codes:
         languages = _named_languages(folder)
     data = replace(data, source_language=languages[0], target_language=languages[1])
-    decoding = search_of(folder, generation, model.output_size)
+    decoding = search_of(folder, generation | {"pad_token_id": model.special.pad}, model.output_size)
     if is_ctranslate2_folder(folder):  # which renormalises what its rules leave
         decoding = replace(decoding, renormalise=True)
     config = Config(model=model, data=data, decoding=decoding)
-    return Run.create(run_dir, config, Translation(config, tokenizers), variables={"params": params})
+    translation = Translation(config, tokenizers)
+    return Run.create(run_dir, config, translation, variables={"params": params}, kept=unused(folder))
 
 
 def _check_is_model(folder: Path) -> None:
@@ -199,12 +207,14 @@ def ignored_options(folder: Path | str) -> list[str]:
     with naming(searched_file(folder)):
         described = read_json(folder / CONFIG)
         meant = search_options(folder)
-        if described.get("model_type") != "marian":  # others begin with what their tokenizer begins with
-            meant = {name: value for name, value in meant.items() if name != "forced_bos_token_id"}
         if described.get("model_type") == BERT:
             new = "the folder has no head that predicts hidden tokens, so that of this run is untrained"
             return [] if has_head(folder) else [new]
-        return not_imported(meant, described)
+        ignored = not_imported(meant, described)
+        forced = meant.get("forced_bos_token_id")
+        if forced is not None and _architecture(folder, described).has_codes:
+            ignored.append(f"forced_bos_token_id {forced}: {OF_LANGUAGES}")
+        return ignored
 
 
 def _architecture(folder: Path, described: Json) -> Architecture:
@@ -293,7 +303,10 @@ def export_model(
     names = stored_names(storage, described, config.model)
     stored = described_model(architecture, described, names, config.model.special.unk)
     arrays = exported_tensors(storage, params, config.model, described, stored, words.rows)
-    write_folder(folder, arrays, words.files, {CONFIG: described, GENERATION: generation})
+    files = {name: content for name, content in words.files.items() if name != TOKENIZER}
+    about = parse_object(words.files[TOKENIZER].decode())
+    written = {CONFIG: described, GENERATION: generation, TOKENIZER: about}
+    write_folder(folder, arrays, files, with_kept(run.kept, written))
     return folder, architecture
 
 
@@ -318,7 +331,7 @@ def _family(run: Run, tokenizers: Tokenizers) -> tuple[Architecture, VocabularyF
         try:
             described = _described(architecture, model, words)
             names = stored_names(architecture.storage, described, model)
-            lacks = undescribed(architecture.options(described, names), model)
+            lacks = undescribed(network_options(architecture, described, names), model)
         except UserError as error:
             lacks = [str(error)]
         if not lacks:

@@ -1,7 +1,6 @@
 """Reads the folder of a model: its JSON files, its tensors, its search options."""
 
 import logging
-import re
 from collections.abc import Iterator, Set
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
@@ -14,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from transformer.config import DecodingConfig
 from transformer.interop.hub import FILES
 from transformer.interop.search import search_from_hub
+from transformer.interop.unused import observed, without_limits
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, open_regular, parse_object, read_text
 
@@ -44,7 +44,6 @@ _POINTER = b"version https://git-lfs"
 _READ = (*FILES, "*.bin", "*.npz", "*.yml", "*vocabulary*")
 _OTHERS = ("pytorch_model", "tf_model", "flax_model", "rust_model", "training_args", "optimizer")
 """How the names of files begin that other programs read."""
-_NO_LIMIT = re.compile(r"(?<=[:\s])\d{20,}(?=\s*[,}])")
 
 
 @contextmanager
@@ -67,7 +66,7 @@ def naming(path: Path) -> Iterator[None]:
 
 def read_json(path: Path) -> Json:
     try:
-        return parse_object(read_text(path))
+        return observed(path, parse_object(read_text(path)))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; the folder of a model has one") from None
     except (OSError, ValueError) as error:
@@ -75,13 +74,12 @@ def read_json(path: Path) -> Json:
 
 
 def tokenizer_options(folder: Path) -> Json:
-    """The content of tokenizer_config.json; empty if there is none. What stands for "no limit" in it, 10^30,
-    is left out."""
+    """The content of tokenizer_config.json; empty if there is none. As `without_limits`."""
     path = folder / TOKENIZER
     if not path.exists():
         return {}
     try:
-        return parse_object(_NO_LIMIT.sub("null", read_text(path)))
+        return observed(path, parse_object(without_limits(read_text(path))))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
 

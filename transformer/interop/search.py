@@ -19,7 +19,6 @@ _TOP_K = 50  # of transformers, if it is not given
 _UNKNOWN: Json = {  # options without a counterpart here, and the value that has no effect
     "encoder_repetition_penalty": 1.0,
     "encoder_no_repeat_ngram_size": 0,
-    "forced_bos_token_id": None,
     "forced_decoder_ids": None,
     "sequence_bias": None,
     "exponential_decay_length_penalty": None,
@@ -44,6 +43,27 @@ _RULES = (
 
 
 # From Hugging Face
+
+
+def searched_ids(described: Json, meant: Json) -> Json:
+    """The ids of a search as `transformers` reads them: those of generation_config.json; of config.json where
+    that has none. Outputs begin with bos_token_id if neither names the decoder's start.
+
+    Args:
+      described: config.json.
+      meant: of generation_config.json, or without one config.json.
+    """
+    ids: Json = {"forced_bos_token_id": meant.get("forced_bos_token_id")}
+    start = [
+        (about, name) for name in ("decoder_start_token_id", "bos_token_id") for about in (meant, described)
+    ]
+    ids["decoder_start_token_id"] = next(
+        (about[name] for about, name in start if about.get(name) is not None), None
+    )
+    ends = meant.get("eos_token_id")
+    ends = ends[0] if isinstance(ends, list) and len(ends) == 1 else ends
+    ids["eos_token_id"] = ends if type(ends) is int else described.get("eos_token_id")
+    return ids
 
 
 def search_from_hub(meant: Json, vocab_size: int) -> DecodingConfig:
@@ -141,12 +161,17 @@ def not_imported(meant: Json, described: Json) -> list[str]:
             f"renormalize_logits with {' and '.join(rules)}: what is left adds up to one there, and keeps "
             "its probabilities here."
         )
-    for name in "eos_token_id", "decoder_start_token_id", "pad_token_id", "forced_eos_token_id":
-        config_id = described.get(name.removeprefix("forced_"))
-        generation_id = meant.get(name)
-        if generation_id not in (None, config_id, [config_id]):
+    ids = {**described, **searched_ids(described, meant)}
+    for name in "eos_token_id", "pad_token_id", "forced_eos_token_id":
+        here, there = ids.get(name.removeprefix("forced_")), meant.get(name)
+        if there not in (None, here, [here]):
+            sentences.append(f"{name} is {json.dumps(there)} there, and {json.dumps(here)} here.")
+    for name in "eos_token_id", "decoder_start_token_id":
+        here, there = ids[name], described.get(name)
+        if there not in (None, here):
             sentences.append(
-                f"{name} is {json.dumps(generation_id)} there, and {json.dumps(config_id)} here."
+                f"{name} {json.dumps(there)} of config.json, with which training there begins or ends; both "
+                f"training and search have {json.dumps(here)} here."
             )
     return sentences
 

@@ -111,14 +111,14 @@ def export_stablehlo(
     newest = jax.ShapeDtypeStruct((rows,), jnp.int32)
     stepped = export.export(jax.jit(decoder), platforms=PLATFORMS)(shapes, leaves, newest)
 
-    special, (source, target) = config.model.special, task.tokenizers
+    special, (source, target) = config.model.search_ids, task.tokenizers
     about = {
         "pad": special.pad,
         "bos": special.bos,
         "eos": special.eos,
         "never_predicted": list(special.never_predicted),
         "source_start": list(source.start),
-        "target_start": list(target.start),
+        "target_start": list(target.start if target.forces_start else ()),
         "rows": rows,
         "length": length,
     }

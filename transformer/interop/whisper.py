@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import Config, SpecialIds
-from transformer.config.ranges import check_types
 from transformer.config.recordings import RecordingsConfig
 from transformer.data.features.hub import HubTokenizer
 from transformer.interop import ctranslate2
-from transformer.interop.architectures.architecture import checked, undescribed
+from transformer.interop.architectures.architecture import undescribed
 from transformer.interop.architectures.whisper import HALVED, WHISPER
 from transformer.interop.conversion import Source, exported_tensors, imported_params
 from transformer.interop.reading import (
@@ -23,6 +22,7 @@ from transformer.interop.reading import (
     tensors,
 )
 from transformer.interop.search import search_from_hub, search_to_hub
+from transformer.interop.unused import unused, with_kept
 from transformer.interop.vocabularies.files import PIECES, read_pieces
 from transformer.interop.writing import write_folder
 from transformer.model.parameters import declarations
@@ -38,6 +38,9 @@ ROWS = 4
 """Recordings searched at once: each takes the memory of 1,500 positions in every layer."""
 _SPECIAL = {"eos": "<|endoftext|>", "bos": "<|startoftranscript|>", "pad": "<|startoflm|>"}
 """<pad> is a token that no output has, as all ids are taken."""
+MULTILINGUAL = 51_865
+"""Rows of the smallest vocabulary of many languages: that of a model for English only has one row less, and
+the same codes of languages (whisper/model.py, `is_multilingual`)."""
 _SOUND = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160}
 PREPROCESSOR = "preprocessor_config.json"
 WHISPER_MODEL = SpeechConfig
@@ -74,14 +77,16 @@ def import_whisper(
             raise UserError(f"tokenizer.json has no {missing[0]}")
         special: Any = SpecialIds(**ids, unk=ids["eos"])  # type: ignore[arg-type]
         options = WHISPER.options(described, source.names)
-        model = checked(SpeechConfig(vocab_size=size, special=special, **options))
+        model = SpeechConfig(vocab_size=size, special=special, **options)
         positions = model.encoder_stack.max_positions
         if positions is None:
             raise UserError("max_source_positions is null, not a whole number")
         plain = pieces.tokenizer(size, special, ())
         if not isinstance(plain, HubTokenizer):
             raise UserError(f"{folder}: Whisper needs tokenizer.json")
-        start = _start(plain, meant, language, task)
+        many = meant.get("is_multilingual")
+        many = size >= MULTILINGUAL if many is None else many is True
+        start = _start(plain, many, language, task)
         tokenizer = HubTokenizer(plain.model, size, special, start)
         frames = HALVED * positions
         data = RecordingsConfig(
@@ -94,7 +99,6 @@ def import_whisper(
             batch_tokens=frames * 8,
             max_text=model.max_positions,
         )
-        check_types("data", data)
     decoding = replace(
         search_from_hub(meant, size),
         renormalise=meant.get("renormalize_logits") is True,
@@ -105,7 +109,11 @@ def import_whisper(
     with naming(folder):
         declared = declarations(SpeechTransformer(model), SpeechToText.example(config))
         params = imported_params(WHISPER.storage, described, model, source, declared)
-    return Run.create(run_dir, config, SpeechToText(config, tokenizer), variables={"params": params})
+    kept = unused(folder)
+    if ctranslate2.is_ctranslate2_folder(folder) and "alignment_heads" in kept.get(CONFIG, {}):
+        kept[GENERATION] = {"alignment_heads": kept[CONFIG].pop("alignment_heads")}  # where others have them
+    task_of_run = SpeechToText(config, tokenizer)
+    return Run.create(run_dir, config, task_of_run, variables={"params": params}, kept=kept)
 
 
 def export_whisper(run: Run, folder: Path, checkpoint: str | int) -> Path:
@@ -151,7 +159,9 @@ def export_whisper(run: Run, folder: Path, checkpoint: str | int) -> Path:
         "no_timestamps_token_id": codes.untimed,
         "max_initial_timestamp_index": LATEST,
     }
-    sound: Json = {**_SOUND, "feature_size": bands, "chunk_length": 30}
+    seconds = config.data.padded_length * _SOUND["hop_length"] / _SOUND["sampling_rate"]
+    sound: Json = {"chunk_length": round(seconds), **run.kept.get(PREPROCESSOR, {})}
+    sound |= {**_SOUND, "feature_size": bands}
     sound |= {"feature_extractor_type": "WhisperFeatureExtractor", "processor_class": "WhisperProcessor"}
     end = {f"{name}_token": _SPECIAL["eos"] for name in ("bos", "eos", "unk", "pad")}
     same = range(model.vocab_size)
@@ -161,12 +171,15 @@ def export_whisper(run: Run, folder: Path, checkpoint: str | int) -> Path:
         folder,
         exported_tensors(WHISPER.storage, params, model, described, model, (same, same), declared),
         {PIECES: tokenizer.model.encode()},
-        {
-            CONFIG: described,
-            GENERATION: generation,
-            PREPROCESSOR: sound,
-            TOKENIZER: {"tokenizer_class": "WhisperTokenizer", **end},
-        },
+        with_kept(
+            run.kept,
+            {
+                CONFIG: described,
+                GENERATION: generation,
+                PREPROCESSOR: sound,
+                TOKENIZER: {"tokenizer_class": "WhisperTokenizer", **end},
+            },
+        ),
     )
     return folder
 
@@ -184,7 +197,6 @@ def _opened(folder: Path) -> tuple[Json, Source, Json]:
         "renormalize_logits": True,
         "suppress_tokens": described.get("suppress_ids", []),
         "begin_suppress_tokens": described.get("suppress_ids_begin", []),
-        "is_multilingual": bool(described.get("lang_ids")),
     }
     with naming(folder / ctranslate2.MODEL):
         return ctranslate2.whisper_config(variables), variables, meant
@@ -199,12 +211,14 @@ def _check_sound(folder: Path, bands: int) -> None:
             raise UserError(f"{path}: {name} is {about[name]!r}; only {value} is supported")
 
 
-def _start(tokenizer: HubTokenizer, meant: Json, language: str | None, task: str | None) -> tuple[int, ...]:
+def _start(
+    tokenizer: HubTokenizer, is_multilingual: bool, language: str | None, task: str | None
+) -> tuple[int, ...]:
     """The tokens that outputs begin with, if nothing else is asked for."""
     codes = Codes.of(tokenizer)
     if codes is None:
         raise UserError("tokenizer.json has no <|notimestamps|>: it is not Whisper's")
-    if not meant.get("is_multilingual", bool(codes.languages)):
+    if not is_multilingual:
         if language not in (None, "en") or task not in (None, TASKS[0]):
             raise UserError("--source-language, --task: this model is for English only; leave them out")
         return codes.opening(())

@@ -146,6 +146,8 @@ class MultiHeadAttention(Module):
           shared_scores: what is added to the scores in all layers.
         """
         query = self._project(x, self.query)
+        if self.kind == "dot-product" and not self.config.scale_scores:
+            query = query * math.sqrt(self.config.key_width)  # by which every kernel divides
         bias = shared_scores
         if self.positions and positions:
             bias = self.positions.scores(query, positions, mask.causal)

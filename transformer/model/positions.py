@@ -83,6 +83,11 @@ class PositionEncoding(Module):
             normal = nn.initializers.normal(c.d_model**-0.5)
             table = param(self, "table", normal, (c.max_positions, c.d_model), ("positions", "model"))
             embedded += table[positions].astype(embedded.dtype)
+        if c.token_type:
+            normal = nn.initializers.normal(c.d_model**-0.5)
+            embedded += param(self, "token_type", normal, (1, c.d_model), ("positions", "model")).astype(
+                embedded.dtype
+            )
         if c.embedding_norm:
             embedded = normalization(c, name="norm")(embedded, mask, deterministic)
         return by_rows(Dropout(c.dropout)(embedded, deterministic))

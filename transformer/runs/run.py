@@ -9,6 +9,7 @@
     metrics.jsonl        the log, one JSON object per line; tensorboard/ has the same for TensorBoard
     log.txt              what the terminal showed, with times; each start appends to it
     results.json         test scores with their signatures
+    imported.json        what the files of an imported model say and the import did not use, for an export
     exhibits.json        what the report shows of a few validation records, such as sounds and pictures
     overview.json        tables and comparisons of the outputs for a whole split, for the report, if the task
                          has them
@@ -20,10 +21,12 @@ It contains no pickles. It may be at a remote address such as gs://bucket/run (`
 
 import contextlib
 import functools
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import jax
 import jax.numpy as jnp
@@ -31,9 +34,10 @@ import numpy as np
 
 from transformer.config import Config
 from transformer.config.methods import AdapterConfig
+from transformer.config.ranges import instance
 from transformer.data.remote import has
 from transformer.model.parameters import Params, Variables
-from transformer.runs.base import another_base, check_base, hash_of, places
+from transformer.runs.base import another_base, bases, check_base, hash_of
 from transformer.runs.checkpoints import Checkpoints, not_written
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import Log
@@ -41,12 +45,23 @@ from transformer.runs.stores import RunStore, store_type
 from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.commands import command
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import MiB, check_name, display_path, forbid_links, read_text, write_whole
+from transformer.runtime.files import (
+    Json,
+    MiB,
+    check_name,
+    display_path,
+    forbid_links,
+    read_stored,
+    read_text,
+    write_whole,
+)
 from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.task import Task
 from transformer.training.parametrisation import Parametrisation, parametrisation_of
+
+KEPT = "imported.json"
 
 
 class Run:
@@ -66,6 +81,7 @@ class Run:
     """
 
     def __init__(self, path: Path | str, writes: bool = False) -> None:
+        instance("path", path, str, Path)
         if not os.fspath(path):
             raise UserError("'': must be the path of a run directory")
         check_name(Path(path))
@@ -98,6 +114,7 @@ class Run:
         task: Task,
         corpus: str | None = None,
         variables: Variables | None = None,
+        kept: Mapping[str, Json] = MappingProxyType({}),
     ) -> "Run":
         """Creates a run directory, complete or not at all.
 
@@ -107,6 +124,7 @@ class Run:
           task: what it learned from the corpus is stored.
           corpus: the name of the prepared corpus. None: the model is imported.
           variables: of an imported model, saved as the checkpoint of step 0.
+          kept: of an imported model, as `Run.kept`.
 
         Raises:
           UserError: the path exists already, or cannot be written; the config is invalid.
@@ -118,6 +136,8 @@ class Run:
                 task.save(partial)
                 if corpus:
                     write_whole(partial / "corpus", corpus + "\n")
+                if kept:
+                    write_whole(partial / KEPT, json.dumps(kept, ensure_ascii=False, indent=1) + "\n")
                 write_whole(partial / "config.json", to_json(config))
                 run = cls(partial)  # refuses what could not be opened again
                 if variables is not None:
@@ -173,6 +193,15 @@ class Run:
                 f"{self.name}: the training data has changed since this run was started; restore the old "
                 "data, or start another run with another --run-dir"
             )
+
+    @functools.cached_property
+    def kept(self) -> dict[str, Json]:
+        """What the JSON files of an imported folder say and the import did not use, by their names.
+
+        Raises:
+          UserError: the file is damaged.
+        """
+        return read_stored(self.path / KEPT, _fields_of_files, largest=16 * MiB) or {}
 
     @functools.cached_property
     def system(self) -> System:
@@ -271,21 +300,23 @@ class Run:
                 raise UserError(f"{self.name}: adapters that change each other have no base")
             seen.add(changed.path.resolve())
             changed = changed._base_run()
-        if adapter.base_step not in base.checkpoints.steps():
-            raise another_base(self.name, adapter)
+        assert adapter.base_step is not None
         return check_base(self.name, adapter, base.variables(adapter.base_step)["params"])
 
     def _base_run(self) -> "Run":
         adapter, named = self.config.adapter, self.config.training.init_from
         if named is None or adapter.base_step is None:
             raise UserError(f"{self.name}/config.json: an adapter without the run that it changes")
-        for path in places(named, self.path):
-            if has(path, "config.json"):
-                return Run(path)
+        runs = [Run(path) for path in bases(named, self.name) if has(path, "config.json")]
+        for run in runs:
+            if adapter.base_step in run.checkpoints.steps():
+                return run
+        if runs:
+            raise another_base(self.name, adapter)
         raise UserError(
-            f"{self.name} changes the model of another run, which is neither at {display_path(named)} nor "
-            f"beside {self.name}: put it there, or load both, as in "
-            f"Translator.load({display_path(named)!r}, adapter={self.name!r})"
+            f"{self.name} changes checkpoint {adapter.base_step} of another run, {Path(named).name}, which "
+            f"is not beside {self.name}: put it there, or name it with --base RUN, or in Python "
+            f"load(RUN, adapter={self.name!r}). In training it was {display_path(named)}"
         )
 
     @functools.cached_property
@@ -297,6 +328,18 @@ class Run:
     def log(self) -> Log:
         """Its log."""
         return Log(self.path / "metrics.jsonl")
+
+
+def check_base_option(base: Path | str | None, runs: Sequence[Run]) -> None:
+    """Raises UserError if --base names a run, and none of the runs is an adapter."""
+    if base is not None and not any(run.config.adapter.rank for run in runs):
+        raise UserError(f"--base {display_path(base)}: {runs[0].name} holds a whole model; leave it out")
+
+
+def _fields_of_files(stored: Json) -> dict[str, Json]:
+    if not all(isinstance(fields, dict) for fields in stored.values()):
+        raise ValueError("not the fields of files")
+    return stored
 
 
 def adapter_run(path: Path | str) -> Run:

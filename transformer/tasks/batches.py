@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
+from jaxtyping import Int
 
 from transformer.config import Config
 from transformer.data.batching import fixed_batches
@@ -85,15 +86,25 @@ class Batches(ABC):
           UserError: no record is short enough.
         """
         plan = plan_of(side_lengths(examples), self.batching())
-        self.check_plan(plan, len(records))
+        self.check_plan(plan, len(records), side_lengths(examples))
         return plan
 
-    def check_plan(self, plan: Plan, count: int) -> None:
-        """Raises UserError if a plan has dropped all of so many records."""
+    def hint(self, lengths: Int[np.ndarray, "examples sides"]) -> str:
+        """What else may be wrong if examples are too long, at the end of a message; by default nothing.
+
+        Args:
+          lengths: of each side of the examples.
+        """
+        return ""
+
+    def check_plan(
+        self, plan: Plan, count: int, lengths: Int[np.ndarray, "examples sides"] | None = None
+    ) -> None:
+        """Raises UserError if a plan has dropped all of so many records, which have these lengths."""
         if plan.dropped == count:
             raise UserError(
                 f"all {plan.dropped} training {self.unit} are empty or longer than --data.max-length "
-                f"{self.config.data.max_length}: raise it"
+                f"{self.config.data.max_length}: raise it{'' if lengths is None else self.hint(lengths)}"
             )
 
     def fixed_batches(self, records: Records, host: int, hosts: int) -> Iterator[dict[str, np.ndarray]]:

@@ -26,8 +26,12 @@ class TextInLanguages(TextTask):
     """Ids that begin a side in a language."""
 
     def forced_ids(self, record: Sentence) -> tuple[int, ...]:
-        """The code of the target language, if outputs begin with it."""
-        return self.start(record, 1)
+        """How an output is forced to begin, such as with the code of the target language. Outputs of some
+        models are so only before a prefix."""
+        begins = self.tokenizers[1].forces_start or (
+            isinstance(record, TranslationRequest) and bool(record.prefix)
+        )
+        return self.start(record, 1) if begins else ()
 
     def start(self, record: Sentence, side: int) -> tuple[int, ...]:
         """The ids that begin a side of a record, such as the code of its language.

@@ -21,10 +21,10 @@ class SteeredText(TextInLanguages):
     def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
         """How outputs begin, prefixes and terms."""
         requests = list(map(TranslationRequest.of, records))
-        starts = [self.start(request, 1) for request in requests]
+        starts = list(map(self.forced_ids, requests))
         tokenizer = self.tokenizers[1]
         steerings = []
-        if tokenizer.start or tokenizer.has_codes:
+        if (tokenizer.start and tokenizer.forces_start) or tokenizer.has_codes:
             examples = list(map(opening.example, starts))
             size = len(tokenizer.start) or 1  # without records, to compile a search before one is chosen
             hook, lengths = opening.Opening(size), list(map(len, starts))

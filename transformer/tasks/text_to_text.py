@@ -9,8 +9,10 @@ from typing import Self, cast
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
 
-from transformer.config import BleuTokenizer, Config, DecodingConfig, text_data
+from transformer.config import BleuTokenizer, Config, DecodingConfig, dropout_for, text_data
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.features import shortlist
 from transformer.data.features.shortlist import Shortlist
@@ -38,8 +40,10 @@ from transformer.tasks.parts import by_name, direction_of
 from transformer.tasks.requests import Sentence, languages_of, source_of
 from transformer.tasks.steered_text import SteeredText
 from transformer.tasks.task import Evaluation
-from transformer.tasks.text_in_context import TextInContext, check_context
+from transformer.tasks.text_in_context import TextInContext, check_context, check_turns
 from transformer.tasks.vocabularies import SIDES, in_languages, stored_tokenizer, with_vocabulary
+
+LONGER = 2.0  # times the median of sources that targets have before they look swapped
 
 
 class TextToText(SteeredText, TextInContext, Lines):
@@ -136,7 +140,7 @@ class TextToText(SteeredText, TextInContext, Lines):
         self.data = data = with_method(self.data, self.tokenizers)
         self.config = replace(self.config, data=data)
         check_context(data, self.tokenizers)
-        notes = []
+        notes = self._decide_dropout(len(corpus.splits["train"]))
         known = data.source_language, data.target_language
         if data.has_files and not data.directions and data.languages != known:
             named = f"languages by the names of the files: {data.direction}"
@@ -147,6 +151,20 @@ class TextToText(SteeredText, TextInContext, Lines):
         some = range(min(len(validation), self.config.training.evaluate_sentences))
         note = self.decide_scores(validation.__getitems__(some))
         return [*notes, note] if note else notes
+
+    def _decide_dropout(self, count: int) -> list[str]:
+        """Decides the dropout for so many pairs, if options leave that open. Returns a note for people."""
+        config, training = self.config, self.config.training
+        if training.dropout_by != "auto":
+            return []
+        dropout = config.model.dropout
+        if self.data.has_files and not (dropout or training.init_from):
+            dropout = dropout_for(count)
+        model, training = replace(config.model, dropout=dropout), replace(training, dropout_by="option")
+        self.config = replace(config, model=model, training=training)
+        if dropout == config.model.dropout:
+            return []
+        return [f"dropout {dropout:g}, for {counted(count, 'training pair')} (--model.dropout)"]
 
     def decide_scores(self, records: Sequence[Sentence], tokenize: BleuTokenizer | None = None) -> str:
         """Decides in its config how scores are computed, where options leave it open. Returns a sentence
@@ -216,6 +234,7 @@ class TextToText(SteeredText, TextInContext, Lines):
         texts = [record[:2][side] for record in records]
         if side == 0:
             texts = [self.read(text, self.data.max_length) for text in texts]
+        check_turns(texts, tokenizer)
         encoded = tokenizer.encode_all(texts)
         return [
             [*self.start(record, side), *ids[begin:]] for record, ids in zip(records, encoded, strict=True)
@@ -243,6 +262,17 @@ class TextToText(SteeredText, TextInContext, Lines):
         """Whether there is a source, and a reference."""
         return {"source": has_text(record[0]), "reference": has_text(record[1])}
 
+    def hint(self, lengths: Int[np.ndarray, "examples sides"]) -> str:
+        """Sources and targets may be swapped if targets are much longer."""
+        filled = lengths[(lengths > 0).all(axis=1)]
+        if not len(filled):
+            return ""
+        source, target = np.median(filled, axis=0)
+        if target <= LONGER * source:
+            return ""
+        columns = "--data.inputs and --data.target" if self.data.has_columns else "source and target"
+        return f" (targets have {target / source:.1f} times the tokens of sources: are {columns} swapped?)"
+
     def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:
         """The plan of the training batches, with subword sampling and a temperature over directions if the
         config asks for them."""
@@ -256,7 +286,7 @@ class TextToText(SteeredText, TextInContext, Lines):
             groups = by_first_ids(examples, eligible_examples(lengths, batching.buckets[-1]))
             order = TemperatureOrder(groups, data.temperature, data.seed) if groups else None
         plan = SampledPlan(lengths, batching, draw, progress, order)
-        self.check_plan(plan, len(records))
+        self.check_plan(plan, len(records), lengths)
         return plan
 
     # From decoding
@@ -331,6 +361,7 @@ class TextToText(SteeredText, TextInContext, Lines):
                 if texts:
                     side_tokenizer.check_language(f"--{side}-language")
             starts = [tokenizer.start] * len(texts)
+        check_turns(texts, tokenizer, lines)
         whole = [one_line(text) for text in texts]
         begin = len(tokenizer.start)
         encoded = [

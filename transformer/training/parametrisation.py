@@ -119,9 +119,10 @@ def parametrisation_of(config: Config, shapes: Params, declared: Declarations) -
     tables = (
         {} if first is None else {path: (axis, first) for path, axis in vocabulary_axes(declared).items()}
     )
-    adapter, frozen = config.adapter, config.training.freeze
+    adapter = config.adapter
     if not adapter.rank:
-        fixed = chosen("--training.freeze", frozen, leaves)
+        fixed = chosen("--training.freeze", config.training.freeze, leaves)
+        fixed |= chosen("--model.fixed", config.model.fixed, leaves)
         grown = frozenset((path, *tables[path]) for path in fixed & tables.keys())
         if fixed == leaves.keys() and not grown:
             raise UserError("--training.freeze: nothing would be left to train; freeze less")

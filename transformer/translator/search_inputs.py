@@ -138,7 +138,7 @@ def steered_search(
     sized = [hook.within(settings) if isinstance(hook, Rules) else hook for hook in hooks]
     hook: SearchHook = Hooks((*own_hooks, *sized))
     if settings.renormalise:
-        hook = Renormalised(hook, task.config.model.special)
+        hook = Renormalised(hook, task.config.model.search_ids)
     return dataclasses.replace(search, hook=hook)
 
 

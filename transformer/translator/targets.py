@@ -37,7 +37,7 @@ def ids_of_targets(
       UserError: ids are not those of an output.
     """
     size = task.config.model.output_size
-    special = task.special
+    special = task.config.model.search_ids
     numbered = [(line, text) for line, text in zip(lines, targets, strict=True) if isinstance(text, str)]
     texts = [text for _, text in numbered]
     text_lines = [line for line, _ in numbered]

@@ -1,6 +1,7 @@
 """The tokenizer of a Marian model."""
 
 import re
+from collections.abc import Sequence
 
 from transformer.config import SpecialIds
 from transformer.data.features.pieces import PiecesTokenizer
@@ -12,7 +13,9 @@ class MarianTokenizer(PiecesTokenizer):
 
     kind = "marian"
 
-    def __init__(self, model: bytes, words: list[str | None], special: SpecialIds) -> None:
-        super().__init__(model, words, special)
+    def __init__(
+        self, model: bytes, words: list[str | None], special: SpecialIds, start: Sequence[int] = ()
+    ) -> None:
+        super().__init__(model, words, special, start)
         self._apart = re.compile(r"\A(>>[^<]*<<)")
         self._silent = {special.pad, special.bos, special.eos}

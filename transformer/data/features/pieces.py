@@ -68,6 +68,7 @@ class PiecesTokenizer(Tokenizer):
         more = {name: list(saved[name]) for name in ("start", "apart") if name in saved}
         tokenizer = cls(model, saved["words"], SpecialIds(**saved["special"]), **more)
         tokenizer.has_codes = saved.get("has_codes") is True
+        tokenizer.forces_start = saved.get("forces_start") is not False
         return tokenizer
 
     def content(self) -> bytes:
@@ -75,6 +76,8 @@ class PiecesTokenizer(Tokenizer):
         saved: dict[str, Any] = {"kind": self.kind, "special": asdict(self.special), "words": self.words}
         optional = ("start", "apart", "has_codes")
         more = {name: getattr(self, name) for name in optional if getattr(self, name)}
+        if not self.forces_start:
+            more["forces_start"] = False
         return json.dumps({**saved, **more, "model": model}, ensure_ascii=False).encode()
 
     def encode(self, text: str) -> list[int]:

@@ -59,7 +59,11 @@ class Tokenizer(ABC):
     """Whether it is for one of the two languages only, so that the other one needs another."""
 
     start: tuple[int, ...] = ()
-    """Ids that `encode` puts before every text, such as the code of its language. Every output begins so."""
+    """Ids that `encode` puts before every text, such as the code of its language. Every output begins so,
+    unless `forces_start` is False."""
+
+    forces_start: bool = True
+    """Whether a search is forced to begin with `start`. Otherwise only texts of training do."""
 
     has_codes: bool = False
     """Whether every text begins with the code of its language. While `start` is empty, none is chosen."""

@@ -2,11 +2,13 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from transformer.config import DataConfig, SpecialIds
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
+from transformer.data.features.vocabulary import VocabularyTooLarge
 from transformer.runtime.errors import UserError
 from transformer.runtime.text import is_invisible
 
@@ -27,11 +29,35 @@ def corpus_tokenizers(
         path = data.source_tokenizer or data.target_tokenizer
         both = load_tokenizer(path, special) if path else _trained(corpus, data, special, (0, 1), progress)
         return both, both.as_target() if both.one_language else both
-    source, target = (
-        load_tokenizer(path, special) if path else _trained(corpus, data, special, (side,), progress)
-        for side, path in enumerate((data.source_tokenizer, data.target_tokenizer))
-    )
+    tokenizers, refusals = list[Tokenizer](), list[VocabularyTooLarge]()
+    for side, path in enumerate((data.source_tokenizer, data.target_tokenizer)):
+        try:
+            tokenizers.append(
+                load_tokenizer(path, special) if path else _trained(corpus, data, special, (side,), progress)
+            )
+        except VocabularyTooLarge as error:
+            refusals.append(error)
+    if refusals:
+        least = min(refusals, key=lambda error: error.largest)
+        _check_for_both(corpus, data, special, least, progress)
+        raise least
+    source, target = tokenizers
     return source, target
+
+
+def _check_for_both(
+    corpus: Corpus, data: DataConfig, special: SpecialIds, least: VocabularyTooLarge, progress: Progress
+) -> None:
+    """Raises UserError if the size that one side yields at most is too small for the other."""
+    for side, path in enumerate((data.source_tokenizer, data.target_tokenizer)):
+        if not path and least.largest:
+            try:
+                _trained(corpus, replace(data, vocab_size=least.largest), special, (side,), progress)
+            except UserError as error:
+                raise UserError(
+                    f"{least}. But no size works for both sides ({error}): take one vocabulary for them "
+                    "(--data.joint-vocabulary), or --data.tokenizer char"
+                ) from error
 
 
 def _trained(

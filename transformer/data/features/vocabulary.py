@@ -6,7 +6,7 @@ characters, which are spelled in bytes; and long lines, which the library skips.
 
 import random
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from io import BytesIO
 from typing import Any
@@ -56,6 +56,10 @@ def to_utf8(text: str) -> bytes:
         ) from None
 
 
+_TOO_LARGE = re.compile(r"Vocabulary size too high .*<= (\d+)")
+_TOO_SMALL = re.compile(r"smaller than required_chars. \d+ vs (\d+)")
+
+
 def train_sentencepiece(
     texts: Iterable[str], kind: str, vocab_size: int, special: SpecialIds, languages: Sequence[str] = ()
 ) -> bytes:
@@ -68,14 +72,15 @@ def train_sentencepiece(
     lines = _drawn_lines(texts)
     if not lines:
         raise UserError("the training text is empty: a tokenizer needs lines to learn from")
-    model = BytesIO()
     smallest = _SMALLEST + len(languages)
-    try:
+
+    def trained(size: int) -> bytes:
+        model = BytesIO()
         sentencepiece.SentencePieceTrainer.Train(
             sentence_iterator=iter(lines),
             model_writer=model,
             model_type=kind,
-            vocab_size=max(vocab_size, smallest),
+            vocab_size=size,
             control_symbols=list(map(code_piece, languages)),
             hard_vocab_limit=kind != "char",
             # Rare ASCII costs one byte piece anyway; the rest of this tail is noise in most texts.
@@ -88,11 +93,36 @@ def train_sentencepiece(
             minloglevel=2,
             **{f"{name}_id": index for name, index in asdict(special).items()},
         )
+        return model.getvalue()
+
+    try:
+        content = trained(max(vocab_size, smallest))
     except RuntimeError as error:
-        raise _explained(str(error), kind, vocab_size) or error from None
+        if too_small := _TOO_SMALL.search(str(error)):
+            raise _too_small(vocab_size, int(too_small[1])) from None
+        if too_large := _TOO_LARGE.search(str(error)):
+            raise VocabularyTooLarge(kind, vocab_size, _largest(trained, int(too_large[1]))) from None
+        raise
     if vocab_size < smallest:
         raise _too_small(vocab_size, smallest)
-    return model.getvalue()
+    return content
+
+
+def _largest(trained: Callable[[int], bytes], size: int) -> int:
+    """The largest vocabulary that can be trained, at most the one that the library names; 0 if there is none.
+    For some texts it names one that it then refuses."""
+    while True:
+        try:
+            trained(size)
+        except RuntimeError as error:
+            too_large = _TOO_LARGE.search(str(error))
+            if not (too_large or _TOO_SMALL.search(str(error))):
+                raise
+            if not too_large:  # the characters alone need more
+                return 0
+            size = min(size - 1, int(too_large[1]))
+        else:
+            return size
 
 
 def opened(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str]]:
@@ -100,10 +130,30 @@ def opened(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str
     text."""
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(model)
+    check_growth(longest_replacement(_MODEL.FromString(model).normalizer_spec.precompiled_charsmap))
     try:
         return processor, processor.IdToPiece(list(range(processor.GetPieceSize())))
     except UnicodeDecodeError as error:
         raise RuntimeError(str(error)) from error
+
+
+MOST_GROWTH = 100
+"""How many times as long a tokenizer may make a text. A character of Unicode becomes 18 at most (NFKD)."""
+
+
+def check_growth(growth: float) -> None:
+    """Raises UserError if a tokenizer makes a text so many times as long: a line could fill the memory."""
+    if growth > MOST_GROWTH:
+        raise UserError(
+            f"this tokenizer makes a text up to {growth:,.0f} times as long; it may {MOST_GROWTH} times"
+        )
+
+
+def longest_replacement(charsmap: bytes) -> int:
+    """The most characters that a compiled map of SentencePiece puts in place of one: a trie, preceded by its
+    size in four bytes, and then the replacements, each closed by a zero."""
+    trie = int.from_bytes(charsmap[:4], "little")
+    return max(map(len, charsmap[4 + trie :].decode(errors="replace").split("\0")))
 
 
 def with_pieces(model: bytes, words: Sequence[str], codes: Sequence[str] = ()) -> bytes:
@@ -142,16 +192,23 @@ def _short_lines(texts: Iterable[str]) -> Iterator[bytes]:
             yield to_utf8(escape(text[start : start + _LINE_LENGTH]))
 
 
-def _explained(message: str, kind: str, vocab_size: int) -> UserError | None:
-    """An error that the user can fix, from the library's message; None for other errors."""
-    if too_large := re.search(r"Vocabulary size too high .*<= (\d+)", message):
-        return UserError(
-            f"--data.vocab-size {vocab_size} is more than the training text yields as {kind}: "
-            f"set it to at most {too_large[1]}, or bring more text"
+class VocabularyTooLarge(UserError):
+    """A text does not yield so many subwords.
+
+    Args:
+      kind: of the tokenizer.
+      vocab_size: what was asked for.
+      largest: the largest size that works; 0 if none does.
+    """
+
+    def __init__(self, kind: str, vocab_size: int, largest: int) -> None:
+        remedy = f"set it to at most {largest}, or bring more text"
+        if not largest:
+            remedy = "no size works; bring more text, or take another --data.tokenizer"
+        super().__init__(
+            f"--data.vocab-size {vocab_size} is more than the training text yields as {kind}: {remedy}"
         )
-    if too_small := re.search(r"smaller than required_chars. \d+ vs (\d+)", message):
-        return _too_small(vocab_size, int(too_small[1]))
-    return None
+        self.largest = largest
 
 
 def _too_small(vocab_size: int, smallest: int) -> UserError:

@@ -9,7 +9,6 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import numpy as np
 
 from transformer.config import Config, SpecialIds, StackConfig, TransformerConfig
-from transformer.config.ranges import check_types
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.model.parameters import Params
 from transformer.runtime.errors import UserError
@@ -51,8 +50,6 @@ class Tensor:
     part: tuple[int, int] = (0, 1)
     """Which of how many equal parts of the rows it is: some families store several matrices as one. Such
     tensors are not exported."""
-    factor: float = 1.0
-    """What it is multiplied with."""
     if_missing: float | Literal["new"] | None = None
     """What the parameter consists of if there is no such tensor; new: it is initialised as before training.
     None: there must be one."""
@@ -143,8 +140,9 @@ class Architecture:
     """How its parameters are stored."""
     vocabulary: type[Vocabulary]
     """How its tokenizers are stored."""
-    start: Callable[[Json], tuple[int, ...]] = lambda config: ()
-    """Ids that begin every text, before its first word; where languages have codes, these come first."""
+    begins_with: str | None = None
+    """The piece that begins texts where no file says what does, as in the family's own tokenizer. None: texts
+    begin with their first word, or the code of their language."""
     tables: tuple[str, ...] = ()
     """Names of matrices of words; `options` does not get the name of one that repeats another."""
     has_codes: bool = False
@@ -179,16 +177,27 @@ def described_model(
         return value
 
     pad, start, eos = map(index, ("pad_token_id", "decoder_start_token_id", "eos_token_id"))
+    if pad in (eos, unk):
+        name = "eos_token_id" if pad == eos else "the id of <unk>"
+        raise UserError(
+            f"pad_token_id {pad} is also {name}: padding must be an id of its own here; name "
+            "one in config.json that no text has"
+        )
     special = SpecialIds(pad, start, eos, unk)
-    return checked(TransformerConfig(vocab_size=size, special=special, **architecture.options(config, names)))
+    options = network_options(architecture, config, names)
+    generates_bos = bool(architecture.model_class) and start not in (pad, eos)
+    return TransformerConfig(vocab_size=size, special=special, generates_bos=generates_bos, **options)
 
 
-def checked(model: Model) -> Model:
-    """A model, if each of its options has the right type. Raises UserError otherwise."""
-    check_types("model", model)
-    if isinstance(model, TransformerConfig):
-        check_types("model.encoder-stack", model.encoder_stack)
-    return model
+def network_options(architecture: Architecture, config: Json, names: Container[str]) -> dict[str, Any]:
+    """The options of a network, without special ids; with `source_end` as the vocabulary says it.
+
+    Args:
+      architecture: of the `model_type`.
+      config: the content of config.json, and the `ids` of the vocabulary.
+      names: of all tensors.
+    """
+    return {"source_end": config.get("source_end", True), **architecture.options(config, names)}
 
 
 _NEUTRAL = {
@@ -197,9 +206,10 @@ _NEUTRAL = {
     "special",
     "encoder_stack",
     "norm_epsilon",
+    "scale_scores",
 }
 """Options that do not count when models are compared, besides those without parameters: those of the
-vocabulary, and the epsilon, which some families do not store."""
+vocabulary, the epsilon, which some families do not store, and the factor of scores, which queries take."""
 _ONLY_WITH = {"max_positions": "learned", "position_buckets": "buckets", "bucket_distance": "buckets"}
 """Options that count only with one scheme of positions."""
 

@@ -90,8 +90,15 @@ def bart_options(config: Json, **more: Any) -> dict[str, Any]:
         "norm_epsilon": 1e-5,
         "attention_bias": True,
         "scale_embedding": bool(config.get("scale_embedding")),
+        "fixed_padding": _begins_with_padding(config),
+        "fixed": ("output_bias",) if more.get("output_bias") else (),  # it is no parameter there
         **more,
     }
+
+
+def _begins_with_padding(config: Json) -> bool:
+    """Whether outputs begin with <pad>, whose embedding is not trained where it is read."""
+    return "pad_token_id" in config and config["pad_token_id"] == config.get("decoder_start_token_id")
 
 
 def described_bart(model: TransformerConfig, **more: Any) -> Json:
@@ -187,7 +194,7 @@ BART = Architecture(
     lambda config, names: bart_options(config, output_bias=True, embedding_norm=True, **_learned(config)),
     Storage(_tensor, harmless=_HARMLESS),
     HubVocabulary,
-    start=lambda config: (config["bos_token_id"],),
+    begins_with="<s>",
     model_class="BartForConditionalGeneration",
     describe=described_bart,
 )
@@ -195,7 +202,7 @@ MBART = replace(
     BART,
     model_type="mbart",
     options=lambda config, names: BART.options(config, names) | {"norm": "pre"},
-    start=lambda config: (),
+    begins_with=None,
     has_codes=True,
     model_class="MBartForConditionalGeneration",
     describe=lambda model: described_bart(model, tokenizer_class="MBart50Tokenizer"),
@@ -210,7 +217,12 @@ PEGASUS = Architecture(
 )
 M2M_100 = Architecture(
     "m2m_100",
-    lambda config, names: bart_options(config, norm="pre", positions="sinusoidal-halves", first_position=2),
+    lambda config, names: bart_options(
+        config,
+        norm="pre",
+        positions="sinusoidal-halves",
+        first_position=config["pad_token_id"] + 1,  # as in fairseq: the row of <pad> is the last one before
+    ),
     Storage(_tensor, harmless=(*_HARMLESS, r"(model\.)?(encoder|decoder)\.embed_positions\.weights")),
     HubVocabulary,
     has_codes=True,

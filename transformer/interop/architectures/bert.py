@@ -1,11 +1,10 @@
 """BERT (Devlin et al. 2019): an encoder, and the head that predicts hidden tokens.
 
-All tokens are of type 0, whose vector is added to the table of positions.
+All tokens are of type 0.
 """
 
+from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from transformer.config import StackConfig
 from transformer.interop.architectures.architecture import Layout, Names, Read, Storage, Tensor
@@ -68,6 +67,7 @@ def bert_options(config: Json) -> dict[str, Any]:
         "norm_epsilon": float(config.get("layer_norm_eps", 1e-12)),
         "positions": "learned",
         "max_positions": config["max_position_embeddings"],
+        "token_type": True,
         "embedding_norm": True,
         "scale_embedding": False,
         "attention_bias": True,
@@ -82,6 +82,8 @@ def _tensor(path: Names, config: Json, model: StackConfig) -> Tensor:
         return _stored("embeddings.word_embeddings.weight", tied=(f"{HEAD}decoder.weight",))
     if part == "source_positions" and inner[-1] == "table":
         return _stored("embeddings.position_embeddings.weight")
+    if part == "source_positions" and inner[-1] == "token_type":
+        return replace(_stored(TYPES), part=(0, config.get("type_vocab_size", 2)), if_missing=0.0)
     if part == "source_positions":
         return _stored(*(f"embeddings.LayerNorm.{leaf}" for leaf in NORM_LEAVES[inner[-1]]))
     module = f"encoder.layer.{part.removeprefix('encoder_')}."
@@ -108,29 +110,15 @@ def _stored(*names: str, layout: Layout = "plain", tied: Names = ()) -> Tensor:
 
 
 def _check(config: Json, model: StackConfig, read: Read) -> None:
-    for name in (prefix + TYPES for prefix in PREFIXES):
-        types = read(name)
-        if types is not None and (types.ndim != 2 or not len(types) or types.shape[1] != model.d_model):
-            raise UserError(f"{name} has shape {list(types.shape)}, not rows of {model.d_model}")
     head = [_of_head(part, leaf).names for part, leaf in _HEAD_LEAVES]
     missing = [names[0] for names in head if all(read(name) is None for name in names)]
     if 0 < len(missing) < len(head):
         raise UserError(f"there is no tensor {missing[0]}, and there are others of the head")
 
 
-def _with_type(path: Names, x: np.ndarray, model: StackConfig, read: Read) -> np.ndarray:
-    """Adds the vector of type 0 to positions."""
-    if path != ("source_positions", "table"):
-        return x
-    tables = (read(prefix + TYPES) for prefix in PREFIXES)
-    types = next((table for table in tables if table is not None), None)
-    return x if types is None else x + types[0]
-
-
 STORAGE = Storage(
     _tensor,
     check=_check,
-    adjusted=_with_type,
     harmless=(
         r"(bert\.)?embeddings\.position_ids",  # the numbers 0, 1, 2, ...
         # heads for pairs of sentences, which read [CLS] and which predictions of hidden tokens do not read

@@ -83,6 +83,7 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
         final_norm=final == {True} and not config["pre_norm"],
         embedding_norm=embedding == {True},
         output_bias=True,
+        fixed=(),
         zero_start=config["zero_start"],
         source_end=config["source_end"],
         **(learned if config["positions"] else computed),

@@ -4,7 +4,6 @@ mT5 is the network of T5 1.1 with other defaults, whose outputs `transformers` n
 exported as T5 1.1.
 """
 
-import math
 from collections.abc import Container
 from dataclasses import replace
 from typing import Any
@@ -66,6 +65,7 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
         "position_buckets": config.get("relative_attention_num_buckets", 32),
         "bucket_distance": config.get("relative_attention_max_distance", 128),
         "scale_embedding": False,
+        "scale_scores": False,
         "scale_output": bool(config.get("scale_decoder_outputs", tied)),
         "share_embeddings": "inputs" if own_head else "all",
         **FEED_FORWARD[kind],
@@ -117,7 +117,6 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     return Tensor(
         (f"{stack}.block.{kind}.layer.{order}.{name}{leaf}",),
         "plain" if inner[0].endswith("residual") else "out-in",
-        factor=math.sqrt(model.key_width) if leaf == "q.weight" else 1.0,  # scores are not scaled there
     )
 
 

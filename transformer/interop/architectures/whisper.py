@@ -12,6 +12,8 @@ from transformer.runtime.files import Json
 
 HALVED = 2  # frames to a position of the encoder
 _CONVOLUTIONS = {"convolutions_0": "conv1", "halvings_0": "conv2"}
+_UNUSED = {"scale_embedding": False}
+"""What the network does not have, whatever a config says."""
 _NO_DROPOUT = {"dropout": 0.0}
 """That of its training, if a config does not say it: with any, it no longer knows what it hears."""
 
@@ -24,9 +26,12 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
     )
     return {
         **BART.options(
-            _NO_DROPOUT | config | {"max_position_embeddings": config["max_target_positions"]}, names
+            _NO_DROPOUT | config | _UNUSED | {"max_position_embeddings": config["max_target_positions"]},
+            names,
         ),
         "output_bias": False,
+        "fixed_padding": False,
+        "fixed": ("source_positions",),  # sinusoids
         "embedding_norm": False,
         "share_embeddings": "target",
         "encoder_stack": encoder,
@@ -55,7 +60,7 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
 
 def _describe(model: TransformerConfig) -> Json:
     described = described_bart(model)
-    del described["max_position_embeddings"]
+    del described["max_position_embeddings"], described["scale_embedding"]
     described["max_source_positions"] = model.of_encoder.max_positions
     described["max_target_positions"] = model.max_positions
     return described

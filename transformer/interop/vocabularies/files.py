@@ -17,7 +17,7 @@ from transformer.data.features.vocabulary import opened
 from transformer.interop.reading import CONFIG, TOKENIZER, naming, read_json, tokenizer_options
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import library
-from transformer.runtime.files import Json, parse_object, read_bytes, read_text
+from transformer.runtime.files import Json, brief_json, parse_object, read_bytes, read_text
 
 PIECES = "tokenizer.json"
 SPECIAL = "special_tokens_map.json"
@@ -27,6 +27,7 @@ WORDS = "vocab.txt"
 SPIECE = "spiece.model"
 BPE = "sentencepiece.bpe.model"
 MODELS = (SPIECE, BPE, "source.spm")
+MOST_ADDED = 100_000  # words that a number in tokenizer_config.json adds: published models have 103 at most
 BYTES = "ByT5Tokenizer"
 """The class of a tokenizer that has no files."""
 _BYTE_SPECIAL = ("<pad>", "</s>", "<unk>")
@@ -37,13 +38,23 @@ M2M_100 = (
     "no ns oc or pa pl ps pt ro ru sd si sk sl so sq sr ss su sv sw ta th tl tn tr uk ur uz vi wo xh yi "
     "yo zh zu"
 )
+GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""The classes of tokenizers that `transformers` makes of any tokenizer.json."""
 SPACED = (" .", " ?", " !", " ,", " ' ", " n't", " 'm", " 's", " 've", " 're")
 LANGUAGES = {"m2m100": M2M_100.split(), "wmt21": ["en", "ha", "is", "ja", "cs", "ru", "zh", "de"]}
 """Languages of M2M-100 and of the model for WMT 2021, in the order of their codes."""
 
 
+Around = tuple[tuple[int, ...], tuple[int, ...]]
+"""The ids before a text, and after it."""
+
+
 class Pieces(Protocol):
     """What tokenizers are made of."""
+
+    def around(self) -> Around | None:
+        """What the files say is put before and after every text. None: they do not say it."""
+        ...
 
     def id_of(self, piece: str) -> int | None:
         """The id of a piece, or None."""
@@ -70,6 +81,14 @@ class HubPieces:
     path: Path
     """The file that it comes from, for messages."""
 
+    is_generic: bool = False
+    """Whether nothing but tokenizer.json describes the tokenizer: a class of no family reads it."""
+
+    def around(self) -> Around | None:
+        with naming(self.path):
+            found = HubTokenizer.around(self.content)
+        return ((), ()) if found is None and self.is_generic else found
+
     def id_of(self, piece: str) -> int | None:
         with naming(self.path):
             return HubTokenizer.id_in(self.content, piece)
@@ -87,6 +106,9 @@ class ListedPieces:
     words: Sequence[str | None]
     apart: Sequence[str]
     """Pieces beside those of text."""
+
+    def around(self) -> Around | None:
+        return None
 
     def id_of(self, piece: str) -> int | None:
         return self.words.index(piece) if piece in self.words else None
@@ -110,7 +132,8 @@ def read_pieces(folder: Path) -> Pieces:
       UserError: there is none, or it is damaged.
     """
     if (folder / PIECES).exists():
-        return HubPieces(_hub(folder), folder / PIECES)
+        kind = tokenizer_options(folder).get("tokenizer_class")
+        return HubPieces(_hub(folder), folder / PIECES, kind in GENERIC)
     model_type = str(read_json(folder / CONFIG).get("model_type"))
     models = [folder / name for name in MODELS if (folder / name).exists()]
     if models and model_type in LAYOUTS:
@@ -181,15 +204,27 @@ def _pieces(folder: Path, path: Path, model_type: str) -> ListedPieces:
 
 def _t5(folder: Path, pieces: list[str]) -> list[str | None]:
     """The pieces, then the sentinels, of which <extra_id_0> is the last."""
-    sentinels = tokenizer_options(folder).get("extra_ids", 100)
+    sentinels = _number_of_words(folder, "extra_ids", 100)
     return [*pieces, *(f"<extra_id_{number}>" for number in reversed(range(sentinels)))]
 
 
 def _pegasus(folder: Path, pieces: list[str]) -> list[str | None]:
     """Two pieces, two masks and 101 that stand for nothing, then the other pieces."""
-    offset = tokenizer_options(folder).get("offset", 103)
+    offset = _number_of_words(folder, "offset", 103)
     unused = [f"<unk_{number}>" for number in range(2, offset)]
     return [*pieces[:2], "<mask_1>", "<mask_2>", *unused, *pieces[2:]]
+
+
+def _number_of_words(folder: Path, name: str, default: int) -> int:
+    """How many words an option of tokenizer_config.json adds to the pieces. Raises UserError if it is no
+    number, or more than any vocabulary has."""
+    number = tokenizer_options(folder).get(name, default)
+    if type(number) is not int or not 0 <= number <= MOST_ADDED:
+        raise UserError(
+            f"{folder / TOKENIZER}: {name} is {brief_json(number)}, not a whole number from 0 to "
+            f"{MOST_ADDED:,}"
+        )
+    return number
 
 
 def _fairseq(folder: Path, pieces: list[str]) -> list[str | None]:

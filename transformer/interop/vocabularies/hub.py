@@ -37,27 +37,62 @@ class HubVocabulary:
         if unk is None:
             raise UserError(f"the vocabulary of {folder} has no {unknown[0]}")
         self.unk = unk
-        self.ids: Json = {}
+        self._about = tokenizer_options(folder)
+        self._around = self._pieces.around()
+        self.ids: Json = {} if self._around is None or self._around[1] else {"source_end": False}
 
     def tokenizers(
         self, architecture: Architecture, described: Json, model: TransformerConfig, languages: Languages
     ) -> Tokenizers:
         """As `Vocabulary.tokenizers`."""
-        plain = self._tokenizer(model, architecture.start(described))
-        if not architecture.has_codes:
+        plain = self._tokenizer(model, ())
+        if not (architecture.has_codes and plain.codes):
             if any(languages):
                 raise UserError("--source-language, --target-language: texts of this model have no code")
-            return plain, self._tokenizer(model, plain.start)
-        if described["decoder_start_token_id"] != model.special.eos:
-            raise UserError(
-                "decoder_start_token_id is no </s>: models whose texts end with the code of their "
-                "language, such as mBART-25, are not supported"
-            )
+            return self._without_codes(architecture, described, model)
+        self._check_codes(described, model)
         source, target = (
             plain.in_language(language, f"--{side}-language")
             for language, side in zip(languages, SIDES, strict=True)
         )
         return source, target
+
+    def _without_codes(
+        self, architecture: Architecture, described: Json, model: TransformerConfig
+    ) -> Tokenizers:
+        """Texts begin as the files say; targets as a search is forced to begin, if it is."""
+        begin, end = self._around or (self._first(architecture), (model.special.eos,))
+        if end not in ((), (model.special.eos,)) or (not end and model.special.eos in begin):
+            pieces = [self._tokenizer(model, ()).stored_pieces(ids) for ids in (begin, end)]
+            raise UserError(
+                f"its tokenizer puts {pieces[0]} before a text and {pieces[1]} after it: only "
+                "nothing, or the token of eos_token_id, is supported after a text"
+            )
+        forced = described.get("forced_bos_token_id")
+        if forced is not None and (type(forced) is not int or not 0 <= forced < model.output_size):
+            raise UserError(f"forced_bos_token_id is {forced!r}, not an id below {model.output_size}")
+        target = self._tokenizer(model, begin if forced is None else (forced,))
+        target.forces_start = forced is not None or not target.start
+        return self._tokenizer(model, begin), target
+
+    def _first(self, architecture: Architecture) -> tuple[int, ...]:
+        """What a family puts before a text, as far as the vocabulary has it."""
+        piece = architecture.begins_with
+        named = self._about.get("cls_token", piece) if piece else None
+        name = named.get("content") if isinstance(named, dict) else named
+        index = self._pieces.id_of(name) if isinstance(name, str) else None
+        return () if index is None else (index,)
+
+    def _check_codes(self, described: Json, model: TransformerConfig) -> None:
+        """Raises UserError if the code of its language is not what a text begins with."""
+        kind = str(self._about.get("tokenizer_class")).removesuffix("Fast")
+        ends = "models whose texts end with the code of their language, such as mBART-25, are not supported"
+        if described["decoder_start_token_id"] != model.special.eos:
+            raise UserError(f"decoder_start_token_id is no </s>: {ends}")
+        if kind == "MBartTokenizer":
+            raise UserError(f"tokenizer_class is {kind}: {ends}")
+        if self._about.get("legacy_behaviour") is True:
+            raise UserError(f"legacy_behaviour is true: {ends}")
 
     def _tokenizer(self, model: TransformerConfig, start: Sequence[int]) -> HubTokenizer | PiecesTokenizer:
         return self._pieces.tokenizer(model.vocab_size, model.special, start)
@@ -74,6 +109,7 @@ class HubVocabulary:
             return None
         files, about = written
         special = config.model.special
+        is_forced = bool(target.start) and target.forces_start
         same = range(config.model.vocab_size)
         ids = {
             "pad_token_id": special.pad,
@@ -81,7 +117,7 @@ class HubVocabulary:
             "eos_token_id": special.eos,
         }
         names = ("unk_token", "pad_token", "eos_token", "bos_token")
-        begins = source.start[:1] if source.start == target.start else ()
+        begins = () if source.has_codes else source.start[:1]
         indices = [special.unk, special.pad, special.eos, *(begins or [special.bos])]
         about |= dict(zip(names, source.stored_pieces(indices), strict=True))
         return VocabularyFiles(
@@ -90,8 +126,9 @@ class HubVocabulary:
                 "vocab_size": config.model.vocab_size,
                 **ids,
                 **({"bos_token_id": begins[0]} if begins else {}),
+                **({} if getattr(config.model, "source_end", True) else {"source_end": False}),
             },
-            generation=ids | ({"forced_bos_token_id": target.start[0]} if target.start else {}),
+            generation=ids | ({"forced_bos_token_id": target.start[0]} if is_forced else {}),
             rows=(same, same),
         )
 

@@ -4,6 +4,7 @@ There <pad> comes last, and there is no <bos>: decoding starts with <pad>, whose
 """
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from transformer.config import Config, SpecialIds, TransformerConfig, text_data
@@ -48,12 +49,14 @@ class MarianVocabulary:
         """As `Vocabulary.tokenizers`."""
         if any(languages):
             raise UserError("--source-language, --target-language: the texts of Marian models need none")
+        forced = described.get("forced_bos_token_id")
         source, target = (
-            _tokenizer(self._folder / pieces, numbers, size, model.special)
-            for pieces, numbers, size in zip(
+            _tokenizer(self._folder / pieces, numbers, size, model.special, start)
+            for pieces, numbers, size, start in zip(
                 PIECES,
                 (self._numbers[0], self._numbers[-1]),
                 (model.vocab_size, model.output_size),
+                ((), () if forced is None else (forced,)),
                 strict=True,
             )
         )
@@ -93,7 +96,9 @@ class MarianVocabulary:
         )
 
 
-def _tokenizer(spm: Path, numbers: Json, size: int, special: SpecialIds) -> MarianTokenizer:
+def _tokenizer(
+    spm: Path, numbers: Json, size: int, special: SpecialIds, start: Sequence[int] = ()
+) -> MarianTokenizer:
     words: list[str | None] = [None] * size
     for word, index in numbers.items():
         if type(index) is not int or not 0 <= index < size:
@@ -107,7 +112,7 @@ def _tokenizer(spm: Path, numbers: Json, size: int, special: SpecialIds) -> Mari
                 f"{spm.parent}: {word} is {numbers[word]} in the vocabulary and {index} in {CONFIG}"
             )
     try:
-        return MarianTokenizer(read_bytes(spm), words, special)
+        return MarianTokenizer(read_bytes(spm), words, special, start)
     except OSError as error:
         raise UserError(f"{spm} cannot be read: {error.strerror}") from error
     except RuntimeError as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 from transformer.config import Config, DataConfig, Option, as_decided, changed
 from transformer.runs.log import spent_of, standing
+from transformer.runs.overfitting import overfitting
 from transformer.runs.report.charts import Points
 from transformer.runs.run import Run
 from transformer.runtime.files import Json, MiB, parse_object, read_text
@@ -99,6 +100,7 @@ class Logged:
             },
             "best checkpoint": best and f"{best['step']:,} (validation {_score(best)}{self._part()})",
             "updates": f"{last:,} of {self.config.training.steps:,}",
+            "warning": overfitting(self.training, self.evaluations) or None,
             "time": time_spent(self.spent) if self.spent else None,
             "parameters": self.starts[-1].get("parameters") if self.starts else None,
             **_sizes(data, languages),

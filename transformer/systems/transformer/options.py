@@ -36,7 +36,12 @@ def quickstart() -> Config:
         ),
         optimizer=OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=200),
         training=TrainingConfig(
-            steps=1260, label_smoothing=0.0, evaluate_every=315, evaluate_sentences=128, log_every=25
+            steps=1260,
+            label_smoothing=0.0,
+            evaluate_every=315,
+            evaluate_sentences=128,
+            log_every=25,
+            dropout_by="auto",
         ),
         decoding=BeamConfig(buckets=(48,), extra_length=10, rows=64),
     )

@@ -36,7 +36,12 @@ def text_config(
         data=data,
         optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=steps // 10),
         training=TrainingConfig(
-            steps=steps, label_smoothing=0.0, evaluate_every=steps // 4, evaluate_sentences=200, log_every=25
+            steps=steps,
+            label_smoothing=0.0,
+            evaluate_every=steps // 4,
+            evaluate_sentences=200,
+            log_every=25,
+            dropout_by="auto",
         ),
         decoding=BeamConfig(
             beam_size=2, buckets=data.lengths, max_length=longest_output, extra_length=longest_output

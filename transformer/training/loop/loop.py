@@ -11,11 +11,13 @@ from typing import NoReturn
 import jax
 
 from transformer.config import Config
+from transformer.data.sequences import side_lengths
 from transformer.model.parameters import Variables, count
 from transformer.model.sharding import layout_of
 from transformer.runs.exhibits import OVERVIEW, read_exhibits, write_exhibits
 from transformer.runs.items import model_of
 from transformer.runs.log import LOSSES, standing
+from transformer.runs.overfitting import overfitting
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import time_spent
 from transformer.runs.run import Run
@@ -107,8 +109,10 @@ class Loop:
             + counted(jax.device_count(), f"{jax.default_backend()} device")
         )
         if plan.dropped > len(self.data.corpus.splits["train"]) / 2:
+            hint = self.data.task.hint(side_lengths(self.data.batcher.examples))
             self.watch.message(
                 f"Warning: most {unit} are dropped: look at the training text, or raise --data.max-length"
+                + hint
             )
         if not self.step:
             for warning in self.data.unknown(self.config):
@@ -381,6 +385,8 @@ class Loop:
                 ("report", f"{self.run.name}/{REPORT}"),
             ],
         )
+        if warning := overfitting(self.run.log.records("training"), self.journal.evaluations):
+            self.watch.message(f"Warning: {warning}")
         task = self.data.task
         decode = command("decode", self.run.name)
         if isinstance(task, Lines) and (example := task.short_example(records, decode)):

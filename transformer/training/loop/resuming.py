@@ -43,7 +43,8 @@ def resume_command(run: Run, config: Config | None = None) -> str:
         if not isinstance(value, Path)
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
-    paths = to_resume(locations(config), has_checkpoint=bool(run.checkpoints.steps()))
+    is_adapter = bool(run.config.adapter.rank)
+    paths = to_resume(locations(config), bool(run.checkpoints.steps()), is_adapter)
     return command("train", "--run-dir", run.name, *words, *hosts_given()) + as_options(paths)
 
 
@@ -60,6 +61,9 @@ def resumable(run: Run, config: Config) -> Iterator[None]:
 
 def check_unchanged(run: Run, config: Config) -> None:
     """Raises UserError if a run cannot be resumed with a config, since it was made with another."""
+    if config.training.dropout_by == "auto" and not config.model.dropout:  # which the run has decided
+        model = dataclasses.replace(config.model, dropout=run.config.model.dropout)
+        config = dataclasses.replace(config, model=model)
     config = as_decided(config, run.config)
     training = config.training
     if training.epochs is not None:  # their updates are compared when they are known

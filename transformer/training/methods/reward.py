@@ -116,7 +116,7 @@ def log_probabilities(
 ) -> Float[Array, "b n"]:
     """log P of each candidate as a sample: <pad> and <bos> have none, and the end of a candidate of maximum
     length is certain. This pass does not count in running statistics: it is not by `apply_training`."""
-    special = model.config.special
+    special = model.config.search_ids
     rows, count, time = candidates.shape
     targets = candidates.reshape(rows * count, time)
 

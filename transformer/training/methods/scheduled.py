@@ -110,7 +110,7 @@ def scheduled_objective(config: Config, plain: TranslationObjective) -> Objectiv
 
 def _possible(model: EncoderDecoder, scores: Float[Array, "*b v"]) -> Float[Array, "*b v"]:
     """Logits of tokens that may be predicted."""
-    return jnp.where(never_predicted(model.config.special, scores.shape[-1]), -jnp.inf, scores)
+    return jnp.where(never_predicted(model.config.search_ids, scores.shape[-1]), -jnp.inf, scores)
 
 
 def _chosen(
