@@ -15,12 +15,16 @@ from flax.traverse_util import flatten_dict
 from small_run import WORDS, changed, interrupted, quiet, same, small_config
 
 from transformer import GreedyConfig, Run, Translator, UserError, train
+from transformer.cli.decode import decode_main
 from transformer.cli.models import average_main
 from transformer.cli.train import train_main
+from transformer.config.locations import as_options
 from transformer.config.methods import AdapterConfig
+from transformer.data import remote
 from transformer.interop.pretrained import export_model, import_model
 from transformer.model.parameters import count
-from transformer.runs.base import hash_of
+from transformer.runs.base import hash_of, named_bases
+from transformer.serve.command import parse_serve, services_of
 from transformer.training.loop.resuming import resume_command
 
 DATA = Path(__file__).parent / "data"
@@ -125,18 +129,19 @@ def test_stop_and_resume_bit_for_bit(what, config, base, tmp_path):
 @pytest.mark.by_default("False")
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_the_command_that_resumes_needs_no_more_than_paths(adapter, has_checkpoint, tmp_path, monkeypatch):
-    """The base only before the first checkpoint; options of the run need not be given again."""
+    """Options of the run need not be given again; the run that it starts from does, also for an adapter."""
     shutil.copytree(adapter.path, tmp_path / "run")
     if not has_checkpoint:
         shutil.rmtree(tmp_path / "run" / "checkpoints")
         (tmp_path / "run" / "metrics.jsonl").unlink()
     _, *words = shlex.split(resume_command(Run(tmp_path / "run")))
-    assert ("--training.init-from" in words) != has_checkpoint
+    assert "--training.init-from" in words
     monkeypatch.setattr("sys.argv", words)
     assert train_main() == 0
     assert Run(tmp_path / "run").checkpoints.steps() == adapter.checkpoints.steps()
     assert Run(tmp_path / "run").config == adapter.config
-    assert same(tmp_path / "run", adapter.path)
+    with named_bases(adapter.config.training.init_from):
+        assert same(tmp_path / "run", adapter.path)
 
 
 @pytest.mark.slow
@@ -170,11 +175,83 @@ def test_both_may_move_together(adapter, base, tmp_path, monkeypatch):
     expected = leaves(adapter.variables("last"))
     jax.tree.map(np.testing.assert_array_equal, leaves(Run("adapter").variables("last")), expected)
     shutil.move("base", "elsewhere")
-    with pytest.raises(
-        UserError, match=r"adapter changes the model of another run, .*/nowhere/base.*adapter="
-    ):
+    with pytest.raises(UserError, match=r"of another run, base, which is not beside adapter.*/nowhere/base"):
         Run("adapter").variables("last")
     assert Translator.load("elsewhere", adapter="adapter").translate("red") is not None
+
+
+STRANGE = [
+    "webhdfs://127.0.0.1:8990/user/base",
+    "gs://bucket/base",
+    "file:///base",
+    "..",
+    "/",
+    "x/..",
+    "base\0",
+]
+
+
+@pytest.mark.parametrize("stored", ["STORED", *STRANGE])
+def test_a_stored_path_or_address_is_not_opened(stored, adapter, base, tmp_path, monkeypatch, capsys):
+    """By no door, even if the very base is there; the message names it, and the caller may."""
+    asked = []
+
+    def opened(where):
+        asked.append(where)
+        raise UserError(f"{where} was asked for")
+
+    monkeypatch.setattr(remote, "opened", opened)
+    shutil.copytree(adapter.path, tmp_path / "a" / "adapter")
+    monkeypatch.chdir(tmp_path / "a")
+    path = str(base.path) if stored == "STORED" else stored
+    config = json.loads(Path("adapter/config.json").read_text())
+    config["training"]["init_from"] = path
+    Path("adapter/config.json").write_text(json.dumps(config))
+    Path("in").write_text("red\n")
+    refused = "changes checkpoint .* of another run, .*not beside adapter.*--base RUN"
+    calls = [
+        lambda: Run("adapter").variables("last"),
+        lambda: Translator.load("adapter", "last"),
+        lambda: Translator.load(["adapter", "adapter"], "last"),
+        lambda: services_of(parse_serve(["adapter", "--checkpoint", "last"]), {}),
+    ]
+    for call in calls:
+        with pytest.raises(UserError, match=refused):
+            call()
+    commands = {
+        decode_main: ["decode", "adapter", "--checkpoint", "last", "--input", "in", "--output", "out"],
+        average_main: ["average", "adapter"],
+        train_main: ["train", "--run-dir", "adapter", *shlex.split(as_options(text_of(config)))],
+    }
+    for main, words in commands.items():
+        monkeypatch.setattr("sys.argv", words)
+        assert main() == 2
+        assert "of another run, " in capsys.readouterr().err
+    assert asked == []
+    if stored == "STORED":
+        for main, words in commands.items():
+            option = "--training.init-from" if main is train_main else "--base"
+            monkeypatch.setattr("sys.argv", [*words, option, str(base.path)])
+            assert main() == 0
+        assert Path("out").read_text().count("\n") == 1
+        arguments = parse_serve(["adapter", "--checkpoint", "last", "--base", str(base.path)])
+        with named_bases(arguments.base):
+            assert services_of(arguments, {})
+
+
+def text_of(config):
+    """The paths of the text of a stored config, and of its cache."""
+    splits = [name for name in config["data"] if name.startswith(("train", "validation", "test"))]
+    return {
+        f"data.{name}": Path(config["data"][name]) for name in (*splits, "cache_dir") if config["data"][name]
+    }
+
+
+def test_an_option_that_no_run_needs(base, monkeypatch, capsys):
+    for main, words in (decode_main, ["decode"]), (average_main, ["average"]):
+        monkeypatch.setattr("sys.argv", [*words, str(base.path), "--base", str(base.path)])
+        assert main() == 2
+        assert "holds a whole model; leave it out" in capsys.readouterr().err
 
 
 @pytest.mark.slow

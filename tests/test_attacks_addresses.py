@@ -1,9 +1,14 @@
 """Strings in run directories that look like paths or addresses: nothing is looked for, nothing is reached."""
 
+import contextlib
+import dataclasses
 import json
 import shutil
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
 from run_command import command
@@ -11,7 +16,7 @@ from run_command import command
 from transformer import Config, Run, UserError
 from transformer.cli.decode_arguments import parse_decode, positional
 from transformer.cli.train import _initialised_from
-from transformer.config.decoding import BeamConfig
+from transformer.config.decoding import BeamConfig, methods_of
 from transformer.data import remote
 from transformer.runs.config_json import to_json
 from transformer.systems.nonautoregressive.options import NonAutoregressiveConfig
@@ -19,6 +24,82 @@ from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, options_of
 
 WITH_PHRASES = [name for name in REGISTRY if issubclass(options_of(name).decoding, BeamConfig)]
+
+
+STRINGS = {
+    "a text of training, validation or test": """data.dataset data.train data.train_source data.train_target
+        data.train_tsv data.validation data.validation_source data.validation_target data.validation_tsv
+        data.test data.test_source data.test_target data.test_tsv""",
+    "a file or folder that a run begins with": """data.add_tokens data.cache_dir data.source_tokenizer
+        data.target_tokenizer model.teacher training.init_encoder_from""",
+    "its last part names a folder beside an adapter": "training.init_from",
+    "names of columns, fields and languages": """data.add_language data.audio_feature data.directions
+        data.group data.inputs data.separator data.source_language data.target data.target_language
+        data.text_feature""",
+    "names of parameters": "adapter.pattern optimizer.groups training.freeze",
+    "a hash": "adapter.base_hash",
+    "phrases": "decoding.forbidden",
+    "one of the systems that are installed": "system",
+}
+"""Every string that the config of a run may hold beside those of a fixed list, by what it stands for. Those
+of the first two kinds are opened only if the command line of a training names them, the others never."""
+
+
+def strings_of(kind: type, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The names of a config's strings and paths, and their types."""
+    for item in dataclasses.fields(kind):  # type: ignore[arg-type]
+        hint = get_type_hints(kind)[item.name]
+        if dataclasses.is_dataclass(hint):
+            yield from strings_of(hint, f"{prefix}{item.name}.")  # type: ignore[arg-type]
+        elif {str, Path} & set(get_args(hint) or (hint,)):
+            yield prefix + item.name, hint
+
+
+def test_every_string_of_a_run_is_known() -> None:
+    found = {name for name, _ in strings_of(Config)}
+    for system in REGISTRY:
+        types = options_of(system)
+        searches = methods_of(types.decoding).values()
+        for section, kinds in ("model", [types.model]), ("data", [types.data]), ("decoding", searches):
+            found |= {name for kind in kinds for name, _ in strings_of(kind, f"{section}.")}
+    assert found == {name for names in STRINGS.values() for name in names.split()}
+
+
+def test_no_string_of_a_run_is_opened(decoder: Path, tmp_path: Path, reached: list[str]) -> None:
+    """A run whose every string is an address, or a folder that exists: it is opened, or refused."""
+    trap = tmp_path / "trap" / "strings"
+    trap.mkdir(parents=True)
+    (trap / "config.json").write_text("{}")
+    stored = json.loads((decoder / "config.json").read_text())
+    opened: list[str] = []
+    is_on = True
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if is_on and event in ("open", "os.listdir", "os.scandir", "socket.connect"):
+            opened.append(str(arguments[0]))
+
+    sys.addaudithook(hook)
+    kinds = Run(decoder).config
+    names = [
+        (section.name, name, hint)
+        for section in dataclasses.fields(kinds)
+        if dataclasses.is_dataclass(getattr(kinds, section.name))
+        for name, hint in strings_of(type(getattr(kinds, section.name)))
+    ]
+    assert len(names) > 20
+    run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
+    for value in ("webhdfs://127.0.0.1:8990/x/config", str(trap)):
+        for section, name, hint in names:
+            config = json.loads(json.dumps(stored))
+            config[section][name] = [value] if get_origin(hint) is tuple else value
+            (run_dir / "config.json").write_text(json.dumps(config))
+            with contextlib.suppress(UserError):
+                assert Run(run_dir).task
+                parse_decode([str(run_dir)])
+    is_on = False
+    assert opened
+    assert reached == []
+    assert [path for path in opened if "trap" in path or "8990" in path] == []
 
 
 @pytest.fixture

@@ -207,8 +207,8 @@ def test_translate_takes_the_context():
             model.translate({"source": "dog", "context": context})
     for source, message in (
         ({"context": ["red"]}, "source is missing: this model reads source"),
-        ({"source": "dog", 1: "red"}, "there is no '1' in a source"),
-        ({"source": "dog", "contxt": ["red"]}, "there is no 'contxt' in a source: it has source and context"),
+        ({"sorce": "dog"}, "there is no 'sorce': did you mean source"),
+        ({"source": "dog", "contxt": ["red"]}, "there is no 'contxt': did you mean context"),
     ):
         with pytest.raises(UserError, match=message):
             model.translate(source)

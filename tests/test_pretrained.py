@@ -254,7 +254,7 @@ MISTAKES = {
     "model.safetensors cannot be read": lambda f: (f / "model.safetensors").write_bytes(b"nothing"),
     "there is no tensor shared.weight": lambda f: without(f / "model.safetensors", SHARED),
     "shared.weight has shape": lambda f: reshaped(f / "model.safetensors", SHARED),
-    "--model.d-model must be a number, not 'x'": lambda f: edit(f / "config.json", d_model="x"),
+    "--model.d-model 'x': must be a whole number": lambda f: edit(f / "config.json", d_model="x"),
     "--model.d-model 16.5: must be a whole number": lambda f: edit(f / "config.json", d_model=16.5),
 }
 

@@ -149,6 +149,31 @@ def test_several_runs_side_by_side(run_dir, tmp_path, monkeypatch, capsys):
     assert 'path class="a dashed"' in line_chart("many", lines)
 
 
+def test_a_run_has_one_colour_in_all_charts(run_dir, tmp_path):
+    """Also where another run has no line, and a chart of one line says whose it is."""
+    lines = (run_dir / "metrics.jsonl").read_text().splitlines()
+    kept = {"training": "training", "evaluated": "evaluation", "both": ""}
+    for name, kind in kept.items():
+        shutil.copytree(run_dir, tmp_path / name)
+        some = [line for line in lines if not kind or json.loads(line)["kind"] == kind]
+        (tmp_path / name / "metrics.jsonl").write_text("\n".join(some) + "\n")
+    page = tmp_path / "page.html"
+    write_comparison([tmp_path / name for name in kept], page)
+    head, *figures = page.read_text().split("<figure>")
+    colours = dict(zip(kept, "abc", strict=True))
+    for name, colour in colours.items():
+        assert f'<span class="key {colour}">{name}</span>' in head
+    shown = []
+    for figure in figures:
+        figure = figure[: figure.index("</figure>")]
+        keys = dict(re.findall(r'<span class="key (\w)">(\w+)</span>', figure))
+        points = set(re.findall(r'<circle class="(\w)"[^>]*><title>(\w+) at step', figure))
+        assert {(colours[name], name) for name in keys.values()} == set(keys.items()) == points
+        assert set(re.findall(r'<path class="(\w)"', figure)) == set(keys)
+        shown.append(tuple(keys.values()))
+    assert {("training", "both"), ("evaluated", "both")} <= set(shown)
+
+
 def test_hostile_text_and_torn_lines(run_dir, tmp_path):
     config = Run(run_dir).config
     run = Run.create(tmp_path / "</title><script>", config, Run(run_dir).task)

@@ -352,12 +352,12 @@ def test_what_is_no_run_directory(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ('{"model": {"d_model": "abc"}}', "d_model cannot be 'abc'"),
-        ('{"model": {"d_model": null}}', "d_model cannot be None"),
-        ('{"model": {"num_layers": true}}', "num_layers cannot be True"),
-        ('{"model": {"norm": "middle"}}', "norm cannot be 'middle'"),
-        ('{"model": 3}', "model cannot be 3"),
-        ('{"data": {"buckets": [4, "x"]}}', "buckets cannot be 'x'"),
+        ('{"model": {"d_model": "abc"}}', "--model.d-model 'abc': must be a whole number"),
+        ('{"model": {"d_model": null}}', "--model.d-model None: must be a whole number"),
+        ('{"model": {"num_layers": true}}', "--model.num-layers True: must be a whole number"),
+        ('{"model": {"norm": "middle"}}', "--model.norm 'middle': choose post or pre"),
+        ('{"model": 3}', "--model 3: must be a ModelConfig"),
+        ('{"data": {"buckets": [4, "x"]}}', r"--data.buckets \[4, 'x'\]: must be a list of whole numbers"),
         ('{"optimizer": {"peak": NaN}}', "not a config of this version: NaN as a number"),
         ('{"optimizer": {"peak": 1e400}}', "1e400 as a number"),
         ('{"optimizer": {"peak": 1' + 400 * "0" + "}}", "a number of 401 digits"),

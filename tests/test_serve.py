@@ -110,12 +110,12 @@ def test_scores_are_those_of_the_library(service, client):
 def test_it_says_what_it_is_and_what_it_does(client):
     assert client.get("/health").json() == client.get("/ready").json() == {"status": "ok"}
     (model,) = client.get("/models").json()["models"]
-    assert model["endpoints"] == ["/translate", "/score"]
+    assert model["endpoints"] == ["/translate", "/score", "/choose"]
     assert model["options"] == [name for name in ALLOWED if name not in ("temperature", "top_p")]
     described = client.get("/openapi.json").json()
     others = {"/languages", "/models", "/health", "/ready", "/metrics"}
-    assert set(described["paths"]) == {"/translate", "/score"} | others
-    for path in "/translate", "/score":
+    assert set(described["paths"]) == {"/translate", "/score", "/choose"} | others
+    for path in "/translate", "/score", "/choose":
         content = described["paths"][path]["post"]["requestBody"]["content"]["application/json"]
         for example in content["examples"].values():
             text = json.dumps(example["value"])

@@ -34,8 +34,9 @@ def test_every_endpoint_reads_what_curl_sends(client):
     """curl -d sends the header of a form, and libraries none."""
     paths = client.get("/openapi.json").json()["paths"]
     posted = {path for path, methods in paths.items() if "post" in methods}
-    assert posted == {*SERVED.values(), "/score"}
+    assert posted == {*SERVED.values(), "/score", "/choose"}
     bodies = {path: json.dumps({"text": "7 and "} if path != "/score" else PAIR).encode() for path in posted}
+    bodies["/choose"] = json.dumps({"text": "red", "choices": ["cat", "dog"]}).encode()
     bodies["/transcribe"] = recording()
     for path, body in bodies.items():
         answers = [post(client, path, body, content) for content in (None, FORM, f"{FORM}; charset=utf-8")]
@@ -62,7 +63,7 @@ def test_a_recording_is_a_file_of_a_form(client):
     for several in [("file", (None, "red"))], [("file", files["file"]), ("other", files["file"])]:
         wrong = client.post("/transcribe", files=several)
         assert wrong.status_code == 422
-        assert "send one recording, as the only file of a form" in wrong.json()["error"]
+        assert "send one, in a form or as the whole body" in wrong.json()["error"]
     wrong = post(client, "/transcribe", b"--x", "multipart/form-data")
     assert (wrong.status_code, "boundary" in wrong.json()["error"]) == (422, True)
 

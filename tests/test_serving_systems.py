@@ -21,7 +21,8 @@ from transformer.serve.service import Service, service_of
 from transformer.systems.registry import REGISTRY
 
 STORED = Path(__file__).parent / "data" / "older_runs"
-NOT_SERVED = {"synthesis", "nonautoregressive-synthesis", "masked-lm", "captioning", "detection", "tagging"}
+NOT_SERVED = {"synthesis", "nonautoregressive-synthesis", "masked-lm"}
+NO_TRANSLATORS = {"speech", "language-model", "captioning", "detection", "tagging"}
 ANSWERED = "Stopped: all that was begun is answered\n"
 TEXTS = [f"{WORDS[0]} {WORDS[1]}", WORDS[2]]
 
@@ -54,7 +55,7 @@ def recording(seconds: int = 1) -> bytes:
 
 
 @pytest.mark.by_default("True-convolutional")
-@pytest.mark.parametrize("name", sorted(REGISTRY.keys() - NOT_SERVED - {"speech", "language-model"}))
+@pytest.mark.parametrize("name", sorted(REGISTRY.keys() - NOT_SERVED - NO_TRANSLATORS))
 @pytest.mark.parametrize("int8", [False, True])
 def test_a_system_that_translates_is_served(runs, name, int8):
     service = served(runs[name], name, int8)
@@ -122,6 +123,45 @@ def test_a_recogniser_hears_a_recording(runs, tmp_path):
         wrong = client.post("/transcribe", content=b"RIFFnothing")
         assert wrong.status_code == 422
         assert "the recording" in wrong.json()["error"]
+
+
+def picture() -> bytes:
+    """A PNG file."""
+    image = pytest.importorskip("PIL.Image", reason="needs Pillow: pip install '.[pictures]'")
+    file = io.BytesIO()
+    image.new("RGB", (40, 30), (200, 30, 60)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_pictures_are_described_and_searched(runs, tmp_path):
+    (tmp_path / "a.png").write_bytes(picture())
+    services = [served(runs[name], name) for name in ("captioning", "detection")]
+    captioner, detector = (service.decoder for service in services)
+    with asked(*services) as client:
+        answer = client.post("/caption?n_best=1&alignments=true", content=picture()).json()
+        (expected,) = captioner.search([tmp_path / "a.png"], n_best=1, alignments=True)
+        assert answer["outputs"] == [{"hypotheses": [output.to_json() for output in expected]}]
+        form = client.post("/detect", files={"file": ("a.png", picture())}).json()
+        objects = [item.to_dict() for item in detector.detect(tmp_path / "a.png")]
+        assert form == {"model": "detection", "outputs": [{"objects": objects}]}
+        for path in "/caption", "/detect":
+            wrong = client.post(path, content=b"GIF89a")
+            assert (wrong.status_code, "the picture: is no PNG file" in wrong.json()["error"]) == (422, True)
+
+
+def test_words_are_labelled(runs):
+    service = served(runs["tagging"], "tags")
+    with asked(service) as client:
+        answer = client.post("/tag", json={"text": ["The dog sleeps .", ["A", "cat"], ""]}).json()
+        expected = service.decoder.tag(["The dog sleeps .", ["A", "cat"], ""])
+        assert [output["labels"] for output in answer["outputs"]] == [list(tags.labels) for tags in expected]
+        assert answer["outputs"][1]["words"] == ["A", "cat"]
+        one = client.post("/tag", json={"text": "The dog"}).json()
+        assert one["outputs"][0]["words"] == ["The", "dog"]
+        wrong = client.post("/tag", json={"text": [["A", ""]]})
+        assert "a sentence is a string or a list of words" in wrong.json()["error"]
+        long = client.post("/tag", json={"text": "dog " * 400})
+        assert (long.status_code, "divide it" in long.json()["error"]) == (422, True)
 
 
 @pytest.mark.slow

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from transformer.decoding.sampling import greedy_search as greedy_search
     from transformer.decoding.sampling import sample as sample
     from transformer.decoding.scores import SearchResult as SearchResult
+    from transformer.model.encoder_decoder import decoder_input as decoder_input
     from transformer.model.transformer import Transformer as Transformer
     from transformer.runs.run import Run as Run
     from transformer.runtime.errors import UserError as UserError
@@ -109,6 +110,7 @@ _HOMES = {
     "tasks.translation": ("Translation",),
     "data.features.tokenizers": ("train_tokenizer",),
     "runtime.errors": ("UserError",),
+    "model.encoder_decoder": ("decoder_input",),
     "model.transformer": ("Transformer",),
     "systems.presets": ("PRESETS", "VARIANTS", "variant"),
     "runs.run": ("Run",),

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from transformer.cli.decode_arguments import HELP, parse_decode, positional, short_options
+from transformer.cli.decode_arguments import HELP, DecodeArguments, parse_decode, positional, short_options
 from transformer.cli.guard import run_command
 from transformer.data.remote import has
 from transformer.runtime.commands import program
@@ -21,18 +21,29 @@ def _decode(command_line: list[str]) -> None:
         from transformer.runtime.hosts import join
 
         join(**vars(arguments.hosts))
-        if arguments.document:
-            from transformer.cli.documents import translate_file
+        from transformer.runs.base import named_bases
+        from transformer.runs.run import Run, check_base_option
 
-            translate_file(arguments)
-        elif arguments.explore:
-            from transformer.cli.decode_lines import write_page
+        runs = (arguments.run_dir, *arguments.ensemble, *arguments.rescore)
+        check_base_option(arguments.base, [Run(run) for run in runs] if arguments.base else [])
+        with named_bases(arguments.base):
+            _decode_with(arguments)
 
-            write_page(arguments)
-        else:
-            from transformer.cli.decode_lines import decode_lines
 
-            decode_lines(arguments)
+def _decode_with(arguments: DecodeArguments) -> None:
+    """A document, a page, or lines."""
+    if arguments.document:
+        from transformer.cli.documents import translate_file
+
+        translate_file(arguments)
+    elif arguments.explore:
+        from transformer.cli.decode_lines import write_page
+
+        write_page(arguments)
+    else:
+        from transformer.cli.decode_lines import decode_lines
+
+        decode_lines(arguments)
 
 
 def _unused(command_line: list[str]) -> Collection[str]:

@@ -1,6 +1,7 @@
 """The command line of `decode.py`."""
 
 import contextlib
+import dataclasses
 import functools
 import logging
 from collections.abc import Collection, Iterator, Sequence
@@ -108,6 +109,8 @@ class DecodeArguments:
     checkpoint: str = "best"
     """Checkpoint to decode with: best (by the first score of the validation), last, average (of the last
     ones), or a step."""
+    base: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """The run that an adapter changes, if it is not beside it."""
     int8: bool = False
     """Use int8 weights: faster on CPUs, at similar quality."""
     format: Literal["text", "scores", "json", "srt", "vtt"] = "text"
@@ -222,6 +225,10 @@ def parse_decode(command_line: list[str], hidden: Collection[str] = ()) -> Decod
         names=DECODING,
         hidden=hidden,
     )
+    for item in dataclasses.fields(arguments):
+        option = f"--{item.name.replace('_', '-')}"
+        if getattr(arguments, item.name) == () and option in options_in(command_line):
+            raise UserError(f"{option} needs a value after it; see --help")
     forbidden = arguments.decoding.forbidden
     if forbidden != defaults.decoding.forbidden:  # those of the command line, not of the run
         for phrase in forbidden:

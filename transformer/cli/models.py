@@ -31,6 +31,8 @@ class AverageArguments:
     """Number of newest checkpoints to average. Default: --training.keep-last of the run."""
     steps: tuple[int, ...] = ()
     """Steps of the checkpoints to average instead."""
+    base: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """The run that an adapter changes, if it is not beside it."""
 
 
 def average_main() -> int:
@@ -43,7 +45,8 @@ def _average(command_line: list[str]) -> None:
     if arguments.last is not None and (arguments.last < 1 or arguments.steps):
         raise UserError("--last must be at least 1, and excludes --steps")
 
-    from transformer.runs.run import Run
+    from transformer.runs.base import named_bases
+    from transformer.runs.run import Run, check_base_option
 
     run = Run(arguments.run_dir)
     if arguments.last is not None and arguments.last > len(run.checkpoints.steps()):
@@ -51,7 +54,9 @@ def _average(command_line: list[str]) -> None:
         raise UserError(f"--last {arguments.last}: {run.name} has {available}")
     last = arguments.last or run.config.training.keep_last
     steps = list(arguments.steps) or run.checkpoints.steps()[-last:]
-    checkpoint = run.checkpoints.store_average(run.averaged(steps))
+    check_base_option(arguments.base, [run])
+    with named_bases(arguments.base):
+        checkpoint = run.checkpoints.store_average(run.averaged(steps))
     print(f"Averaged steps {', '.join(map(str, steps))} into {run.name}/{checkpoint.name}")
     if run.system.search:
         print("Try:", command("decode", run.name, "--checkpoint", "average"))
@@ -150,6 +155,8 @@ class Export:
     """stablehlo: sentences that a program takes at once. Default: 1."""
     length: int | None = None
     """stablehlo: maximum tokens of a source and of an output. Default: 128."""
+    base: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """The run that an adapter changes, if it is not beside it."""
 
 
 def import_command(command_line: list[str]) -> None:
@@ -186,6 +193,16 @@ def import_command(command_line: list[str]) -> None:
 def export_command(command_line: list[str]) -> None:
     arguments = parse(Export, command_line, "export")
     check_local(arguments.folder, "the folder")
+    from transformer.runs.base import named_bases
+    from transformer.runs.run import Run, check_base_option
+
+    check_base_option(arguments.base, [Run(arguments.run_dir)] if arguments.base else [])
+    with named_bases(arguments.base):
+        _export(arguments)
+
+
+def _export(arguments: Export) -> None:
+    """Writes the folder, and says what was not exported."""
     sizes = {name: value for name in ("rows", "length") if (value := getattr(arguments, name)) is not None}
     if arguments.to == "stablehlo":
         from transformer.interop.stablehlo import export_stablehlo

@@ -9,9 +9,9 @@ from transformer.config import DataConfig
 from transformer.data.sources.context import History
 from transformer.data.sources.text_files import one_line
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import brief, brief_json, parse_object
+from transformer.runtime.files import brief_json, parse_object
 from transformer.runtime.text import has_text
-from transformer.tasks.requests import CONTEXT, TranslationRequest, languages_of, source_of
+from transformer.tasks.requests import CONTEXT, TranslationRequest, check_names, languages_of, source_of
 
 COLUMNS = ("source", "prefix", "terms", "source_language", "target_language")
 
@@ -114,11 +114,11 @@ def _of_object(
     Args:
       line: the object; an empty line is an empty sentence.
       names: the inputs of a model with several, which are returned as they are.
-      targets: columns of rows for training, which are ignored.
+      targets: columns of rows for training, which are ignored as all others are.
       has_context: whether the model reads the field `context`.
 
     Raises:
-      UserError: it is no object, or a field is unknown, missing or no text.
+      UserError: it is no object, or a field is missing, no text, or named almost as one that is read.
     """
     if not line.strip():
         return TranslationRequest(""), {}
@@ -127,8 +127,7 @@ def _of_object(
     except (ValueError, RecursionError) as error:
         raise UserError(f"--jsonl reads a JSON object on each line ({error})") from None
     known = (*names, *COLUMNS, *([CONTEXT] if has_context and CONTEXT not in names else []))
-    if unknown := sorted(fields.keys() - {*known, *targets}):
-        raise UserError(f"--jsonl has no field {brief(unknown[0])}; it reads {', '.join(known)}")
+    check_names(fields, known, targets)
     terms = fields.get("terms") or []
     texts = {name: fields.get(name) or "" for name in COLUMNS if name not in ("terms", *names)}
     for name, value in [*texts.items(), *(("terms", term) for term in terms if isinstance(terms, list))]:

@@ -14,15 +14,17 @@ from transformer.config.ranges import (
     NOT_NEGATIVE,
     POSITIVE,
     Range,
-    check_ranges,
+    Section,
 )
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import check_local
 
 
 @dataclass(frozen=True)
-class CorpusConfig:
+class CorpusConfig(Section):
     """Options of every corpus and its batches. `DataConfig` extends it for text."""
+
+    SECTION = "data"
 
     cache_dir: Path | None = None
     """Folder for prepared corpora. None: $TRANSFORMER_CACHE, or ~/.cache/transformer-jax."""
@@ -63,7 +65,7 @@ class CorpusConfig:
     """What lengths, the size of a batch and the speed of training are counted in."""
 
     def __post_init__(self) -> None:
-        check_ranges("data", self)
+        super().__post_init__()
         if self.cache_dir:
             check_local(self.cache_dir, "--data.cache-dir")
         if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:

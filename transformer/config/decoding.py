@@ -15,8 +15,7 @@ from transformer.config.ranges import (
     SHARE,
     Option,
     Range,
-    check_ranges,
-    check_types,
+    Section,
 )
 from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.text import has_text, without_formatting
@@ -25,8 +24,10 @@ PHRASE = 200  # letters of a forbidden phrase, of which all divisions into subwo
 
 
 @dataclass(frozen=True)
-class DecodingConfig:
+class DecodingConfig(Section):
     """Options of every search (section 6.1). Those of a method are in its own type (`METHODS`)."""
+
+    SECTION = "decoding"
 
     method: Literal["beam", "greedy", "sample", "mbr"] = "beam"
     """Beam search, greedy search, sampling, or minimum Bayes risk. Each has its own options: see
@@ -81,8 +82,7 @@ class DecodingConfig:
         return 1
 
     def __post_init__(self) -> None:
-        check_types("decoding", self)  # also so that it is hashable: programs depend on it
-        check_ranges("decoding", self)
+        super().__post_init__()  # also so that it is hashable: programs depend on it
         methods = methods_of(type(self))
         if methods[self.method] is not type(self):
             kind = methods[self.method].__name__

@@ -40,11 +40,12 @@ def without_locations(config: C) -> C:
     return _replaced(config, dict.fromkeys(locations(config)))
 
 
-def to_resume(paths: dict[str, Path], has_checkpoint: bool) -> dict[str, Path]:
+def to_resume(paths: dict[str, Path], has_checkpoint: bool, is_adapter: bool) -> dict[str, Path]:
     """Those of a run's paths that a command has to name to resume it as before: its text, its cache and,
-    until it has a checkpoint, the run that it starts from."""
+    until it has a checkpoint, the run that it starts from; that of an adapter always."""
     unused = {f"data.{name}" for name in NOT_OPENED} - {"data.cache_dir"}
     unused |= {*STARTS} if has_checkpoint else set()
+    unused -= {"training.init_from"} if is_adapter else set()
     return {name: path for name, path in paths.items() if name not in unused}
 
 
@@ -66,7 +67,8 @@ def completed(config: Config, stored: Config, run_dir: Path, has_checkpoint: boo
       config: the command line's, parsed with `without_locations(stored)` as the default.
       stored: the run's.
       run_dir: for the message.
-      has_checkpoint: whether it has a checkpoint; then no run is opened that it started from.
+      has_checkpoint: whether it has a checkpoint; then no run is opened that it started from, except for the
+        model of an adapter, which is beside it or given again.
 
     Raises:
       UserError: a path that would be opened was not given again.
@@ -76,7 +78,9 @@ def completed(config: Config, stored: Config, run_dir: Path, has_checkpoint: boo
     stored_paths.pop("data.cache_dir", None)
     unopened = {name: path for name, path in stored_paths.items() if name.split(".")[-1] in NOT_OPENED}
     for start in (name for name in STARTS if has_checkpoint and name in stored_paths):
-        unopened[start] = stored_paths.pop(start)
+        path = stored_paths.pop(start)
+        if not stored.adapter.rank:
+            unopened[start] = path
     check_given(option_paths, stored_paths, run_dir)
     return _replaced(config, {name: path for name, path in unopened.items() if name not in option_paths})
 

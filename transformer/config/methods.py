@@ -4,16 +4,18 @@ share is above 0."""
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from transformer.config.ranges import COUNTS, DEEPEST, LARGEST, POSITIVE, SHARE, Range, check_ranges
+from transformer.config.ranges import COUNTS, DEEPEST, LARGEST, POSITIVE, SHARE, Range, Section
 from transformer.runtime.errors import UserError
 
 HEAVIEST = 1000  # weights of losses that are added
 
 
 @dataclass(frozen=True)
-class GuidanceConfig:
+class GuidanceConfig(Section):
     """Guided attention: attention to the source should follow the diagonal (Tachibana et al. 2018, section
     4)."""
+
+    SECTION = "guidance"
 
     weight: Annotated[float, Range(0, HEAVIEST)] = 0.0
     """Weight of the guidance loss. 0: none."""
@@ -24,25 +26,23 @@ class GuidanceConfig:
     heads: tuple[Annotated[int, Range(1, LARGEST)], ...] = ()
     """Heads to guide in each guided layer, from 1. None given: all."""
 
-    def __post_init__(self) -> None:
-        check_ranges("guidance", self)
-
 
 @dataclass(frozen=True)
-class RDropConfig:
+class RDropConfig(Section):
     """R-Drop: two passes with other dropout masks should predict the same (Liang et al. 2021)."""
+
+    SECTION = "rdrop"
 
     weight: Annotated[float, Range(0, HEAVIEST)] = 0.0
     """alpha: weight of the divergence between the two predictions, such as 3. 0: none."""
 
-    def __post_init__(self) -> None:
-        check_ranges("rdrop", self)
-
 
 @dataclass(frozen=True)
-class ScheduledConfig:
+class ScheduledConfig(Section):
     """Scheduled sampling: the decoder reads some of its own predictions instead of the target's tokens
     (Bengio et al. 2015)."""
+
+    SECTION = "scheduled"
 
     share: Annotated[float, SHARE] = 0.0
     """Share of target tokens to replace by predictions in the end. 0: none."""
@@ -66,7 +66,7 @@ class ScheduledConfig:
     """Whether the gradient of --scheduled.tokens mixture goes through the last pass only, or through all."""
 
     def __post_init__(self) -> None:
-        check_ranges("scheduled", self)
+        super().__post_init__()
         if self.predictions == "steps" and (self.tokens == "mixture" or self.passes > 1):
             option = "tokens mixture" if self.tokens == "mixture" else f"passes {self.passes}"
             raise UserError(f"--scheduled.{option}: it is for --scheduled.predictions passes")
@@ -77,8 +77,10 @@ class ScheduledConfig:
 
 
 @dataclass(frozen=True)
-class RewardConfig:
+class RewardConfig(Section):
     """Training on a score of the model's own outputs, mixed with cross-entropy."""
+
+    SECTION = "reward"
 
     share: Annotated[float, SHARE] = 0.0
     """Weight of the loss of the reward; cross-entropy has the rest. 0: none."""
@@ -106,7 +108,7 @@ class RewardConfig:
     """Number of tokens that a candidate may have more than the source."""
 
     def __post_init__(self) -> None:
-        check_ranges("reward", self)
+        super().__post_init__()
         if self.samples == 1 and (self.loss == "risk" or self.baseline == "mean") and self.share:
             raise UserError("--reward.samples 1: nothing to compare a candidate with; give at least 2")
         if self.loss == "reinforce" and self.candidates == "beam":
@@ -114,8 +116,10 @@ class RewardConfig:
 
 
 @dataclass(frozen=True)
-class AdapterConfig:
+class AdapterConfig(Section):
     """Low-rank changes of a model that stays as it is (LoRA, Hu et al. 2022). Needs --init-from."""
+
+    SECTION = "adapter"
 
     rank: Annotated[int, Range(0, LARGEST)] = 0
     """Rank r of the change of each matrix, such as 8. Everything else is fixed. 0: none."""
@@ -128,9 +132,6 @@ class AdapterConfig:
     """Checkpoint of the run of --init-from that is changed. A run sets it when it begins, to the best one."""
     base_hash: str | None = None
     """Hash of the parameters of that checkpoint. A run sets it when it begins, and refuses any others."""
-
-    def __post_init__(self) -> None:
-        check_ranges("adapter", self)
 
 
 ONLY_WITH = {

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from transformer.config.ranges import DEEPEST, LARGEST, RATE, Range, check_ranges, check_types
+from transformer.config.ranges import DEEPEST, LARGEST, RATE, Range, Section
 from transformer.runtime.errors import UserError
 
 
 @dataclass(frozen=True)
-class SpecialIds:
+class SpecialIds(Section):
     """The four ids that are not text. Imported models bring others."""
+
+    SECTION = "model.special"
 
     pad: Annotated[int, Range(0, LARGEST)] = 0
     """<pad>, which pads rows. It is never generated."""
@@ -19,9 +21,6 @@ class SpecialIds:
     """</s>, the end of every sentence."""
     unk: Annotated[int, Range(0, LARGEST)] = 3
     """<unk>, which replaces out-of-vocabulary tokens."""
-
-    def __post_init__(self) -> None:
-        check_types("model.special", self)
 
     @property
     def never_predicted(self) -> tuple[int, ...]:
@@ -38,8 +37,10 @@ class StartedIds(SpecialIds):
 
 
 @dataclass(frozen=True)
-class ModelConfig:
+class ModelConfig(Section):
     """Options of every network. `TransformerConfig` and the configs of other systems extend it."""
+
+    SECTION = "model"
 
     vocab_size: Annotated[int, Range(0, LARGEST)] = 0
     """Rows of the (source) embedding. 0: the size of the vocabulary."""
@@ -94,8 +95,7 @@ class ModelConfig:
     """Options that the network does not have: they keep their defaults."""
 
     def __post_init__(self) -> None:
-        check_ranges("model", self)
-        check_ranges("model.special", self.special)  # a foreign tokenizer may have others, and is refused
+        super().__post_init__()
         for name in self.NOT_USED:
             if getattr(self, name) != getattr(type(self), name):
                 raise UserError(

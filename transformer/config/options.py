@@ -3,7 +3,6 @@ directory stores them, and presets are named instances (see `transformer.systems
 """
 
 import dataclasses
-import math
 from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -18,7 +17,7 @@ from transformer.config.methods import (
     ScheduledConfig,
 )
 from transformer.config.model import ModelConfig
-from transformer.config.ranges import Option
+from transformer.config.ranges import Option, Section
 from transformer.config.training import MeshConfig, OptimizerConfig, TrainingConfig
 from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(Section):
     """Complete configuration of a run. Equal configs give equal results."""
 
     system: str = "transformer"
@@ -59,9 +58,7 @@ class Config:
     """Training on rewards."""
 
     def __post_init__(self) -> None:
-        for name, value in flatten(self).items():
-            if isinstance(value, float) and not math.isfinite(value):
-                raise UserError(f"--{name.replace('_', '-')} must be a finite number, not {value}")
+        super().__post_init__()
         separate = isinstance(self.data, DataConfig) and not self.data.joint_vocabulary
         if separate and self.model.shares_inputs:
             raise UserError(

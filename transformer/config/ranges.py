@@ -6,9 +6,11 @@ import math
 import numbers
 import reprlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
-from transformer.runtime.errors import UserError
+from transformer.config.names import TRAINING
+from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import abbreviated
 
 LARGEST = 10_000_000  # limit of any size: a larger value is a mistake and would exhaust the memory
@@ -84,22 +86,55 @@ def _ranges_in(hint: Any) -> Iterator[Range]:
         yield from _ranges_in(part)
 
 
+class Section:
+    """The options of a section: their names, types and numbers are checked when they are made.
+
+    A section is a frozen dataclass. One that overrides `__post_init__` calls this one first. Numbers of NumPy
+    become Python's, lists tuples, and texts paths where an option is one.
+
+    Raises:
+      UserError: there is no option of a name, or a value has another type, is none of those to choose from,
+        or is out of range.
+    """
+
+    SECTION: ClassVar[str] = ""
+    """What precedes the names of its options on a command line. Empty: they are those of a command itself."""
+
+    def __new__(cls, *values: Option, **options: Option) -> Self:
+        """Checks the names of the options."""
+        known = [item.name for item in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for name in options.keys() - set(known):
+            here = TRAINING.get(name.replace("_", "-"))
+            meant = f"; {here.keyword()}" if here else nearest(name, known)
+            raise UserError(f"{cls.__name__} has no option {shown(name)}{meant}")
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        check_types(self.SECTION, self)
+        check_ranges(self.SECTION, self)
+
+
+def shown(value: object) -> str:
+    """A value in a message, shortened."""
+    try:
+        return reprlib.repr(value)
+    except ValueError:  # an integer of more digits than Python writes
+        return "a number with thousands of digits"
+
+
 def check_ranges(section: str, config: Any) -> None:
-    """Raises UserError if a field of a config's section is outside its range. The section of a command's own
-    options is ""."""
+    """Raises UserError if a field of a config's section is outside its range, or a number that is not
+    finite. The section of a command's own options is ""."""
     kind: Any = type(config)
-    for name, limits in ranges_of(kind).items():
-        value = getattr(config, name)
+    ranges = ranges_of(kind)
+    for field in dataclasses.fields(kind):
+        value = getattr(config, field.name)
+        limits = ranges.get(field.name, Range())
         for number in value if isinstance(value, tuple) else (value,):
-            if number is None:
-                continue
-            is_number = isinstance(number, numbers.Real)
-            if not is_number:
-                raise UserError(f"{_option(section, name)} must be a number, not {reprlib.repr(number)}")
-            if number not in limits:
-                whole = math.isfinite(number) or math.isfinite(limits.most)
-                text = limits if whole else f"must be a finite number, not {number}"
-                raise UserError(f"{_option(section, name)} {text}")
+            if isinstance(number, float) and not math.isfinite(number):
+                raise UserError(f"{_option(section, field.name)} must be a finite number, not {number}")
+            if isinstance(number, int | float) and number not in limits:
+                raise UserError(f"{_option(section, field.name)} {limits}")
 
 
 def _option(section: str, name: str) -> str:
@@ -112,8 +147,14 @@ def _hints(kind: Hashable) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-_NAMES = {int: "a whole number", float: "a number", str: "a text", bool: "True or False"}
-_SEVERAL = {int: "whole numbers", float: "numbers", str: "phrases"}
+_NAMES = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "True or False",
+    Path: "a path",
+}
+_SEVERAL = {int: "whole numbers", float: "numbers", str: "phrases", Path: "paths"}
 
 
 def check_types(section: str, config: Any) -> None:
@@ -123,42 +164,57 @@ def check_types(section: str, config: Any) -> None:
       UserError: a value has another type, with the name of its option.
     """
     kind: Any = type(config)
+    hints = _hints(kind)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
-        hint = _hints(kind)[field.name]
         try:
-            typed = _typed(value, hint)
+            typed = _typed(value, hints[field.name])
         except TypeError as error:
-            raise UserError(f"{_option(section, field.name)} {reprlib.repr(value)}: {error}") from error
-        object.__setattr__(config, field.name, typed)
+            raise UserError(f"{_option(section, field.name)} {shown(value)}: {error}") from error
+        if typed is not value:
+            object.__setattr__(config, field.name, typed)
 
 
 def _typed(value: Any, hint: Any) -> Any:
     """A value as the type of a hint. Raises TypeError if it has another."""
+    if type(value) is hint:
+        return value
     kinds = get_args(hint) or (hint,)
+    choices = _choices(hint)
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if get_origin(hint) is Literal:
-        if not isinstance(value, str) or value not in kinds:
-            raise TypeError(f"choose {' or '.join(kinds)}")
-    elif get_origin(hint) is tuple:
+    if value is None and type(None) in kinds:
+        return None
+    if choices:
+        if not isinstance(value, str) or value not in choices:
+            raise TypeError(f"choose {' or '.join(choices)}")
+        return value
+    if get_origin(hint) is tuple:
         if not isinstance(value, list | tuple | set | frozenset):
             raise TypeError(f"must be a list of {_SEVERAL[kinds[0]]}")
         try:
             return tuple(_typed(item, kinds[0]) for item in value)
         except TypeError as error:
             raise TypeError(f"must be a list of {_SEVERAL[kinds[0]]}") from error
-    elif value is None and type(None) in kinds:
-        return None
-    elif int in kinds and is_number and isinstance(value, numbers.Integral):
+    if int in kinds and is_number and isinstance(value, numbers.Integral):
         return int(value)
-    elif float in kinds and is_number:
+    if float in kinds and is_number:
         try:
             return float(value)
         except OverflowError as error:
             raise TypeError("is too large") from error
-    elif {int, float, str, bool} & set(kinds) and type(value) not in kinds:
-        raise TypeError(f"must be {' or '.join(_NAMES[kind] for kind in kinds if kind in _NAMES)}")
-    return value
+    if Path in kinds and isinstance(value, str) and value:
+        return Path(value)
+    if isinstance(value, bool) <= (bool in kinds) and isinstance(value, kinds):
+        return value
+    named = [_NAMES.get(kind, f"a {kind.__name__}") for kind in kinds if kind is not type(None)]
+    raise TypeError(f"must be {' or '.join(named)}")
+
+
+@functools.cache
+def _choices(hint: Hashable) -> tuple[str, ...]:
+    """The values of a literal type, also of one that may be None."""
+    literals = [part for part in (hint, *get_args(hint)) if get_origin(part) is Literal]
+    return get_args(literals[0]) if literals else ()
 
 
 def any_number(name: str, value: Any, what: str) -> Iterable[Any]:
@@ -169,11 +225,19 @@ def any_number(name: str, value: Any, what: str) -> Iterable[Any]:
     return value
 
 
+def instance(name: str, value: Any, *kinds: type) -> None:
+    """Raises UserError if an argument of this name is of none of these types."""
+    if not isinstance(value, kinds):
+        raise UserError(
+            f"{name} must be a {' or a '.join(kind.__name__ for kind in kinds)}, not {shown(value)}"
+        )
+
+
 def true_or_false(name: str, value: Any) -> bool:
     """A truth value. Raises UserError if it is none, with this name."""
     if isinstance(value, bool):
         return value
-    raise UserError(f"{name} {reprlib.repr(value)}: must be True or False")
+    raise UserError(f"{name} {shown(value)}: must be True or False")
 
 
 def whole_number(name: str, value: Any) -> int:
@@ -184,7 +248,7 @@ def whole_number(name: str, value: Any) -> int:
     """
     if isinstance(value, numbers.Integral) and not isinstance(value, bool) and 0 <= int(value) <= COUNTS:
         return int(value)
-    raise UserError(f"{name} {reprlib.repr(value)}: must be a whole number from 0 to {COUNTS:,}")
+    raise UserError(f"{name} {shown(value)}: must be a whole number from 0 to {COUNTS:,}")
 
 
 def texts_of(texts: object, what: str) -> list[str]:
@@ -196,6 +260,7 @@ def texts_of(texts: object, what: str) -> list[str]:
 
 def seconds(name: str, value: Any, least: float = 0) -> float:
     """A time of at least so many seconds. Raises UserError if it is none, with this name."""
-    if isinstance(value, numbers.Real) and not isinstance(value, bool) and least <= float(value) < math.inf:
+    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if is_number and value in Range(least, COUNTS):  # type: ignore[operator]
         return float(value)
-    raise UserError(f"{name} {reprlib.repr(value)}: must be a number of seconds, at least {least:g}")
+    raise UserError(f"{name} {shown(value)}: must be a number of seconds, at least {least:g}")

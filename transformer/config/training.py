@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from transformer.config.ranges import COUNTS, NOT_NEGATIVE, POSITIVE, RATE, Range, check_ranges
+from transformer.config.ranges import COUNTS, NOT_NEGATIVE, POSITIVE, RATE, Range, Section
 from transformer.runtime.errors import UserError
 from transformer.runtime.supervision import HEARTBEAT
 
@@ -27,8 +27,10 @@ def dropout_for(pairs: int) -> float:
 
 
 @dataclass(frozen=True)
-class OptimizerConfig:
+class OptimizerConfig(Section):
     """Adam and its learning rate (section 5.3)."""
+
+    SECTION = "optimizer"
 
     algorithm: Literal["adam", "adafactor"] = "adam"
     """Optimizer. adam: as in the paper; adafactor: keeps a number for each row and column of a matrix in
@@ -68,7 +70,7 @@ class OptimizerConfig:
     parameters as in --training.freeze. The last one that fits a parameter counts; others have 1."""
 
     def __post_init__(self) -> None:
-        check_ranges("optimizer", self)
+        super().__post_init__()
         for group in self.groups:
             name, _, factor = group.rpartition("=")
             try:
@@ -96,8 +98,10 @@ class OptimizerConfig:
 
 
 @dataclass(frozen=True)
-class TrainingConfig:
+class TrainingConfig(Section):
     """Training length, evaluations and checkpoints."""
+
+    SECTION = "training"
 
     steps: Annotated[int, Range(1, COUNTS)] = 100_000
     """Total number of updates."""
@@ -163,7 +167,7 @@ class TrainingConfig:
     """Number of sample translations to print at each evaluation."""
 
     def __post_init__(self) -> None:
-        check_ranges("training", self)
+        super().__post_init__()
         if self.init_from and self.init_encoder_from:
             raise UserError(
                 "--init-from and --init-encoder-from both say what the encoder starts from: leave one out"
@@ -194,8 +198,10 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True)
-class MeshConfig:
+class MeshConfig(Section):
     """Sharding. With fsdp = tensor = 1, every device holds the whole model: it is a replica."""
+
+    SECTION = "mesh"
 
     fsdp: Annotated[int, Range(1, 2**16)] = 1
     """Number of shards of parameters and optimizer state. Parameters are gathered when needed; each shard
@@ -208,7 +214,7 @@ class MeshConfig:
     results."""
 
     def __post_init__(self) -> None:
-        check_ranges("mesh", self)
+        super().__post_init__()
         if not self.is_replicated and self.replicas != "pmap":
             raise UserError(
                 f"--mesh.replicas {self.replicas} is for replicas: with --mesh.fsdp or --mesh.tensor the "
@@ -222,8 +228,10 @@ class MeshConfig:
 
 
 @dataclass(frozen=True)
-class HostsConfig:
+class HostsConfig(Section):
     """Distributed job. SLURM, Open MPI and Cloud TPUs are detected automatically."""
+
+    SECTION = "hosts"
 
     coordinator: str | None = None
     """HOST:PORT of the main process, reachable from all others."""
@@ -236,6 +244,7 @@ class HostsConfig:
     """Seconds without a sign of life after which a process counts as lost, and the others end."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         options = (self.coordinator, self.processes, self.process)
         if None in options and options not in ((None, None, None), (None, 1, None)):
             raise UserError(
@@ -247,7 +256,7 @@ class HostsConfig:
             raise UserError(f"--hosts.process {self.process} must be from 0 to {self.processes - 1}")
         if self.coordinator is not None:
             host, _, port = self.coordinator.rpartition(":")
-            if not (host and port.isdecimal() and 0 < int(port) < 2**16):
+            if not (host and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 2**16):
                 raise UserError(
                     f"--hosts.coordinator {self.coordinator}: give HOST:PORT, the port from 1 to 65535"
                 )

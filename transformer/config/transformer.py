@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
 from transformer.config.model import ModelConfig
-from transformer.config.ranges import DEEPEST, LARGEST, NOT_NEGATIVE, RATE, Range, check_ranges
+from transformer.config.ranges import DEEPEST, LARGEST, NOT_NEGATIVE, RATE, Range, Section
 from transformer.runtime.errors import UserError
 
 Norm = Literal["post", "pre"]
@@ -175,8 +175,10 @@ class StackConfig(ModelConfig):
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
+class EncoderConfig(Section):
     """Options in which the encoder of a `TransformerConfig` differs from its decoder. None: it does not."""
+
+    SECTION = "model.encoder-stack"
 
     d_model: Annotated[int, Range(1, LARGEST)] | None = None
     """Width of the encoder. A linear layer leads from it to that of the decoder. Another width than the
@@ -225,9 +227,6 @@ class EncoderConfig:
     """Mechanism of the encoder's self-attention."""
     normalization: Normalization | None = None
     """Normalisation of each sublayer of the encoder."""
-
-    def __post_init__(self) -> None:
-        check_ranges("model.encoder-stack", self)
 
 
 SAME = EncoderConfig()

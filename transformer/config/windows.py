@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from transformer.config.ranges import LONGEST, SHARE, Range, check_ranges, check_types
+from transformer.config.ranges import LONGEST, SHARE, Range, Section
 from transformer.runtime.errors import UserError
 
 Cut = Literal["pauses", "windows"]
@@ -13,9 +13,11 @@ Detector = Literal["energy", "silero"]
 
 
 @dataclass(frozen=True)
-class WindowsConfig:
+class WindowsConfig(Section):
     """Whisper's windows of 30 seconds (Radford et al. 2022, section 4.5). The defaults are those of its
     publisher."""
+
+    SECTION = "windows"
 
     previous_text: bool = True
     """Let each window continue the text of those before it, unless that was sampled at a temperature above
@@ -36,7 +38,6 @@ class WindowsConfig:
     log-probability is not above --windows.log-probability. None: never."""
 
     def __post_init__(self) -> None:
-        check_types("windows", self)
-        check_ranges("windows", self)
+        super().__post_init__()
         if not self.temperatures:
             raise UserError("--windows.temperatures: give at least one; 0 is the search of the other options")

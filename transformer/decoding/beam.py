@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.decoding.calls import special_ids
+from transformer.config import BeamConfig
+from transformer.decoding.calls import checked, special_ids
 from transformer.decoding.limits import source_limits
 from transformer.decoding.scores import NEVER, SearchResult, as_penalty
 from transformer.decoding.slots import Finished, Slots
@@ -108,6 +109,7 @@ class BeamSearch:
                 return worst >= most.max(axis=1) / jnp.maximum(*map(slots.penalty, ends))
 
 
+@checked(BeamConfig)
 @functools.partial(
     jax.jit, static_argnames=("model", "beam_size", "length_penalty", "stop", "max_length", "extra_length")
 )

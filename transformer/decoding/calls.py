@@ -1,20 +1,67 @@
 """The calls that searches make of a model."""
 
-from collections.abc import Mapping
-from typing import Any
+import functools
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import flax.linen as nn
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config import ModelConfig, SpecialIds
+from transformer.config import DecodingConfig, ModelConfig, SpecialIds
+from transformer.config.decoding import names_of
+from transformer.config.ranges import shown
 from transformer.model.cache import AnyCache
-from transformer.model.parameters import Variables
+from transformer.model.encoder_decoder import decoder_argument
+from transformer.model.parameters import Variables, check_ids
+from transformer.runtime.errors import UserError
 
 Inputs = Mapping[str, Array]
 """What a model's `encode` reads, by the names of its arguments: arrays with rows first."""
 
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 STEERING = "steer_"  # begins the names of inputs that only hooks read
+
+
+def checked(kind: type[DecodingConfig]) -> Callable[[F], F]:
+    """Gives a compiled search the checks of its arguments: of the ids, and of the options of that kind.
+
+    Raises:
+      UserError: by the search, if one of them is wrong.
+    """
+
+    def decorated(search: Any) -> Any:
+        @functools.wraps(search)
+        def call(model: nn.Module, params: Variables, source_ids: Array, **arguments: Any) -> Any:
+            check_ids("source_ids", source_ids)
+            if "key" in arguments and not _is_key(arguments["key"]):
+                raise UserError(
+                    f"key must be a random key, such as jax.random.key(0), not {shown(arguments['key'])}"
+                )
+            arrays_and_functions = {
+                x for x in arguments if callable(arguments[x]) or hasattr(arguments[x], "dtype")
+            }
+            kind(
+                **{
+                    name: arguments[name]
+                    for name in (names_of(kind) & arguments.keys()) - arrays_and_functions
+                }
+            )
+            return search(model, params, source_ids, **arguments)
+
+        call.__wrapped__ = search.__wrapped__  # type: ignore[attr-defined]  # what is compiled
+        return call
+
+    return decorated
+
+
+def _is_key(key: Any) -> bool:
+    """Whether a value is a random key of JAX, also one of the older kind."""
+    dtype = getattr(key, "dtype", None)
+    return dtype is not None and (jnp.issubdtype(dtype, jax.dtypes.prng_key) or dtype == jnp.uint32)
 
 
 def init_cache(model: nn.Module, variables: Variables, inputs: Inputs, beams: int, length: int) -> AnyCache:
@@ -45,13 +92,16 @@ def advance(
     return output
 
 
-def whole(model: nn.Module, variables: Variables, inputs: Inputs, target: Array, **options: Any) -> Any:
-    """The output of the model for a whole target at once, whose decoder reads it as it is.
+def whole(
+    model: nn.Module, variables: Variables, inputs: Inputs, decoder_input: Array, **options: Any
+) -> Any:
+    """The output of the model for all that its decoder reads, at once.
 
     Args:
       options: of `Module.apply`.
     """
-    arguments: dict[str, Any] = {**inputs, "target": target, **options}
+    name = decoder_argument(type(model).__call__)
+    arguments: dict[str, Any] = {**inputs, name: decoder_input, **options}
     return model.apply(variables, **arguments)
 
 

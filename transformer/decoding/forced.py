@@ -43,8 +43,8 @@ def sown_attention(
     model: nn.Module,
     variables: Variables,
     inputs: Inputs,
-    target: Array,
+    decoder_input: Array,
 ) -> Float[Array, "b t s"]:
-    """The mean attention over layers and heads in one pass, whose decoder reads this target."""
-    _, sown = whole(model, variables, inputs, target, mutable=[INTERMEDIATES])
+    """The mean attention over layers and heads in one pass, whose decoder reads this input."""
+    _, sown = whole(model, variables, inputs, decoder_input, mutable=[INTERMEDIATES])
     return attentions(sown.get(INTERMEDIATES, {})).mean(axis=(0, 2))  # type: ignore[attr-defined]

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int, UInt
 
-from transformer.decoding.calls import special_ids
+from transformer.config import GreedyConfig, SampleConfig
+from transformer.decoding.calls import checked, special_ids
 from transformer.decoding.draws import drawn
 from transformer.decoding.limits import source_limits
 from transformer.decoding.scores import NEVER, SearchResult, as_penalty
@@ -128,6 +129,7 @@ def _extended(
     return Selection(tokens, itself, live, finished, ~(live > NEVER).any(axis=1))
 
 
+@checked(GreedyConfig)
 @functools.partial(jax.jit, static_argnames=("model", "length_penalty", "max_length", "extra_length"))
 def greedy_search(
     model: nn.Module,
@@ -147,6 +149,7 @@ def greedy_search(
     return search_all(model, params, {"source": source_ids}, limits, Greedy(), penalty)
 
 
+@checked(SampleConfig)
 @functools.partial(
     jax.jit,
     static_argnames=("model", "samples", "top_k", "top_p", "length_penalty", "max_length", "extra_length"),

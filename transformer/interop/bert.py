@@ -8,7 +8,6 @@ import jax.numpy as jnp
 
 from transformer.config import Config, SpecialIds
 from transformer.config.texts import SentencesConfig
-from transformer.interop.architectures.architecture import checked
 from transformer.interop.architectures.bert import HEAD, STORAGE, bert_options
 from transformer.interop.conversion import imported_params
 from transformer.interop.reading import CONFIG, naming, read_json, tensors
@@ -48,10 +47,8 @@ def import_bert(folder: Path, run_dir: Path | str, origin: str = "imported") -> 
     with naming(folder / CONFIG):
         size = described["vocab_size"]
         special = SpecialIds(**ids)  # type: ignore[arg-type]  # none is None
-        model = checked(
-            MaskedLanguageModelConfig(
-                vocab_size=size, special=special, mask_id=mask, **bert_options(described)
-            )
+        model = MaskedLanguageModelConfig(
+            vocab_size=size, special=special, mask_id=mask, **bert_options(described)
         )
         tokenizer = pieces.tokenizer(size, special, [special.bos])
     data = SentencesConfig(dataset=origin, max_length=min(SentencesConfig.max_length, model.max_positions))

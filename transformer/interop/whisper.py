@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config import Config, SpecialIds
-from transformer.config.ranges import check_types
 from transformer.config.recordings import RecordingsConfig
 from transformer.data.features.hub import HubTokenizer
 from transformer.interop import ctranslate2
-from transformer.interop.architectures.architecture import checked, undescribed
+from transformer.interop.architectures.architecture import undescribed
 from transformer.interop.architectures.whisper import HALVED, WHISPER
 from transformer.interop.conversion import Source, exported_tensors, imported_params
 from transformer.interop.reading import (
@@ -78,7 +77,7 @@ def import_whisper(
             raise UserError(f"tokenizer.json has no {missing[0]}")
         special: Any = SpecialIds(**ids, unk=ids["eos"])  # type: ignore[arg-type]
         options = WHISPER.options(described, source.names)
-        model = checked(SpeechConfig(vocab_size=size, special=special, **options))
+        model = SpeechConfig(vocab_size=size, special=special, **options)
         positions = model.encoder_stack.max_positions
         if positions is None:
             raise UserError("max_source_positions is null, not a whole number")
@@ -100,7 +99,6 @@ def import_whisper(
             batch_tokens=frames * 8,
             max_text=model.max_positions,
         )
-        check_types("data", data)
     decoding = replace(
         search_from_hub(meant, size),
         renormalise=meant.get("renormalize_logits") is True,

@@ -1,5 +1,8 @@
 """The base class of encoder-decoders, with embeddings and logits (section 3.4)."""
 
+import functools
+import inspect
+from collections.abc import Callable
 from typing import Any
 
 import flax.linen as nn
@@ -11,7 +14,7 @@ from transformer.model.cache import Cache
 from transformer.model.int8 import QuantizedMatrix
 from transformer.model.layers import Embedding
 from transformer.model.noise import NOISE, OF_INPUTS
-from transformer.model.parameters import Module, param
+from transformer.model.parameters import Module, check_array, check_ids, param
 from transformer.model.products import logits
 from transformer.runtime.errors import UserError
 
@@ -19,12 +22,54 @@ Memory = Any
 """What a decoder reads of the source: a pytree of arrays with rows first, of the model's own type."""
 Source = Int[Array, "b s"] | Float[Array, "b *shape"]
 """Ids, or numbers, such as frames of sound or pictures."""
+SOURCE = "source"
+"""The argument of a model's methods that the encoder reads."""
+DECODER_INPUT = "decoder_input"
+"""The argument of a model's methods that the decoder reads."""
+EARLIER = "target"
+"""The earlier name of this argument, which callers may use, and models of other packages may have."""
 Segments = tuple[Int[Array, "b s"], Int[Array, "b t"]]
 """The index of the sentence in its row of each source and target token, from 1; 0 is padding."""
 
 
-class EncoderDecoder(Module):
-    """The base class of models, applied as `model.apply(variables, source, target)`.
+def decoder_argument(method: Callable[..., Any]) -> str:
+    """The name of the argument of a model's method that the decoder reads."""
+    return EARLIER if EARLIER in inspect.signature(method).parameters else DECODER_INPUT
+
+
+class ChecksInputs(Module):
+    """A module whose methods refuse a `source` or `decoder_input` that is no array or empty, and take
+    `decoder_input` by its earlier name, too."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        for name, method in list(vars(cls).items()):
+            if inspect.isfunction(method) and not (name.startswith("_") and name != "__call__"):
+                setattr(cls, name, _checked(method))
+        super().__init_subclass__(**options)
+
+
+def _checked(method: Callable[..., Any]) -> Callable[..., Any]:
+    """The method with checks of what the encoder and the decoder read, if it takes any of it."""
+    names = list(inspect.signature(method).parameters)
+    checks = {SOURCE: check_array, DECODER_INPUT: check_ids}
+    indices = {name: names.index(name) for name in checks if name in names}
+    if not indices:
+        return method
+
+    @functools.wraps(method)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if EARLIER in options and DECODER_INPUT in indices and DECODER_INPUT not in options:
+            options[DECODER_INPUT] = options.pop(EARLIER)
+        for name, index in indices.items():
+            if name in options or index < len(arguments):
+                checks[name](name, options[name] if name in options else arguments[index])
+        return method(*arguments, **options)
+
+    return call
+
+
+class EncoderDecoder(ChecksInputs):
+    """The base class of models, applied as `model.apply(variables, source, decoder_input)`.
 
     A model adds `encode` and `decode`, and for searches `init_cache` and `decode_step`.
     """
@@ -47,7 +92,7 @@ class EncoderDecoder(Module):
     def __call__(
         self,
         source: Source,
-        target: Int[Array, "b t"],
+        decoder_input: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
@@ -56,16 +101,17 @@ class EncoderDecoder(Module):
 
         Args:
           source: ids, each sentence closed by <eos>, then <pad>.
-          target: `decoder_input`, <bos> first; logits[:, i] predict the token after target[:, :i+1].
+          decoder_input: the target shifted right (`transformer.decoder_input`): <bos>, then all tokens but
+            the last one. logits[:, i] predict target[:, i], the token after decoder_input[:, :i+1].
           segments: for packed rows, the sentence of each token.
           deterministic: False draws dropout masks from the rng named "dropout".
         """
-        return self.output(self.hidden(source, target, segments=segments, deterministic=deterministic))
+        return self.output(self.hidden(source, decoder_input, segments=segments, deterministic=deterministic))
 
     def hidden(
         self,
         source: Source,
-        target: Int[Array, "b t"],
+        decoder_input: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
@@ -73,7 +119,7 @@ class EncoderDecoder(Module):
         """The decoder's last hidden states, the input of `output`. The loss computes logits in slices."""
         source_segments = None if segments is None else segments[0]
         memory = self.encode(source, segments=source_segments, deterministic=deterministic)
-        return self.decode(memory, target, segments=segments, deterministic=deterministic)
+        return self.decode(memory, decoder_input, segments=segments, deterministic=deterministic)
 
     def encode(
         self,
@@ -92,11 +138,12 @@ class EncoderDecoder(Module):
         Raises:
           UserError: the source is not ids, and the model has no `source_mask` of its own.
         """
-        if source.ndim != 2:
+        if source.ndim > 2:
             raise UserError(
                 f"{type(self).__name__} reads a source of the shape {source.shape}: define its source_mask, "
                 "which says which positions of the memory are no padding, [rows, positions]"
             )
+        check_ids(SOURCE, source)
         return source != self.config.special.pad
 
     @nn.nowrap
@@ -107,7 +154,7 @@ class EncoderDecoder(Module):
     def decode(
         self,
         memory: Memory,
-        target: Int[Array, "b t"],
+        decoder_input: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
@@ -117,10 +164,10 @@ class EncoderDecoder(Module):
 
         Args:
           memory: what `encode` returned.
-          target: `decoder_input`, <pad> where nothing is to be predicted.
+          decoder_input: the target shifted right, <pad> where nothing is to be predicted.
           segments: for packed rows, the sentence of each token.
           deterministic: False draws dropout masks.
-          embedded: replaces the embedded target.
+          embedded: replaces the embedded `decoder_input`.
         """
         raise NotImplementedError
 
@@ -179,7 +226,14 @@ def decoder_input(
     target: Int[Array, "b t"], special: SpecialIds, segments: Int[Array, "b t"] | None = None
 ) -> Int[Array, "b t"]:
     """The decoder input of a target: shifted right, and <pad> where the target is padding. So a model knows
-    from its input which positions are there."""
+    from its input which positions are there.
+
+    Args:
+      target: ids, each sentence closed by <eos>, then <pad>.
+      special: the model's special ids, `model.config.special`.
+      segments: for packed rows, the sentence of each token.
+    """
+    check_ids("target", target)
     return jnp.where(target == special.pad, special.pad, shift_right(target, special.bos, segments))
 
 

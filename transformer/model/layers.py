@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config import ModelConfig, StackConfig
 from transformer.model.dropout import Dropout
 from transformer.model.normalization import normalization
-from transformer.model.parameters import Axes, Module, matrix, param
+from transformer.model.parameters import Axes, Module, check_ids, matrix, param
 from transformer.model.placement import by_rows
 from transformer.model.products import linear
 
@@ -110,6 +110,7 @@ class Embedding(Module):
         self.table = matrix(self, "table", normal, shape, ("vocabulary", "model"), summed=(1,))
 
     def __call__(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
+        check_ids("the input", ids)
         c = self.config
         embedded = self.table[ids].astype(c.compute_dtype)
         if c.fixed_padding:

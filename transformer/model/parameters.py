@@ -18,6 +18,7 @@ from flax.errors import ScopeParamShapeError
 from jaxtyping import Array
 
 from transformer.model.int8 import INT8, QuantizedMatrix
+from transformer.runtime.errors import UserError
 
 Params = dict[str, Any]
 """Nested dictionaries of arrays, by module and name."""
@@ -83,9 +84,27 @@ def matrix(
     return param(module, name, initial, shape, axes, summed)
 
 
+def check_array(name: str, x: Any) -> None:
+    """Raises UserError if an argument of a model is no array, or an empty one."""
+    if not hasattr(x, "shape") or not hasattr(x, "dtype"):
+        raise UserError(f"{name} must be an array, not {type(x).__name__}: give np.array(...)")
+    if 0 in x.shape:
+        raise UserError(f"{name} of the shape {x.shape} is empty: give at least one row, and one position")
+
+
+def check_ids(name: str, ids: Any) -> None:
+    """Raises UserError if an argument of a model is no array of ids, [rows, positions]."""
+    check_array(name, ids)
+    if not jnp.issubdtype(ids.dtype, jnp.integer):
+        raise UserError(f"{name} must be ids, which are whole numbers, not {ids.dtype}")
+    if ids.ndim != 2:
+        raise UserError(f"{name} must be ids of the shape [rows, positions], not {ids.shape}")
+
+
 class Module(nn.Module):
     """A module whose `init` returns plain arrays. All modules of this package are."""
 
+    @nn.nowrap  # `nn.tabulate` counts calls of the methods that Flax wraps
     def init(self, *arguments: Any, **options: Any) -> Variables:  # type: ignore[override]
         """As `nn.Module.init`, without the declarations."""
         plain: Variables = nn.unbox(super().init(*arguments, **options))

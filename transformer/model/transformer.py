@@ -78,16 +78,16 @@ class Transformer(TransformerEncoder):
     def decode(
         self,
         memory: Memory,
-        target: Int[Array, "b t"],
+        decoder_input: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
         """The decoder stack."""
-        self_mask = self.decoder_mask(target)
+        self_mask = self.decoder_mask(decoder_input)
         cross_mask = Mask(keys=memory.mask)
-        positions = jnp.arange(target.shape[1])
+        positions = jnp.arange(decoder_input.shape[1])
         if segments is not None:
             source_segments, target_segments = segments
             self_mask = replace(self_mask, segments=(target_segments, target_segments))
@@ -96,8 +96,8 @@ class Transformer(TransformerEncoder):
         if self.config.wait_k is not None:
             sources = jnp.arange(memory.mask.shape[1]) if segments is None else positions_in(segments[0])
             cross_mask = replace(cross_mask, pairs=self.has_arrived(sources, positions))
-        embedded = self.embed_target(target) if embedded is None else embedded
-        target_mask = target != self.config.special.pad
+        embedded = self.embed_target(decoder_input) if embedded is None else embedded
+        target_mask = decoder_input != self.config.special.pad
         x = self.target_positions(embedded, positions, deterministic, target_mask)
         shared_scores = self.target_distances(positions, positions)
         for layer, views in zip(self.decoder, self.views(memory), strict=True):
@@ -111,7 +111,7 @@ class Transformer(TransformerEncoder):
         arrived = sources[..., None, :] < targets[..., :, None] + self.config.wait_k
         return arrived if arrived.ndim == 3 else arrived[None]
 
-    def decoder_mask(self, target: Int[Array, "b t"]) -> Mask:
+    def decoder_mask(self, decoder_input: Int[Array, "b t"]) -> Mask:
         """The mask of the decoder's self-attention."""
         return Mask(causal=True, window=self.config.window)
 

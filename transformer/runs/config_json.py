@@ -2,8 +2,7 @@
 
 import dataclasses
 import json
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from transformer.config import Config
 from transformer.config.decoding import METHODS, DecodingConfig, SampleConfig, methods_of, names_of
@@ -51,14 +50,6 @@ def config_of(values: dict[str, Any]) -> Config:
     return _build(Config, values)
 
 
-def check_values(config: Config) -> None:
-    """Raises UserError if an option has a value that could not be read again, such as a misspelt word."""
-    try:
-        config_of(parse_object(to_json(config)))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UserError(f"the config: {error}") from error
-
-
 # options as earlier versions stored them
 _GONE = {"baseline_decay", "opening"}
 _RENAMED = {"parallel": "mesh", "fed": "decoder_input", "places": "bos_length"}
@@ -85,34 +76,10 @@ def _build(cls: type, values: dict[str, Any], prefix: str = "") -> Any:
         meant = nearest(unknown[0], hints) if len(unknown) == 1 else ""
         raise ValueError(f"unknown field {', '.join(prefix + name for name in unknown)}{meant}")
 
-    return cls(**{name: _convert(prefix + name, hints[name], value) for name, value in values.items()})
+    return cls(**{name: _section(prefix + name, hints[name], value) for name, value in values.items()})
 
 
-def _choices(hint: Any) -> list[Any]:
-    """The values of a literal type, also of one that may be None."""
-    if get_origin(hint) is Literal:
-        return list(get_args(hint))
-    return [value for part in get_args(hint) for value in _choices(part)]
-
-
-def _convert(name: str, hint: Any, value: Any) -> Any:
-    """A JSON value as the type that a field has."""
-    kinds = get_args(hint) or (hint,)
-    if dataclasses.is_dataclass(hint) and isinstance(value, hint):  # type: ignore[arg-type]
-        return value
-    if dataclasses.is_dataclass(hint) and isinstance(value, dict):
-        return _build(hint, value, f"{name}.")  # type: ignore[arg-type]
-    if get_origin(hint) is tuple and isinstance(value, list):
-        return tuple(_convert(name, kinds[0], item) for item in value)
-    if isinstance(value, str) and value in _choices(hint):
-        return value
-    if value is None and type(None) in kinds:
-        return None
-    if Path in kinds and isinstance(value, str):
-        return Path(value)
-    if float in kinds and type(value) in (int, float):
-        return float(value)
-    if type(value) in kinds:
-        return value
-    choices = _choices(hint)
-    raise ValueError(f"{name} cannot be {value!r}{': choose ' * bool(choices)}{' or '.join(choices)}")
+def _section(name: str, hint: Any, value: Any) -> Any:
+    """The value of a field: that of a section is built from its options."""
+    is_section = dataclasses.is_dataclass(hint) and isinstance(value, dict)
+    return _build(hint, value, f"{name}.") if is_section else value  # type: ignore[arg-type]

@@ -34,9 +34,10 @@ import numpy as np
 
 from transformer.config import Config
 from transformer.config.methods import AdapterConfig
+from transformer.config.ranges import instance
 from transformer.data.remote import has
 from transformer.model.parameters import Params, Variables
-from transformer.runs.base import another_base, check_base, hash_of, places
+from transformer.runs.base import another_base, bases, check_base, hash_of
 from transformer.runs.checkpoints import Checkpoints, not_written
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import Log
@@ -80,6 +81,7 @@ class Run:
     """
 
     def __init__(self, path: Path | str, writes: bool = False) -> None:
+        instance("path", path, str, Path)
         if not os.fspath(path):
             raise UserError("'': must be the path of a run directory")
         check_name(Path(path))
@@ -298,21 +300,23 @@ class Run:
                 raise UserError(f"{self.name}: adapters that change each other have no base")
             seen.add(changed.path.resolve())
             changed = changed._base_run()
-        if adapter.base_step not in base.checkpoints.steps():
-            raise another_base(self.name, adapter)
+        assert adapter.base_step is not None
         return check_base(self.name, adapter, base.variables(adapter.base_step)["params"])
 
     def _base_run(self) -> "Run":
         adapter, named = self.config.adapter, self.config.training.init_from
         if named is None or adapter.base_step is None:
             raise UserError(f"{self.name}/config.json: an adapter without the run that it changes")
-        for path in places(named, self.path):
-            if has(path, "config.json"):
-                return Run(path)
+        runs = [Run(path) for path in bases(named, self.name) if has(path, "config.json")]
+        for run in runs:
+            if adapter.base_step in run.checkpoints.steps():
+                return run
+        if runs:
+            raise another_base(self.name, adapter)
         raise UserError(
-            f"{self.name} changes the model of another run, which is neither at {display_path(named)} nor "
-            f"beside {self.name}: put it there, or load both, as in "
-            f"Translator.load({display_path(named)!r}, adapter={self.name!r})"
+            f"{self.name} changes checkpoint {adapter.base_step} of another run, {Path(named).name}, which "
+            f"is not beside {self.name}: put it there, or name it with --base RUN, or in Python "
+            f"load(RUN, adapter={self.name!r}). In training it was {display_path(named)}"
         )
 
     @functools.cached_property
@@ -324,6 +328,12 @@ class Run:
     def log(self) -> Log:
         """Its log."""
         return Log(self.path / "metrics.jsonl")
+
+
+def check_base_option(base: Path | str | None, runs: Sequence[Run]) -> None:
+    """Raises UserError if --base names a run, and none of the runs is an adapter."""
+    if base is not None and not any(run.config.adapter.rank for run in runs):
+        raise UserError(f"--base {display_path(base)}: {runs[0].name} holds a whole model; leave it out")
 
 
 def _fields_of_files(stored: Json) -> dict[str, Json]:

@@ -59,6 +59,8 @@ class ServeArguments:
     """Search options that requests may have, and prefix and terms, in place of the default list: name all.
     Others than the default ones compile programs for each value, as beam_size does, or for a few kinds of
     request."""
+    base: Annotated[Path | None, tyro.conf.arg(metavar="RUN")] = None
+    """The run that adapters change, if it is not beside them."""
     token_file: Path | None = None
     """File with the token that requests must bring, as "Authorization: Bearer TOKEN". Default: the
     environment variable TRANSFORMER_TOKEN; if it is not set, no token is needed."""
@@ -91,9 +93,13 @@ def _serve(command_line: list[str]) -> None:
         token = token_of(arguments)
         check_libraries(LIBRARIES, "the server")
 
+        from transformer.runs.base import named_bases
+        from transformer.runs.run import Run, check_base_option
         from transformer.serve.server import serve
 
-        services = services_of(arguments, search_of(arguments, command_line))
+        check_base_option(arguments.base, [Run(run) for run in arguments.runs] if arguments.base else [])
+        with named_bases(arguments.base):
+            services = services_of(arguments, search_of(arguments, command_line))
         ports = arguments.port, arguments.allow_host, arguments.metrics_port
         serve(services, arguments.limits, token, arguments.host, *ports)
         os._exit(0)  # all is answered; a thread that compiles would delay the end

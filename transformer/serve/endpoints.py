@@ -21,7 +21,7 @@ from transformer.serve.libretranslate import (
     service_and_fields,
     translated,
 )
-from transformer.serve.messages import AskedScores, Endpoint, with_options
+from transformer.serve.messages import AskedChoices, AskedScores, Endpoint, with_options
 from transformer.serve.metrics import Metrics
 from transformer.serve.page import page_of_services
 from transformer.serve.readiness import Readiness
@@ -58,6 +58,8 @@ def of_runs(
         add_search(router, endpoint, able, answers)
     if scorers := [service for service in services if service.scores]:
         add_scores(router, scorers, scoring)
+    if choosers := [service for service in services if service.choices]:
+        add_choices(router, choosers, scoring)
     return router
 
 
@@ -89,8 +91,8 @@ def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], a
 
     options: Json = {"summary": endpoint.about, "name": endpoint.path[1:]}
     if endpoint.hears:
-        recording = {"schema": {"type": "string", "format": "binary"}}
-        options["openapi_extra"] = {"requestBody": {"required": True, "content": {"audio/*": recording}}}
+        file = {"schema": {"type": "string", "format": "binary"}}
+        options["openapi_extra"] = {"requestBody": {"required": True, "content": {endpoint.media: file}}}
         function, kind = hear, Annotated[fields, Query()]
     elif endpoint.path == PATH:
         examples["LibreTranslate"] = {"value": EXAMPLE}
@@ -119,6 +121,20 @@ def add_scores(router: APIRouter, able: Sequence[Service], scoring: Executor) ->
         loop = asyncio.get_running_loop()
         scores = await loop.run_in_executor(scoring, service.scores, asked)
         return JsonResponse({"model": service.name, "scores": scores})
+
+
+def add_choices(router: APIRouter, able: Sequence[Service], scoring: Executor) -> None:
+    """The endpoint for the probabilities of given labels. Arguments as of `add_scores`."""
+    texts = {"text": ["A dog runs."], "choices": ["Ein Hund rennt.", "Zwei Hunde rennen."]}
+    examples: dict[str, Any] = {"default": {"value": texts}}
+
+    @router.post("/choose", summary="The probability of each of some labels, or other outputs.")
+    async def choose(asked: Annotated[AskedChoices, Body(openapi_examples=examples)]) -> Response:
+        service = named(able, asked.model)
+        assert service.choices
+        loop = asyncio.get_running_loop()
+        outputs = await loop.run_in_executor(scoring, service.choices, asked)
+        return JsonResponse({"model": service.name, "outputs": outputs})
 
 
 def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metrics) -> APIRouter:

@@ -1,5 +1,5 @@
 """Bodies of requests as they are read, however clients send them: JSON also where a client sends a form or
-does not say what it sends, as with curl, and a recording also where it is a file of a form."""
+does not say what it sends, as with curl, and a recording or a picture also where it is a file of a form."""
 
 import json
 from collections.abc import Collection
@@ -69,12 +69,12 @@ def _parts(body: bytes, content: str) -> Form:
 
 
 class ReadBodies:
-    """An ASGI application around another one, which gets JSON, or a recording and fields in the query of the
+    """An ASGI application around another one, which gets JSON, or a file and fields in the query of the
     address, where a client sent a form or did not say what it sends.
 
     Args:
       app: the other one.
-      hearing: paths of requests whose bodies are recordings.
+      hearing: paths of requests whose bodies are files, such as recordings.
     """
 
     def __init__(self, app: App, hearing: Collection[str]) -> None:
@@ -108,7 +108,6 @@ def _only_file(form: Form) -> bytes:
     if len(form.files) != 1:
         raise Refusal(
             INVALID,
-            f"the form has {counted(len(form.files), 'file')}: send one recording, as the only file of a "
-            "form or as the whole body",
+            f"the form has {counted(len(form.files), 'file')}: send one, in a form or as the whole body",
         )
     return form.files[0]

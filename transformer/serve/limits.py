@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from transformer.config.decoding import METHODS, names_of
-from transformer.config.ranges import LARGEST, LONGEST, Range, check_ranges
+from transformer.config.ranges import LARGEST, LONGEST, Range, Section
 from transformer.runtime.errors import UserError, nearest
 
 ALLOWED = (
@@ -23,8 +23,10 @@ NEVER = ("rows", "buckets", "shortlist")
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(Section):
     """Limits of requests. What is beyond them is refused at once."""
+
+    SECTION = "limits"
 
     body: Annotated[int, Range(1, 100 * LARGEST)] = 1_000_000
     """Bytes in the body of a request, except for recordings."""
@@ -49,7 +51,7 @@ class Limits:
     """Seconds of sound of such a client."""
 
     def __post_init__(self) -> None:
-        check_ranges("limits", self)
+        super().__post_init__()
         if self.texts > self.queue:
             raise UserError(
                 f"--limits.texts {self.texts:,} is more than --limits.queue {self.queue:,}: the queue must "

@@ -17,6 +17,8 @@ EXTRAS = tuple(field.name for field in dataclasses.fields(Extras))
 """What may be asked of every output besides its text and score."""
 Texts = Annotated[list[str], Field(fail_fast=True)]
 """Texts of a request. Only the first mistake in a list counts: to note thousands takes seconds."""
+Source = str | dict[str, Any]
+"""A text, or its inputs by their names, which the task checks as of any row."""
 Strings = Annotated[tuple[str, ...], Field(fail_fast=True)]
 _KINDS = {"prefix": str, "terms": Strings}
 
@@ -41,9 +43,13 @@ class AskedTexts(Asked):
     text: str | Texts = Field(description="A text, or a list of them.")
 
 
-class AskedTranslations(AskedTexts):
+class AskedTranslations(Asked):
     """Texts to translate."""
 
+    text: Source | Annotated[list[Source], Field(fail_fast=True)] = Field(
+        description="A text, or a list of them. A text may be an object with the inputs of the model by "
+        "their names, as decode.py --jsonl reads it; an input may be a list, such as turns of a conversation."
+    )
     context: Texts | Annotated[list[Texts], Field(fail_fast=True)] | None = Field(
         None, description="Sentences before the text, oldest first; for a list of texts, a list for each."
     )
@@ -67,6 +73,21 @@ class AskedScores(Sent):
     target_language: str | None = Field(None, description="The code of the translations' language.")
 
 
+class AskedChoices(Sent):
+    """Texts for which one of some labels is right."""
+
+    model: str | None = Field(None, description="Name of a run. Default: the first that can do it.")
+    text: Source | Annotated[list[Source], Field(fail_fast=True)] = Field(
+        description="A text, or a list of them, as of /translate."
+    )
+    choices: Texts = Field([], description="The labels. Default: those of the training text.")
+    temperature: float = Field(
+        1.0, gt=0, allow_inf_nan=False, description="Above 1: less certain; below: more certain."
+    )
+    source_language: str | None = Field(None, description="Its code, for a model of many languages.")
+    target_language: str | None = Field(None, description="The code of the labels' language.")
+
+
 @dataclass(frozen=True)
 class Endpoint:
     """What can be asked of some runs."""
@@ -77,7 +98,9 @@ class Endpoint:
     """The fields of a request, without the options of its search."""
     example: Json
     hears: bool = False
-    """Whether the body is a recording, and fields are in the query of the address."""
+    """Whether the body is a file, such as a recording, and fields are in the query of the address."""
+    media: str = "audio/*"
+    """The type of that file."""
     extras: tuple[str, ...] = EXTRAS
     """Those that its outputs have."""
 

@@ -20,7 +20,7 @@ from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import Json
 from transformer.serve.limits import OF_RECORDS, Limits
-from transformer.serve.messages import Asked, AskedScores, Endpoint, search_options
+from transformer.serve.messages import Asked, AskedChoices, AskedScores, Endpoint, search_options
 from transformer.serve.texts import texts_of
 from transformer.tasks.lines import Lines
 from transformer.translator.decoder import Decoder
@@ -101,6 +101,11 @@ class Service(ABC):
         return None
 
     @property
+    def choices(self) -> Callable[[AskedChoices], list[Json]] | None:
+        """The probabilities of given outputs, as JSON. None: it has none."""
+        return None
+
+    @property
     def listens(self) -> Callable[[Iterable[np.ndarray], Any], Iterator[Any]] | None:
         """What is heard while samples arrive, 16,000 a second, as a client asks for it
         (`transformer.serve.listening`). None: it does not hear."""
@@ -153,6 +158,7 @@ class Service(ABC):
             "endpoints": [
                 self.search.path,
                 *(["/score"] if self.scores else []),
+                *(["/choose"] if self.choices else []),
                 *(["/listen"] if self.listens else []),
             ],
             "options": list(self.options),

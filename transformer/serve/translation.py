@@ -8,6 +8,7 @@ from transformer.runtime.files import Json
 from transformer.serve.limits import OF_RECORDS
 from transformer.serve.messages import (
     EXTRAS,
+    AskedChoices,
     AskedScores,
     AskedTranslations,
     Endpoint,
@@ -41,10 +42,12 @@ class Translations(Service):
 
     def items(self, asked: Any) -> list[Source]:
         """The texts of a request, each with its context."""
-        texts = texts_of(asked.text, self.limits)
+        texts: list[Source] = texts_of(asked.text, self.limits)
+        for text in texts:
+            self.decoder.task.source_of(text)  # refuses what is no input of the model
         if asked.context is None:
-            return list[Source](texts)
-        is_one = isinstance(asked.text, str)
+            return texts
+        is_one = not isinstance(asked.text, list)
         contexts = [asked.context] if is_one else asked.context
         if len(contexts) != len(texts) or any(isinstance(context, str) for context in contexts):
             raise UserError(
@@ -53,7 +56,9 @@ class Translations(Service):
         for context in filter(None, contexts):
             texts_of(context, self.limits, "context")
         pairs = zip(texts, contexts, strict=True)
-        return [{"source": text, "context": context} for text, context in pairs]
+        if not all(isinstance(text, str) for text in texts):
+            raise UserError("context: name it in the object of each text, or give texts without names")
+        return [{"source": str(text), "context": context} for text, context in pairs]
 
     def record(self, item: Source, asked: Any) -> tuple[Source, Json]:
         """A text, and what is asked of its translation."""
@@ -118,6 +123,24 @@ class Translations(Service):
         return [
             {"log_probability": float(score), **({"truncated": True} if is_truncated else {})}
             for score, is_truncated in zip(scores, truncated, strict=True)
+        ]
+
+    @property
+    def choices(self) -> Callable[[AskedChoices], list[Json]] | None:
+        """The probabilities of labels for each text."""
+        return self._choices if self.decoder.system.scores else None
+
+    def _choices(self, asked: AskedChoices) -> list[Json]:
+        texts: list[Source] = [
+            self.decoder.task.source_of(text) for text in texts_of(asked.text, self.limits)
+        ]
+        if asked.choices:
+            texts_of(asked.choices, self.limits, "choices")
+        translator = self.decoder.between(**languages_of(asked))
+        probabilities = translator.choices(texts, asked.choices, temperature=asked.temperature)
+        return [
+            {"choices": of_labels, **({"truncated": True} if translator.truncates(text) else {})}
+            for text, of_labels in zip(texts, probabilities, strict=True)
         ]
 
 

@@ -1,6 +1,7 @@
 """Tasks of pictures: what captioning and detection share."""
 
 import functools
+import io
 import itertools
 import re
 from abc import abstractmethod
@@ -15,7 +16,7 @@ from jaxtyping import Float
 from transformer.config import Config, DecodingConfig
 from transformer.config.pictures import PatchConfig, PicturesConfig
 from transformer.data.corpus import Corpus, Progress, Records, silent
-from transformer.data.features.pixels import pixels_of, scaled
+from transformer.data.features.pixels import pixels_of, read_pixels, scaled
 from transformer.data.sequences import Field, Fields
 from transformer.data.sources.corpora import SPLITS
 from transformer.data.sources.manifests import Annotation, listed
@@ -153,13 +154,16 @@ class Pictures(Exhibits, Lines, DecodingTask):
         return self.open_corpus(self.config).splits
 
     def seen(self, source: Any) -> AnnotatedPicture:
-        """The picture of a file, or of an array as `pixels_of` takes it.
+        """The picture of a file, also as `io.BytesIO`, or of an array as `pixels_of` takes it.
 
         Raises:
           UserError: it cannot be read, or is no picture.
         """
         if isinstance(source, str | Path):
             return picture(Path(source), self.data)
+        if isinstance(source, io.BytesIO):
+            pixels, (width, height) = read_pixels(source, "the picture", self.data.picture_size)
+            return AnnotatedPicture("picture", pixels, width, height)
         if not hasattr(source, "__array__"):
             raise UserError(f"cannot read {type(source).__name__}: give PNG files or arrays of pixels")
         pixels, (width, height) = pixels_of(source, self.data.picture_size)

@@ -10,7 +10,7 @@ from transformer.data.sources.context import TURN, after, sentence_of
 from transformer.data.sources.tables import TARGET_LENGTH, input_text, joined
 from transformer.data.sources.text_files import one_line
 from transformer.data.store import DirectedPair, Pair, TextRecord
-from transformer.runtime.errors import UserError, counted
+from transformer.runtime.errors import UserError, counted, nearest
 from transformer.runtime.files import brief
 from transformer.runtime.text import has_text, without_formatting
 
@@ -109,10 +109,7 @@ def source_of(value: object, data: DataConfig, target_length: int = 0) -> str:
     if lengths and len(others) == 1 and isinstance(value, str) and value and not value.startswith(named):
         value = {others[0]: value}
     if isinstance(value, Mapping):
-        if not data.has_columns and (unknown := sorted(value.keys() - {*names, CONTEXT}, key=str)):
-            raise UserError(
-                f"there is no {brief(str(unknown[0]))} in a source: it has {names[0]} and {CONTEXT}"
-            )
+        check_names(value, (*names, CONTEXT), data.target)
         columns = {**value, **(lengths if not value.get(TARGET_LENGTH) else {})}
         inputs = {name: _input(columns, name, reads, data.task) for name in names}
         text = joined(inputs, data.inputs, inputs[data.group] if data.group else "")
@@ -146,6 +143,14 @@ def context_in(inputs: Mapping[str, object], data: DataConfig) -> list[str]:
     if any(TURN in text for text in texts):
         raise UserError(f"context: a sentence has{TURN}in it, which is between sentences; take it out")
     return list(filter(has_text, map(one_line, texts)))[-data.context :]
+
+
+def check_names(fields: Iterable[object], known: Sequence[str], others: Sequence[str] = ()) -> None:
+    """Accepts the further columns of a row, as in training. Raises UserError if one is named almost as what
+    is read, such as "prefx"."""
+    for name in sorted(map(str, fields)):
+        if name not in known and name not in others and (meant := nearest(name, known)):
+            raise UserError(f"there is no {brief(name)}{meant}; {', '.join(known)} are read")
 
 
 def _input(inputs: Mapping[str, object], name: str, reads: str, task: TextTaskName) -> str:

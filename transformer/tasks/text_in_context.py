@@ -1,8 +1,11 @@
 """Texts that are read after those before them, within the tokens that a model reads."""
 
+from collections.abc import Sequence
+
 from transformer.config import DataConfig
+from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.trained import Tokenizers
-from transformer.data.sources.context import SEPARATOR, shortened
+from transformer.data.sources.context import SEPARATOR, TURN, shortened
 from transformer.data.sources.text_files import one_line
 from transformer.runtime.errors import UserError
 from transformer.tasks.requests import Sentence, TranslationRequest
@@ -32,6 +35,17 @@ class TextInContext(TextTask):
             return record
         request = TranslationRequest.of(record)
         return request._replace(source=self.read(request.source, longest))
+
+
+def check_turns(texts: Sequence[str], tokenizer: Tokenizer, lines: Sequence[int] = ()) -> None:
+    """Raises UserError if texts are lists, such as turns, and a vocabulary has no token between them."""
+    index = next((index for index, text in enumerate(texts) if TURN in text), None)
+    if index is not None and not tokenizer.knows(SEPARATOR):
+        where = f"line {lines[index]}: " if lines else ""
+        raise UserError(
+            f"{where}a list, or a text with {SEPARATOR}: the vocabulary of this model has no {SEPARATOR}, "
+            "which is between the texts of a list; add it with --data.add-tokens, or give one text"
+        )
 
 
 def check_context(data: DataConfig, tokenizers: Tokenizers) -> None:

@@ -40,7 +40,7 @@ from transformer.tasks.parts import by_name, direction_of
 from transformer.tasks.requests import Sentence, languages_of, source_of
 from transformer.tasks.steered_text import SteeredText
 from transformer.tasks.task import Evaluation
-from transformer.tasks.text_in_context import TextInContext, check_context
+from transformer.tasks.text_in_context import TextInContext, check_context, check_turns
 from transformer.tasks.vocabularies import SIDES, in_languages, stored_tokenizer, with_vocabulary
 
 LONGER = 2.0  # times the median of sources that targets have before they look swapped
@@ -234,6 +234,7 @@ class TextToText(SteeredText, TextInContext, Lines):
         texts = [record[:2][side] for record in records]
         if side == 0:
             texts = [self.read(text, self.data.max_length) for text in texts]
+        check_turns(texts, tokenizer)
         encoded = tokenizer.encode_all(texts)
         return [
             [*self.start(record, side), *ids[begin:]] for record, ids in zip(records, encoded, strict=True)
@@ -360,6 +361,7 @@ class TextToText(SteeredText, TextInContext, Lines):
                 if texts:
                     side_tokenizer.check_language(f"--{side}-language")
             starts = [tokenizer.start] * len(texts)
+        check_turns(texts, tokenizer, lines)
         whole = [one_line(text) for text in texts]
         begin = len(tokenizer.start)
         encoded = [

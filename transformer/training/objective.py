@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from transformer.config import SpecialIds
-from transformer.model.encoder_decoder import EncoderDecoder, decoder_input
+from transformer.config import SpecialIds, TrainingConfig
+from transformer.model.encoder_decoder import EncoderDecoder, decoder_argument, decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, SUMS
 from transformer.training.cross_entropy import output_cross_entropy
@@ -129,7 +129,7 @@ class TranslationObjective:
             variables,
             context,
             **self.inputs_of(batch),
-            target=target_input,
+            **{decoder_argument(type(model).hidden): target_input},  # type: ignore[attr-defined]
             segments=segments,
             deterministic=context.deterministic,
             rngs=context.rngs("dropout"),
@@ -149,6 +149,7 @@ class TranslationObjective:
 
 def translation_objective(smoothing: float, inputs: tuple[str, ...] = ("source",)) -> TranslationObjective:
     """Label-smoothed cross-entropy, see `TranslationObjective`."""
+    TrainingConfig(label_smoothing=smoothing)  # checks it
     return TranslationObjective(smoothing, inputs)
 
 

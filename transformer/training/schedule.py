@@ -8,6 +8,7 @@ import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from transformer.config import Config, OptimizerConfig
+from transformer.config.ranges import instance
 from transformer.runtime.errors import UserError
 from transformer.training.patterns import Path, matches
 from transformer.training.plateau import scale_by_plateau
@@ -63,6 +64,7 @@ def make_optimizer(config: Config) -> optax.GradientTransformation:
     Raises:
       UserError: the length of training is given in epochs, and not yet in updates.
     """
+    instance("config", config, Config)
     config.training.check_in_steps()
     c = config.optimizer
     rate = learning_rate(c, config.model.d_model, config.training.steps)

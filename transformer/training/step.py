@@ -99,6 +99,7 @@ def init_state(
       carry: the initial memory of the rows.
       parametrisation: what is trained of the parameters.
     """
+    TrainingConfig(seed=seed)  # checks it
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example)
     fresh = nn.unbox(jax.jit(model.init)(jax.random.key(seed), *zeros))
     statistics = unflatten_dict(flatten_dict(fresh) | flatten_dict(variables))
@@ -144,6 +145,7 @@ def make_train_step(
     are sent as `reduce_dtype`. Random numbers depend only on (seed, step, replica, slice). `gather` is that
     of the layout (`transformer.model.sharding`).
     """
+    TrainingConfig(seed=seed, accumulate=accumulate, ema=ema, reduce_dtype=reduce_dtype)  # type: ignore[arg-type]  # checks them
 
     def summed(state: TrainState, batch: Batch, carry: Carry, key: Array) -> tuple[_Summed, Carry]:
         def loss_of(trained: Params, probes: Variables) -> tuple[Float[Array, ""], Any]:

@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy.optimize import minimize_scalar
 
-from transformer.config.ranges import any_number
+from transformer.config.ranges import COUNTS, any_number, shown
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
@@ -30,8 +30,8 @@ def probabilities(
     Raises:
       UserError: the temperature is not positive.
     """
-    if not 0 < temperature < float("inf"):
-        raise UserError(f"temperature {temperature}: must be more than 0")
+    if not 0 < temperature <= COUNTS:
+        raise UserError(f"temperature {shown(temperature)}: must be more than 0, and at most {COUNTS:,}")
     scaled = log_p.astype(np.float64) / temperature
     shares = np.exp(scaled - scaled.max(axis=1, keepdims=True))
     normalised: np.ndarray = shares / shares.sum(axis=1, keepdims=True)

@@ -17,7 +17,7 @@ from transformer.config import (
     Option,
     changed_search,
 )
-from transformer.config.ranges import any_number, seconds, true_or_false, whole_number
+from transformer.config.ranges import any_number, seconds, shown, true_or_false, whole_number
 from transformer.data.corpus import Record
 from transformer.data.sequences import length_in_search
 from transformer.decoding.admission import Admission
@@ -288,8 +288,8 @@ class Decoder(LoadedModel[TaskT]):
         is_negative = isinstance(n_best, int) and n_best < 0
         if n_best is not None and (is_negative or not 1 <= whole_number("n_best", n_best) <= most):
             raise UserError(
-                f"--n-best {n_best}: must be at least 1 and at most {most}, which this search keeps; see "
-                "--decoding.beam-size, --decoding.samples and --decoding.method"
+                f"--n-best {shown(n_best)}: must be at least 1 and at most {most}, which this search keeps; "
+                "see --decoding.beam-size, --decoding.samples and --decoding.method"
             )
         self.system.check_search(self.task, settings)
         return within_positions(settings, self.longest, self.longest_source)

@@ -10,6 +10,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
+from transformer.config.ranges import shown
 from transformer.data.features.ngrams import END, START, UNKNOWN, read_arpa
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.vocabulary import SPACE
@@ -175,7 +176,9 @@ def checked_weight(weight: float | int, option: str = "--lm-weight", example: st
     """A weight of a language model, or of another option. Raises UserError if it is not one."""
     is_number = isinstance(weight, int | float) and not isinstance(weight, bool)
     if not is_number or not 0 <= weight <= LARGEST:
-        raise UserError(f"{option} {weight}: must be a number from 0 to {LARGEST:g}, such as {example}")
+        raise UserError(
+            f"{option} {shown(weight)}: must be a number from 0 to {LARGEST:g}, such as {example}"
+        )
     return float(weight)
 
 

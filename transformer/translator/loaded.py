@@ -91,7 +91,8 @@ class LoadedModel(Generic[TaskT]):
             step.
           int8: use int8 weights (see `transformer.model.int8`): faster on CPUs, at similar quality.
           adapter: a run with changes of this model (--adapter.rank). Then the checkpoint is the adapter's. An
-            adapter is loaded without this too, if the model is where it was in training.
+            adapter is loaded without this too, if the model is beside it, in a folder of the name that it had
+            in training.
 
         Raises:
           UserError: the directory or the checkpoint is missing or damaged; the adapter changes another model.

@@ -1,9 +1,11 @@
 """The tokenizers of pretrained models: what the library `tokenizers` reads from their tokenizer.json."""
 
+import base64
 import functools
 import json
+import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple
 from typing import Any
 
@@ -13,10 +15,16 @@ from transformer.config import SpecialIds
 from transformer.data.features.codes import codes
 from transformer.data.features.marks import MARKS, PART, Plain
 from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.features.vocabulary import SPACE, to_utf8
+from transformer.data.features.vocabulary import (
+    MOST_GROWTH,
+    SPACE,
+    check_growth,
+    longest_replacement,
+    to_utf8,
+)
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import library
-from transformer.runtime.files import Json
+from transformer.runtime.files import Json, parse_object
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _TIME = re.compile(r"<\|\d+\.\d\d\|>")
@@ -71,11 +79,11 @@ class HubTokenizer(Tokenizer):
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         for text in texts:
             to_utf8(text)
-        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
+        encodings = _guarded(self._tokenizer.encode_batch, list(texts), add_special_tokens=False)
         return [[*self.start, *encoding.ids] for encoding in encodings]
 
     def knows(self, text: str) -> bool:
-        encoding = self._tokenizer.encode(text, add_special_tokens=False)
+        encoding = _guarded(self._tokenizer.encode, text, add_special_tokens=False)
         return self.special.unk not in encoding.ids and not any(map(_BYTE.fullmatch, encoding.tokens))
 
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
@@ -93,10 +101,12 @@ class HubTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         spelled = [index for index in self._checked(ids) if index not in self._silent]
         if self._added_words.keys().isdisjoint(spelled):
-            text: str = self._tokenizer.decode(spelled, skip_special_tokens=False)
+            text: str = _guarded(self._tokenizer.decode, spelled, skip_special_tokens=False)
             return text
         pieces = [self._piece(index) for index in spelled]
-        joined: str = self._tokenizer.decoder.decode([piece for piece in pieces if piece is not None])
+        joined: str = _guarded(
+            self._tokenizer.decoder.decode, [piece for piece in pieces if piece is not None]
+        )
         return joined
 
     def _piece(self, index: int) -> str | None:
@@ -113,7 +123,7 @@ class HubTokenizer(Tokenizer):
         if not added or not tokenizer.decoder:
             return {}
         some = next(iter(added.values()))
-        ids = tokenizer.encode(f"{some} {some}", add_special_tokens=False).ids
+        ids = _guarded(tokenizer.encode, f"{some} {some}", add_special_tokens=False).ids
         space = "" if " " in tokenizer.decode(ids) else SPACE  # which is lost before such words
         return {i: space + self._marks.stored(word) for i, word in added.items()}
 
@@ -157,7 +167,7 @@ class HubTokenizer(Tokenizer):
         return [self._tokenizer.id_to_token(index) or "" for index in ids]
 
     def spelled(self, text: str) -> str | None:
-        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids = _guarded(self._tokenizer.encode, text, add_special_tokens=False).ids
         return self._marks.spelled([self._piece(index) or "" for index in ids])
 
     @functools.cached_property
@@ -198,13 +208,53 @@ class HubTokenizer(Tokenizer):
 
 @functools.lru_cache(maxsize=1)  # source and target have the same one
 def _read(model: str) -> Any:
-    tokenizers = library("tokenizers")
     try:
-        tokenizer = tokenizers.Tokenizer.from_str(model)
-        tokenizer.no_truncation()
-        tokenizer.no_padding()
-        return tokenizer
-    except BaseException as error:  # the library panics on some content, which is no Exception
-        if isinstance(error, KeyboardInterrupt | SystemExit):
+        described = parse_object(model)
+        parts = [described.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")]
+        growths = [_growth(part) for part in parts]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"not a tokenizer.json ({error})") from None
+    check_growth(max(growths[0] * growths[1], growths[2]))
+    tokenizer = _guarded(library("tokenizers").Tokenizer.from_str, model)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _growth(part: Any) -> float:
+    """How many times as long a normalizer, a pre-tokenizer or a decoder of a tokenizer.json may make a text,
+    besides forms of Unicode, whose repetition changes nothing."""
+    if part is None:
+        return 1
+    steps: list[Any] = next(
+        (part[name] for name in ("normalizers", "pretokenizers", "decoders") if name in part), []
+    )
+    if len(steps) > MOST_GROWTH:
+        raise ValueError(f"a sequence of {len(steps)} steps")
+    growth = math.prod(map(_growth, steps))
+    match part["type"]:
+        case "Replace":
+            pattern, content = part["pattern"], part["content"]
+            shortest = len(pattern.get("String", ""))  # an expression may fit nothing, between all characters
+            growth *= max(1, len(content) / shortest) if shortest else 1 + len(content)
+        case "Precompiled":
+            growth *= max(1, longest_replacement(base64.b64decode(part["precompiled_charsmap"] or "")))
+        case "Prepend":
+            growth *= 1 + len(part["prepend"])
+        case "ByteLevel":
+            growth *= 4  # bytes of a character, each of which becomes one
+    return growth
+
+
+def _guarded(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """The result of a call of the library, which panics on some content: that is no Exception.
+
+    Raises:
+      UserError: the library failed.
+    """
+    try:
+        return call(*arguments, **options)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
             raise
-        raise UserError(f"not a tokenizer.json that `tokenizers` can read ({error})") from None
+        raise UserError(f"not a tokenizer.json that `tokenizers` can read texts with ({error})") from None

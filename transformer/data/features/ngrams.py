@@ -117,9 +117,11 @@ def _sizes(lines: Iterator[tuple[int, str]], path: Path) -> list[int]:
         if not line.strip():
             break
         name, _, size = line.partition("=")
-        if name.split() != ["ngram", str(len(sizes) + 1)] or not size.strip().isdecimal():
+        digits = size.strip()
+        is_number = digits.isdecimal() and len(digits) <= len(str(MOST_NGRAMS))
+        if name.split() != ["ngram", str(len(sizes) + 1)] or not is_number:
             raise UserError(f"{path}, line {number}: must be such as ngram 1=5000, and is {brief(line)}")
-        sizes.append(int(size))
+        sizes.append(int(digits))
     if not 1 <= len(sizes) <= LONGEST or sum(sizes) > MOST_NGRAMS or not sizes[0]:
         raise UserError(
             f"{path}: has {counted(sum(sizes), 'n-gram')} of {counted(len(sizes), 'order')}, and must have "

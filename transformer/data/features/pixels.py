@@ -29,17 +29,25 @@ def read_picture(path: Path, size: int) -> tuple[Pixels, tuple[int, int]]:
       UserError: the file is missing, no regular file, no PNG, damaged, too large, or has more than 8 bits a
         channel; or Pillow is not installed.
     """
-    library(LIBRARY)
     try:
         with open_regular(fetched(path)) as content:
-            return _read(content, path, size)
+            return read_pixels(content, path, size)
     except (FileNotFoundError, IsADirectoryError) as error:
         raise UserError(f"{path}: {unreadable(error)}") from error
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read as PNG: {unreadable(error)}") from error
+
+
+def read_pixels(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels, tuple[int, int]]:
+    """As `read_picture`, of an open file or of `io.BytesIO`, which messages call `path`."""
+    library(LIBRARY)
+    try:
+        return _read(content, path, size)
     except (OSError, ValueError, SyntaxError, EOFError) as error:
         raise UserError(f"{path}: cannot be read as PNG: {unreadable(error)}") from error
 
 
-def _read(content: BinaryIO, path: Path, size: int) -> tuple[Pixels, tuple[int, int]]:
+def _read(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels, tuple[int, int]]:
     image_of = library("PIL.Image")
     try:
         with image_of.open(content, formats=("PNG",)) as image:

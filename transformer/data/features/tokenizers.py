@@ -1,10 +1,12 @@
 """Trains and loads tokenizers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, astuple
 from pathlib import Path
+from typing import Any
 
 from transformer.config import SpecialIds
+from transformer.config.ranges import any_number, shown, whole_number
 from transformer.data.features import chinese  # noqa: F401  # registers itself
 from transformer.data.features.characters import KINDS
 from transformer.data.features.hub import HubTokenizer
@@ -22,6 +24,8 @@ IMPORTED: dict[str, type[PiecesTokenizer] | type[HubTokenizer]] = {
 }
 """The tokenizers of imported models, by what a saved one is called."""
 _STANDARD_IDS = SpecialIds()
+_BY_SENTENCEPIECE = ("unigram", "bpe", "char")
+"""The kinds that SentencePiece trains."""
 
 
 def train_tokenizer(
@@ -36,13 +40,26 @@ def train_tokenizer(
 
     Unigram: Kudo 2018; bpe: Sennrich et al. 2016; both by SentencePiece (Kudo and Richardson 2018), with byte
     fallback for rare characters. The same lines give the same vocabulary. Raises UserError for an empty
-    corpus, text that is not Unicode, and an impossible size.
+    corpus, text that is not Unicode, an unknown kind, and an impossible size.
     """
+    lines = _strings(any_number("texts", texts, "lines"))
+    kinds = [*_BY_SENTENCEPIECE, *KINDS]
+    if kind not in kinds:
+        raise UserError(f"kind {shown(kind)}: choose {' or '.join(kinds)}")
+    size = whole_number("vocab_size", vocab_size)
     if len(set(astuple(special))) < 4 or min(astuple(special)) < 0:
         raise UserError(f"{_listed(special)}: a tokenizer needs four different special ids")
     if kind in KINDS:
-        return KINDS[kind].train(texts, vocab_size, special, languages)
-    return SentencePieceTokenizer(train_sentencepiece(texts, kind, vocab_size, special, languages))
+        return KINDS[kind].train(lines, size, special, languages)
+    return SentencePieceTokenizer(train_sentencepiece(lines, kind, size, special, languages))
+
+
+def _strings(lines: Iterable[Any]) -> Iterator[str]:
+    """Yields lines. Raises UserError if one is something else."""
+    for number, line in enumerate(lines, 1):
+        if not isinstance(line, str):
+            raise UserError(f"texts, line {number}: must be a string, not {shown(line)}")
+        yield line
 
 
 def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer:

@@ -130,10 +130,30 @@ def opened(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str
     text."""
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(model)
+    check_growth(longest_replacement(_MODEL.FromString(model).normalizer_spec.precompiled_charsmap))
     try:
         return processor, processor.IdToPiece(list(range(processor.GetPieceSize())))
     except UnicodeDecodeError as error:
         raise RuntimeError(str(error)) from error
+
+
+MOST_GROWTH = 100
+"""How many times as long a tokenizer may make a text. A character of Unicode becomes 18 at most (NFKD)."""
+
+
+def check_growth(growth: float) -> None:
+    """Raises UserError if a tokenizer makes a text so many times as long: a line could fill the memory."""
+    if growth > MOST_GROWTH:
+        raise UserError(
+            f"this tokenizer makes a text up to {growth:,.0f} times as long; it may {MOST_GROWTH} times"
+        )
+
+
+def longest_replacement(charsmap: bytes) -> int:
+    """The most characters that a compiled map of SentencePiece puts in place of one: a trie, preceded by its
+    size in four bytes, and then the replacements, each closed by a zero."""
+    trie = int.from_bytes(charsmap[:4], "little")
+    return max(map(len, charsmap[4 + trie :].decode(errors="replace").split("\0")))
 
 
 def with_pieces(model: bytes, words: Sequence[str], codes: Sequence[str] = ()) -> bytes:

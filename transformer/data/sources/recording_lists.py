@@ -116,4 +116,10 @@ def listed(name: str, manifest: Path, number: int) -> Path:
         with open_regular(fetched(path)):
             return path
     except (OSError, ValueError) as error:
-        raise UserError(f"{manifest}, line {number}: {path}: {unreadable(error)}") from error
+        where = f"{manifest}, line {number}"
+        if " " in name and path.suffix.lower() not in AUDIO:  # a line of a text
+            raise UserError(
+                f"{where}: it names no recording: each line must be the name of one, which ends in "
+                f"{' or '.join(AUDIO)}, and perhaps a tab and its text"
+            ) from error
+        raise UserError(f"{where}: {path}: {unreadable(error)}") from error

@@ -26,6 +26,17 @@ Rows = Iterator[tuple[int, Mapping[str, Any]]]
 """The number of each line and its columns."""
 
 
+def check_no_tables(data: object) -> None:
+    """Raises UserError if a file of a system that reads plain text is named as a table."""
+    for split in "train", "validation", "test":
+        path = getattr(data, split, None)
+        if path and Path(path).suffix in (".jsonl", ".tsv"):
+            raise UserError(
+                f"--data.{split} {path}: this system reads plain text, not rows; write the text into a file "
+                "of its own, such as with jq -r .text"
+            )
+
+
 def joined(texts: Mapping[str, str], inputs: Sequence[str], group: str = "") -> str:
     """The text that a model reads of named inputs: each after its name if there are several, as Raffel et al.
     (2020, appendix D) write them; before them, if there are groups, the one of the row."""
@@ -59,7 +70,8 @@ def read_table(path: Path, data: DataConfig, further: set[str] | None = None) ->
         try:
             record = record_of(row, data)
         except UserError as error:
-            bad_line(path, number, *_parted(str(error)))
+            separated = " (columns have tabs between them)" if read is _rows and len(row) == 1 else ""
+            bad_line(path, number, *_parted(f"{error}{separated}"))
         else:
             yield record
 
@@ -110,6 +122,9 @@ def _targets(row: Mapping[str, Any], name: str, task: TextTaskName) -> list[str]
     """The text or the texts of a column."""
     texts = _texts(row, name)
     if task == "label-sets":
+        comma = SEPARATOR.strip()
+        if isinstance(row.get(name), list | tuple) and (apart := [x for x in texts if comma in x]):
+            raise UserError(f"{name}: the label {brief(apart[0])} has a comma, which is between labels")
         return [SEPARATOR.join(texts)]
     if not texts:
         raise UserError(f"{name} is an empty list: give at least one text")
@@ -134,8 +149,8 @@ def _texts(row: Mapping[str, Any], name: str) -> list[str]:
 def _text(row: Mapping[str, Any], name: str) -> str:
     """The text of a column in one line; a number as it is written."""
     if name not in row:
-        separated = "" if len(row) > 1 else " (columns have tabs between them)"
-        raise UserError(f"there is no column {name}, only {brief(', '.join(row))}{separated}")
+        columns = [column for column in row if column != TARGET_LENGTH]
+        raise UserError(f"there is no column {name}, only {brief(', '.join(columns)) or 'an empty object'}")
     value = row[name]
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)

@@ -9,7 +9,6 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import numpy as np
 
 from transformer.config import Config, SpecialIds, StackConfig, TransformerConfig
-from transformer.config.ranges import check_types
 from transformer.data.features.tokenizer import Tokenizer
 from transformer.model.parameters import Params
 from transformer.runtime.errors import UserError
@@ -187,9 +186,7 @@ def described_model(
     special = SpecialIds(pad, start, eos, unk)
     options = network_options(architecture, config, names)
     generates_bos = bool(architecture.model_class) and start not in (pad, eos)
-    return checked(
-        TransformerConfig(vocab_size=size, special=special, generates_bos=generates_bos, **options)
-    )
+    return TransformerConfig(vocab_size=size, special=special, generates_bos=generates_bos, **options)
 
 
 def network_options(architecture: Architecture, config: Json, names: Container[str]) -> dict[str, Any]:
@@ -201,14 +198,6 @@ def network_options(architecture: Architecture, config: Json, names: Container[s
       names: of all tensors.
     """
     return {"source_end": config.get("source_end", True), **architecture.options(config, names)}
-
-
-def checked(model: Model) -> Model:
-    """A model, if each of its options has the right type. Raises UserError otherwise."""
-    check_types("model", model)
-    if isinstance(model, TransformerConfig):
-        check_types("model.encoder-stack", model.encoder_stack)
-    return model
 
 
 _NEUTRAL = {

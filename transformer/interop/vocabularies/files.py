@@ -17,7 +17,7 @@ from transformer.data.features.vocabulary import opened
 from transformer.interop.reading import CONFIG, TOKENIZER, naming, read_json, tokenizer_options
 from transformer.runtime.errors import UserError
 from transformer.runtime.extras import library
-from transformer.runtime.files import Json, parse_object, read_bytes, read_text
+from transformer.runtime.files import Json, brief_json, parse_object, read_bytes, read_text
 
 PIECES = "tokenizer.json"
 SPECIAL = "special_tokens_map.json"
@@ -27,6 +27,7 @@ WORDS = "vocab.txt"
 SPIECE = "spiece.model"
 BPE = "sentencepiece.bpe.model"
 MODELS = (SPIECE, BPE, "source.spm")
+MOST_ADDED = 100_000  # words that a number in tokenizer_config.json adds: published models have 103 at most
 BYTES = "ByT5Tokenizer"
 """The class of a tokenizer that has no files."""
 _BYTE_SPECIAL = ("<pad>", "</s>", "<unk>")
@@ -203,15 +204,27 @@ def _pieces(folder: Path, path: Path, model_type: str) -> ListedPieces:
 
 def _t5(folder: Path, pieces: list[str]) -> list[str | None]:
     """The pieces, then the sentinels, of which <extra_id_0> is the last."""
-    sentinels = tokenizer_options(folder).get("extra_ids", 100)
+    sentinels = _number_of_words(folder, "extra_ids", 100)
     return [*pieces, *(f"<extra_id_{number}>" for number in reversed(range(sentinels)))]
 
 
 def _pegasus(folder: Path, pieces: list[str]) -> list[str | None]:
     """Two pieces, two masks and 101 that stand for nothing, then the other pieces."""
-    offset = tokenizer_options(folder).get("offset", 103)
+    offset = _number_of_words(folder, "offset", 103)
     unused = [f"<unk_{number}>" for number in range(2, offset)]
     return [*pieces[:2], "<mask_1>", "<mask_2>", *unused, *pieces[2:]]
+
+
+def _number_of_words(folder: Path, name: str, default: int) -> int:
+    """How many words an option of tokenizer_config.json adds to the pieces. Raises UserError if it is no
+    number, or more than any vocabulary has."""
+    number = tokenizer_options(folder).get(name, default)
+    if type(number) is not int or not 0 <= number <= MOST_ADDED:
+        raise UserError(
+            f"{folder / TOKENIZER}: {name} is {brief_json(number)}, not a whole number from 0 to "
+            f"{MOST_ADDED:,}"
+        )
+    return number
 
 
 def _fairseq(folder: Path, pieces: list[str]) -> list[str | None]:

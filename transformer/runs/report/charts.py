@@ -18,8 +18,16 @@ MOST_BARS, LONGEST_LABEL = 1_000, 100
 Points = Sequence[tuple[float, float]]
 
 
-def line_chart(name: str, lines: Mapping[str, Points]) -> str:
-    """Lines against the step, in as many colours."""
+def line_chart(name: str, lines: Mapping[str, Points], every: Sequence[str] = ()) -> str:
+    """Lines against the step, in as many colours.
+
+    Args:
+      name: the title.
+      lines: the points of each line, by its label.
+      every: the labels of all charts of the page, of which this one may lack some: a label has the same
+        colour in all of them, and each chart says which. None given: those of the lines.
+    """
+    colours = {label: index for index, label in enumerate(every or lines)}
     lines = {label: thinned(line) for label, line in lines.items()}
     points = [point for line in lines.values() for point in line]
     most = max(x for x, _ in points)
@@ -44,8 +52,8 @@ def line_chart(name: str, lines: Mapping[str, Points]) -> str:
         for tick in ticks(most)
         if tick <= most
     ]
-    for index, (label, line) in enumerate(lines.items()):
-        colour = colour_of(index)
+    for label, line in lines.items():
+        colour = colour_of(colours[label])
         path = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in line)
         parts.append(f'<path class="{colour}" d="M{path}"/>' if line else "")
         if len(line) <= 100:
@@ -54,7 +62,8 @@ def line_chart(name: str, lines: Mapping[str, Points]) -> str:
                 f"<title>{html.escape(label)} at step {s:,}: {v:.4g}</title></circle>"
                 for s, v in line
             ]
-    keys = " ".join(key(index, label) for index, label in enumerate(lines)) if len(lines) > 1 else ""
+    has_legend = len(lines) > 1 or every
+    keys = " ".join(key(colours[label], label) for label in lines) if has_legend else ""
     return _figure(name, f"{html.escape(name)} by step" + (f": {keys}" if keys else ""), HEIGHT, parts)
 
 

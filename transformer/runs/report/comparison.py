@@ -58,14 +58,15 @@ def _results(names: list[str], runs: list[Logged]) -> str:
 
 
 def _curves(names: list[str], runs: list[Logged]) -> str:
-    """A chart for each quantity, a line for each run."""
+    """A chart for each quantity, a line for each run that has it."""
     charts: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for name, run in zip(names, runs, strict=True):
         for chart, lines in run.curves().items():
             for label, points in lines.items():
                 title = chart if len(lines) == 1 else f"{label}, {chart}"
-                charts.setdefault(title, {})[name] = list(points)
-    return "".join(line_chart(title, lines) for title, lines in charts.items() if any(lines.values()))
+                if points:
+                    charts.setdefault(title, {})[name] = list(points)
+    return "".join(line_chart(title, lines, names) for title, lines in charts.items())
 
 
 def _options(names: list[str], runs: list[Logged]) -> str:

@@ -15,11 +15,15 @@ function make(name, attributes, ...children) {
 const model = () => models[at("model").selectedIndex];
 const endpoint = () => model().endpoints[0];
 
+// What is sent to endpoints that take a file.
+const files = { "/transcribe": "audio/*", "/caption": "image/png", "/detect": "image/png" };
+
 for (const { name } of models) at("model").append(make("option", {}, name));
 function showModel() {
-  const hears = endpoint() === "/transcribe";
-  at("text").hidden = hears;
-  at("recording").hidden = !hears;
+  const type = files[endpoint()];
+  at("text").hidden = Boolean(type);
+  at("recording").hidden = !type;
+  if (type) at("recording").accept = type;
   at("listen").hidden = !model().endpoints.includes("/listen");
   document.title = `transformer: ${model().name}`;
 }
@@ -28,7 +32,7 @@ showModel();
 
 function request(signal) {
   const headers = at("token").value ? { Authorization: `Bearer ${at("token").value}` } : {};
-  if (endpoint() === "/transcribe") {
+  if (files[endpoint()]) {
     const query = new URLSearchParams({ model: model().name, stream: true });
     return [`${endpoint()}?${query}`, { method: "POST", headers, body: at("recording").files[0], signal }];
   }
@@ -80,7 +84,11 @@ at("form").addEventListener("submit", async (event) => {
   }
 });
 
-function show({ hypotheses: [best], source_tokens: sources }) {
+function show({ hypotheses, source_tokens: sources, words, labels, objects }) {
+  if (words) at("output").textContent = words.map((word, index) => `${word}/${labels[index]}`).join(" ");
+  if (objects) at("output").textContent = objects.map((found) => Object.values(found).join(" ")).join("\n") || "nothing";
+  if (!hypotheses) return;
+  const [best] = hypotheses;
   at("output").replaceChildren(...marked(best.text, best.word_confidences));
   const truncated = best.truncated ? "; only the part was read that the model can read at once" : "";
   at("note").textContent = `log P ${best.log_probability.toFixed(2)}${truncated}`;

@@ -52,6 +52,7 @@ class Captioning(Pictures, TextTask):
     counted = "target"
     annotation: ClassVar[Any] = "captions"
     writer = "transformer.systems.captioning.writer"
+    service = "transformer.systems.captioning.service"
 
     def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
         super().__init__(config)

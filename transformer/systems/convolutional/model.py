@@ -128,15 +128,15 @@ class Convolutional(EncoderDecoder):
     def decode(
         self,
         memory: Source,
-        target: Int[Array, "b t"],
+        decoder_input: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
         """The decoder stack."""
-        embedded = self.embed_target(target) if embedded is None else embedded
-        embedded = self._positioned(embedded, jnp.arange(target.shape[1]), deterministic)
+        embedded = self.embed_target(decoder_input) if embedded is None else embedded
+        embedded = self._positioned(embedded, jnp.arange(decoder_input.shape[1]), deterministic)
         x = embedded
         for layer, block in enumerate(self.decoder):
             past = jnp.pad(x, ((0, 0), (reach(self.config, layer), 0), (0, 0)))

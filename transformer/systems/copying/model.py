@@ -76,7 +76,7 @@ class CopyingTransformer(Transformer):
     def __call__(
         self,
         source: Int[Array, "b s"],
-        target: Int[Array, "b t"],
+        decoder_input: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
@@ -84,8 +84,8 @@ class CopyingTransformer(Transformer):
         """Teacher forcing: log-probabilities of every next token, over the vocabulary and then the source
         positions (`extended`)."""
         memory = self.encode(source, deterministic=deterministic)
-        hidden = self.decode(memory, target, deterministic=deterministic)
-        return self.extended(hidden, memory, counted(target, source))
+        hidden = self.decode(memory, decoder_input, deterministic=deterministic)
+        return self.extended(hidden, memory, counted(decoder_input, source))
 
     def encode(
         self,
@@ -101,13 +101,15 @@ class CopyingTransformer(Transformer):
     def decode(
         self,
         memory: Memory,
-        target: Int[Array, "b t"],
+        decoder_input: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
-        return super().decode(memory, self.known(target), deterministic=deterministic, embedded=embedded)
+        return super().decode(
+            memory, self.known(decoder_input), deterministic=deterministic, embedded=embedded
+        )
 
     def mixture(
         self, hidden: Float[Array, "b t m"], memory: SourceMemory, counts: Int[Array, "b t s"] | None

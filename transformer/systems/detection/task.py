@@ -69,6 +69,7 @@ class Detection(Pictures):
     learned = "classes"
     annotation: ClassVar[Any] = "boxes"
     writer = "transformer.systems.detection.writer"
+    service = "transformer.systems.detection.service"
 
     def __init__(self, config: Config, labels: Sequence[str] = ()) -> None:
         super().__init__(config)

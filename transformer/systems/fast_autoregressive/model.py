@@ -177,13 +177,13 @@ class FastAutoregressive(EncoderDecoder):
     def decode(
         self,
         memory: Memory,
-        target: Int[Array, "b t"],
+        decoder_input: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
-        words = self._words(target, memory.source, embedded)
+        words = self._words(decoder_input, memory.source, embedded)
         scan = nn.scan(
             lambda step, state, word, position: step(state, word, position, memory.source, deterministic),
             variable_broadcast="params",
@@ -192,7 +192,7 @@ class FastAutoregressive(EncoderDecoder):
             out_axes=1,
         )
         words = jax.tree.map(lambda x: x[:, :, None], words)
-        _, steps = scan(self.decoder, memory.start, words, jnp.arange(target.shape[1]))
+        _, steps = scan(self.decoder, memory.start, words, jnp.arange(decoder_input.shape[1]))
         steps = jax.tree.map(lambda x: x.squeeze(2), steps)
         self.sow(INTERMEDIATES, "weights", steps.weights)
         return self._read(steps, deterministic)

@@ -213,15 +213,15 @@ class LanguageModel(EncoderDecoder):
     def decode(
         self,
         memory: Prompt,
-        target: Int[Array, "b t"],
+        decoder_input: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
-        is_token = target != self.config.special.pad
-        time = jnp.arange(target.shape[1])
-        ids = target.at[:, 0].set(memory.last)
+        is_token = decoder_input != self.config.special.pad
+        time = jnp.arange(decoder_input.shape[1])
+        ids = decoder_input.at[:, 0].set(memory.last)
         before = jnp.broadcast_to(jnp.arange(memory.mask.shape[1]), memory.mask.shape)
         positions = memory.length[:, None] + time
         key_positions = jnp.concatenate([before, positions], axis=1)

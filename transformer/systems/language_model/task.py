@@ -28,6 +28,7 @@ from transformer.data.sequences import (
     id_dtype,
     side_lengths,
 )
+from transformer.data.sources.tables import check_no_tables
 from transformer.data.sources.texts import check_texts, open_texts
 from transformer.data.streams import DOCUMENTS, SEGMENT, Stream, StreamPlan, whole_stream
 from transformer.decoding.scores import SearchResult
@@ -113,6 +114,7 @@ class LanguageModelling(TextTask, Lines):
     def check(cls, config: Config) -> None:
         """Raises UserError if text files are missing, or the network is for other segments or outputs."""
         check_texts(_data(config))
+        check_no_tables(_data(config))
         cls.without_corpus(config).check_search(config.decoding)
 
     @classmethod

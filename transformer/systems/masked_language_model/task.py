@@ -16,6 +16,7 @@ from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import trained
 from transformer.data.sequences import Example, Field, Fields, id_dtype
+from transformer.data.sources.tables import check_no_tables
 from transformer.data.sources.texts import check_texts, open_texts
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError
@@ -52,6 +53,7 @@ class MaskedLanguageModelling(Task):
     def check(cls, config: Config) -> None:
         """Raises UserError if text files are missing."""
         check_texts(_data(config))
+        check_no_tables(_data(config))
 
     @classmethod
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:

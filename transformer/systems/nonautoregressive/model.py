@@ -15,8 +15,8 @@ class NonAutoregressiveTransformer(Transformer):
     """Encoder and layers are those of the Transformer. The decoder's input is a draft of the target instead
     of the previous tokens.
 
-    In `__call__` and `hidden`, `target` is that draft: `config.mask` at masked positions, <pad> after the
-    end; with fertilities, copied source tokens.
+    In `__call__` and `hidden`, `decoder_input` is that draft: `config.mask` at masked positions, <pad> after
+    the end; with fertilities, copied source tokens.
     """
 
     config: NonAutoregressiveConfig
@@ -32,7 +32,7 @@ class NonAutoregressiveTransformer(Transformer):
     def hidden(
         self,
         source: Int[Array, "b s"],
-        target: Int[Array, "b t"],
+        decoder_input: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
@@ -40,20 +40,20 @@ class NonAutoregressiveTransformer(Transformer):
         memory = self.encode(source, deterministic=deterministic)
         if self.is_initializing():
             self.plan(memory)
-        return self.decode(memory, target, deterministic=deterministic)
+        return self.decode(memory, decoder_input, deterministic=deterministic)
 
     def embed_target(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
         """Embeds the draft."""
         copied = self.config.decoder_input == "fertility"
         return self.source_embedding(ids) if copied else super().embed_target(ids)
 
-    def decoder_mask(self, target: Int[Array, "b t"]) -> Mask:
+    def decoder_mask(self, decoder_input: Int[Array, "b t"]) -> Mask:
         """Every position of the draft attends to all others."""
-        return Mask(keys=target != self.config.special.pad, window=self.config.window)
+        return Mask(keys=decoder_input != self.config.special.pad, window=self.config.window)
 
-    def logits(self, memory: Memory, target: Int[Array, "b t"]) -> Float[Array, "b t v"]:
+    def logits(self, memory: Memory, decoder_input: Int[Array, "b t"]) -> Float[Array, "b t v"]:
         """Logits over the vocabulary at every position of the draft."""
-        return self.output(self.decode(memory, target))
+        return self.output(self.decode(memory, decoder_input))
 
     def plan(self, memory: Memory) -> Float[Array, "b *_"] | None:
         """Logits of what is predicted before any token: target minus source length, `[b, 2 length_span + 1]`,

@@ -105,9 +105,9 @@ class NonAutoregressiveSynthesiser(Voice):
         ids = jnp.where(steps, c.bos, c.pad)
         return self.frames(self.decode(memory, ids, deterministic=deterministic, embedded=states))
 
-    def decoder_mask(self, target: Int[Array, "b t"]) -> Mask:
+    def decoder_mask(self, decoder_input: Int[Array, "b t"]) -> Mask:
         """Every step attends to all others."""
-        return Mask(keys=target != self.config.special.pad, window=self.config.window)
+        return Mask(keys=decoder_input != self.config.special.pad, window=self.config.window)
 
 
 def steps_of(predicted: Float[Array, "b s"], source_mask: Bool[Array, "b s"]) -> Int[Array, "b s"]:

@@ -184,13 +184,13 @@ class Recurrent(EncoderDecoder):
     def steps(
         self,
         memory: Memory,
-        target: Int[Array, "b t"],
+        decoder_input: Int[Array, "b t"],
         *,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> tuple[Steps, Float[Array, "b t m"]]:
-        """The decoder's steps with teacher forcing, and the embedded target."""
-        embedded = self.embed_target(target) if embedded is None else embedded
+        """The decoder's steps with teacher forcing, and the embedded `decoder_input`."""
+        embedded = self.embed_target(decoder_input) if embedded is None else embedded
         scan = nn.scan(
             lambda step, states, word: step(states, word, memory.source, deterministic),
             variable_broadcast="params",
@@ -207,19 +207,19 @@ class Recurrent(EncoderDecoder):
     def decode(
         self,
         memory: Memory,
-        target: Int[Array, "b t"],
+        decoder_input: Int[Array, "b t"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
-        steps, embedded = self.steps(memory, target, deterministic=deterministic, embedded=embedded)
+        steps, embedded = self.steps(memory, decoder_input, deterministic=deterministic, embedded=embedded)
         return self.read(steps, embedded, deterministic)
 
     def decode_own(
         self,
         memory: Memory,
-        target: Int[Array, "b t"],
+        decoder_input: Int[Array, "b t"],
         replaced: Bool[Array, "b t"],
         choose: Callable[[Float[Array, "b v"], Int[Array, ""]], Int[Array, " b"]],
     ) -> Float[Array, "b t m"]:
@@ -227,7 +227,7 @@ class Recurrent(EncoderDecoder):
 
         Args:
           memory: the encoded source.
-          target: decoder input ids.
+          decoder_input: the target shifted right.
           replaced: which of them are replaced by predictions.
           choose: (logits, step) -> the predicted ids.
         """
@@ -247,8 +247,8 @@ class Recurrent(EncoderDecoder):
             in_axes=(1, 1, 0),
             out_axes=1,
         )
-        start = memory.starts, target[:, 0]
-        _, (hidden, weights) = scan(self, start, target, replaced, jnp.arange(target.shape[1]))
+        start = memory.starts, decoder_input[:, 0]
+        _, (hidden, weights) = scan(self, start, decoder_input, replaced, jnp.arange(decoder_input.shape[1]))
         if self.config.attention != "fixed":
             self.sow(INTERMEDIATES, "weights", weights)
         return hidden  # type: ignore[no-any-return]

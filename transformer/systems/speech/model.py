@@ -70,7 +70,7 @@ class SpeechTransformer(Transformer):
     def __call__(
         self,
         source: Float[Array, "b t bands"],  # type: ignore[override]
-        target: Int[Array, "b u"],
+        decoder_input: Int[Array, "b u"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
@@ -79,12 +79,12 @@ class SpeechTransformer(Transformer):
         token at each position of the encoder."""
         if self.config.ctc_weight == 1:
             return self.ctc_log_probs(self.encode(source, deterministic=deterministic))
-        return super().__call__(source, target, segments=segments, deterministic=deterministic)
+        return super().__call__(source, decoder_input, segments=segments, deterministic=deterministic)
 
     def hidden(
         self,
         source: Float[Array, "b t bands"],  # type: ignore[override]
-        target: Int[Array, "b u"],
+        decoder_input: Int[Array, "b u"],
         *,
         segments: Segments | None = None,
         deterministic: bool = True,
@@ -92,7 +92,7 @@ class SpeechTransformer(Transformer):
         memory = self.encode(source, deterministic=deterministic)
         if self.is_initializing() and self.config.ctc_weight:
             self.ctc_log_probs(memory)
-        return self.decode(memory, target, segments=segments, deterministic=deterministic)
+        return self.decode(memory, decoder_input, segments=segments, deterministic=deterministic)
 
     def ctc_log_probs(self, memory: Memory) -> Float[Array, "b s v"]:
         """log P of each token, and of the blank, at each position (`transformer.model.ctc`)."""

@@ -28,10 +28,11 @@ class Tagger(Decoder[Tagging]):
         """
         if isinstance(sentences, str):
             raise UserError(f"tag takes a list of sentences: [{abbreviated(repr(sentences))}]")
-        records = [self._record(sentence) for sentence in sentences]
+        records = [self.record(sentence) for sentence in sentences]
         return [tagged for (tagged,) in self.decode(records, **options)]
 
-    def _record(self, sentence: str | Sequence[str]) -> TaggedSentence:
+    def record(self, sentence: str | Sequence[str]) -> TaggedSentence:
+        """A sentence as it is decoded. Raises UserError if it is none."""
         if isinstance(sentence, str):
             return self.task.record(sentence)
         return TaggedSentence(check_words(sentence))

@@ -70,6 +70,7 @@ class Tagging(Overview, DecodingTask, Lines):
     counted = "source"
     learned = "vocabulary and labels"
     writer = "transformer.systems.tagging.writer"
+    service = "transformer.systems.tagging.service"
     inputs = ("source",)
 
     def __init__(self, config: Config, tokenizer: Tokenizer, labels: Sequence[str]) -> None:

@@ -8,7 +8,6 @@ from transformer.config import Config, DataConfig, as_decided, differences
 from transformer.data.features.growth import read_words
 from transformer.data.remote import has
 from transformer.model.placement import platform
-from transformer.runs.config_json import check_values
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.systems.decided import decided_for
@@ -42,9 +41,9 @@ def resolve(config: Config, run_dir: Path | str | None) -> Resolved:
         unusable, or belongs to another config.
     """
     system = system_of(config)
-    check_values(config)
     run = _existing(run_dir, config)
     if run:
+        config = _with_stored_base(config, run)
         config = dataclasses.replace(as_decided(config, run.config), model=run.config.model)
     elif config.training.init_encoder_from:
         config = with_encoder(config, Run(config.training.init_encoder_from))
@@ -85,8 +84,18 @@ def _existing(run_dir: Path | str | None, config: Config) -> Run | None:
         return None
     run = Run(run_dir, writes=True)
     run.check_resumable()
+    config = _with_stored_base(config, run)
     check_unchanged(run, as_begun(config, run) if config.training.init_encoder_from else config)
     return run
+
+
+def _with_stored_base(config: Config, run: Run) -> Config:
+    """The config to resume an adapter with, which has the path of the model that it changes as the run stores
+    it: the model may have moved, and is known by its hash."""
+    if not run.config.adapter.rank or not run.checkpoints.steps():
+        return config
+    training = dataclasses.replace(config.training, init_from=run.config.training.init_from)
+    return dataclasses.replace(config, training=training)
 
 
 def _sized_like_parent(config: Config, system: System, parent: Run) -> Config:

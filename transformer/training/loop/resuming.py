@@ -43,7 +43,8 @@ def resume_command(run: Run, config: Config | None = None) -> str:
         if not isinstance(value, Path)
         for word in (f"--{name.replace('_', '-')}", str(value))
     ]
-    paths = to_resume(locations(config), has_checkpoint=bool(run.checkpoints.steps()))
+    is_adapter = bool(run.config.adapter.rank)
+    paths = to_resume(locations(config), bool(run.checkpoints.steps()), is_adapter)
     return command("train", "--run-dir", run.name, *words, *hosts_given()) + as_options(paths)
 
 

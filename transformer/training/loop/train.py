@@ -8,8 +8,10 @@ from pathlib import Path
 import jax
 
 from transformer.config import Config
+from transformer.config.ranges import instance
 from transformer.data.corpus import Corpus
 from transformer.data.sources.bad_lines import reading
+from transformer.runs.base import named_bases
 from transformer.runs.run import Run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter
@@ -58,6 +60,7 @@ def train(
         non-finite; a checkpoint could not be written.
       Stopped: SIGINT or SIGTERM arrived, or `training.minutes` are over; the state was saved.
     """
+    instance("config", config, Config)
     refuse_forked()
     if config.data.check:
         raise UserError("--data.check trains nothing: leave it out, or call transformer train")
@@ -65,6 +68,7 @@ def train(
     watch = watch or ProgressReporter(quiet=not is_main_process())
     watch.forget()
     keep_programs()
+    base = config.training.init_from if config.adapter.rank else None
     resolved = resolve(config, run_dir)
     config, system, run, parent = resolved.config, resolved.system, resolved.run, resolved.parent
     with reading(config.data.drop_bad) as bad:
@@ -109,7 +113,7 @@ def train(
             Run.create(path, config, task, corpus.folder.name, kept=kept)
         barrier("run directory")
         run = Run(path, writes=True)
-    with run.claimed(), transcribed(run, watch), resumable(run, config):
+    with run.claimed(), transcribed(run, watch), resumable(run, config), named_bases(base):
         loop = Loop(config, system, objective, run, data, watch, parent, track, profile, clock)
         loop.train()
         loop.report()

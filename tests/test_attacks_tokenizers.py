@@ -1,0 +1,117 @@
+"""Tokenizers of strangers: what would fill the memory is refused, a panic of the library is one message."""
+
+import base64
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentencepiece
+
+from transformer import SpecialIds, UserError
+from transformer.data.features.hub import HubTokenizer
+from transformer.data.features.vocabulary import opened
+
+pytest.importorskip("tokenizers")
+THOUSAND = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+
+
+def tokenizer(**parts: Any) -> HubTokenizer:
+    vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
+    content = {"version": "1.0", "added_tokens": [], "model": model, **dict.fromkeys(PARTS), **parts}
+    return HubTokenizer(json.dumps(content), 6, SpecialIds())
+
+
+PARTS = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+
+
+def charsmap(longest: int) -> str:
+    """A map of SentencePiece whose longest replacement has so many characters."""
+    return base64.b64encode((0).to_bytes(4, "little") + b"x\0" + b"y" * longest + b"\0").decode()
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {"normalizer": THOUSAND},
+        {"normalizer": {"type": "Sequence", "normalizers": [THOUSAND] * 2}},
+        {"normalizer": {"type": "Sequence", "normalizers": [THOUSAND] * 3}},
+        {
+            "normalizer": {
+                "type": "Sequence",
+                "normalizers": [{"type": "Sequence", "normalizers": [THOUSAND]}, {"type": "NFKC"}],
+            }
+        },
+        {"normalizer": {"type": "Replace", "pattern": {"Regex": ""}, "content": "a" * 100}},
+        {"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "a" * 100}},
+        {"normalizer": {"type": "Prepend", "prepend": "a" * 200}},
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap(101)}},
+        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 20}},
+        {
+            "pre_tokenizer": {
+                "type": "Sequence",
+                "pretokenizers": [
+                    {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+                ]
+                * 20,
+            }
+        },
+        {"decoder": {"type": "Sequence", "decoders": [THOUSAND] * 3}},
+    ],
+)
+def test_what_makes_texts_long_is_refused(parts: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"makes a text up to [\d,]+ times as long; it may 100 times"):
+        tokenizer(**parts)
+
+
+def test_a_sequence_without_end() -> None:
+    steps = [{"type": "BertNormalizer", "handle_chinese_chars": True}] * 1000
+    with pytest.raises(UserError, match="a sequence of 1000 steps"):
+        tokenizer(normalizer={"type": "Sequence", "normalizers": steps})
+
+
+def test_what_published_tokenizers_do_is_read() -> None:
+    t5 = {"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"}
+    forms = [{"type": kind} for kind in ("NFKD", "NFKC", "Lowercase", "StripAccents")]
+    sequence = {"type": "Sequence", "normalizers": [*forms, t5, {"type": "Prepend", "prepend": "▁"}]}
+    assert tokenizer(normalizer=sequence).encode("a") == [3]
+    assert tokenizer().encode("a") == [4]
+
+
+def test_a_panic_is_one_message() -> None:
+    split = {
+        "type": "Split",
+        "pattern": {"Regex": "(a+)+$"},
+        "behavior": "Isolated",
+        "invert": False,
+    }
+    stuck = tokenizer(pre_tokenizer=split)
+    assert stuck.encode("a") == [4]
+    for call in (stuck.encode, stuck.knows, stuck.spelled):
+        with pytest.raises(UserError, match="not a tokenizer.json that `tokenizers` can read texts with"):
+            call("a" * 40 + "b")
+
+
+@pytest.mark.parametrize("longest", [18, 1000])
+def test_maps_of_sentencepiece(longest: int, tmp_path: Path) -> None:
+    """As its own trainer makes them."""
+    rules = tmp_path / "rules.tsv"
+    rules.write_text(f"61\t{' '.join(['62'] * longest)}\n")
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.Train(
+        sentence_iterator=iter(["red cat"] * 9),
+        model_writer=model,
+        model_type="char",
+        vocab_size=20,
+        normalization_rule_tsv=str(rules),
+        hard_vocab_limit=False,
+        minloglevel=2,
+    )
+    if longest < 100:
+        processor, _ = opened(model.getvalue())
+        assert processor.Normalize("a").endswith("b" * longest)
+        return
+    with pytest.raises(UserError, match="makes a text up to 1,000 times as long"):
+        opened(model.getvalue())

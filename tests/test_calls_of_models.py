@@ -1,0 +1,164 @@
+"""What models and searches are called with, in Python: what is wrong is refused in one sentence."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jaxtyping
+import numpy as np
+import pytest
+from configs import CONFIGS
+from of_a_config import job_of
+from tiers import mostly_slow
+
+from transformer import (
+    Config,
+    Context,
+    Run,
+    Transformer,
+    TransformerConfig,
+    UserError,
+    beam_search,
+    decoder_input,
+    greedy_search,
+    init_state,
+    make_optimizer,
+    make_train_step,
+    sample,
+    train,
+    train_tokenizer,
+    translation_objective,
+)
+from transformer.systems.registry import REGISTRY, find_system
+
+MODEL = Transformer(TransformerConfig(vocab_size=20, num_layers=1, d_model=8, d_ff=8, num_heads=2))
+IDS = jnp.array([[4, 5, 2]])
+KEY = jax.random.key(0)
+SYSTEMS = [name for name in REGISTRY if not name.startswith("toy")]
+WRONG = {
+    "no rows": (jnp.zeros((0, 5), jnp.int32), r"of the shape \(0, 5\) is empty"),
+    "no positions": (jnp.zeros((2, 0), jnp.int32), r"of the shape \(2, 0\) is empty"),
+    "one dimension": (IDS[0], r"must be ids of the shape \[rows, positions\], not \(3,\)"),
+    "floats": (jnp.ones((2, 3)), "must be ids, which are whole numbers, not float32"),
+    "truth values": (jnp.ones((2, 3), bool), "must be ids, which are whole numbers, not bool"),
+    "a list": ([[4, 5, 2]], "must be an array, not list"),
+    "a text": ("abc", "must be an array, not str"),
+    "nothing": (None, "must be an array, not NoneType"),
+}
+
+
+@pytest.fixture(autouse=True)
+def as_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only tests check the types of arrays and of what stands beside them."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
+
+
+@pytest.fixture(scope="module")
+def variables() -> Any:
+    return jax.jit(MODEL.init)(KEY, IDS, IDS)
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_ids_that_are_none(wrong: str, variables: Any) -> None:
+    ids, message = WRONG[wrong]
+    calls: dict[str, Callable[[], Any]] = {
+        "source_ids": lambda: beam_search(MODEL, variables, ids, max_length=4),
+        "source_ids ": lambda: greedy_search(MODEL, variables, ids, max_length=4),
+        "source_ids  ": lambda: sample(MODEL, variables, ids, max_length=4, key=KEY),
+        "source": lambda: MODEL.apply(variables, ids, IDS),
+        "source ": lambda: MODEL.apply(variables, ids, method="encode"),
+        "source  ": lambda: MODEL.init(KEY, ids, IDS),
+        "decoder_input": lambda: MODEL.apply(variables, IDS, ids),
+        "decoder_input ": lambda: MODEL.apply(variables, IDS, target=ids),
+        "target": lambda: decoder_input(ids, MODEL.config.special),
+        "target ": lambda: translation_objective(0.1)(
+            MODEL, variables, {"source": IDS, "target": ids}, Context()
+        ),
+    }
+    for name, call in calls.items():
+        with pytest.raises(UserError, match=f"^{name.strip()} {message}"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("search", "options", "message"),
+    [
+        (beam_search, {"stop": "early", "max_length": 9}, "stop 'early': choose exact or present or full"),
+        (beam_search, {"beam_size": 0}, "beam-size must be from 1 to"),
+        (beam_search, {"beam_size": 1.5}, "beam-size 1.5: must be a whole number"),
+        (beam_search, {"beam_size": True}, "beam-size True: must be a whole number"),
+        (beam_search, {"length_penalty": "x"}, "length-penalty 'x': must be a number"),
+        (beam_search, {"length_penalty": float("nan")}, "length-penalty must be a finite number"),
+        *(
+            (search, {name: value}, f"{name.replace('_', '-')} must be from")
+            for search in (beam_search, greedy_search, sample)
+            for name, value in (("max_length", -3), ("max_length", 0), ("extra_length", -1))
+        ),
+        (sample, {"samples": 0}, "samples must be from 1 to"),
+        (sample, {"temperature": 0}, "temperature must be from 0.001"),
+        (sample, {"temperature": -1.0}, "temperature must be from 0.001"),
+        (sample, {"top_k": -1}, "top-k must be from 0"),
+        (sample, {"top_p": 0.0}, "top-p must be from"),
+        (sample, {"top_p": 2.0}, "top-p must be from"),
+    ],
+)
+def test_options_of_searches(search: Any, options: dict[str, Any], message: str, variables: Any) -> None:
+    further = {"key": KEY} if search is sample else {}
+    with pytest.raises(UserError, match=f"^--decoding.{message}"):
+        search(MODEL, variables, IDS, **further, **options)
+
+
+@pytest.mark.parametrize("key", [None, 0, "x", jnp.ones(2)])
+def test_what_is_no_key(key: Any, variables: Any) -> None:
+    with pytest.raises(UserError, match=r"^key must be a random key, such as jax.random.key\(0\)"):
+        sample(MODEL, variables, IDS, key=key)
+
+
+CONFIG = Config(model=MODEL.config)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: train("tiny", "runs/x"), "config must be a Config, not 'tiny'"),
+        (lambda: make_optimizer("adam"), "config must be a Config, not 'adam'"),
+        (lambda: Run(3), "path must be a str or a Path, not 3"),
+        (lambda: translation_objective("x"), "--training.label-smoothing 'x': must be a number"),
+        (lambda: translation_objective(1.5), r"--training.label-smoothing must be in \[0, 1\)"),
+        (lambda: step_of(accumulate=0), "--training.accumulate must be from 1"),
+        (lambda: step_of(accumulate="2"), "--training.accumulate '2': must be a whole number"),
+        (lambda: step_of(seed=None), "--training.seed None: must be a whole number"),
+        (lambda: step_of(ema=1), "--training.ema must be in"),
+        (lambda: step_of(reduce_dtype="float16"), "--training.reduce-dtype 'float16': choose float32"),
+        (lambda: init_state(MODEL, make_optimizer(CONFIG), "x", (IDS, IDS)), "--training.seed 'x': must be"),
+        (lambda: train_tokenizer([], "unigram", 300), "the training text is empty"),
+        (lambda: train_tokenizer("a b", "unigram", 300), "texts must be a list of lines, not one string"),
+        (lambda: train_tokenizer([b"a"], "unigram", 300), "texts, line 1: must be a string, not b'a'"),
+        (lambda: train_tokenizer(["a"], "unigrm", 300), "kind 'unigrm': choose unigram or bpe"),
+        (lambda: train_tokenizer(["a"], ["bpe"], 300), "kind .'bpe'.: choose unigram or bpe"),
+        (lambda: train_tokenizer(["a"], "bpe", 300.5), "vocab_size 300.5: must be a whole number"),
+        (lambda: train_tokenizer(["a"], "word", -1), "vocab_size -1: must be a whole number from 0"),
+    ],
+)
+def test_arguments_of_other_functions(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises(UserError, match=f"^{message}"):
+        call()
+
+
+def step_of(**options: Any) -> Any:
+    return make_train_step(
+        MODEL, translation_objective(0.1), make_optimizer(CONFIG), **{"seed": 0, **options}
+    )
+
+
+@pytest.mark.parametrize("system", mostly_slow(SYSTEMS, ["transformer", "detection"]))
+def test_every_model_is_tabulated(system: str) -> None:
+    """By a Flax that counts calls of the methods that it has wrapped."""
+    config = job_of(next(config for config in CONFIGS.values() if config.system == system)).config
+    model, example = find_system(system).model(config.model), find_system(system).task.example(config)
+    arrays = [jnp.ones(x.shape, x.dtype) for x in jax.tree.leaves(example)]
+    table = model.tabulate(KEY, *jax.tree.unflatten(jax.tree.structure(example), arrays), depth=1)
+    shapes = jax.eval_shape(model.init, KEY, *example)["params"]
+    total = sum(int(np.prod(x.shape)) for x in jax.tree.leaves(shapes))
+    assert f"Total Parameters: {total:,}" in table

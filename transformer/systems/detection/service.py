@@ -1,0 +1,38 @@
+"""What runs that see do for clients: the objects of pictures."""
+
+import io
+from typing import Any, ClassVar
+
+from transformer.runtime.files import Json
+from transformer.serve.messages import Asked, Endpoint
+from transformer.serve.service import Service
+from transformer.systems.detection.api import Detector
+from transformer.systems.detection.task import DetectedObjects
+
+
+class Objects(Service):
+    """The objects of a picture."""
+
+    search = Endpoint(
+        "/detect",
+        "The objects of a picture: the body is a PNG file.",
+        Asked,
+        {},
+        hears=True,
+        media="image/png",
+        extras=(),
+    )
+    loads: ClassVar = Detector
+    decoder: Detector
+
+    def record(self, picture: bytes, asked: Any) -> tuple[Any, Json]:
+        """The pixels of a picture."""
+        return self.decoder.task.seen(io.BytesIO(picture)), {}
+
+    def answer(self, picture: bytes, outputs: list[DetectedObjects], asked: Any) -> Json:
+        """The objects, the most probable first."""
+        (best,) = outputs
+        return {"objects": [item.to_dict() for item in best.objects]}
+
+
+SERVICE = Objects

@@ -1,0 +1,47 @@
+"""What taggers do for clients: labels of the words of sentences."""
+
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from transformer.runtime.files import Json
+from transformer.serve.messages import Asked, Endpoint, Texts
+from transformer.serve.service import Service
+from transformer.systems.tagging.api import Tagger
+from transformer.systems.tagging.task import Tagged
+from transformer.tasks.plain import rounded
+
+
+class AskedTags(Asked):
+    """Sentences whose words are labelled."""
+
+    text: str | list[str | Texts] = Field(
+        description="A sentence, its words separated by spaces, or a list of sentences, each such a text or "
+        "a list of words."
+    )
+
+
+class Tags(Service):
+    """Labels of words."""
+
+    search = Endpoint(
+        "/tag",
+        "The labels of the words of sentences.",
+        AskedTags,
+        {"text": ["The old dog sleeps .", ["A", "cat", "runs", "."]]},
+        extras=(),
+    )
+    loads: ClassVar = Tagger
+    decoder: Tagger
+
+    def record(self, item: str | list[str], asked: Any) -> tuple[Any, Json]:
+        """The words of a sentence."""
+        return self.decoder.record(item), {}
+
+    def answer(self, item: Any, outputs: list[Tagged], asked: Any) -> Json:
+        """Words, labels and probabilities."""
+        (tagged,) = outputs
+        return {**tagged.to_dict(), "probabilities": rounded(tagged.probabilities)}
+
+
+SERVICE = Tags
