@@ -14,6 +14,8 @@ from transformer.systems.registry import REGISTRY, find_system
 
 OPENED = {"attention_bias": True, "norm": "post"}
 """Options without which others have no effect: key_bias and final_norm."""
+OF_SEARCHES = {"generates_bos"}
+"""Options that are read by searches (tests/test_folders.py)."""
 OF_THE_LOSS = {"auxiliary_loss"}
 """Options that are read by the objective (tests/test_captions_and_boxes.py)."""
 
@@ -44,7 +46,7 @@ def test_no_option_of_a_network_is_ignored(name):
     config = dataclasses.replace(config, model=dataclasses.replace(config.model, **opened))
     unchanged = program(config)
     hints = typing.get_type_hints(type(config.model))
-    for option in sorted({*fields} - OF_THE_LOSS):
+    for option in sorted({*fields} - OF_THE_LOSS - OF_SEARCHES):
         programs = []
         for value in choices(hints[option], getattr(config.model, option)):
             try:
@@ -57,5 +59,7 @@ def test_no_option_of_a_network_is_ignored(name):
 
 @pytest.mark.parametrize("name", ["synthesis", "nonautoregressive", "nonautoregressive-synthesis"])
 def test_a_network_without_a_first_input_refuses_to_make_it_zero(name):
-    with pytest.raises(UserError, match="--model.zero-start: this system has no use for it"):
-        dataclasses.replace(config_of(name).model, zero_start=True)
+    for option in ("zero_start", "generates_bos"):
+        named = option.replace("_", "-")
+        with pytest.raises(UserError, match=f"--model.{named}: this system has no use for it"):
+            dataclasses.replace(config_of(name).model, **{option: True})

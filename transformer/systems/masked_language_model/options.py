@@ -27,7 +27,7 @@ class MaskedLanguageModelConfig(StackConfig):
 
     PARAMETER_FREE = (*StackConfig.PARAMETER_FREE, "mask_share", "mask_id")
     FROM_DATA = ("vocab_size",)
-    NOT_USED = ("zero_start", "share_embeddings", "target_vocab_size")
+    NOT_USED = ("zero_start", "generates_bos", "share_embeddings", "target_vocab_size")
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -40,7 +40,10 @@ class NonAutoregressiveConfig(TransformerConfig):
     cross-attention aligns target tokens to source tokens."""
 
     AUTOREGRESSIVE = False
-    NOT_USED = ("zero_start",)
+    NOT_USED = (
+        "zero_start",
+        "generates_bos",
+    )
 
     @property
     def mask(self) -> int:

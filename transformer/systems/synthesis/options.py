@@ -36,7 +36,7 @@ class VoiceConfig(TransformerConfig):
     """Frames that each of the convolutions that refine an utterance sees."""
 
     FROM_DATA = (*TransformerConfig.FROM_DATA, "bands")
-    NOT_USED = ("zero_start", "scale_output", "output_bias")
+    NOT_USED = ("zero_start", "generates_bos", "scale_output", "output_bias")
 
     def __post_init__(self) -> None:
         super().__post_init__()

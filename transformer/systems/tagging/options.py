@@ -23,7 +23,7 @@ class TaggingConfig(StackConfig):
     output_bias: bool = True
     """Add a bias to the logits of the labels."""
 
-    NOT_USED = ("zero_start", "scale_output")
+    NOT_USED = ("zero_start", "generates_bos", "scale_output")
 
     @property
     def described(self) -> str:
