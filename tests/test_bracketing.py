@@ -11,6 +11,7 @@ from transformer.tasks.metrics.bracketing import (
     bracketing_precision,
     bracketing_recall,
     count_brackets,
+    different,
     tagging_accuracy,
     well_formed,
 )
@@ -78,6 +79,21 @@ def test_what_collins_parameters_remove():
     test = "( (S (NP (NNS dogs) (, .)) (VP (VBD ran) (PRT (RP off)))) )"
     assert count_brackets([test], [gold]) == (4, 4, 4, 1, 0)
     assert tagging_accuracy([test], [gold]).value == 100
+
+
+def test_a_wrong_tag_of_a_sign_does_not_cost_the_sentence():
+    """EVALB would skip it, as its words without punctuation are others than those of the reference."""
+    gold = "(TOP (S (NP (NNS dogs)) (, ,) (VP (VBD ran)) (. .)))"
+    for test in (
+        gold.replace("(, ,)", "(NN ,)"),
+        gold.replace("(NNS dogs)", "(: dogs)").replace("(. .)", "(X .)"),
+    ):
+        assert count_brackets([test], [gold]) == (3, 3, 3, 1, 0)
+    assert tagging_accuracy([gold.replace("(NNS dogs)", "(: dogs)")], [gold]).value == 50
+    assert different(read_tree(gold.replace("(, ,)", "(NN ,)")), read_tree(gold)) == (
+        frozenset(),
+        frozenset(),
+    )
 
 
 def random_tree(chance, words):

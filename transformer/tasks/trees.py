@@ -144,8 +144,9 @@ class Trees(Exhibits, TextToText):
             return ReportSample(record[0], texts)
         counts = count_brackets([output.text], [reference])
         right = f"{counts.right} of {counts.output}; the reference has {counts.expected}"
+        wrong, lacking = different(tree, expected)
         pictures = (
-            TreePicture("reference; what the output lacks is marked", expected, different(expected, tree)),
-            TreePicture("output; what is wrong is marked", tree, different(tree, expected)),
+            TreePicture("reference; what the output lacks is marked", expected, lacking),
+            TreePicture("output; what is wrong is marked", tree, wrong),
         )
         return ReportSample(record[0], {"brackets right": right}, trees=pictures)

@@ -1,16 +1,20 @@
-"""Scores of parse trees: parts of speech, and labelled bracketing as EVALB counts it (Sekine and Collins
-1997).
+"""Scores of parse trees: parts of speech, and labelled bracketing with the parameters of COLLINS.prm (Sekine
+and Collins 1997).
 
-With the parameters of COLLINS.prm: constituents are a label and its first and last word. Parts of speech are
-no constituents. Punctuation and traces are removed with the brackets that have nothing else, brackets of the
-root are not counted, labels are compared without functions (NP-SBJ is NP), and ADVP is PRT.
+Constituents are a label and its first and last word. Parts of speech are no constituents. Punctuation and
+traces are removed with the brackets that have nothing else, brackets of the root are not counted, labels are
+compared without functions (NP-SBJ is NP), and ADVP is PRT.
 
-EVALB skips an output that is no tree or has other words than its reference. Here it counts as one without
-brackets, and all its tags as wrong: otherwise a model would gain by failing on difficult sentences.
+The counts of a sentence are those of the program EVALB if the output is valid to it. It removes punctuation
+by the tags of each tree, and skips a sentence if the words that are left differ: one wrong tag of a comma
+takes it out of the score. Here the reference then says what is punctuation. An output that is no tree, or
+that has other words, counts as one without brackets, and all its tags as wrong: otherwise a model would gain
+by failing on difficult sentences.
 """
 
+import itertools
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 from transformer.data.trees import TRACE, Tree, read_tree, without_function
@@ -38,6 +42,10 @@ class Bracket(NamedTuple):
     stop: int
 
 
+Opened = tuple[bool, Bracket] | None
+"""A bracket: whether it is a part of speech, and what it is. None: it is not compared."""
+
+
 class Parse(NamedTuple):
     """What is compared of a tree."""
 
@@ -45,9 +53,8 @@ class Parse(NamedTuple):
     """Without those that are removed."""
     tags: list[str]
     brackets: Counter[Bracket]
-    opened: list[tuple[bool, Bracket] | None]
-    """Every bracket in the order in which they open: whether it is a part of speech, and what it is. None: it
-    is not compared."""
+    opened: list[Opened]
+    """Every bracket, in the order in which they open."""
 
 
 class Counts(NamedTuple):
@@ -121,20 +128,52 @@ def count_brackets(hypotheses: Sequence[str], references: Sequence[str]) -> Coun
     return total
 
 
-def parse_of(tree: Tree) -> Parse:
-    """The words, parts of speech and brackets of a tree that are compared."""
+def parse_of(tree: Tree, removed: Container[int]) -> Parse:
+    """What is compared of a tree.
+
+    Args:
+      tree: the tree.
+      removed: the words that are not compared, counted from 0 without traces.
+    """
     parse = Parse([], [], Counter(), [])
-    _add(tree, parse)
+    _add(tree, parse, removed, itertools.count())
     return parse
 
 
-def different(tree: Tree, other: Tree) -> frozenset[int]:
-    """The brackets of a tree, parts of speech among them, that another tree does not have. All that are
-    compared, if the words differ. They are counted from 0 in the order in which they open."""
-    parse, expected = parse_of(tree), parse_of(other)
-    left = Counter(filter(None, expected.opened if parse.words == expected.words else []))
+def punctuation(tree: Tree) -> frozenset[int]:
+    """The words of a tree that are punctuation by their tags, counted from 0 without traces."""
+    return frozenset(index for index, (tag, _) in enumerate(_leaves(tree)) if tag in PUNCTUATION)
+
+
+def compared(output: Tree, reference: Tree) -> tuple[Parse, Parse] | None:
+    """What is compared of an output and its reference. None: their words differ."""
+    removed = punctuation(reference)
+    expected = parse_of(reference, removed)
+    parse = parse_of(output, punctuation(output))
+    if parse.words == expected.words:
+        return parse, expected
+    parse = parse_of(output, removed)
+    whole = [[word for _, word in _leaves(tree)] for tree in (output, reference)]
+    return (parse, expected) if whole[0] == whole[1] else None
+
+
+def different(output: Tree, reference: Tree) -> tuple[frozenset[int], frozenset[int]]:
+    """The brackets of an output, parts of speech among them, that its reference does not have, and those that
+    only the reference has. All that are compared, if the words differ. They are counted from 0 in the order
+    in which they open."""
+    both = compared(output, reference)
+    if both is None:
+        one, other = (parse_of(tree, punctuation(tree)) for tree in (output, reference))
+        return _without(one.opened, []), _without(other.opened, [])
+    parse, expected = both
+    return _without(parse.opened, expected.opened), _without(expected.opened, parse.opened)
+
+
+def _without(opened: Sequence[Opened], others: Sequence[Opened]) -> frozenset[int]:
+    """The brackets that are not among others, each of which counts once."""
+    left = Counter(filter(None, others))
     marked = set()
-    for index, bracket in enumerate(parse.opened):
+    for index, bracket in enumerate(opened):
         if bracket is not None:
             if left[bracket] <= 0:
                 marked.add(index)
@@ -142,22 +181,34 @@ def different(tree: Tree, other: Tree) -> frozenset[int]:
     return frozenset(marked)
 
 
-def _add(tree: Tree, parse: Parse) -> None:
+def _leaves(tree: Tree) -> Iterator[tuple[str, str]]:
+    """The words, without traces, each after its part of speech; empty if it has none."""
+    label = without_function(tree.label)
+    for child in tree.children:
+        if not isinstance(child, str):
+            yield from _leaves(child)
+        elif not tree.is_preterminal:
+            yield "", child
+        elif label != TRACE:
+            yield label, child
+
+
+def _add(tree: Tree, parse: Parse, removed: Container[int], positions: Iterator[int]) -> None:
     label = without_function(tree.label)
     start, index = len(parse.words), len(parse.opened)
     parse.opened.append(None)
     if tree.is_preterminal:
-        if label not in PUNCTUATION and label != TRACE:
+        if label != TRACE and next(positions) not in removed:
             parse.words.extend(tree.words())
             parse.tags.append(label)
             parse.opened[index] = True, Bracket(label, start, start + 1)
         return
     for child in tree.children:
-        if isinstance(child, str):  # a word without a part of speech
+        if not isinstance(child, str):
+            _add(child, parse, removed, positions)
+        elif next(positions) not in removed:  # a word without a part of speech
             parse.words.append(child)
             parse.tags.append("")
-        else:
-            _add(child, parse)
     stop = len(parse.words)
     if stop > start and label not in ROOTS:
         bracket = Bracket(EQUIVALENT.get(label, label), start, stop)
@@ -168,9 +219,9 @@ def _add(tree: Tree, parse: Parse) -> None:
 def _parsed(hypotheses: Sequence[str], references: Sequence[str]) -> Iterator[tuple[Parse | None, Parse]]:
     """The parse of each output, None if it is invalid, and that of its reference."""
     for hypothesis, reference in zip(hypotheses, references, strict=True):
-        expected, tree = parse_of(read_tree(reference)), _tree(hypothesis)
-        parse = parse_of(tree) if tree else None
-        yield parse if parse and parse.words == expected.words else None, expected
+        gold, tree = read_tree(reference), _tree(hypothesis)
+        both = compared(tree, gold) if tree else None
+        yield both or (None, parse_of(gold, punctuation(gold)))
 
 
 def _tree(text: str) -> Tree | None:
@@ -186,4 +237,4 @@ def _score(name: str, numerator: int, denominator: int, counts: Counts) -> Score
         f"bracketing {name} = {value:.2f} ({counts.right} right, {counts.output} output, {counts.expected} "
         f"expected; {counts.complete} trees complete, {counts.invalid} invalid)"
     )
-    return Score(value, f"evalb:COLLINS.prm|invalid:{counts.invalid} as empty", detail)
+    return Score(value, f"COLLINS.prm|punctuation:of references|invalid:{counts.invalid} as empty", detail)
