@@ -14,7 +14,7 @@ from transformer.interop.architectures.architecture import (
     Tokenizers,
     VocabularyFiles,
 )
-from transformer.interop.reading import TOKENIZER, tokenizer_options
+from transformer.interop.reading import CONFIG, TOKENIZER, read_json, tokenizer_options
 from transformer.interop.vocabularies.files import PIECES, read_pieces
 from transformer.interop.vocabularies.pieces import Written, written_pieces
 from transformer.runtime.errors import UserError
@@ -38,6 +38,7 @@ class HubVocabulary:
             raise UserError(f"the vocabulary of {folder} has no {unknown[0]}")
         self.unk = unk
         self._about = tokenizer_options(folder)
+        self._start_in_training = read_json(folder / CONFIG).get("decoder_start_token_id")
         self._around = self._pieces.around()
         self.ids: Json = {} if self._around is None or self._around[1] else {"source_end": False}
 
@@ -46,7 +47,7 @@ class HubVocabulary:
     ) -> Tokenizers:
         """As `Vocabulary.tokenizers`."""
         plain = self._tokenizer(model, ())
-        if not (architecture.has_codes and plain.codes):
+        if not architecture.has_codes:
             if any(languages):
                 raise UserError("--source-language, --target-language: texts of this model have no code")
             return self._without_codes(architecture, described, model)
@@ -87,7 +88,8 @@ class HubVocabulary:
         """Raises UserError if the code of its language is not what a text begins with."""
         kind = str(self._about.get("tokenizer_class")).removesuffix("Fast")
         ends = "models whose texts end with the code of their language, such as mBART-25, are not supported"
-        if described["decoder_start_token_id"] != model.special.eos:
+        starts = {described["decoder_start_token_id"], self._start_in_training} - {None}
+        if starts != {model.special.eos}:
             raise UserError(f"decoder_start_token_id is no </s>: {ends}")
         if kind == "MBartTokenizer":
             raise UserError(f"tokenizer_class is {kind}: {ends}")
