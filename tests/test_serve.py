@@ -66,7 +66,7 @@ def test_outputs_are_seen_as_they_grow(service, client):
         (b"[" * 1_900, 422, "the body is not JSON: it is nested too deeply"),
         (b'{"text": "\\ud800"}', 422, "the body is not JSON: it has half of a surrogate pair"),
         (b'{"text": "\xff"}', 422, "the body is not UTF-8: byte 11"),
-        (b'{"seed": %s}' % (b"9" * 1_900), 422, "seed: "),
+        (b'{"text": "a", "seed": %s}' % (b"9" * 1_900), 422, "seed must be from 0"),
         (b'{"text": "a", "seed": NaN}', 422, "seed: "),
         (b'{"text": 1}', 422, "text: input should be a valid string"),
         (b"{}", 422, "text is missing"),
