@@ -22,6 +22,7 @@ from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.decode_lines import decode_lines
 from transformer.cli.output_file import LongOutput
 from transformer.cli.translations import Translations
+from transformer.runtime.errors import Stopped
 
 LINES = [f"{WORDS[i % 9]} {WORDS[i % 7]}" if i % 5 else "" for i in range(23)]
 FORMS = [[], ["--format", "scores", "--n-best", "2"], ["--format", "json", "--n-best", "3", "--alignments"]]
@@ -86,6 +87,21 @@ def test_cut_off_and_continued_is_as_if_never_cut_off(run_dir, text, form, monke
     assert "continuing after line 12" in said
     assert "exact match" in said
     assert not list(text.parent.glob(".parts.*"))
+
+
+def test_a_finished_output_is_not_made_again(run_dir, text, monkeypatch):
+    out = text.with_name("out")
+    options = [run_dir, "--input", text, "--output", out]
+    decode(*options)
+    if "user.transformer.job" not in os.listxattr(out):
+        pytest.skip("the file system has no attributes")
+    monkeypatch.setattr(Translations, "of", None)
+    with pytest.raises(Stopped, match="out is finished: there is nothing to resume") as stopped:
+        decode(*options, "--resume")
+    assert stopped.value.signal == 0
+    for more in (["--beam-size", "2"], ["--format", "scores"], ["--reference", text]):
+        with pytest.raises(TypeError):  # it is decoded
+            decode(*options, "--resume", *more)
 
 
 def test_without_resume_it_begins_anew(run_dir, text, monkeypatch):

@@ -13,7 +13,13 @@ import tyro
 
 from transformer.cli.guard import run_command
 from transformer.cli.input import digest_of
-from transformer.cli.output_file import LongOutput, check_output, resumable, resumable_output
+from transformer.cli.output_file import (
+    LongOutput,
+    check_output,
+    check_unfinished,
+    resumable,
+    resumable_output,
+)
 from transformer.cli.parser import parse
 from transformer.runtime.commands import program
 from transformer.runtime.console import ProgressReporter, SteadyConsole
@@ -99,6 +105,8 @@ def _align(command_line: list[str]) -> None:
     digest = digest_of(arguments.input)
     lines = checked_lines(aligner, arguments.input)
     job = repr(["align", aligner.fingerprint(), digest])
+    if arguments.resume:
+        check_unfinished(arguments.output, job)
     output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
     with resumable(output, watch, "recording"), output as file:
         done = output.done if isinstance(output, LongOutput) else 0

@@ -12,7 +12,7 @@ import jax
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, digest_of, lines_of, standard_input
-from transformer.cli.output_file import LongOutput, Output, resumable, resumable_output
+from transformer.cli.output_file import LongOutput, Output, check_unfinished, resumable, resumable_output
 from transformer.cli.writer import OF_FUSION, OF_JSON, OF_LONG, Numbered, Writer, Written, is_given, writer_of
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter, SteadyConsole
@@ -74,6 +74,8 @@ def decode_lines(arguments: DecodeArguments) -> None:
         return
     digest = digest_of(arguments.input) if arguments.input else ""
     job = repr([*writer.job, digest]) if arguments.input and arguments.output else ""
+    if arguments.resume and not arguments.reference and jax.process_count() == 1:
+        check_unfinished(arguments.output, job)
     output = resumable_output(
         arguments.output if is_main_process() else Path(os.devnull),
         job,

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from transformer.config.recordings import is_recording
 from transformer.runtime.console import ProgressReporter
-from transformer.runtime.errors import UserError, counted
+from transformer.runtime.errors import Stopped, UserError, counted
 from transformer.runtime.files import address, append_flags, brief, display_path, is_device, temp_sibling
 
 OF_TRAINING = "config.json", "corpus", "lock", "log.txt", "metrics.jsonl", "results.json"
@@ -23,6 +23,8 @@ TOKENIZERS = "source.model", "target.model", "text.model"
 LEARNED_LATER = "confidence.json", "limits.json", "shortlist.bin"
 RUN_FILES = {*OF_TRAINING, *OF_REPORT, *OF_TASK, *TOKENIZERS, *LEARNED_LATER}
 """Files of a run directory."""
+JOB = "user.transformer.job"
+"""The attribute of a finished file that tells which job made it, where the file system has attributes."""
 LONGEST_NAME = 240  # bytes; systems allow 255, and what is being written has a longer one
 
 
@@ -72,6 +74,7 @@ def resumable_output(
     needs: str,
     lines_per_result: int = 1,
     convert: Callable[[Iterable[str]], Iterable[str]] | None = None,
+    mark: str = "",
 ) -> "Output":
     """The output of a long job: a `LongOutput` if it is a file.
 
@@ -82,6 +85,7 @@ def resumable_output(
       needs: the options that --resume needs.
       lines_per_result: as of `LongOutput`.
       convert: as of `LongOutput`.
+      mark: as of `LongOutput`. Empty: the job.
 
     Raises:
       UserError: it cannot be resumed.
@@ -90,7 +94,25 @@ def resumable_output(
         if resume:
             raise UserError(f"--resume needs {needs}: only files can be resumed")
         return Output(path)
-    return LongOutput(path, job, resume=resume, lines_per_result=lines_per_result, convert=convert)
+    more = {"lines_per_result": lines_per_result, "convert": convert, "mark": mark or job}
+    return LongOutput(path, job, resume=resume, **more)
+
+
+def check_unfinished(path: Path | None, mark: str) -> None:
+    """Raises Stopped if a file is what a job has made of it, so that --resume has nothing left to do. Where
+    the file system has no attributes, or the file was copied, the work is done again.
+
+    Args:
+      path: the output. None: standard output.
+      mark: as of `LongOutput`.
+    """
+    with contextlib.suppress(OSError):
+        if path is not None and os.getxattr(path, JOB) == _digest(mark).encode():
+            raise Stopped(f"{display_path(path)} is finished: there is nothing to resume", 0)
+
+
+def _digest(job: str) -> str:
+    return hashlib.blake2b(job.encode(), digest_size=6).hexdigest()
 
 
 class Output:
@@ -172,6 +194,7 @@ class LongOutput(Output):
       resume: continue a partial file; otherwise start again.
       lines_per_result: of the partial file.
       convert: makes the text of the file from the lines of the partial file. None: they are its text.
+      mark: identifies the finished file: the job, and what else it depends on.
 
     Attributes:
       done: number of results that the partial file already had.
@@ -187,11 +210,12 @@ class LongOutput(Output):
         resume: bool,
         lines_per_result: int = 1,
         convert: Callable[[Iterable[str]], Iterable[str]] | None = None,
+        mark: str = "",
     ) -> None:
         super().__init__(path)
         assert self._path
-        name = hashlib.blake2b(job.encode(), digest_size=6).hexdigest()
-        self._partial = self._path.with_name(f".{self._path.name}.{name}.partial")
+        self._partial = self._path.with_name(f".{self._path.name}.{_digest(job)}.partial")
+        self._mark = _digest(mark or job).encode()
         self._resume = resume
         self._lines_per_result = lines_per_result
         self._convert = convert
@@ -262,6 +286,9 @@ class LongOutput(Output):
             with open(whole := temp_sibling(self._partial), "x", encoding="utf-8", newline="\n") as file:
                 file.writelines(self._convert(self.lines()))
             os.replace(whole, self._partial)
+        if complete:
+            with contextlib.suppress(OSError):
+                os.setxattr(self._partial, JOB, self._mark)
         if not self.is_unfinished:
             super()._settle(complete)
         if complete:

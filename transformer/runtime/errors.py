@@ -20,11 +20,11 @@ class UserError(Exception):
 
 
 class Stopped(Exception):
-    """Training stopped on request and saved a checkpoint; the message says how to resume.
+    """A command ends early, and all is saved; the message says how to resume, if anything is left.
 
     Args:
       message: for the user.
-      signal: that requested it. 0: the time that it was given is over.
+      signal: that requested it. 0: the time that it was given is over, or there is nothing to do.
     """
 
     def __init__(self, message: str, signal: int) -> None:

@@ -10,7 +10,7 @@ import jax
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_streams, digest_of
-from transformer.cli.output_file import LongOutput, Output, resumable, resumable_output
+from transformer.cli.output_file import LongOutput, Output, check_unfinished, resumable, resumable_output
 from transformer.cli.writer import refuse, use_beside
 from transformer.config.recordings import is_recording
 from transformer.data.features.waveforms import seconds_of
@@ -20,7 +20,7 @@ from transformer.runs.run import Run
 from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.extras import check_libraries
-from transformer.runtime.files import parse_object
+from transformer.runtime.files import Json, parse_object
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.live import speed_of
 from transformer.systems.speech.references import check_normalisation, rates_of
@@ -139,7 +139,11 @@ def _output(arguments: DecodeArguments, job: str) -> Output:
     def convert(lines: Iterable[str]) -> Iterator[str]:
         return _written(map(_part, lines), arguments)
 
-    return resumable_output(arguments.output, job, resume=arguments.resume, needs="--output", convert=convert)
+    mark = repr([job, arguments.format])
+    if arguments.resume and not arguments.reference:
+        check_unfinished(arguments.output, mark)
+    options: Json = {"resume": arguments.resume, "needs": "--output", "convert": convert, "mark": mark}
+    return resumable_output(arguments.output, job, **options)
 
 
 def _done(output: LongOutput) -> list[SpokenPart]:
