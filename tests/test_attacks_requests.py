@@ -250,7 +250,7 @@ def hostile(name):
         ),
         "lists": (
             b'{"text": "a", "context": [%s[]]}' % (b"[]," * 330_000),
-            "lists of more than 20,000 values",
+            "more than 20,000 lists, objects",
         ),
         "objects": (b'{"text": [%s{}]}' % (b"{}," * 330_000), "more than 20,000 lists, objects"),
         "fields": (

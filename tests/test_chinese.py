@@ -31,7 +31,7 @@ with_jieba = pytest.mark.skipif(
 @with_jieba
 @pytest.mark.parametrize("sentence", GOLDEN)
 def test_words_are_those_of_jieba(sentence):
-    tokenizer = train_tokenizer(GOLDEN, "jieba", 200)
+    tokenizer = train_tokenizer(list(GOLDEN), "jieba", 200)
     pieces = tokenizer.pieces(tokenizer.encode(sentence))
     assert [piece for piece in pieces if piece != "<glue>"] == GOLDEN[sentence]
 
