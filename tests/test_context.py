@@ -166,7 +166,7 @@ def test_a_vocabulary_without_the_separator_is_refused(tmp_path):
     vocabulary = tmp_path / "words.model"
     small_translator().tokenizers[0].save(vocabulary)
     data = dataclasses.replace(text_data(config), context=1, source_tokenizer=vocabulary)
-    with pytest.raises(UserError, match="the vocabulary has no <turn>"):
+    with pytest.raises(UserError, match="has no <turn>, which is between the texts of a list"):
         train(dataclasses.replace(config, data=data), tmp_path / "run")
 
 
