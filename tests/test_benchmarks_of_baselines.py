@@ -1,5 +1,8 @@
 """The study of baselines: what is put out without a model, and a row of a run."""
 
+import re
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from test_tree_pictures import run as run_of_trees  # noqa: F401
@@ -48,3 +51,16 @@ def test_presets_have_baselines_and_others_are_refused(run_of_trees, capsys):  #
         baselines.row("spoken", PRESETS["speech"])
     with pytest.raises(UserError, match="was trained without a test set: give --data.test"):
         baselines.main([str(run_of_trees.path)])
+
+
+@pytest.mark.slow
+def test_the_table_of_all_presets(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path))
+    few = {name: PRESETS[name] for name in baselines.NAMES}
+    few = {name: replace(each, data=replace(each.data, built_in_size=500)) for name, each in few.items()}
+    monkeypatch.setattr(baselines, "PRESETS", few)
+    baselines.main([])
+    _, _, *rows = capsys.readouterr().out.splitlines()
+    assert len(rows) == len(baselines.NAMES)
+    for name, row in zip(baselines.NAMES, rows, strict=True):
+        assert re.match(rf"\| {name} \| .*\d", row)
