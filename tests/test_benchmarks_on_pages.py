@@ -52,7 +52,10 @@ def test_the_list_of_commands() -> None:
 
 def commands_run_by(path: Path) -> set[str]:
     """The commands whose `main` a file of tests calls, and not to see that it refuses something."""
-    module, names = ast.parse(path.read_text(encoding="utf-8")), dict[str, str]()
+    text, names = path.read_text(encoding="utf-8"), dict[str, str]()
+    if "from benchmarks" not in text:
+        return set()
+    module = ast.parse(text)
     for node in ast.walk(module):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("benchmarks."):
             names |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
@@ -94,10 +97,12 @@ def test_stages_of_a_start(
     (tmp_path / "config.json").write_text(to_json(config))
     several, run = [], subprocess.run
 
-    def started(command: list[str], **options: Any) -> None:
-        assert command[:3] == [sys.executable, "-m", start.__name__]
+    def started(command: list[str], **options: Any) -> Any:
+        if command[:3] != [sys.executable, "-m", start.__name__]:  # what tells about the machine
+            return run(command, **options)
         run([sys.executable, "-c", STARTED, tmp_path / "config.json", *command[3:]], cwd=ROOT, **options)
         several.append(json.loads((Path(command[4]) / "stages.json").read_text()))
+        return None
 
     monkeypatch.setattr(start, "preset", lambda name: config)
     monkeypatch.setattr(subprocess, "run", started)

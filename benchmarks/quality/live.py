@@ -45,18 +45,19 @@ def delays(said: list[str], times: list[Times | None], heard: list[tuple[str, fl
 
 
 def measured(said: str, times: list[Times | None], texts: Iterable[LiveText]) -> Row:
-    """The errors of what becomes final, and when it does."""
+    """The errors of what becomes final, and when it does, unless no word is right."""
     cpu, heard, seconds = time.process_time(), list[tuple[str, float]](), 0.0
     for text in texts:
         heard += [(word, text.seconds) for word in words_of(text.final)]
         seconds = text.seconds
     late = delays(said.split(), times, heard)
-    return {
+    found = {
         "word errors": word_errors([" ".join(word for word, _ in heard)], [said]).value,
-        "mean delay": float(np.mean(late)),
-        "delay of 95 %": float(np.percentile(late, SHARE)),
         "CPU s": (time.process_time() - cpu) / seconds,
     }
+    if late:
+        found |= {"mean delay": float(np.mean(late)), "delay of 95 %": float(np.percentile(late, SHARE))}
+    return found
 
 
 def plot(rows: dict[str, Row], path: Path) -> None:
@@ -64,12 +65,13 @@ def plot(rows: dict[str, Row], path: Path) -> None:
     with picture(path, size=(5, 3.2)) as (_, [axis]):
         live = {name: row for name, row in rows.items() if "mean delay" in row}
         points = [(row["mean delay"], row["word errors"]) for row in live.values()]
-        axis.plot(*zip(*points, strict=True), marker="o")
+        axis.plot([x for x, _ in points], [y for _, y in points], marker="o")
         for name, point in zip(live, points, strict=True):
             axis.annotate(f"{name} s", point, xytext=(4, 4), textcoords="offset points")
         axis.axhline(rows["whole"]["word errors"], linestyle="--", color="grey", label="whole recording")
         axis.set(xlabel="mean delay of a word (s)", ylabel="word error rate (%)")
-        axis.set(xlim=(0, 1.2 * max(x for x, _ in points)), ylim=(0, 1.2 * max(y for _, y in points) + 1))
+        axis.set_xlim(0, 1.2 * max([x for x, _ in points], default=1))
+        axis.set_ylim(0, 1.2 * max(row["word errors"] for row in rows.values()) + 1)
         axis.legend()
         axis.grid(alpha=0.3)
 
