@@ -3,11 +3,13 @@
 import asyncio
 import itertools
 import json
+import pickle
 import re
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from served import translations
 from small_run import WORDS
 from small_translator import small_translator, stored
 
+from benchmarks.measure import Contestant, Measurement
 from benchmarks.quality import endurance, live, long_recordings, steering, student, whisper
 from benchmarks.speed import (
     decoding,
@@ -56,6 +59,19 @@ def written(path: Path, count: int) -> Path:
     """A file of sentences of four numbers."""
     path.write_text("".join(" ".join(NUMBERS[line : line + 4]) + "\n" for line in range(count)))
     return path
+
+
+def measured_here(contestants: Sequence[Contestant], rounds: int, warm_up: int = 0) -> list[Measurement]:
+    """`side_by_side` without a process for each, which takes seconds to start. What goes to it and comes back
+    is pickled as for one."""
+    found = []
+    for each in contestants:
+        make, options = pickle.loads(pickle.dumps((each.make, each.options)))
+        work, start = make(**options), time.perf_counter()
+        output = pickle.loads(pickle.dumps(work()))
+        seconds = [time.perf_counter() - start] * rounds
+        found.append(Measurement(each.name, seconds, output, 2**20, seconds))
+    return found
 
 
 @pytest.mark.slow
@@ -105,7 +121,7 @@ def test_suspicious_translations(numbers: Path, tmp_path: Path, capsys: pytest.C
 @pytest.mark.slow
 def test_simultaneous_translation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
-    options = "--data.built-in-size 600 --data.vocab-size 200 --model.d-model 16 --model.d-ff 32"
+    options = "--data.built-in-size 600 --data.vocab-size 400 --model.d-model 16 --model.d-ff 32"
     options += " --training.steps 2 --training.evaluate-every 2 --training.evaluate-sentences 4"
     ordinary = simultaneous.test_set
     monkeypatch.setattr(simultaneous, "test_set", lambda run_dir: ordinary(run_dir)[:10])
@@ -117,18 +133,19 @@ def test_simultaneous_translation(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.slow
-def test_systems_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_systems_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
     """The teacher and one parallel decoder, in two steps as with `--only` in two processes."""
-    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(systems, "BUILT_IN", 600)
-    ordinary = systems.test_set
-    monkeypatch.setattr(systems, "test_set", lambda run_dir: ordinary(run_dir)[:10])
-    arguments = [str(tmp_path / "work"), "--updates", "2", "--students", "1", "--rounds", "1"]
-    student_of = f"masked-{systems.DISTILLED}"
-    systems.main([*arguments, "--only", systems.TEACHER, student_of])
+    corpus, work = tmp_path / "corpus", tmp_path / "work"
+    corpus.mkdir()
+    for option, file in systems.text_files(corpus).items():
+        shutil.copyfile(getattr(config.data, option), file)
+    monkeypatch.setitem(systems.PRESETS, "tiny", config)
+    arguments = f"{work} --corpus {corpus} --updates 2 --students 1 --rounds 1".split()
+    parallel = f"masked-{systems.DISTILLED}"
+    systems.main([*arguments, "--only", systems.TEACHER, parallel])
     systems.main([*arguments, "--table"])
-    found = json.loads((tmp_path / "work/systems.json").read_text())["rows"]
-    assert [row["run"] for row in found] == [systems.TEACHER] * 2 + [student_of] * 4
+    found = json.loads((work / "systems.json").read_text())["rows"]
+    assert [row["run"] for row in found] == [systems.TEACHER] * 2 + [parallel] * 4
     assert [row["updates"] for row in found] == [2] * 2 + [1] * 4
 
 
@@ -140,10 +157,11 @@ def test_methods_are_compared(
     ordinary = methods.Plan.config
 
     def small(plan: methods.Plan, name: str, seed: int) -> Config:
-        return replace(ordinary(plan, name, seed), data=config.data)  # type: ignore[attr-defined]
+        return replace(ordinary(plan, name, seed), data=config.data)
 
     monkeypatch.setattr(methods.Plan, "config", small)
     monkeypatch.setattr(methods, "SENTENCES", 4)
+    monkeypatch.setattr(methods, "side_by_side", measured_here)
     work = tmp_path / "work"
     methods.main(f"{work} --updates 4 --seeds 1 --rounds 1 --only plain rdrop".split())
     found = json.loads((work / "methods.json").read_text())["rows"]
@@ -157,8 +175,8 @@ def test_what_context_brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     base = context.PRESETS["pronouns"]
     small = replace(
         base,
-        data=replace(base.data, built_in_size=300, vocab_size=200, cache_dir=tmp_path / "cache"),  # type: ignore[attr-defined]
-        model=replace(base.model, num_layers=1, d_model=16, d_ff=32, num_heads=2),  # type: ignore[call-arg]
+        data=replace(base.data, built_in_size=300, vocab_size=200, cache_dir=tmp_path / "cache"),
+        model=replace(base.model, num_layers=1, d_model=16, d_ff=32, num_heads=2),
     )
     monkeypatch.setitem(context.PRESETS, "pronouns", small)
     monkeypatch.setattr(context, "HELD_OUT", 20)
@@ -256,7 +274,7 @@ def test_the_server_to_compare_with(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         tokenizer.save(tmp_path / f"{side}.spm")
     started: dict[str, Any] = {}
     monkeypatch.setattr(peer_server, "needs", lambda *names: None)
-    monkeypatch.setitem(sys.modules, "ctranslate2", SimpleNamespace(Translator=Echo))  # type: ignore[misc]
+    monkeypatch.setitem(sys.modules, "ctranslate2", SimpleNamespace(Translator=Echo))
     monkeypatch.setattr("uvicorn.run", lambda app, **options: started.update(options, app=app))
     peer_server.main(f"{tmp_path} --port 8002 --beam-size 5 --threads 1".split())
     assert started["port"] == 8002
@@ -326,8 +344,9 @@ def test_plans_of_pretrained_models(
 
 
 @pytest.mark.slow
-def test_training_beside_pytorch(tmp_path: Path) -> None:
+def test_training_beside_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch", reason="the command compares with it")
+    monkeypatch.setattr(training, "side_by_side", measured_here)
     training.main(f"tiny --quick --rounds 1 --output {tmp_path}/training".split())
     found = json.loads((tmp_path / "training.json").read_text())["rows"]
     assert [row["name"] for row in found] == ["transformer", "torch eager", "torch.compile"]
@@ -337,6 +356,7 @@ def test_training_beside_pytorch(tmp_path: Path) -> None:
 def test_decoding_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in "torch", "transformers", "ctranslate2":
         pytest.importorskip(name, reason="the command compares with it")
+    monkeypatch.setattr(decoding, "side_by_side", measured_here)
     ordinary = decoding.prepared
     monkeypatch.setattr(decoding, "prepared", lambda given, count: ordinary(given, min(count, 4)))
     decoding.main(f"--quick --rounds 1 --work {tmp_path} --output {tmp_path}/decoding".split())
@@ -346,8 +366,9 @@ def test_decoding_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_few_rows_beside_ctranslate2(tmp_path: Path) -> None:
+def test_few_rows_beside_ctranslate2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ctranslate2", reason="the command compares with it")
+    monkeypatch.setattr(rows, "side_by_side", measured_here)
     rows.main(f"--quick --sentences 1 --rounds 1 --output {tmp_path}/rows.json".split())
     found = json.loads((tmp_path / "rows.json").read_text())["rows"]
     assert [row["sentences"] for row in found] == [1] * 4
@@ -355,8 +376,11 @@ def test_few_rows_beside_ctranslate2(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_student_beside_ctranslate2(untrained_run: Path, tmp_path: Path) -> None:
+def test_a_student_beside_ctranslate2(
+    untrained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ctranslate2", reason="the command compares with it")
+    monkeypatch.setattr(student, "side_by_side", measured_here)
     text = tmp_path / "text"
     text.write_text("ein Haus am See\nder See ist rot\n")
     command = f"{untrained_run} {untrained_run} --source {text} --reference {text} --rounds 1"
