@@ -37,7 +37,7 @@ from benchmarks.speed import (
 )
 from benchmarks.speed import input as input_speed
 from benchmarks.studies import context, methods, simultaneous, suspicion, systems
-from transformer import Config, TransformerConfig
+from transformer import Config
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.interop.pretrained import import_model
 from transformer.serve.app import server_app
@@ -293,11 +293,12 @@ def test_the_server_to_compare_with(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.slow
 def test_the_grid_of_layouts(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     """On a machine whose compiler is everywhere."""
-    small = replace(config, model=TransformerConfig(num_layers=1, d_model=16, d_ff=32, num_heads=2))
-    monkeypatch.setitem(grid.PRESETS, "base", small)
+    base = grid.PRESETS["base"]
+    sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
+    monkeypatch.setitem(grid.PRESETS, "base", replace(base, model=replace(base.model, **sizes)))
     monkeypatch.setattr(grid, "NODE", 2)
     command = f"--output {tmp_path}/grid.json --models base --machines cpu:2 --rows 2".split()
     for _ in range(2):  # the second compiles nothing
