@@ -1,31 +1,42 @@
 """Commands of `benchmarks` that no other file tests, at small sizes."""
 
 import asyncio
+import itertools
 import json
+import pickle
 import re
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+import soundfile
 from served import translations
 from small_run import WORDS
 from small_translator import small_translator, stored
 
-from benchmarks.quality import long_recordings, steering
+from benchmarks.measure import Contestant, Measurement
+from benchmarks.quality import endurance, live, long_recordings, steering, student, whisper
 from benchmarks.speed import (
+    decoding,
     grid,
     latency,
     peer_server,
+    pretrained,
+    rows,
     serving,
+    training,
 )
 from benchmarks.speed import input as input_speed
-from benchmarks.studies import suspicion
+from benchmarks.studies import context, methods, simultaneous, suspicion, systems
 from transformer import Config
 from transformer.data.features.tokenizers import train_tokenizer
 from transformer.interop.pretrained import import_model
@@ -48,6 +59,19 @@ def written(path: Path, count: int) -> Path:
     """A file of sentences of four numbers."""
     path.write_text("".join(" ".join(NUMBERS[line : line + 4]) + "\n" for line in range(count)))
     return path
+
+
+def measured_here(contestants: Sequence[Contestant], rounds: int, warm_up: int = 0) -> list[Measurement]:
+    """`side_by_side` without a process for each, which takes seconds to start. What goes to it and comes back
+    is pickled as for one."""
+    found = []
+    for each in contestants:
+        make, options = pickle.loads(pickle.dumps((each.make, each.options)))
+        work, start = make(**options), time.perf_counter()
+        output = pickle.loads(pickle.dumps(work()))
+        seconds = [time.perf_counter() - start] * rounds
+        found.append(Measurement(each.name, seconds, output, 2**20, seconds))
+    return found
 
 
 @pytest.mark.slow
@@ -94,6 +118,75 @@ def test_suspicious_translations(numbers: Path, tmp_path: Path, capsys: pytest.C
     assert all(0 <= float(share) <= 100 for _, *shares in cells for share in shares)
 
 
+@pytest.mark.slow
+def test_simultaneous_translation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
+    options = "--data.built-in-size 600 --data.vocab-size 400 --model.d-model 16 --model.d-ff 32"
+    options += " --training.steps 2 --training.evaluate-every 2 --training.evaluate-sentences 4"
+    ordinary = simultaneous.test_set
+    monkeypatch.setattr(simultaneous, "test_set", lambda run_dir: ordinary(run_dir)[:10])
+    simultaneous.main([str(tmp_path / "work"), "quickstart", "--wait", "2", *options.split()])
+    found = json.loads((tmp_path / "work/simultaneous.json").read_text())["rows"]
+    assert found.keys() == {"wait-2", "whole sentence"}
+    assert found["wait-2"]["average lagging"] < found["whole sentence"]["average lagging"]
+    assert (tmp_path / "work/simultaneous.png").exists()
+
+
+@pytest.mark.slow
+def test_systems_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config) -> None:
+    """The teacher and one parallel decoder, in two steps as with `--only` in two processes."""
+    corpus, work = tmp_path / "corpus", tmp_path / "work"
+    corpus.mkdir()
+    for option, file in systems.text_files(corpus).items():
+        shutil.copyfile(getattr(config.data, option), file)
+    monkeypatch.setitem(systems.PRESETS, "tiny", config)
+    arguments = f"{work} --corpus {corpus} --updates 2 --students 1 --rounds 1".split()
+    parallel = f"masked-{systems.DISTILLED}"
+    systems.main([*arguments, "--only", systems.TEACHER, parallel])
+    systems.main([*arguments, "--table"])
+    found = json.loads((work / "systems.json").read_text())["rows"]
+    assert [row["run"] for row in found] == [systems.TEACHER] * 2 + [parallel] * 4
+    assert [row["updates"] for row in found] == [2] * 2 + [1] * 4
+
+
+@pytest.mark.slow
+def test_methods_are_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: Config, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setitem(methods.PRESETS, "quickstart", config)
+    ordinary = methods.Plan.config
+
+    def small(plan: methods.Plan, name: str, seed: int) -> Config:
+        return replace(ordinary(plan, name, seed), data=config.data)
+
+    monkeypatch.setattr(methods.Plan, "config", small)
+    monkeypatch.setattr(methods, "SENTENCES", 4)
+    monkeypatch.setattr(methods, "side_by_side", measured_here)
+    work = tmp_path / "work"
+    methods.main(f"{work} --updates 4 --seeds 1 --rounds 1 --only plain rdrop".split())
+    found = json.loads((work / "methods.json").read_text())["rows"]
+    assert [row["name"] for row in found] == ["plain", "rdrop"]
+    assert all(row["update"] > 0 for row in found)
+    assert "| rdrop |" in (work / "methods.md").read_text()
+
+
+@pytest.mark.slow
+def test_what_context_brings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = context.PRESETS["pronouns"]
+    small = replace(
+        base,
+        data=replace(base.data, built_in_size=300, vocab_size=200, cache_dir=tmp_path / "cache"),
+        model=replace(base.model, num_layers=1, d_model=16, d_ff=32, num_heads=2),
+    )
+    monkeypatch.setitem(context.PRESETS, "pronouns", small)
+    monkeypatch.setattr(context, "HELD_OUT", 20)
+    work = tmp_path / "work"
+    context.main(f"{work} --contexts 1 --seeds 1 --updates 1".split())
+    found = json.loads((work / "context.json").read_text())["rows"]
+    assert {name: len(several) for name, several in found.items()} == {"0": 1, "1": 1}
+    assert (work / "context.md").read_text().count("\n| ") >= 2
+
+
 @pytest.fixture(scope="module")
 def recogniser(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that transcribes with random parameters."""
@@ -103,10 +196,26 @@ def recogniser(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+def test_recognition_of_sound_that_arrives(recogniser: Path, tmp_path: Path) -> None:
+    live.main([str(recogniser), "--output", str(tmp_path / "live"), "--minutes", "1", "--steps", "8"])
+    found = json.loads((tmp_path / "live.json").read_text())["rows"]
+    assert found.keys() == {"whole", "8"}
+    assert (tmp_path / "live.png").exists()
+
+
+@pytest.mark.slow
 def test_long_recordings(recogniser: Path, capsys: pytest.CaptureFixture) -> None:
     long_recordings.main([str(recogniser), "--minutes", "1"])
     *_, row = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"\| 1 min \| [\d.]+ % \| [\d.]+ % \| .*MB \|", row)
+
+
+@pytest.mark.slow
+def test_endurance_is_written(tmp_path: Path) -> None:
+    endurance.main([str(tmp_path / "work"), "--steps", "4", "--lines", "200"])
+    memory = json.loads((tmp_path / "work/endurance.json").read_text())["memory"]
+    assert memory.keys() == {"4 updates", "200 lines"}
+    assert (tmp_path / "work/endurance.png").exists()
 
 
 # Servers
@@ -182,6 +291,24 @@ def test_the_server_to_compare_with(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 # Estimates of compilers
 
 
+@pytest.mark.slow
+def test_the_grid_of_layouts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """On a machine whose compiler is everywhere."""
+    base = grid.PRESETS["base"]
+    sizes = {"num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2}
+    monkeypatch.setitem(grid.PRESETS, "base", replace(base, model=replace(base.model, **sizes)))
+    monkeypatch.setattr(grid, "NODE", 2)
+    command = f"--output {tmp_path}/grid.json --models base --machines cpu:2 --rows 2".split()
+    for _ in range(2):  # the second compiles nothing
+        grid.main(command)
+    found = json.loads((tmp_path / "grid.json").read_text())["rows"]
+    assert [row["layout"] for row in found] == list(grid.LAYOUTS)
+    assert all(row["step"]["memory"]["total"] > 0 for row in found)
+    assert capsys.readouterr().out.count("base | cpu:2 | fsdp | ") == 1
+
+
 def test_the_grid_of_searches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
@@ -200,3 +327,83 @@ def test_the_grid_of_searches(
     out = capsys.readouterr().out
     assert "base, h100:1, 256 sentences, sources to 24, 30 columns: a step 2.00 ms" in out
     assert len(json.loads((tmp_path / "grid.json").read_text())["rows"]) == 2
+
+
+@pytest.mark.slow
+def test_plans_of_pretrained_models(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    monkeypatch.setattr(pretrained, "config_of", partial(pretrained.config_of, quick=True))
+    pretrained.main(f"--output {tmp_path}/plan.json --models T5-base --machines cpu:1".split())
+    found = json.loads((tmp_path / "plan.json").read_text())["rows"]
+    assert [row["what"] for row in found] == list(pretrained.KINDS)
+    assert not [row for row in found if "failed" in row["found"]]
+    assert capsys.readouterr().out.count("| T5-base | cpu:1 |") == 2 * len(found)
+
+
+# Beside other programs, which the extra for tests does not have
+
+
+@pytest.mark.slow
+def test_training_beside_pytorch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="the command compares with it")
+    monkeypatch.setattr(training, "side_by_side", measured_here)
+    training.main(f"tiny --quick --rounds 1 --output {tmp_path}/training".split())
+    found = json.loads((tmp_path / "training.json").read_text())["rows"]
+    assert [row["name"] for row in found] == ["transformer", "torch eager", "torch.compile"]
+
+
+@pytest.mark.slow
+def test_decoding_beside_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in "torch", "transformers", "ctranslate2":
+        pytest.importorskip(name, reason="the command compares with it")
+    monkeypatch.setattr(decoding, "side_by_side", measured_here)
+    ordinary = decoding.prepared
+    monkeypatch.setattr(decoding, "prepared", lambda given, count: ordinary(given, min(count, 4)))
+    decoding.main(f"--quick --rounds 1 --work {tmp_path} --output {tmp_path}/decoding".split())
+    found = json.loads((tmp_path / "decoding.json").read_text())["rows"]
+    assert len({row["section"] for row in found}) == len(decoding.SECTIONS)
+    assert (tmp_path / "decoding.png").exists()
+
+
+@pytest.mark.slow
+def test_few_rows_beside_ctranslate2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ctranslate2", reason="the command compares with it")
+    monkeypatch.setattr(rows, "side_by_side", measured_here)
+    rows.main(f"--quick --sentences 1 --rounds 1 --output {tmp_path}/rows.json".split())
+    found = json.loads((tmp_path / "rows.json").read_text())["rows"]
+    assert [row["sentences"] for row in found] == [1] * 4
+    assert [row["identical"] for row in found[:2]] == [1, 1]  # the same weights in float32
+
+
+@pytest.mark.slow
+def test_a_student_beside_ctranslate2(
+    untrained_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ctranslate2", reason="the command compares with it")
+    monkeypatch.setattr(student, "side_by_side", measured_here)
+    text = tmp_path / "text"
+    text.write_text("ein Haus am See\nder See ist rot\n")
+    command = f"{untrained_run} {untrained_run} --source {text} --reference {text} --rounds 1"
+    student.main([*command.split(), "--output", str(tmp_path / "student.json")])
+    found = json.loads((tmp_path / "student.json").read_text())["rows"]
+    assert [row["name"] for row in found[::2]] == ["student", "teacher", student.PEER]
+    assert found[0]["bleu"] == found[2]["bleu"]  # the same run
+
+
+@pytest.mark.slow
+def test_whisper_beside_ctranslate2(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    pytest.importorskip("ctranslate2", reason="the command compares with it")
+    pytest.importorskip("transformers", reason="CTranslate2 converts from it")
+    from ctranslate2.converters import TransformersConverter
+
+    files = ["tokenizer.json", "preprocessor_config.json"]
+    TransformersConverter(str(WHISPER), copy_files=files).convert(str(tmp_path / "converted"))
+    sounds = tmp_path / "sounds"
+    sounds.mkdir()
+    for index, clip in enumerate(itertools.islice(long_recordings.built_in(), 2)):
+        soundfile.write(sounds / f"{index}.wav", clip.wave, long_recordings.RATE)
+    whisper.main([str(sounds), "--weights", str(tmp_path / "converted"), "--count", "2", "--beams", "1"])
+    out = capsys.readouterr().out
+    assert "| greedy | 2 of 2 | " in out
+    assert "| greedy, with times | 2 of 2 | " in out

@@ -1,10 +1,13 @@
-"""The commands of `benchmarks`: their list, what they import, and one that measures starts."""
+"""The commands of `benchmarks`: their list, what they import, who runs them, and one that measures starts."""
 
+import ast
 import importlib
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_benchmarks import ROOT
@@ -47,26 +50,69 @@ def test_the_list_of_commands() -> None:
     assert (reader.returncode, reader.stderr, reader.stdout.count("\n")) == (0, "", 1)
 
 
+def commands_run_by(path: Path) -> set[str]:
+    """The commands whose `main` a file of tests calls, and not to see that it refuses something."""
+    text, names = path.read_text(encoding="utf-8"), dict[str, str]()
+    if "from benchmarks" not in text:
+        return set()
+    module = ast.parse(text)
+    for node in ast.walk(module):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("benchmarks."):
+            names |= {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+    found, nodes = set[str](), list[ast.AST](module.body)
+    while nodes:
+        node = nodes.pop()
+        if isinstance(node, ast.With) and "pytest.raises" in ast.unparse(node.items[0]):
+            continue
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".main"):
+            found.add(names.get(ast.unparse(node.func).removesuffix(".main"), ""))
+        nodes += ast.iter_child_nodes(node)
+    return found
+
+
+def test_every_command_on_a_page_is_run_by_a_test() -> None:
+    pages = [*ROOT.glob("docs/**/*.md"), *ROOT.glob("*.md")]
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    named = set(re.findall(r"-m\s+(benchmarks\.\w+\.\w+)", text))
+    run = set[str]().union(*map(commands_run_by, ROOT.glob("tests/test_*.py")))
+    assert len(named) > 40
+    assert sorted(named - run) == []
+
+
 STARTED = """
 import sys
 from pathlib import Path
 from benchmarks.speed import start
 from transformer.runs.config_json import from_json
 start.preset = lambda name: from_json(Path(sys.argv[1]).read_text())
-start.started("small", Path(sys.argv[2]))
+start.main(sys.argv[2:])
 """
 
 
 @pytest.mark.slow
-def test_stages_of_a_start(config: Config, tmp_path: Path) -> None:
+def test_stages_of_a_start(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """The command and both processes that it starts, with a small config in place of a preset."""
     (tmp_path / "config.json").write_text(to_json(config))
-    for names in (start.NAMES, [name for name in start.NAMES if name != "examples"]):  # the second is resumed
-        subprocess.run(
-            [sys.executable, "-c", STARTED, tmp_path / "config.json", tmp_path], cwd=ROOT, check=True
-        )
-        stages = json.loads((tmp_path / "stages.json").read_text())
+    several, run = [], subprocess.run
+
+    def started(command: list[str], **options: Any) -> Any:
+        if command[:3] != [sys.executable, "-m", start.__name__]:  # what tells about the machine
+            return run(command, **options)
+        run([sys.executable, "-c", STARTED, tmp_path / "config.json", *command[3:]], cwd=ROOT, **options)
+        several.append(json.loads((Path(command[4]) / "stages.json").read_text()))
+        return None
+
+    monkeypatch.setattr(start, "preset", lambda name: config)
+    monkeypatch.setattr(subprocess, "run", started)
+    start.main(["small"])
+    resumed = [name for name in start.NAMES if name != "examples"]
+    for names, stages in zip((start.NAMES, resumed), several, strict=True):
         assert {*names, "rest", "all"} <= stages.keys()
         assert all(len(times) == 2 for times in stages.values())
         assert stages["first update"][1] > 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in (*start.NAMES, "rest", "all"))
     with pytest.raises(SystemExit):
         start.main(["--nothing"])

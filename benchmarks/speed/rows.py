@@ -97,7 +97,7 @@ def exported(made: Translator, folder: Path) -> None:
         side = getattr(spec, stack)
         embedding = side.embeddings[0] if stack == "encoder" else side.embeddings
         embedding.weight, side.scale_embeddings = table, True
-        side.position_encodings.encodings = np.asarray(sinusoids(np.arange(256), width))
+        side.position_encodings.encodings = np.asarray(sinusoids(jax.numpy.arange(256), width))
         for index, layer in enumerate(side.layer):
             own = params[f"{stack}_{index}"]
             attention(layer.self_attention, own["self_attention"], (("query", "key", "value"),))
