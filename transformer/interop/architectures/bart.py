@@ -221,7 +221,8 @@ M2M_100 = Architecture(
         config,
         norm="pre",
         positions="sinusoidal-halves",
-        first_position=config.get("pad_token_id", 1) + 1,  # as in fairseq: the row of <pad> is the last one before
+        first_position=config.get("pad_token_id", 1)
+        + 1,  # as in fairseq: the row of <pad> is the last one before
     ),
     Storage(_tensor, harmless=(*_HARMLESS, r"(model\.)?(encoder|decoder)\.embed_positions\.weights")),
     HubVocabulary,
