@@ -110,7 +110,7 @@ def test_nothing_outside_its_folder_knows_a_system(name: str) -> None:
             assert not knows.search(path.read_text(encoding="utf-8")), module
 
 
-@pytest.mark.parametrize(("name", "most"), [("token_scores", 4), ("word_confidences", 5)])
+@pytest.mark.parametrize(("name", "most"), [("token_scores", 4), ("word_confidences", 6)])
 def test_an_output_of_decoding_is_named_in_few_files(name: str, most: int) -> None:
     """The option, the step after the search that makes it, the API, and who says where else to find it. The
     confidence of words is also a field of the outputs, and a page asks for it."""

@@ -317,7 +317,7 @@ DAMAGE = {
     "config.json cannot be read": lambda f: (f / "config.json").write_text("[" * 9),
     "not a JSON object": lambda f: (f / "vocab.json").write_text("[]"),
     "model_type is 'bert2'": lambda f: edit(f / "config.json", model_type="bert2"),
-    "not the config of a model that is known": lambda f: edit(f / "config.json", d_model=None),
+    "--model.d-model None: must be": lambda f: edit(f / "config.json", d_model=None),
     "activation_function 'tanh'": lambda f: edit(f / "config.json", activation_function="tanh"),
     "--model.num-layers must be": lambda f: edit(f / "config.json", encoder_layers=10**12),
     "the description means": lambda f: edit(f / "config.json", encoder_ffn_dim=8, decoder_ffn_dim=8),

@@ -46,7 +46,7 @@ def cache(tmp_path_factory) -> Path:
         (["RUN", "--output", "."], b"x\n", "--output . is a folder: name a file"),
         (["RUN", "--output", "x" * 241], b"x\n", "a name of a file may have 240 bytes"),
         (["RUN", "--explore", "é" * 121], b"x\n", "a name of a file may have 240 bytes"),
-        (["RUN", "--method=sample", "--temperature", "nan"], b"x\n", "--temperature must be from 0.001"),
+        (["RUN", "--method=sample", "--temperature", "nan"], b"x\n", "--temperature must be a finite number"),
         (["RUN", "--temperature", "0.5"], b"x\n", "--temperature is an option of sample and mbr, and this"),
         (["RUN", "--extra-length", "99999999999"], b"x\n", "--extra-length must be from 0"),
         (["RUN", "--beam-size", "200"], b"x\n", "--beam-size 200 is more than half the vocabulary"),

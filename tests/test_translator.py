@@ -249,19 +249,23 @@ def test_what_a_program_may_give_and_is_told(word_translator: Translator, tmp_pa
     assert re.fullmatch(f"<Translator: {about}>", said)
 
 
+def breaks_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The messages about line breaks."""
+    messages = (record.getMessage() for record in caplog.records)
+    return [message for message in messages if "line breaks" in message]
+
+
 def test_line_breaks_are_no_part_of_a_sentence(
     word_translator: Translator, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     (tmp_path / "lines").write_bytes("größe w1ß\r\nw2ß\nw7ß".encode())
     with caplog.at_level(logging.WARNING, "transformer"), open(tmp_path / "lines", newline="") as lines:
         found = plain(list(word_translator.stream(lines)))
-        assert not caplog.records
+        assert not breaks_in(caplog)
         assert found == plain(word_translator.search(["größe w1ß", "w2ß", "w7ß"]))
         inside = plain(word_translator.search(["größe\r\nw1ß\n", "w2ß"]))
     assert inside == found[:2]
-    assert [record.getMessage() for record in caplog.records] == [
-        "line 1: its line breaks are read as spaces"
-    ]
+    assert breaks_in(caplog) == ["line 1: its line breaks are read as spaces"]
     assert word_translator.subwords("größe\ngröße\n") == ["größe", "größe"]
 
 

@@ -71,8 +71,8 @@ class ModelConfig(Section):
     """The embedding of <pad> has no gradient where it is read, as with padding_idx of torch.nn.Embedding. It
     is the first decoder input of Marian and Pegasus, which is therefore not trained there."""
     fixed: tuple[str, ...] = ()
-    """Names of parameters that the network's publisher never trains, such as output_bias of Marian and BART:
-    training leaves them as they are, as with --training.freeze."""
+    """Names of parameters that the network's publisher never trains, such as the bias of the logits of Marian
+    and BART: training leaves them as they are, as with --training.freeze."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Precision of matrix products. Softmax, norms, loss and parameters are always float32. auto: bfloat16 on
     TPUs and GPUs if the system supports it, else float32; decided when a run begins."""

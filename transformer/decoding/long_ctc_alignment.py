@@ -55,9 +55,9 @@ def best_path_through(
     row = 2 * -(-count // 8)
     with tempfile.SpooledTemporaryFile(IN_MEMORY) as file:
         for window in windows:
-            kept = jnp.asarray([window.first, window.last])
+            counted = jnp.asarray([window.first, window.last])
             best, total, added, moves = _read(
-                model, variables, window.inputs, jnp.asarray(labels), kept, best, total
+                model, variables, window.inputs, jnp.asarray(labels), counted, best, total
             )
             offset += float(added)
             steps = np.asarray(moves)[window.first : window.last]
@@ -88,7 +88,7 @@ def _read(
     variables: Variables,
     inputs: Inputs,
     labels: Int[Array, " t"],
-    kept: Int[Array, "2"],
+    counted: Int[Array, "2"],
     best: Scores,
     total: Scores,
 ) -> tuple[Scores, Scores, Float[Array, ""], UInt[Array, "s states"]]:
@@ -99,7 +99,7 @@ def _read(
       variables: of the model.
       inputs: a window.
       labels: the tokens of the text, then blanks.
-      kept: the first of its positions that count, and the one after the last.
+      counted: the first of its positions that count, and the one after the last.
       best: log P of the best path to each state, before.
       total: log P of all, less the same number as the sums of all windows so far.
 
@@ -132,6 +132,6 @@ def _read(
         after: tuple[Scores, Scores, Array] = jax.tree.map(lambda x, y: jnp.where(is_kept, y, x), state, new)
         return after, moved
 
-    is_kept = (positions >= kept[0]) & (positions < kept[1])
+    is_kept = (positions >= counted[0]) & (positions < counted[1])
     (best, total, offset), moves = jax.lax.scan(step, (best, total, jnp.float32(0)), (emitted, is_kept))
     return best, total, offset, moves

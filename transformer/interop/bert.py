@@ -63,7 +63,7 @@ def import_bert(folder: Path, run_dir: Path | str, origin: str = "imported") -> 
         declared = declarations(network, example)
         params = imported_params(STORAGE, described, model, source, declared, initial)
     task = MaskedLanguageModelling(config, tokenizer)
-    return Run.create(run_dir, config, task, variables={"params": params}, kept=unused(folder))
+    return Run.create(run_dir, config, task, variables={"params": params}, unused=unused(folder))
 
 
 def has_head(folder: Path) -> bool:

@@ -1,11 +1,11 @@
-"""Converts parameters between the layout of a family of pretrained models and ours, one at a time.
+"""Converts parameters between the layout of a family of pretrained models and side, one at a time.
 
 | | there | here |
 |---|---|---|
 | projections | a matrix, heads side by side | `[in, heads, depth]`, `[heads, depth, out]` |
 | d_model axis, where sines come first | sines, then cosines | interleaved as in the paper |
 | positions before the first one | rows of the table | none |
-| words in another order, or missing | their rows | ours |
+| words in another order, or missing | their rows | side |
 """
 
 import contextlib
@@ -262,10 +262,10 @@ def _stored_shape(parameter: Declared, tensor: Tensor) -> tuple[int, ...]:
 
 def _query_factor(model: TransformerConfig, stored: TransformerConfig, path: Names) -> float:
     """What queries are multiplied with where scores are divided by sqrt(d_k) on one side only."""
-    here, there = (x.of_encoder if path[0].startswith("encoder") else x for x in (model, stored))
-    if here.scale_scores == there.scale_scores:
+    side, stored_side = (x.of_encoder if path[0].startswith("encoder") else x for x in (model, stored))
+    if side.scale_scores == stored_side.scale_scores:
         return 1.0
-    return here.key_width**-0.5 if here.scale_scores else here.key_width**0.5
+    return side.key_width**-0.5 if side.scale_scores else side.key_width**0.5
 
 
 def _sines_axis(storage: Storage[Model], parameter: Declared) -> int | None:

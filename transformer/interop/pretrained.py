@@ -142,7 +142,7 @@ def import_model(
         decoding = replace(decoding, renormalise=True)
     config = Config(model=model, data=data, decoding=decoding)
     translation = Translation(config, tokenizers)
-    return Run.create(run_dir, config, translation, variables={"params": params}, kept=unused(folder))
+    return Run.create(run_dir, config, translation, variables={"params": params}, unused=unused(folder))
 
 
 def _check_is_model(folder: Path) -> None:

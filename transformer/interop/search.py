@@ -1,4 +1,4 @@
-"""Converts search options of Hugging Face's transformers and ours.
+"""Converts search options of Hugging Face's transformers and id_here.
 
 There, lengths count the start of the decoder: `min_length` n is `min_length` n - 1 here, and so is
 `max_length`. Processors of logits (`generation/logits_process.py`) get log-probabilities in beam search,
@@ -163,15 +163,15 @@ def not_imported(meant: Json, described: Json) -> list[str]:
         )
     ids = {**described, **searched_ids(described, meant)}
     for name in "eos_token_id", "pad_token_id", "forced_eos_token_id":
-        here, there = ids.get(name.removeprefix("forced_")), meant.get(name)
-        if there not in (None, here, [here]):
-            sentences.append(f"{name} is {json.dumps(there)} there, and {json.dumps(here)} here.")
+        id_here, id_there = ids.get(name.removeprefix("forced_")), meant.get(name)
+        if id_there not in (None, id_here, [here]):
+            sentences.append(f"{name} is {json.dumps(id_there)} there, and {json.dumps(id_here)} here.")
     for name in "eos_token_id", "decoder_start_token_id":
-        here, there = ids[name], described.get(name)
-        if there not in (None, here):
+        id_here, id_there = ids[name], described.get(name)
+        if id_there not in (None, id_here):
             sentences.append(
-                f"{name} {json.dumps(there)} of config.json, with which training there begins or ends; both "
-                f"training and search have {json.dumps(here)} here."
+                f"{name} {json.dumps(id_there)} of config.json, with which training there begins or ends; "
+                f"both training and search have {json.dumps(id_here)} here."
             )
     return sentences
 
@@ -219,7 +219,7 @@ def search_to_hub(
 
     Args:
       search: the options here.
-      numbers: the id there of each of ours.
+      numbers: the id there of each of id_here.
       phrases: the sequences of our ids that are forbidden.
       pad: the id of <pad> there.
       positions: maximum length there.

@@ -69,15 +69,15 @@ def observed(path: Path, content: Json) -> Json:
 
 def unused(folder: Path) -> dict[str, Json]:
     """The fields of each JSON file of a folder that have not been read since `observing` began."""
-    seen, found = _seen.get() or {}, dict[str, Json]()
+    seen, rest = _seen.get() or {}, dict[str, Json]()
     for path in sorted(folder.glob("*.json")):
         if _VOCABULARIES.fullmatch(path.name) or not _NAME.fullmatch(path.name):
             continue
         with suppress(OSError, ValueError):
             content, read = parse_object(without_limits(read_text(path, MiB))), seen.get(path.name, set())
             left = {key: x for key, x in content.items() if key not in read and key not in _OF_THE_FILE}
-            found |= {path.name: left} if left else {}
-    return found
+            rest |= {path.name: left} if left else {}
+    return rest
 
 
 _NAME = re.compile(r"\w[\w.-]{0,80}\.json", re.ASCII)
@@ -89,17 +89,17 @@ def without_limits(text: str) -> str:
     return _NO_LIMIT.sub("null", text)
 
 
-def listed(kept: Mapping[str, Json]) -> str:
+def listed(fields_by_file: Mapping[str, Json]) -> str:
     """The fields of each file, for people."""
-    return "; ".join(f"{name}: {', '.join(fields)}" for name, fields in kept.items())
+    return "; ".join(f"{name}: {', '.join(fields)}" for name, fields in fields_by_file.items())
 
 
-def with_kept(kept: Mapping[str, Json], written: Mapping[str, Json]) -> dict[str, Json]:
+def with_kept(stored: Mapping[str, Json], written: Mapping[str, Json]) -> dict[str, Json]:
     """The JSON files of an export, with what the imported folder had besides.
 
     Args:
-      kept: of the run, by the names of files.
+      stored: of the run, by the names of files.
       written: by the names of files; these count where both have a field.
     """
-    names = dict.fromkeys((*written, *(name for name in kept if _NAME.fullmatch(name))))
-    return {name: {**kept.get(name, {}), **written.get(name, {})} for name in names}
+    names = dict.fromkeys((*written, *(name for name in stored if _NAME.fullmatch(name))))
+    return {name: {**stored.get(name, {}), **written.get(name, {})} for name in names}

@@ -109,11 +109,13 @@ def import_whisper(
     with naming(folder):
         declared = declarations(SpeechTransformer(model), SpeechToText.example(config))
         params = imported_params(WHISPER.storage, described, model, source, declared)
-    kept = unused(folder)
-    if ctranslate2.is_ctranslate2_folder(folder) and "alignment_heads" in kept.get(CONFIG, {}):
-        kept[GENERATION] = {"alignment_heads": kept[CONFIG].pop("alignment_heads")}  # where others have them
+    fields = unused(folder)
+    if ctranslate2.is_ctranslate2_folder(folder) and "alignment_heads" in fields.get(CONFIG, {}):
+        fields[GENERATION] = {
+            "alignment_heads": fields[CONFIG].pop("alignment_heads")
+        }  # where others have them
     task_of_run = SpeechToText(config, tokenizer)
-    return Run.create(run_dir, config, task_of_run, variables={"params": params}, kept=kept)
+    return Run.create(run_dir, config, task_of_run, variables={"params": params}, unused=fields)
 
 
 def export_whisper(run: Run, folder: Path, checkpoint: str | int) -> Path:

@@ -9,7 +9,7 @@
     metrics.jsonl        the log, one JSON object per line; tensorboard/ has the same for TensorBoard
     log.txt              what the terminal showed, with times; each start appends to it
     results.json         test scores with their signatures
-    imported.json        what the files of an imported model say and the import did not use, for an export
+    imported.json        fields of an imported folder that the import did not use, for an export
     exhibits.json        what the report shows of a few validation records, such as sounds and pictures
     overview.json        tables and comparisons of the outputs for a whole split, for the report, if the task
                          has them
@@ -114,7 +114,7 @@ class Run:
         task: Task,
         corpus: str | None = None,
         variables: Variables | None = None,
-        kept: Mapping[str, Json] = MappingProxyType({}),
+        unused: Mapping[str, Json] = MappingProxyType({}),
     ) -> "Run":
         """Creates a run directory, complete or not at all.
 
@@ -124,7 +124,7 @@ class Run:
           task: what it learned from the corpus is stored.
           corpus: the name of the prepared corpus. None: the model is imported.
           variables: of an imported model, saved as the checkpoint of step 0.
-          kept: of an imported model, as `Run.kept`.
+          unused: of an imported model, as `Run.kept`.
 
         Raises:
           UserError: the path exists already, or cannot be written; the config is invalid.
@@ -136,8 +136,8 @@ class Run:
                 task.save(partial)
                 if corpus:
                     write_whole(partial / "corpus", corpus + "\n")
-                if kept:
-                    write_whole(partial / KEPT, json.dumps(kept, ensure_ascii=False, indent=1) + "\n")
+                if unused:
+                    write_whole(partial / KEPT, json.dumps(unused, ensure_ascii=False, indent=1) + "\n")
                 write_whole(partial / "config.json", to_json(config))
                 run = cls(partial)  # refuses what could not be opened again
                 if variables is not None:

@@ -86,8 +86,8 @@ class HubPieces:
 
     def around(self) -> Around | None:
         with naming(self.path):
-            found = HubTokenizer.around(self.content)
-        return ((), ()) if found is None and self.is_generic else found
+            ends = HubTokenizer.around(self.content)
+        return ((), ()) if ends is None and self.is_generic else ends
 
     def id_of(self, piece: str) -> int | None:
         with naming(self.path):

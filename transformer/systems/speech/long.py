@@ -79,10 +79,10 @@ class SeveralSearches:
         try:
             if answer.cancelled():
                 return
-            for found in transcripts():
+            for transcript in transcripts():
                 if answer.cancelled():
                     return
-                whole = found
+                whole = transcript
         except BaseException as error:
             failure = error
             if isinstance(error, UserError):

@@ -20,7 +20,7 @@ from transformer.systems.speech.live import LiveText
 from transformer.systems.speech.long import LongRecording
 from transformer.systems.speech.transcripts import with_requested
 from transformer.systems.speech.window_search import WindowSearch
-from transformer.translator.search_outputs import Extras
+from transformer.translator.search_outputs import NO_EXTRAS, Extras
 
 
 class AskedTranscription(Asked):
@@ -77,7 +77,9 @@ class Transcriptions(Service):
         rules = self.decoder.rules(self.settings)
         if not rules:
             return
-        search = WindowSearch(self.decoder, self.settings, rules, self.decoder.task.start(), is_whole=True)
+        search = WindowSearch(
+            self.decoder, self.settings, rules, self.decoder.task.start(), NO_EXTRAS, is_whole=True
+        )
         silence = self.decoder.heard(np.zeros(RATE, np.float32))
         yield functools.partial(search.silence, silence)  # type: ignore[misc]
         sampled = vars(search.at(max(rules.temperatures)))

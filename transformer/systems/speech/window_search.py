@@ -31,7 +31,6 @@ from transformer.systems.speech.windows import (
     is_silent,
     windows_of,
 )
-from transformer.translator.search_outputs import NO_EXTRAS, Extras
 
 
 class WindowSearch:
@@ -42,7 +41,7 @@ class WindowSearch:
       settings: the options of the search at temperature 0.
       options: of windows.
       start: the ids that outputs begin with.
-      extras: what is returned besides.
+      extras: what is returned besides: an `Extras`.
       is_whole: whether it searches whole recordings (`outputs`), and no windows.
 
     Raises:
@@ -55,7 +54,7 @@ class WindowSearch:
         settings: DecodingConfig,
         options: WindowsConfig,
         start: tuple[int, ...],
-        extras: Extras = NO_EXTRAS,
+        extras: Any,
         is_whole: bool = False,
     ) -> None:
         if settings.method == "mbr":
@@ -141,23 +140,23 @@ class WindowSearch:
           n_best: outputs. None: all that a search returns.
           urgency: fields of `Request`.
         """
-        found = list[Transcript]()
+        outputs = list[Transcript]()
 
         def search(temperature: float) -> Heard:
-            nonlocal found
+            nonlocal outputs
             settings = self.at(temperature)
             count = n_best and min(n_best, settings.num_hypotheses)
             future = self.transcriber.submit_plain(record, line, settings, count, self.extras, **urgency)
             try:
-                found = future.result()
+                outputs = future.result()
             finally:
                 future.cancel()
-            ids = found[0].ids[len(self.start) :]
-            return Heard(found[0], ids[:-1], found[0].log_probability / max(len(ids), 1))
+            ids = outputs[0].ids[len(self.start) :]
+            return Heard(outputs[0], ids[:-1], outputs[0].log_probability / max(len(ids), 1))
 
         window = Window(search, lambda: self.silence(record))
         heard, _ = decoded(window, self.options)
-        yield [unsaid(found[0])] if is_silent(window, heard, self.options) else found
+        yield [unsaid(outputs[0])] if is_silent(window, heard, self.options) else outputs
 
     def silence(self, record: Recording) -> float:
         """The probability that nobody speaks in a window."""

@@ -56,9 +56,9 @@ class Transcriptions(Texts):
         self.rates = rates_of(self.transcriber.task, how, len(references)) if self.is_scored else []
         self.start = start_of(self.transcriber.task, self.arguments)
         self.cut_options = cut_options(self.transcriber.task, self.arguments)
-        given = ("cut", "detector", "windows", "pause")
+        names = ("cut", "detector", "windows", "pause")
         self.rules = self.transcriber.rules(
-            self.arguments.decoding, **{name: self.cut_options[name] for name in given}
+            self.arguments.decoding, **{name: self.cut_options[name] for name in names}
         )
         return self.transcriber
 

@@ -109,8 +109,8 @@ def train(
             config = dataclasses.replace(config, adapter=parent.changed_by(config.adapter))
         path = gathered(str(run_dir or _new_directory(config)))[0]
         if is_main_process():
-            kept = parent.kept if parent else {}
-            Run.create(path, config, task, corpus.folder.name, kept=kept)
+            unused = parent.kept if parent else {}
+            Run.create(path, config, task, corpus.folder.name, unused=unused)
         barrier("run directory")
         run = Run(path, writes=True)
     with run.claimed(), transcribed(run, watch), resumable(run, config), named_bases(base):

@@ -214,8 +214,8 @@ def to_markdown(
     is_cell = block in ("th", "td")
     for marked, escape in _ways(content):
         candidate = _written(marked, escape, itertools.repeat(_BREAK), "\n", is_cell)
-        found = FRAMES[block].read(candidate, parser, environment)
-        if found is not None and _essence(found) == expected:
+        passage = FRAMES[block].read(candidate, parser, environment)
+        if passage is not None and _essence(passage) == expected:
             endings = itertools.chain(breaks, itertools.repeat(_BREAK))
             return _written(marked, escape, endings, line_end, is_cell)
     return None

@@ -75,26 +75,26 @@ def copied(environment: Environment) -> Environment:
 def _located(rule: Callable[..., bool], state: Any, start: int, end: int, silent: bool) -> bool:
     """A rule of blocks that also says where the lines of their text begin, less what contains them."""
     count = len(state.tokens)
-    found = rule(state, start, end, silent)
-    if found and not silent:
+    matched = rule(state, start, end, silent)
+    if matched and not silent:
         for token in state.tokens[count:]:
             if token.type == "inline" and "starts" not in token.meta:
                 lines = range(token.map[0], token.map[0] + token.content.count("\n") + 1)
                 token.meta["starts"] = [state.bMarks[line] + state.tShift[line] for line in lines]
-    return found
+    return matched
 
 
 def _spanned(rule: Callable[..., bool], name: str, state: Any, silent: bool) -> bool:
     """A rule of inline text that also says where it stands."""
     start, count = state.pos, len(state.tokens)
-    found = rule(state, silent)
-    if found and not silent:
+    matched = rule(state, silent)
+    if matched and not silent:
         span = start, state.pos
         for token in state.tokens[count:]:
             token.meta.setdefault("span", span)
             if token.type == "link_open" and name == "link" and token.meta["span"] == span:
                 token.meta["label_end"] = state.md.helpers.parseLinkLabel(state, start, True)
-    return found
+    return matched
 
 
 def _deep(state: Any, start: int, end: int, silent: bool) -> bool:
