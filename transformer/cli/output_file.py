@@ -94,8 +94,14 @@ def resumable_output(
         if resume:
             raise UserError(f"--resume needs {needs}: only files can be resumed")
         return Output(path)
-    more = {"lines_per_result": lines_per_result, "convert": convert, "mark": mark or job}
-    return LongOutput(path, job, resume=resume, **more)
+    return LongOutput(
+        path,
+        job,
+        resume=resume,
+        lines_per_result=lines_per_result,
+        convert=convert,
+        mark=mark,
+    )
 
 
 def check_unfinished(path: Path | None, mark: str) -> None:

@@ -9,17 +9,18 @@ from transformer.runtime.errors import UserError
 
 @dataclass(frozen=True)
 class SpecialIds(Section):
-    """The four ids that are not text. Imported models bring others."""
+    """The four ids that are not text. Imported models bring others. In files of SentencePiece -1 means that there
+    is none, which is refused when such a file is read."""
 
     SECTION = "model.special"
 
-    pad: Annotated[int, Range(0, LARGEST)] = 0
+    pad: Annotated[int, Range(-1, LARGEST)] = 0
     """<pad>, which pads rows. It is never generated."""
-    bos: Annotated[int, Range(0, LARGEST)] = 1
+    bos: Annotated[int, Range(-1, LARGEST)] = 1
     """<s>, the first decoder input. It may be the same as eos."""
-    eos: Annotated[int, Range(0, LARGEST)] = 2
+    eos: Annotated[int, Range(-1, LARGEST)] = 2
     """</s>, the end of every sentence."""
-    unk: Annotated[int, Range(0, LARGEST)] = 3
+    unk: Annotated[int, Range(-1, LARGEST)] = 3
     """<unk>, which replaces out-of-vocabulary tokens."""
 
     @property

@@ -164,7 +164,7 @@ def not_imported(meant: Json, described: Json) -> list[str]:
     ids = {**described, **searched_ids(described, meant)}
     for name in "eos_token_id", "pad_token_id", "forced_eos_token_id":
         id_here, id_there = ids.get(name.removeprefix("forced_")), meant.get(name)
-        if id_there not in (None, id_here, [here]):
+        if id_there not in (None, id_here, [id_here]):
             sentences.append(f"{name} is {json.dumps(id_there)} there, and {json.dumps(id_here)} here.")
     for name in "eos_token_id", "decoder_start_token_id":
         id_here, id_there = ids[name], described.get(name)

@@ -22,13 +22,13 @@ from transformer.data.corpus import Record
 from transformer.data.sequences import length_in_search
 from transformer.decoding.admission import Admission
 from transformer.decoding.calls import Inputs
+from transformer.decoding.lengths import within_positions
 from transformer.decoding.queue import Answer, Request, Together
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.runtime.forks import refuse_forked
 from transformer.tasks.outputs import Output
-from transformer.translator.lengths import within_positions
 from transformer.translator.loaded import LoadedModel, TaskT
 from transformer.translator.search_inputs import search_inputs
 from transformer.translator.search_outputs import (

@@ -15,6 +15,7 @@ from transformer.decoding import shortlist
 from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import NO_HOOK, Hooks, Renormalised, SearchHook
 from transformer.decoding.lanes import batch
+from transformer.decoding.lengths import bucket_of
 from transformer.decoding.opening import opening_of
 from transformer.decoding.rules import Rules
 from transformer.decoding.search import AutoregressiveSearch
@@ -24,7 +25,6 @@ from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.text import Steering, TextTask, text_task
 from transformer.translator.biasing import Biasing
 from transformer.translator.fusion import AnyLanguageModel
-from transformer.translator.lengths import bucket_of
 
 
 @dataclasses.dataclass(frozen=True)

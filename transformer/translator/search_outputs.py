@@ -14,6 +14,7 @@ from transformer.data.sequences import length_in_search
 from transformer.decoding.calls import Inputs
 from transformer.decoding.diverse import distinct
 from transformer.decoding.lanes import LaneShape, batch
+from transformer.decoding.lengths import bucket_of, padded
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult, TokenScores
 from transformer.model.parameters import Variables
@@ -23,7 +24,6 @@ from transformer.systems.system import System
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.outputs import TRUNCATED, Output
 from transformer.translator.confidence import FILE, Confidence
-from transformer.translator.lengths import bucket_of, padded
 from transformer.translator.scoring import aligned, scored, without_start
 
 UNPAID = 1e-6  # the least attention of a source token, of which the coverage penalty takes the logarithm

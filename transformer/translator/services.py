@@ -7,11 +7,11 @@ import flax.linen as nn
 
 from transformer.config import DecodingConfig
 from transformer.decoding.hooks import SearchHook
+from transformer.decoding.lengths import within_positions
 from transformer.decoding.service import SearchService, has_room, programs_for, with_room
 from transformer.decoding.shortlist import shortlisted
 from transformer.model.parameters import Variables
 from transformer.systems.system import System
-from transformer.translator.lengths import within_positions
 from transformer.translator.search_inputs import SearchInputs, steered_search
 
 SERVICES = 8

@@ -16,6 +16,7 @@ from transformer.config.ranges import any_number, true_or_false, whole_number
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.context import TURN
 from transformer.data.sources.text_files import one_line
+from transformer.decoding.lengths import bucket_of, of_any_length, padded, within_positions
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.arrays import shard_rows
@@ -33,7 +34,6 @@ from transformer.translator.documents.document import DocumentTranslator, can_tr
 from transformer.translator.documents.suspicion import Limits
 from transformer.translator.documents.texts import DividedText, joined
 from transformer.translator.ensemble import ensemble_of
-from transformer.translator.lengths import bucket_of, of_any_length, padded, within_positions
 from transformer.translator.scoring import scored, without_start
 from transformer.translator.search_outputs import Extras
 from transformer.translator.simultaneous import SimultaneousTranslator

@@ -17,6 +17,7 @@ from transformer.data.sequences import Example, Field, length_in_search
 from transformer.data.sources.recordings import recording_of
 from transformer.decoding.ctc_alignment import BestPaths, best_paths_of, spans_of
 from transformer.decoding.lanes import batch
+from transformer.decoding.lengths import bucket_of
 from transformer.decoding.long_ctc_alignment import Window, best_path_through
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, brief
@@ -25,7 +26,6 @@ from transformer.systems.speech.windows import Sound, Wave
 from transformer.systems.speech.word_edges import is_quiet, with_edges
 from transformer.tasks.plain import Plain
 from transformer.tasks.timing import Span, Word, in_order, words_in
-from transformer.translator.lengths import bucket_of
 
 MULTIPLE = 16
 """Of which the lengths of texts are, so that few programs are compiled."""

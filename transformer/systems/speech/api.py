@@ -23,6 +23,7 @@ from transformer.data.features.waveforms import audio_blocks, seconds_of, wavefo
 from transformer.data.remote import fetched
 from transformer.data.sequences import Example, length_in_search
 from transformer.data.sources.recordings import Recording, recording, recording_of
+from transformer.decoding.lengths import bucket_of
 from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
 from transformer.runtime.errors import UserError
@@ -48,7 +49,6 @@ from transformer.systems.speech.window_search import WindowSearch
 from transformer.systems.speech.windows import Sound
 from transformer.tasks.timing import Word, timed
 from transformer.translator.decoder import Decoder
-from transformer.translator.lengths import bucket_of
 from transformer.translator.search_outputs import NO_EXTRAS, Extras
 
 Heard = Path | str | np.ndarray | jax.Array
