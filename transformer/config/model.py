@@ -9,8 +9,8 @@ from transformer.runtime.errors import UserError
 
 @dataclass(frozen=True)
 class SpecialIds(Section):
-    """The four ids that are not text. Imported models bring others. In files of SentencePiece -1 means that there
-    is none, which is refused when such a file is read."""
+    """The four ids that are not text. Imported models bring others. In files of SentencePiece -1 means that
+    there is none, which is refused when such a file is read."""
 
     SECTION = "model.special"
 
