@@ -1,12 +1,20 @@
 """Types of ASGI, and what the applications around the server's share."""
 
-from collections.abc import Awaitable, Callable, MutableMapping
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
+
+
+def begun(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    """A task whose failure is no news if nobody asks for it any more."""
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return task
 
 
 def header(scope: Message, name: bytes) -> str:

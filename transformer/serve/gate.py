@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from transformer.serve.asgi import App, Message, Receive, Send, header, replayed
+from transformer.serve.asgi import App, Message, Receive, Send, begun, header, replayed
 from transformer.serve.limits import Limits
 from transformer.serve.metrics import Metrics
 from transformer.serve.refusals import BUSY, FAILED, GONE, TOO_LARGE, UNAVAILABLE, Refusal, later
@@ -159,13 +159,13 @@ class Gate:
         Raises:
           Disconnected: it is.
         """
-        gone = asyncio.ensure_future(disconnected(receive))
+        gone = begun(disconnected(receive))
 
         async def rest() -> Message:
             await asyncio.wait({gone})
             return {"type": "http.disconnect"}
 
-        answering = asyncio.ensure_future(self.app(scope, replayed(body, rest), answer))
+        answering = begun(self._passed_on(scope, replayed(body, rest), answer))
         both: set[asyncio.Future[None]] = {gone, answering}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -175,7 +175,10 @@ class Gate:
         finally:
             for task in both:
                 task.cancel()
-            await asyncio.gather(*both, return_exceptions=True)
+            await asyncio.wait(both)
+
+    async def _passed_on(self, scope: Message, receive: Receive, answer: "Answer") -> None:
+        await self.app(scope, receive, answer)
 
     async def _body(self, path: str, receive: Receive) -> bytes:
         most = self.limits.recording if path in self.hearing else self.limits.body

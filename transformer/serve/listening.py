@@ -22,6 +22,7 @@ from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import RATES, Resampling
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB
+from transformer.serve.asgi import begun
 from transformer.serve.gate import STRANGERS, Places, bearer, in_time, is_token, unknown
 from transformer.serve.limits import Limits
 from transformer.serve.messages import Sent
@@ -104,8 +105,8 @@ class Listening:
         assert service.listens
         sound = ArrivingSound(asked.rate)
         texts = service.listens(sound, asked)
-        sending = asyncio.ensure_future(self._send(socket, texts))
-        receiving = asyncio.ensure_future(self._receive(socket, sound))
+        sending = begun(self._send(socket, texts))
+        receiving = begun(self._receive(socket, sound))
         both: set[asyncio.Future[None]] = {sending, receiving}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_EXCEPTION)
@@ -115,7 +116,7 @@ class Listening:
         finally:
             receiving.cancel()
             sound.stop()
-            await asyncio.gather(*both, return_exceptions=True)
+            await asyncio.wait(both)
 
     async def _receive(self, socket: WebSocket, sound: "ArrivingSound") -> None:
         """Takes sound until its end. A message without sound does not count as one."""
