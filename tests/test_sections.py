@@ -121,7 +121,7 @@ def test_names_of_other_toolkits():
         ),
         (TransformerConfig, {"scale_embedding": "no"}, "--model.scale-embedding 'no': must be True or False"),
         (EncoderConfig, {"norm": "x"}, "--model.encoder-stack.norm 'x': choose post or pre"),
-        (SpecialIds, {"pad": -1}, "--model.special.pad must be from 0 to 10,000,000"),
+        (SpecialIds, {"pad": -2}, "--model.special.pad must be from -1 to 10,000,000"),
         (BeamConfig, {"beam_size": 0}, "--decoding.beam-size must be from 1 to 100,000"),
         (BeamConfig, {"stop": "early"}, "--decoding.stop 'early': choose exact or present or full"),
         (Config, {"model": BeamConfig()}, "--model BeamConfig.*: must be a ModelConfig"),

@@ -35,7 +35,7 @@ def checked(kind: type[DecodingConfig]) -> Callable[[F], F]:
 
     def decorated(search: Any) -> Any:
         @functools.wraps(search)
-        def call(model: nn.Module, params: Variables, source_ids: Array, **arguments: Any) -> Any:
+        def call(model: nn.Module, params: Variables, source_ids: Any, **arguments: Any) -> Any:
             check_ids("source_ids", source_ids)
             if "key" in arguments and not _is_key(arguments["key"]):
                 raise UserError(
@@ -50,7 +50,7 @@ def checked(kind: type[DecodingConfig]) -> Callable[[F], F]:
                     for name in (names_of(kind) & arguments.keys()) - arrays_and_functions
                 }
             )
-            return search(model, params, source_ids, **arguments)
+            return search(model, params, jnp.asarray(source_ids), **arguments)
 
         call.__wrapped__ = search.__wrapped__  # type: ignore[attr-defined]  # what is compiled
         return call
