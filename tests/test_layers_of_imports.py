@@ -12,6 +12,7 @@ from transformer.systems.registry import REGISTRY
 
 PACKAGE = Path(__file__).parent.parent / "transformer"
 LAYERS = (
+    {"paper"},
     {"runtime"},
     {"config"},
     {"data", "model"},
