@@ -100,4 +100,5 @@ def test_a_test_without_end_is_named(tmp_path: Path) -> None:
     command = "pytest", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", "-n", "1", tmp_path
     shown = run(ROOT / ".ci/strict", *command, folder=tmp_path, options="-o faulthandler_timeout=1")
     assert outcomes(shown.stdout) == {"failed": 1, "passed": 1}, shown.stdout + shown.stderr
-    assert "crashed while running" in shown.stdout and "test_without_end" in shown.stderr
+    assert "crashed while running" in shown.stdout
+    assert "test_without_end" in shown.stderr

@@ -60,8 +60,8 @@ class Biasing:
             automaton = NameAutomaton(spelled, starts, ends, most=SIZES[-1])
         except OverflowError:
             raise UserError(
-                f"{where}: a search has room for names of {SIZES[-1]:,} tokens together, and these have more; "
-                "give fewer"
+                f"{where}: a search has room for names of {SIZES[-1]:,} tokens together, and these have "
+                "more; give fewer"
             ) from None
         size = next(size for size in SIZES if size >= len(automaton.tokens))
         return cls(Bias(size, starts, ends, silent), automaton, weight)
