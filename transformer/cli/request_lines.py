@@ -9,7 +9,7 @@ from transformer.config import DataConfig
 from transformer.data.sources.context import History
 from transformer.data.sources.text_files import one_line
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import brief_json, parse_object
+from transformer.runtime.files import Json, brief_json, parse_object
 from transformer.runtime.text import has_text
 from transformer.tasks.requests import CONTEXT, TranslationRequest, check_names, languages_of, source_of
 
@@ -131,8 +131,8 @@ def _of_object(
     optional = [name for name in others if name != "source"]
     check_names(fields, [*optional, *([CONTEXT] if has_context else [])], (*names, *targets, "source"))
     terms = fields.get("terms") or []
-    texts = {name: fields.get(name) for name in others if name != "terms"}
-    texts = {name: "" if value is None else value for name, value in texts.items()}
+    values = {name: fields.get(name) for name in others if name != "terms"}
+    texts: Json = {name: "" if value is None else value for name, value in values.items()}
     for name, value in [*texts.items(), *(("terms", term) for term in terms if isinstance(terms, list))]:
         if not isinstance(value, str):
             raise UserError(f"{name} must be text, not {brief_json(value)}")
