@@ -29,8 +29,8 @@ SPOKEN = {"speech", "synthesis", "nonautoregressive-synthesis"}
 
 
 def order_again(records: list[dict[str, Any]], criterion: Metric) -> None:
-    """What was expected after the stop, by versions in which scores that say nothing were compared, as they are
-    compared since. What is stored stays."""
+    """What was expected after the stop, by versions in which scores that say nothing were compared, as they
+    are compared since. What is stored stays."""
     best = (-math.inf, -math.inf)
     for record in records:
         if criterion.name in record:

@@ -45,8 +45,8 @@ def hash_of(records: Iterable[Any]) -> str:
 
 def fails_unless(version: int, found: str, expected: tuple[int, str], module: str) -> None:
     assert (version, found) == expected, (
-        f"{module} generates other text: if this is meant, raise its VERSION, and store both here. Runs on the "
-        "old text are then not resumed"
+        f"{module} generates other text: if this is meant, raise its VERSION, and store both here. Runs on "
+        "the old text are then not resumed"
     )
 
 

@@ -187,8 +187,8 @@ class Run:
         self.store.push()
 
     def check_corpus(self, corpus: str) -> None:
-        """Raises UserError if this is not the corpus that the run was started with. A built-in one may have its
-        earlier name. Where that cannot be compared, a warning says so."""
+        """Raises UserError if this is not the corpus that the run was started with. A built-in one may have
+        its earlier name. Where that cannot be compared, a warning says so."""
         try:
             began_with = read_text(self.path / "corpus", MiB).strip()
         except (OSError, UnicodeDecodeError):
