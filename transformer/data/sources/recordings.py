@@ -18,7 +18,7 @@ from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features import audio
 from transformer.data.features.waveforms import check_header, read_audio
-from transformer.data.features.whisper import features_before_silence
+from transformer.data.features.whisper import SILENT, features_before_silence
 from transformer.data.remote import fetched
 from transformer.data.sources import pronunciation, spoken
 from transformer.data.sources.built_in.inflection import number
@@ -29,6 +29,8 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import open_regular, readable
 
 log = logging.getLogger("transformer")
+SILENCE_MARGIN = 1e-3
+"""By how much features of silence may differ from `SILENT`: rounding."""
 SHARE = 0.1  # of the recordings that is held out, if there is no manifest for validation
 
 
@@ -61,6 +63,11 @@ class Recording:
             return self
         features = self.features[:longest].copy()  # so that the others are freed
         return replace(self, features=features, whole=self.whole or audio.Statistics.of(self.features))
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its features show no sound at all, as those of digital silence."""
+        return not (self.features > SILENT + SILENCE_MARGIN).any()
 
     @property
     def duration(self) -> float:
