@@ -53,11 +53,11 @@ class AskedTranslations(Asked):
     context: Texts | Annotated[list[Texts], Field(fail_fast=True)] | None = Field(
         None, description="Sentences before the text, oldest first; for a list of texts, a list for each."
     )
-    divide: bool = Field(
-        True,
+    divide: bool | None = Field(
+        None,
         description="Whether a text is translated sentence by sentence, with its line breaks. False: the "
         "model reads it as one. Texts of other tasks than translation, and those with a prefix or terms, "
-        "always are.",
+        "always are. Default: true, but for models such as T5, whose texts may begin with an instruction.",
     )
     source_language: str | None = Field(None, description="Its code, for a model of many languages.")
     target_language: str | None = Field(None, description="The code of the language to translate to.")

@@ -70,7 +70,7 @@ class Translations(Service):
         if asked.alignments:
             translator = self.decoder.between(**languages_of(asked))
             steering = search_options(asked, OF_RECORDS)
-            divide, options = asked.divide and not any(steering.values()), self.defaults
+            divide, options = False if any(steering.values()) else asked.divide, self.defaults
             sentences = translator.sentences_of(item, divide=divide, **options)
             tokens = (translator.source_tokens(sentence, **options) for sentence in sentences)
             answer["source_tokens"] = with_ends(tokens)

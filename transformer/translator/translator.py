@@ -1,6 +1,7 @@
 """The Python API for translation: a decoder whose records are sentences."""
 
 import functools
+import re
 import reprlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,6 +41,10 @@ from transformer.translator.simultaneous import SimultaneousTranslator
 from transformer.translator.targets import Target, ids_of_targets
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
+PRETRAINED = {"hub", "pieces", "byte"}
+"""Vocabularies that no training makes here. OPUS-MT has another one."""
+CODE = re.compile(r">>[^<]*<<")
+"""Of the target language, before a text of OPUS-MT."""
 
 
 def translation_of(run: Run) -> TextToText:
@@ -287,7 +292,7 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         word_confidences: bool = False,
         source_language: str | None = None,
         target_language: str | None = None,
-        divide: bool = True,
+        divide: bool | None = None,
         priority: int = 0,
         deadline: float | int | None = None,
         partial: Callable[[Any], None] | None = None,
@@ -297,8 +302,10 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
 
         A text of several sentences or lines is translated sentence by sentence, as `translate_document` finds
         them, and keeps its line breaks. Its n-th best translation has the n-th best of each sentence; scores
-        add up, and `</s>` is among the tokens where a sentence ends before the last. A text with a prefix or
-        terms, and one for another task than translation, is read as one.
+        add up, and `</s>` is among the tokens where a sentence ends before the last. A code such as `>>deu<<`
+        before the first sentence is before each. A text with a prefix or terms, and one for another task than
+        translation, is read as one; so is that of a model which `reads_instructions`, unless `divide` is
+        True.
 
         Args:
           record: the text.
@@ -311,7 +318,8 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
           word_confidences: see `n_best`.
           source_language: see `n_best`.
           target_language: see `n_best`.
-          divide: whether to translate sentence by sentence. False: the text is one sentence.
+          divide: whether to translate sentence by sentence. False: the text is one sentence. None: unless it
+            may begin with an instruction.
           priority: as in `Decoder.submit`, and so are deadline and partial.
           deadline: see `priority`.
           partial: see `priority`.
@@ -329,13 +337,24 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         extras = _extras(alignments, token_scores, word_confidences)
         settings, line = translator.settings(n_best, options), whole_number("line", line)
         longest, join = settings.buckets[-1], None
-        if true_or_false("divide", divide) and not (prefix or terms):
+        if translator._divides(divide) and not (prefix or terms):
             text = translator._divided(record, longest)
             if not text.is_sentence:
                 requests = [TranslationRequest(read) for read in translator._read_sentences(text, record)]
                 join = functools.partial(joined, text)
         read = [(line + index, self.task.as_read(request, longest)) for index, request in enumerate(requests)]
         return translator._admitted(read, settings, n_best, extras, priority, deadline, partial, join)
+
+    @property
+    def reads_instructions(self) -> bool:
+        """Whether a text may begin with an instruction, which is for all of its sentences, as in T5: whether
+        it is a pretrained model of no language, with its publisher's vocabulary."""
+        kinds = {tokenizer.kind for tokenizer in self.tokenizers}
+        return kinds <= PRETRAINED and not self.tokenizers[0].has_codes
+
+    def _divides(self, divide: bool | None) -> bool:
+        """Whether texts are translated sentence by sentence, if that is asked for or left open."""
+        return not self.reads_instructions if divide is None else true_or_false("divide", divide)
 
     def _divided(self, source: Source, longest: int) -> DividedText:
         """A source as `submit` divides it, for a model that reads so many tokens. Where no sentences are
@@ -351,10 +370,12 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         data = self.task.data
         context = context_in(source, data) if isinstance(source, Mapping) else []
         words = [sentence for sentence, is_read in zip(text.sentences, text.read, strict=True) if is_read]
+        if words and (code := CODE.match(text.sentences[0])):
+            words[1:] = [f"{code[0]} {sentence}" for sentence in words[1:]]
         read = iter(self.in_context([*context, *words])[len(context) :])
         return [next(read) if is_read else "" for is_read in text.read]
 
-    def sentences_of(self, source: Source, *, divide: bool = True, **options: Option) -> list[str]:
+    def sentences_of(self, source: Source, *, divide: bool | None = None, **options: Option) -> list[str]:
         """What the model reads of a source with `submit`: the sentences that are translated, each after its
         context.
 
@@ -365,7 +386,7 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         """
         whole = self.task.source_of(source)
         text = self._divided(source, self.settings(None, options).buckets[-1])
-        several = divide and not text.is_sentence
+        several = self._divides(divide) and not text.is_sentence
         return list(filter(has_text, self._read_sentences(text, source))) if several else [whole]
 
     def truncates(self, source: Source, target: str = "") -> bool:
