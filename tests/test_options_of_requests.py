@@ -1,5 +1,6 @@
 """Options of requests are data: different requests share programs, and each gets what it asks for."""
 
+import contextlib
 import gc
 import logging
 from random import Random
@@ -30,9 +31,9 @@ class Compilations(logging.Handler):
             self.programs.append(message.split()[1])
 
 
-@pytest.fixture
-def compilations():
-    """Those since the fixture was asked for."""
+@contextlib.contextmanager
+def counting():
+    """The compilations while this lasts."""
     handler, loggers = (
         Compilations(),
         [logging.getLogger(f"jax._src.{name}") for name in ("pjit", "dispatch")],
@@ -44,6 +45,13 @@ def compilations():
         yield handler
         for logger in loggers:
             logger.removeHandler(handler)
+
+
+@pytest.fixture
+def compilations():
+    """Those since the fixture was asked for."""
+    with counting() as counted:
+        yield counted
 
 
 def drawn(chance: Random, method: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, overload
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -17,7 +18,13 @@ from transformer.config.ranges import any_number, true_or_false, whole_number
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.context import TURN
 from transformer.data.sources.text_files import one_line
-from transformer.decoding.lengths import bucket_of, of_any_length, padded, within_positions
+from transformer.decoding.lengths import (
+    bucket_of,
+    of_any_length,
+    padded,
+    shapes_of_any_length,
+    within_positions,
+)
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.arrays import shard_rows
@@ -495,6 +502,19 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
             log_p = without_start(of_tokens.log_p, target, self.task.forced_ids(("", "")))
             scores[rows] = log_p.sum(axis=1)[: len(rows)]
         return scores
+
+    def score_programs(self) -> Iterator[Callable[[], None]]:
+        """What compiles the programs that `score` can need, one after the other."""
+        settings = within_positions(self.config.decoding, self.longest, self.longest_source)
+        longest = settings.buckets[-1] + settings.extra_length
+        table = _least((self.longest, self.longest_source))
+        for length, rows in dict.fromkeys(shapes_of_any_length(settings, table, longest)):
+            yield functools.partial(self._prepare_scores, length, rows)
+
+    def _prepare_scores(self, length: int, rows: int) -> None:
+        refuse_forked()
+        (ids,) = shard_rows(padded([[self.task.special.eos]] * rows, length, rows, self.task.special.pad))
+        jax.block_until_ready(scored(self.system, self.model, self.variables, {"source": ids}, ids))
 
     def subwords(self, source: str) -> list[str]:
         """The subwords of a source sentence: the columns of an alignment, except <eos>."""
