@@ -1,6 +1,5 @@
 """Options of requests are data: different requests share programs, and each gets what it asks for."""
 
-import contextlib
 import gc
 import logging
 from random import Random
@@ -31,9 +30,9 @@ class Compilations(logging.Handler):
             self.programs.append(message.split()[1])
 
 
-@contextlib.contextmanager
-def counting():
-    """The compilations while this lasts."""
+@pytest.fixture
+def compilations():
+    """Those since the fixture was asked for."""
     handler, loggers = (
         Compilations(),
         [logging.getLogger(f"jax._src.{name}") for name in ("pjit", "dispatch")],
@@ -45,13 +44,6 @@ def counting():
         yield handler
         for logger in loggers:
             logger.removeHandler(handler)
-
-
-@pytest.fixture
-def compilations():
-    """Those since the fixture was asked for."""
-    with counting() as counted:
-        yield counted
 
 
 def drawn(chance: Random, method: str) -> dict[str, Any]:

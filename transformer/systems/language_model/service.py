@@ -52,8 +52,9 @@ class Continuations(Service):
         return self._scores
 
     def score_programs(self) -> Iterator[Callable[[], None]]:
-        """The program that reads a segment."""
-        yield functools.partial(self.decoder.score, [""])  # type: ignore[misc]
+        """Those that read the first segment and the next."""
+        text = " ".join("a" * self.decoder.config.data.max_length)  # type: ignore[attr-defined]
+        yield functools.partial(self.decoder.score, [text])  # type: ignore[misc]
 
     def _scores(self, asked: AskedScores) -> list[Json]:
         if asked.target is not None:
