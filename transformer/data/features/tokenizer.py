@@ -48,6 +48,8 @@ _WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space bel
 class Tokenizer(ABC):
     """The interface of all tokenizers."""
 
+    kind: str
+    """What it is called where it is stored."""
     special: SpecialIds
     """The ids that are not text."""
     vocab_size: int
