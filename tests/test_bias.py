@@ -129,6 +129,15 @@ def test_the_hook_counts_what_the_definition_says(seed):
         state = follow(jnp.asarray(tokens), state, jnp.take_along_axis(log_p, tokens[..., None], -1)[..., 0])
 
 
+def test_long_names_take_time_in_proportion():
+    """Names of 40,000 tokens, which repeat themselves: steps in their square would take hours."""
+    name = (10, 5) * 10_000
+    automaton = NameAutomaton({name: 1.0, name[1:]: 2.0}, LETTERS, ENDS)
+    assert len(automaton.first) == 1 + 1 + 2 * len(name) - 1
+    with pytest.raises(OverflowError):
+        NameAutomaton({name: 1.0}, LETTERS, ENDS, most=len(name) - 1)
+
+
 def inputs_of(hook, names, rows, weight=1.0):
     arrays = hook.example(NameAutomaton(names, LETTERS, ENDS), weight)
     return {name: jnp.asarray(np.stack([np.asarray(x)] * rows)) for name, x in arrays.items()}

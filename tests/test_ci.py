@@ -26,8 +26,8 @@ def test_of_other_libraries(message, kind):
 """
 
 
-def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs a command of a checkout, with this Python as the first one on the path."""
+def run(*command: object, folder: Path, options: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs a command of a checkout, with this Python as the first one on the path, and options of pytest."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     settings = {
         **os.environ,
@@ -35,7 +35,7 @@ def run(*command: object, folder: Path) -> subprocess.CompletedProcess[str]:
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "PYTEST_PLUGINS": "xdist.plugin",
     }
-    settings.pop("PYTEST_ADDOPTS", None)
+    settings["PYTEST_ADDOPTS"] = options
     for name in [name for name in settings if name.startswith("PYTEST_XDIST")]:
         del settings[name]
     words = [str(word) for word in command]
@@ -91,3 +91,14 @@ def test_a_collection_that_fails_is_shown(tmp_path: Path) -> None:
     checked = run(ROOT / ".ci/collect", tmp_path, folder=tmp_path)
     assert checked.returncode == 1
     assert "nothing_of_this_name" in checked.stdout
+
+
+def test_a_test_without_end_is_named(tmp_path: Path) -> None:
+    (tmp_path / "test_ends.py").write_text(
+        "def test_before(): pass\ndef test_without_end():\n    while True: pass\ndef test_after(): pass\n"
+    )
+    command = "pytest", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", "-n", "1", tmp_path
+    shown = run(ROOT / ".ci/strict", *command, folder=tmp_path, options="-o faulthandler_timeout=1")
+    assert outcomes(shown.stdout) == {"failed": 1, "passed": 1}, shown.stdout + shown.stderr
+    assert "crashed while running" in shown.stdout
+    assert "test_without_end" in shown.stderr

@@ -206,8 +206,8 @@ def test_translate_takes_the_context():
         with pytest.raises(UserError, match=message):
             model.translate({"source": "dog", "context": context})
     for source, message in (
-        ({"context": ["red"]}, "source is missing: this model reads source"),
-        ({"sorce": "dog"}, "there is no 'sorce': did you mean source"),
+        ({"context": ["red"]}, "source is missing: there is only 'context'; this model reads source"),
+        ({"sorce": "dog"}, "source is missing: there is only 'sorce'; this model reads source"),
         ({"source": "dog", "contxt": ["red"]}, "there is no 'contxt': did you mean context"),
     ):
         with pytest.raises(UserError, match=message):

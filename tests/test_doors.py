@@ -1,106 +1,201 @@
-"""Every door takes and refuses the same rows: training, decode.py, Python and the server."""
+"""Every door takes and refuses the same rows with the same sentence: training, validation, decode.py, Python
+and the server."""
 
 import json
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from served import asked
+from small_run import WORDS
 from small_translator import small_translator, stored
 
-from transformer import Translator, UserError, train
+from transformer import PRESETS, Translator, UserError, train
 from transformer.cli.decode import decode_main
-from transformer.config import Config, DataConfig
+from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.request_lines import request_of
+from transformer.config import DataConfig
+from transformer.data.sources.bad_lines import reading
+from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.data.sources.tables import read_table
 from transformer.serve.limits import ALLOWED, Limits
 from transformer.serve.translation import Translations
-from transformer.systems.registry import options_of
 
 NAMED = {"inputs": ("question", "text"), "target": ("answer",), "task": "answers"}
-ODD = [
-    ({}, "missing"),
-    ({"question": "red"}, "missing"),
-    ({"question": None, "text": "cat"}, "question"),
-    ({"question": {}, "text": "cat"}, "text"),
-    ({"question": True, "text": "cat"}, "text"),
-    ({"question": ["red", None], "text": "cat"}, "text"),
-    ({"question": ["red", ["cat"]], "text": "cat"}, "text"),
-    ({"question": "red", "text": "cat"}, ""),
-    ({"question": "red", "text": "cat", "id": 7}, ""),
-    ({"question": "red", "text": "cat", "id": {"a": []}, "title": None}, ""),
+GOOD = {"question": "red", "text": "cat"}
+LISTS = "a list, or a text with <turn>: the vocabulary of this model has no <turn>"
+READS = "this model reads question and text"
+OF_NAMED: list[tuple[dict[str, Any], str]] = [
+    ({}, f"question is missing: there is only 'answer'; {READS}"),
+    ({"id": 7}, f"question is missing: there is only 'id, answer'; {READS}"),
+    ({"question": "red"}, f"text is missing: there is only 'question, answer'; {READS}"),
+    ({"text": "red"}, f"question is missing: there is only 'text, answer'; {READS}"),
+    ({"Question": "red", "text": "cat"}, "question is missing: there is only 'Question, text, answer'"),
+    ({"questoin": "red", "text": "cat"}, "question is missing: there is only 'questoin, text, answer'"),
+    ({" question": "red", "text": "cat"}, "question is missing: there is only ' question, text, answer'"),
+    ({"question": None, "text": "cat"}, "question must be text, not null"),
+    ({"question": "red", "text": None}, "text must be text, not null"),
+    ({"question": {}, "text": "cat"}, "question must be text, not {}"),
+    ({"question": {"text": "red"}, "text": "cat"}, 'question must be text, not {"text": "red"}'),
+    ({"question": True, "text": "cat"}, "question must be text, not true"),
+    ({"question": "red", "text": False}, "text must be text, not false"),
+    ({"question": ["red", None], "text": "cat"}, "question must be text, not null"),
+    ({"question": ["red", True], "text": "cat"}, "question must be text, not true"),
+    ({"question": ["red", ["cat"]], "text": "cat"}, 'question must be text, not ["cat"]'),
+    ({"question": [{}], "text": "cat"}, "question must be text, not {}"),
+    ({"question": ["red", "cat"], "text": "cat"}, LISTS),
+    ({"question": ["red", "cat", "dog"], "text": "cat"}, LISTS),
+    ({"question": "red <turn> cat", "text": "cat"}, LISTS),
+    ({"question": "red", "text": ["cat", ""]}, LISTS),
+    (GOOD, ""),
+    ({"text": "cat", "question": "red"}, ""),
+    ({**GOOD, "id": 7}, ""),
+    ({**GOOD, "id": {"a": []}, "title": None}, ""),
+    ({**GOOD, "questoin": "blue"}, ""),
+    ({**GOOD, "texts": ["blue"]}, ""),
+    ({**GOOD, "context": ["blue"]}, ""),
+    ({**GOOD, "context": 7}, ""),
+    ({**GOOD, "sources": "blue"}, ""),
+    ({**GOOD, "": "blue"}, ""),
     ({"question": "red", "text": 7}, ""),
-    ({"question": "red", "text": 7.5}, ""),
-    ({"question": "red\ncat", "text": "cat"}, ""),
+    ({"question": "red", "text": -7.5}, ""),
+    ({"question": 0, "text": 0}, ""),
+    ({"question": "red\ncat", "text": "cat\r\n"}, ""),
     ({"question": "", "text": "cat"}, ""),
+    ({"question": "red", "text": ""}, ""),
+    ({"question": "red", "text": "\u200b"}, ""),
+    ({"question": " red ", "text": "cat\tdog"}, ""),
     ({"question": ["red"], "text": "cat"}, ""),
-    ({"question": ["red", "cat"], "text": "cat"}, "a list, or a text with <turn>"),
-    ({"question": "red <turn> cat", "text": "cat"}, "a list, or a text with <turn>"),
+    ({"question": [], "text": "cat"}, ""),
+    ({"question": "\u0915\u093e \U0001f600", "text": "answer: cat"}, ""),
 ]
-"""A row without its answer, and a part of what is said if it is refused."""
+"""A row without its answer, and what is said if it is refused."""
+OF_SENTENCES: list[tuple[dict[str, Any], str]] = [
+    ({}, "source is missing: there is only 'target'; this model reads source"),
+    ({"text": "red"}, "source is missing: there is only 'text, target'; this model reads source"),
+    ({"sorce": "red"}, "source is missing: there is only 'sorce, target'; this model reads source"),
+    ({"source": None}, "source must be text, not null"),
+    ({"source": {}}, "source must be text, not {}"),
+    ({"source": True}, "source must be text, not true"),
+    ({"source": ["red", "cat"]}, LISTS),
+    ({"source": "red"}, ""),
+    ({"source": 7}, ""),
+    ({"source": 0}, ""),
+    ({"source": ["red"]}, ""),
+    ({"source": ""}, ""),
+    ({"source": "red", "id": 7}, ""),
+]
+"""The same of a model of sentences."""
+TABLES = {
+    "named": (NAMED, "answer", OF_NAMED),
+    "sentences": ({}, "target", OF_SENTENCES),
+}
 
 
-@pytest.fixture(scope="module")
-def translator() -> Translator:
+def translator_of(**data: Any) -> Translator:
     plain = small_translator()
-    config = replace(plain.config, data=replace(plain.config.data, **NAMED))
+    config = replace(plain.config, data=replace(plain.config.data, **data))
     return Translator(config, plain.variables, plain.tokenizers)
 
 
-def in_training(translator: Translator, row: dict, folder: Path) -> None:
-    path = folder / "rows.jsonl"
-    path.write_text(json.dumps({**row, "answer": "cat"}) + "\n", encoding="utf-8")
-    records = list(read_table(path, translator.task.data))
-    translator.task.stored_examples(records)
+@pytest.fixture(scope="module")
+def translators() -> dict[str, Translator]:
+    return {name: translator_of(**data) for name, (data, _, _) in TABLES.items()}
+
+
+def split(name: str) -> Callable[[Translator, dict, Path], None]:
+    """Reads a row as the command of training does, in a file of a split beside good rows."""
+
+    def read(translator: Translator, row: dict, folder: Path) -> None:
+        data = translator.task.data
+        good = {**dict.fromkeys(data.inputs, "red"), **dict.fromkeys(data.target, "cat")}
+        files = {file: folder / f"{file}.jsonl" for file in ("train", "validation")}
+        for file, path in files.items():
+            path.write_text(f"{json.dumps(row if file == name else good)}\n", encoding="utf-8")
+        data = replace(data, **files, cache_dir=folder / "cache")
+        with reading(drops=False):
+            check_text(data)
+            records = open_corpus(data).splits[name]
+        translator.task.stored_examples([*records])
+
+    return read
+
+
+def in_decode(translator: Translator, row: dict, folder: Path) -> None:
+    arguments = DecodeArguments(folder, (), translator.config.decoding, jsonl=True)
+    request = request_of(1, json.dumps(row), arguments, translator.task.data)
+    translator.task.ids([request.source], translator.tokenizers[0], 64, [1])
 
 
 def in_python(translator: Translator, row: dict, folder: Path) -> None:
     translator.task.ids([translator.task.source_of(row)], translator.tokenizers[0], 64, [1])
 
 
-def in_decode(translator: Translator, row: dict, folder: Path) -> None:
-    from transformer.cli.request_lines import _of_object
-    from transformer.tasks.requests import source_of
-
-    data = translator.task.data
-    request, named = _of_object(json.dumps(row), data.input_names, data.target, False)
-    text = source_of(named or request.source, data)
-    translator.task.ids([text], translator.tokenizers[0], 64, [1])
-
-
-DOORS = {"training": in_training, "Python": in_python, "decode": in_decode}
+DOORS = {
+    "training": split("train"),
+    "validation": split("validation"),
+    "decode.py": in_decode,
+    "Python": in_python,
+}
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize(("row", "message"), ODD)
-def test_rows_are_taken_or_refused(translator, tmp_path, door, row, message):
-    if not message:
-        DOORS[door](translator, row, tmp_path)
-        return
-    with pytest.raises(UserError) as error:
-        DOORS[door](translator, row, tmp_path)
-    assert message in str(error.value) or (message == "missing" and "no column" in str(error.value))
+@pytest.mark.parametrize("table", TABLES)
+def test_every_door_says_the_same_of_a_row(translators, tmp_path, table, door):
+    _, target, rows = TABLES[table]
+    for number, (row, message) in enumerate(rows):
+        said, folder = "", tmp_path / str(number)
+        folder.mkdir()
+        try:
+            DOORS[door](translators[table], {**row, target: "cat"}, folder)
+        except UserError as error:
+            said = re.sub(rf"^({folder}/\w+\.jsonl, )?line 1: ", "", str(error))
+        assert said.startswith(message) if message else not said, (row, said)
 
 
-def test_a_server_takes_and_refuses_the_same(translator, tmp_path):
-    service = Translations("named", translator, ALLOWED, Limits())
-    with asked(service) as client:
-        for row, message in ODD:
-            answer = client.post("/translate", json={"text": row})
-            assert answer.status_code == (422 if message else 200), (row, answer.text)
+@pytest.mark.parametrize("table", TABLES)
+def test_a_server_says_the_same_of_a_row(table):
+    data, target, rows = TABLES[table]
+    translator = translator_of(**data)
+    with asked(Translations("served", translator, ALLOWED, Limits())) as client:
+        for row, message in rows:
             if message:
-                with pytest.raises(UserError) as error:
-                    in_python(translator, row, tmp_path)
-                sentence = str(error.value).removeprefix("line 1: ").replace("--data", "data")
-                assert sentence in answer.json()["error"]
-        good = {"question": "red", "text": "cat"}
-        answer = client.post("/translate", json={"text": [good, good], "n_best": 1}).json()
-        (expected,) = translator.search([good], n_best=1)
+                answer = client.post("/translate", json={"text": {**row, target: "cat"}})
+                assert answer.status_code == 422, (row, answer.text)
+                assert message.replace("--data", "data") in answer.json()["error"]
+        taken = [{**row, target: "cat"} for row, message in rows if not message]
+        texts = [translator.task.source_of(row) for row in taken]
+        answer = client.post("/translate", json={"text": taken, "n_best": 1})
+        assert answer.json() == client.post("/translate", json={"text": texts, "n_best": 1}).json()
+
+
+def test_a_server_reads_named_inputs_and_choices():
+    translator = translator_of(**NAMED)
+    with asked(Translations("named", translator, ALLOWED, Limits())) as client:
+        answer = client.post("/translate", json={"text": [GOOD, GOOD], "n_best": 1}).json()
+        (expected,) = translator.search([GOOD], n_best=1)
         assert [output["hypotheses"] for output in answer["outputs"]] == [[expected[0].to_json()]] * 2
-        chosen = client.post("/choose", json={"text": good, "choices": ["cat", "dog"]}).json()
-        assert chosen["outputs"] == [{"choices": translator.choices([good], ["cat", "dog"])[0]}]
-        wrong = client.post("/choose", json={"text": good})
+        chosen = client.post("/choose", json={"text": GOOD, "choices": ["cat", "dog"]}).json()
+        assert chosen["outputs"] == [{"choices": translator.choices([GOOD], ["cat", "dog"])[0]}]
+        for row, message in OF_NAMED[:20]:
+            wrong = client.post("/choose", json={"text": {**row, "answer": "cat"}, "choices": ["cat", "dog"]})
+            assert message.replace("--data", "data") in wrong.json()["error"]
+        wrong = client.post("/choose", json={"text": GOOD})
         assert "say what to choose from" in wrong.json()["error"]
+
+
+def test_turns_are_not_divided_into_sentences():
+    """A list is one text, though its turns are sentences."""
+    plain = small_translator(words=[*WORDS[:-1], "<turn>"])
+    config = replace(plain.config, data=replace(plain.config.data, inputs=("turns",)))
+    translator = Translator(config, plain.variables, plain.tokenizers)
+    turns = {"turns": ["red cat. Green dog.", "Bird runs."]}
+    (expected,) = translator.search([turns], n_best=1)
+    assert translator.submit(turns, n_best=1).result() == expected
+    assert translator.sentences_of(turns) == ["red cat. Green dog. <turn> Bird runs."]
 
 
 @pytest.mark.parametrize("option", ["choices", "reference", "rescore", "weights"])
@@ -111,21 +206,30 @@ def test_an_option_without_its_values_is_refused(call, tmp_path, option):
     assert f"--{option}" in err
 
 
-def test_a_name_that_is_nearly_right_is_refused(translator):
-    with pytest.raises(UserError, match="there is no 'questoin': did you mean question"):
-        translator.task.source_of({"questoin": "red", "question": "red", "text": "cat"})
+def test_a_command_names_the_line(call, tmp_path, translators):
+    run = stored(translators["named"], tmp_path / "run")
+    for row, message in OF_NAMED[:4]:
+        lines = f"{json.dumps({**row, 'answer': 'cat'})}\n".encode()
+        status, out, err = call(decode_main, run, "--jsonl", stdin=lines)
+        assert (status, out) == (2, "")
+        assert f"line 1: {message}" in " ".join(err.split())
 
 
-@pytest.mark.parametrize("system", ["masked-lm", "language-model"])
-@pytest.mark.parametrize("name", ["x.jsonl", "x.tsv"])
-def test_a_system_of_plain_text_reads_no_rows(tmp_path, system, name):
+READ = [
+    *((system, name) for system in ("masked-lm", "language-model") for name in ("x.jsonl", "x.tsv")),
+    *((system, "x.jsonl") for system in ("tagging", "speech", "synthesis")),
+]
+"""Systems that read no named columns, and names of tables; some read columns that have tabs between them."""
+
+
+@pytest.mark.parametrize(("system", "name"), READ)
+def test_a_system_without_named_columns_reads_no_rows(tmp_path, system, name):
     path = tmp_path / name
     path.write_text('{"text": "a"}\n' * 30, encoding="utf-8")
-    options: Any = options_of(system)
-    config = options.config() if hasattr(options, "config") else None
-    config = config or Config(system=system, model=options.model(), data=options.data(train=path))
-    with pytest.raises(UserError, match="this system reads plain text, not rows"):
-        train(replace(config, data=replace(config.data, train=path)), tmp_path / "run")
+    config = next(preset for preset in PRESETS.values() if preset.system == system)
+    config = replace(config, data=replace(config.data, train=path))
+    with pytest.raises(UserError, match=f"--data.train {path}: this system reads .*, not rows"):
+        train(config, tmp_path / "run")
 
 
 def test_a_label_with_a_comma_is_not_two(tmp_path):

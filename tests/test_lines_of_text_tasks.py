@@ -44,7 +44,7 @@ def test_named_inputs_are_read(run, tmp_path, monkeypatch, capsys):
         (tmp_path / "in").write_text(f"{line}\n")
         status, printed = decoded([run.path, option, "--input", tmp_path / "in"], monkeypatch, capsys)
         assert (status, printed.out) == (0, f"{expected}\n")
-    with pytest.raises(UserError, match="question is missing: this model reads kind and"):
+    with pytest.raises(UserError, match="question is missing: there is only 'kind'; this model"):
         translator.translate([{"kind": "end"}])
 
 
@@ -176,8 +176,16 @@ def test_turns_may_be_a_list(tmp_path):
 @pytest.mark.parametrize(
     ("line", "option", "complaint"),
     [
-        ('{"kind": "end", "article": "a b"}', "--jsonl", "line 1: question is missing: this model reads"),
-        ('{"kind": "end", "question": null, "article": "a"}', "--jsonl", "line 1: question is missing"),
+        (
+            '{"kind": "end", "article": "a b"}',
+            "--jsonl",
+            "question is missing: there is only",
+        ),
+        (
+            '{"kind": "end", "question": null, "article": "a"}',
+            "--jsonl",
+            "line 1: question must be text",
+        ),
         ('{"kind": "end", "question": {}, "article": "a"}', "--jsonl", "line 1: question must be text, not"),
         ("end\tlast", "--tsv", "line 1: article is missing"),
         ("kind\tquestion\tarticle", "--tsv", "line 1: it names the columns, as in training files"),

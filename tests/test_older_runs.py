@@ -14,13 +14,32 @@ from older_runs import STOPPED, computed, machine
 from small_run import quiet
 
 from transformer import Run, train
+from transformer.runs.log import standing
 from transformer.systems.registry import REGISTRY
+from transformer.tasks.metrics.scores import Metric
 
 STORED = Path(__file__).parent / "data" / "older_runs"
 
 
 TOLERANCE = 1e-5
 """Of losses and scores on another processor or with another version of JAX, after 20 updates."""
+
+SPOKEN = {"speech", "synthesis", "nonautoregressive-synthesis"}
+"""Systems whose built-in recordings NumPy computes: its version decides about rounding, too."""
+
+
+def order_again(records: list[dict[str, Any]], criterion: Metric) -> None:
+    """What was expected after the stop, by versions in which scores that say nothing were compared, as they
+    are compared since. What is stored stays."""
+    best = (-math.inf, -math.inf)
+    for record in records:
+        if criterion.name in record:
+            if record["step"] <= STOPPED:
+                best = max(best, standing(record))
+                continue
+            record["merit"] = criterion.merit(record[criterion.name])
+            record["best"] = standing(record) > best
+            best = max(best, standing(record))
 
 
 def close(found: Any, expected: Any, tolerance: float) -> bool:
@@ -50,14 +69,12 @@ def test_a_run_of_an_earlier_version_is_resumed(
     expected = json.loads(Path(name, "expected.json").read_text())
     train(before.config, run_dir, watch=quiet())
     found = computed(run_dir)
-    if expected.pop("made_by") == machine():
+    order_again(expected["evaluation"], Run(run_dir).task.criterion)
+    if expected.pop("made_by") == machine() and name not in SPOKEN:
         assert found == expected
         return
     if name == "nonautoregressive-synthesis":
         pytest.skip("its teacher is hardly trained: rounding decides durations")
-    for record in (*found["evaluation"], *expected["evaluation"]):
-        if "bleu" in record:  # what says nothing yet has one merit since, whatever it is
-            record["merit"] = max(record["merit"], 1.0)
     for part in ("training", "evaluation", "results"):
         assert close(found[part], expected[part], TOLERANCE), part
 

@@ -1,5 +1,6 @@
 """A word is a word in every script: no score, term, mark or flag cuts one at its combining marks."""
 
+import json
 import unicodedata
 
 import numpy as np
@@ -8,8 +9,10 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
+from transformer import UserError
 from transformer.config import SpecialIds
-from transformer.data.features.tokenizers import train_tokenizer
+from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
+from transformer.data.features.words import OpenWordTokenizer
 from transformer.runtime.words import UNIT, WORD_OR_SIGN, continues_word, words
 from transformer.tasks.glossary import Glossary
 from transformer.tasks.hypotheses import Hypothesis
@@ -203,3 +206,44 @@ def test_sentences_without_a_space_between_them_stay_two_in_scripts_without_spac
         text = word + word
         spans = [(0, len(word)), (len(word), len(text))]
         assert len(list(_undivided(spans, MarkedText(text)))) == count
+
+
+OF_WORDS = [
+    (kind, script)
+    for kind in ("word", "open-word", "jieba")
+    for script in ALL
+    if kind != "jieba" or not script.startswith(("Chinese", "Japanese"))  # which jieba divides
+]
+
+
+@pytest.mark.parametrize(("kind", "script"), OF_WORDS)
+def test_vocabularies_of_words_have_them_with_their_marks(kind, script):
+    text = ("" if script in UNSPACED else " ").join(ALL[script])
+    tokenizer = train_tokenizer([text], kind, 20)
+    ids = tokenizer.encode(text)
+    assert tokenizer.pieces(ids) == [*ALL[script]]
+    assert tokenizer.decode(ids) == text
+
+
+@given(st.text(st.sampled_from("ab,-' \n京กำ" + "का\u0301\u200d\ufe0f❤한"), max_size=12))
+def test_a_vocabulary_of_words_restores_any_text(text):
+    tokenizer = OpenWordTokenizer(["a", ","], SpecialIds()).for_source(text)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@pytest.mark.parametrize("kind", ["word", "open-word", "jieba"])
+def test_a_saved_vocabulary_divides_text_as_it_did(kind, tmp_path):
+    saved = json.loads(train_tokenizer(["हिन्दी, मैं"], kind, 20).content())
+    assert saved.pop("rule") == 2
+    letters = [*"हिन्दी"]
+    saved["words"] = letters
+    path = tmp_path / "source.model"
+    path.write_text(json.dumps(saved, ensure_ascii=False, indent=0), encoding="utf-8")
+    before = load_tokenizer(path)
+    assert before.content() == path.read_bytes()
+    assert before.pieces(before.encode("हिन्दी")) == letters
+    assert before.decode(before.encode("हिन्दी")) == "हिन्दी"
+    for rule in 0, 3, "2", None:
+        path.write_text(json.dumps(saved | {"rule": rule}), encoding="utf-8")
+        with pytest.raises(UserError, match="neither a SentencePiece model nor a saved vocabulary"):
+            load_tokenizer(path)

@@ -113,15 +113,15 @@ def test_trees_become_tokens(tmp_path):
     [
         ("a.txt", "", "its name must end with .jsonl or .tsv"),
         ("a.jsonl", "[1]\n", "line 1: each line must be a JSON object"),
-        ("a.jsonl", '{"a": "x"}\n', "line 1: there is no column b, only"),
+        ("a.jsonl", '{"a": "x"}\n', "line 1: b is missing: there is only"),
         ("a.jsonl", '{"a": "x", "b": null}\n', "line 1: b must be text, not null"),
         ("a.jsonl", '{"a": "x", "b": ["y", {}]}\n', "line 1: b must be text, not {}"),
         ("a.jsonl", '{"a": true, "b": "y"}\n', "line 1: a must be text, not true"),
         ("a.jsonl", '{"a": "x", "b": []}\n', "line 1: b is an empty list: give at least one text"),
         ("a.tsv", "a\tb\nx\n", "line 2: 1 column, but line 1 names 2"),
         ("a.tsv", "a\ta\nx\ty\n", "line 1: two columns have the same name"),
-        ("a.tsv", "a\tc\nx\ty\n", "line 2: there is no column b, only 'a, c'"),
-        ("a.tsv", "a,b\nx,y\n", "only 'a,b' (columns have tabs between them)"),
+        ("a.tsv", "a\tc\nx\ty\n", "line 2: b is missing: there is only 'a, c'"),
+        ("a.tsv", "a,b\nx,y\n", "only 'a,b'; this model reads a (columns have tabs between them)"),
     ],
 )
 def test_a_wrong_table(tmp_path, name, text, message):

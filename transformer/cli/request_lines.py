@@ -9,7 +9,7 @@ from transformer.config import DataConfig
 from transformer.data.sources.context import History
 from transformer.data.sources.text_files import one_line
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import brief_json, parse_object
+from transformer.runtime.files import Json, brief_json, parse_object
 from transformer.runtime.text import has_text
 from transformer.tasks.requests import CONTEXT, TranslationRequest, check_names, languages_of, source_of
 
@@ -31,16 +31,17 @@ def request_of(number: int, line: str, arguments: DecodeArguments, data: DataCon
     """
     if arguments.tsv and arguments.jsonl:
         raise UserError("--tsv and --jsonl: lines are either columns or objects; leave one of them out")
-    names = data.input_names if data.input_names != COLUMNS[:1] else ()
     try:
         if arguments.jsonl:
             targets = data.target if data.has_columns else ()
-            request, named = _of_object(line, names, targets, data.context > 0)
+            request, named = _of_object(line, data.input_names, targets, data.context > 0)
         elif arguments.tsv:
+            names = data.input_names if data.input_names != COLUMNS[:1] else ()
             request, named = _of_columns(number, line, names)
         else:
-            request, named = TranslationRequest(line), {}
-        return request._replace(source=source_of(named or request.source, data, arguments.target_length))
+            request, named = TranslationRequest(line), None
+        source = request.source if named is None else named
+        return request._replace(source=source_of(source, data, arguments.target_length))
     except UserError as error:
         raise UserError(f"line {number}: {error}") from None
 
@@ -82,8 +83,8 @@ def _with_source(line: str, source: str, arguments: DecodeArguments) -> str:
     return source
 
 
-Named = dict[str, Any]
-"""Inputs by name, if a model has several."""
+Named = dict[str, Any] | None
+"""The inputs that a line names. None: it is a text."""
 
 
 def _of_columns(number: int, line: str, names: Sequence[str]) -> tuple[TranslationRequest, Named]:
@@ -97,7 +98,7 @@ def _of_columns(number: int, line: str, names: Sequence[str]) -> tuple[Translati
         )
     if number == 1 and columns[: len(inputs)] == list(names):
         raise UserError("it names the columns, as in training files: leave it out")
-    named = dict(zip(names, columns, strict=False)) if any(columns[: len(inputs)]) else {}
+    named = dict(zip(names, columns, strict=False)) if names and any(columns[: len(inputs)]) else None
     columns += [""] * (len(inputs) + len(others) - len(columns))
     prefix, terms, *languages = columns[len(inputs) :]
     source_language, target_language = (language.strip() or None for language in languages)
@@ -113,33 +114,31 @@ def _of_object(
 
     Args:
       line: the object; an empty line is an empty sentence.
-      names: the inputs of a model with several, which are returned as they are.
+      names: the inputs of the model, which are returned as they are.
       targets: columns of rows for training, which are ignored as all others are.
       has_context: whether the model reads the field `context`.
 
     Raises:
-      UserError: it is no object, or a field is missing, no text, or named almost as one that is read.
+      UserError: it is no object, or a field is no text, or named almost as an optional one.
     """
     if not line.strip():
-        return TranslationRequest(""), {}
+        return TranslationRequest(""), None
     try:
         fields = parse_object(line)
     except (ValueError, RecursionError) as error:
         raise UserError(f"--jsonl reads a JSON object on each line ({error})") from None
-    known = (*names, *COLUMNS, *([CONTEXT] if has_context and CONTEXT not in names else []))
-    check_names(fields, known, targets)
+    others = [name for name in COLUMNS if name not in names]
+    optional = [name for name in others if name != "source"]
+    check_names(fields, [*optional, *([CONTEXT] if has_context else [])], (*names, *targets, "source"))
     terms = fields.get("terms") or []
-    texts = {name: fields.get(name) or "" for name in COLUMNS if name not in ("terms", *names)}
+    values = {name: fields.get(name) for name in others if name != "terms"}
+    texts: Json = {name: "" if value is None else value for name, value in values.items()}
     for name, value in [*texts.items(), *(("terms", term) for term in terms if isinstance(terms, list))]:
         if not isinstance(value, str):
             raise UserError(f"{name} must be text, not {brief_json(value)}")
     if not isinstance(terms, list):
         raise UserError("terms must be a list of words and phrases")
-    if not names and fields.get("source") is None:
-        raise UserError('source is missing: give the text, or "" for none')
-    source = one_line(texts.get("source", ""))
-    named = {name: fields.get(name) for name in names} if not source else {}
-    if has_context and fields.get(CONTEXT) is not None:
-        named = {**({"source": source} if "source" in fields else {}), CONTEXT: fields[CONTEXT]}
     languages = texts["source_language"] or None, texts["target_language"] or None
+    source = one_line(texts.get("source", ""))
+    named = None if source else {name: value for name, value in fields.items() if name not in others}
     return TranslationRequest(source, "", texts["prefix"], tuple(terms), *languages), named

@@ -9,7 +9,7 @@ The states are the nodes of the trie of the names. Where a name is broken off, t
 of it are found, and the rest may be the beginning of another one (as failure arcs do, Aho and Corasick 1975).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -24,6 +24,10 @@ class NameAutomaton:
       names: the tokens of each, and the weight of a token.
       starts: for each id, whether it begins with a letter, so that it continues the word before it.
       ends: for each id, whether it ends with a letter, so that the next token may continue its word.
+      most: the arcs that it may have.
+
+    Raises:
+      OverflowError: it would have more.
 
     Attributes:
       first: where the arcs of each state begin, and at the end their number.
@@ -35,28 +39,40 @@ class NameAutomaton:
     """
 
     def __init__(
-        self, names: Mapping[Tokens, float], starts: Bool[np.ndarray, " v"], ends: Bool[np.ndarray, " v"]
+        self,
+        names: Mapping[Tokens, float],
+        starts: Bool[np.ndarray, " v"],
+        ends: Bool[np.ndarray, " v"],
+        most: int = 2**31 - 1,
     ) -> None:
-        self._starts, self._ends = starts, ends
-        self._paths: list[Tokens] = [()]
+        self._starts, self._ends = starts.tolist(), ends.tolist()
+        self._lengths, self._newest = [0], [-1]
+        """The number of tokens that lead to a node, and the last of them."""
         self._children: list[dict[int, int]] = [{}]
         self._weights, self._own = [0.0], [0.0]
         for name, weight in names.items():
             self._add(name, weight)
-        order = sorted(range(len(self._paths)), key=lambda node: len(self._paths[node]))
+            if len(self._lengths) > most + 1:
+                raise OverflowError("too many arcs")
+        order = sorted(range(len(self._lengths)), key=self._lengths.__getitem__)
         self._worth = [0.0] * len(order)  # of a beginning
-        self._inside: list[tuple[int, float]] = [(0, 0.0)] * len(order)
-        """The tokens of the longest whole name that begins a path and is not all of it, and its worth."""
-        for node in order:
-            for token, child in self._children[node].items():
-                self._worth[child] = self._worth[node] + self._weights[child]
-                is_whole = self._own[node] and self._begins(self._paths[node], token)
-                self._inside[child] = self._whole(node) if is_whole else self._inside[node]
-        self._left: dict[tuple[int, bool], tuple[int, float]] = {}
+        self._rest: list[tuple[int, float]] = [(0, 0.0)] * len(order)
+        """The longest whole name that begins a path and is not all of it is found, and the path read on: the
+        state after that, and what the names are worth."""
         arcs: list[dict[int, tuple[int, float]]] = [{} for _ in order]
         leave = np.zeros((len(order), 2), np.float32)
-        for node in order:
+        for node in order:  # those with fewer tokens come first
+            for token, child in self._children[node].items():
+                self._worth[child] = self._worth[node] + self._weights[child]
+                if node:
+                    begins = self._begins(self._newest[node], token)
+                    after, total = self._found(node) if begins and self._own[node] else self._rest[node]
+                    after, gain = self._step(after, begins, token)
+                    self._rest[child] = after, total + gain
             arcs[node] = self._arcs_of(node, arcs)
+            most -= len(arcs[node])
+            if most < 0:
+                raise OverflowError("too many arcs")
             for begins in (False, True) if node else ():
                 after, gain = self._leave(node, begins)
                 leave[node, int(begins)] = gain + leave[after, int(begins)]
@@ -75,8 +91,9 @@ class NameAutomaton:
         node = 0
         for length, token in enumerate(name, 1):
             if token not in self._children[node]:
-                self._children[node][token] = len(self._paths)
-                self._paths.append(name[:length])
+                self._children[node][token] = len(self._lengths)
+                self._lengths.append(length)
+                self._newest.append(token)
                 self._children.append({})
                 self._weights.append(0.0)
                 self._own.append(0.0)
@@ -84,31 +101,22 @@ class NameAutomaton:
             self._weights[node] = max(self._weights[node], weight)
         self._own[node] = max(self._own[node], weight)
 
-    def _begins(self, before: Sequence[int], token: int) -> bool:
-        """Whether a word begins with a token."""
-        return not (len(before) and self._ends[before[-1]] and self._starts[token])
+    def _begins(self, before: int, token: int) -> bool:
+        """Whether a word begins with a token after another one."""
+        return not (self._ends[before] and self._starts[token])
 
-    def _whole(self, node: int) -> tuple[int, float]:
-        """The tokens of the name that ends at a node, and its worth."""
-        length = len(self._paths[node])
-        return length, self._own[node] * length
+    def _found(self, node: int) -> tuple[int, float]:
+        """The state after the name that ends at a node, and its worth."""
+        return 0, self._own[node] * self._lengths[node]
 
     def _leave(self, node: int, begins: bool) -> tuple[int, float]:
         """The state of what remains when a name is broken off before a token, which begins a word or not, and
         what that counts."""
-        if (node, begins) not in self._left:
-            path = self._paths[node]
-            length, total = self._whole(node) if begins and self._own[node] else self._inside[node]
-            after = 0
-            for position in range(length or 1, len(path)):
-                after, gain = self._step(after, path[:position], path[position])
-                total += gain
-            self._left[node, begins] = after, total - self._worth[node]
-        return self._left[node, begins]
+        after, total = self._found(node) if begins and self._own[node] else self._rest[node]
+        return after, total - self._worth[node]
 
-    def _step(self, node: int, before: Tokens, token: int) -> tuple[int, float]:
-        """The state after a token, and what that counts."""
-        begins = self._begins(before, token)
+    def _step(self, node: int, begins: bool, token: int) -> tuple[int, float]:
+        """The state after a token, which begins a word or not, and what that counts."""
         total = 0.0
         while True:
             child = self._children[node].get(token)
@@ -128,6 +136,6 @@ class NameAutomaton:
         for begins in (False, True) if node else ():
             after, gain = self._leave(node, begins)
             for token, (target, further) in arcs[after].items() if after else ():
-                if self._begins(self._paths[node], token) == begins:
+                if self._begins(self._newest[node], token) == begins:
                     several.setdefault(token, (target, gain + further))
         return several

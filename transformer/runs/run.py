@@ -22,6 +22,7 @@ It contains no pickles. It may be at a remote address such as gs://bucket/run (`
 import contextlib
 import functools
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -40,6 +41,7 @@ from transformer.model.parameters import Params, Variables
 from transformer.runs.base import another_base, bases, check_base, hash_of
 from transformer.runs.checkpoints import Checkpoints, not_written
 from transformer.runs.config_json import from_json, to_json
+from transformer.runs.earlier_corpora import is_earlier_name, may_be_earlier_name
 from transformer.runs.log import Log
 from transformer.runs.stores import RunStore, store_type
 from transformer.runtime.arrays import on_local_devices
@@ -60,6 +62,8 @@ from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.task import Task
 from transformer.training.parametrisation import Parametrisation, parametrisation_of
+
+log = logging.getLogger("transformer")
 
 KEPT = "imported.json"
 
@@ -183,12 +187,21 @@ class Run:
         self.store.push()
 
     def check_corpus(self, corpus: str) -> None:
-        """Raises UserError if this is not the corpus that the run was started with."""
+        """Raises UserError if this is not the corpus that the run was started with. A built-in one may have
+        its earlier name. Where that cannot be compared, a warning says so."""
         try:
             began_with = read_text(self.path / "corpus", MiB).strip()
         except (OSError, UnicodeDecodeError):
             began_with = ""
-        if began_with != corpus:
+        if began_with == corpus or is_earlier_name(began_with, corpus):
+            return
+        if may_be_earlier_name(began_with, corpus):
+            log.warning(
+                "%s: this run began before built-in corpora had versions; its text cannot be compared, and "
+                "is taken to be that of version 1",
+                self.name,
+            )
+        else:
             raise UserError(
                 f"{self.name}: the training data has changed since this run was started; restore the old "
                 "data, or start another run with another --run-dir"

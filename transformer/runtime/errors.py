@@ -52,7 +52,8 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
-def nearest(word: str, words: Iterable[str]) -> str:
-    """Suggests similar words as ": did you mean ...?", or is empty if there are none."""
-    similar = difflib.get_close_matches(word, list(words), n=3, cutoff=0.6)
+def nearest(word: str, words: Iterable[str], similarity: float = 0.6) -> str:
+    """Suggests similar words as ": did you mean ...?", or is empty if there are none. `similarity` is the
+    least that counts, up to 1."""
+    similar = difflib.get_close_matches(word, list(words), n=3, cutoff=similarity)
     return f": did you mean {' or '.join(similar)}?" if similar else ""

@@ -22,6 +22,10 @@ WORD_OR_SIGN = regex.compile(rf"{_CHARACTER}|{_RUN}|{_SIGN}", regex.VERSION1)
 """A word, or a single sign such as a comma."""
 UNIT = regex.compile(rf"{_CHARACTER}|{_RUN}(?:['’\-]{_RUN})*|{_SIGN}\1*", regex.VERSION1)
 """A word with apostrophes and hyphens inside, or a sign that stands once or several times."""
+PIECE = regex.compile(rf"{_CHARACTER}|{_RUN}(?:['’\-]{_RUN})*|\S[{_AFTER}]*|.", regex.VERSION1 | regex.DOTALL)
+"""A word with apostrophes and hyphens inside, or any other character with its marks: every text is the
+concatenation of its pieces."""
+_SPELLED = regex.compile(_SPACED, regex.VERSION1)
 _CONTINUES = regex.compile(rf"[{_SPACED}{_AFTER}]", regex.VERSION1)
 _UNSPACED_LETTER = regex.compile(_UNSPACED, regex.VERSION1)
 _ENDS_UNSPACED = regex.compile(rf"(?:{_UNSPACED}[{_AFTER}]*|[。！？])\Z", regex.VERSION1)
@@ -36,6 +40,11 @@ def words(text: str) -> list[str]:
 def begins_with_word(text: str) -> bool:
     """Whether a text begins with a word, or with a character of a script without spaces."""
     return WORD.match(text) is not None
+
+
+def begins_spaced(text: str) -> bool:
+    """Whether a text begins with a word of a script that has spaces between words."""
+    return _SPELLED.match(text) is not None
 
 
 def has_only_words(text: str) -> bool:

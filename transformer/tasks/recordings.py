@@ -24,6 +24,7 @@ from transformer.data.plans import Batching
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.recording_lists import check_manifests
 from transformer.data.sources.recordings import Recording, libraries_of, open_recordings
+from transformer.data.sources.tables import check_no_tables
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import parse_object, read_text, write_whole
 from transformer.runtime.text import has_text
@@ -115,6 +116,8 @@ class Recordings(Exhibits, Lines, DecodingTask):
     @classmethod
     def check(cls, config: Config) -> None:
         """Raises UserError if recordings are missing."""
+        instead = "write a file name, a tab and the text on each line"
+        check_no_tables(_data(config), "lists of recordings", instead, suffixes=(".jsonl",))
         check_manifests(_data(config))
 
     @classmethod

@@ -5,9 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import NamedTuple
 
 from transformer.config import DataConfig
-from transformer.config.corpus import TextTaskName
 from transformer.data.sources.context import TURN, after, sentence_of
-from transformer.data.sources.tables import TARGET_LENGTH, input_text, joined
+from transformer.data.sources.tables import TARGET_LENGTH, check_inputs, input_text, joined
 from transformer.data.sources.text_files import one_line
 from transformer.data.store import DirectedPair, Pair, TextRecord
 from transformer.runtime.errors import UserError, counted, nearest
@@ -18,6 +17,7 @@ Source = str | Mapping[str, str | int | Sequence[str]]
 """A sentence; for a model with named inputs each by its name, such as a list of turns; for one that reads
 context, `source` and `context`, a list of the sentences before it."""
 CONTEXT = "context"
+SIMILAR = 0.8  # of a field and a name that is read, between "texts" and "terms", and "prefx" and "prefix"
 
 
 class TranslationRequest(NamedTuple):
@@ -109,9 +109,11 @@ def source_of(value: object, data: DataConfig, target_length: int = 0) -> str:
     if lengths and len(others) == 1 and isinstance(value, str) and value and not value.startswith(named):
         value = {others[0]: value}
     if isinstance(value, Mapping):
-        check_names(value, (*names, CONTEXT), data.target)
-        columns = {**value, **(lengths if not value.get(TARGET_LENGTH) else {})}
-        inputs = {name: _input(columns, name, reads, data.task) for name in names}
+        columns = lengths | {name: x for name, x in value.items() if x or name != TARGET_LENGTH}
+        check_inputs(columns, data)
+        if not data.has_columns:
+            check_names(value, (*names, CONTEXT), data.target)
+        inputs = {name: input_text(columns, name, data.task) for name in names}
         text = joined(inputs, data.inputs, inputs[data.group] if data.group else "")
         context = [] if CONTEXT in names else context_in(value, data)
         return after(context, text) if has_text(text) else text
@@ -127,13 +129,14 @@ def own_sentence(source: str, data: DataConfig) -> str:
 
 
 def context_in(inputs: Mapping[str, object], data: DataConfig) -> list[str]:
-    """The sentences before one, oldest first, as many as the model reads.
+    """The sentences before one, oldest first, as many as the model reads. Of rows with named columns it is a
+    further column, as in training.
 
     Raises:
       UserError: the model reads none, or they are no list of texts.
     """
     context = inputs.get(CONTEXT)
-    if context is None:
+    if context is None or data.has_columns:
         return []
     if not data.context:
         raise UserError("context: this model reads sentences alone; one with --data.context can be trained")
@@ -149,16 +152,8 @@ def check_names(fields: Iterable[object], known: Sequence[str], others: Sequence
     """Accepts the further columns of a row, as in training. Raises UserError if one is named almost as what
     is read, such as "prefx"."""
     for name in sorted(map(str, fields)):
-        if name not in known and name not in others and (meant := nearest(name, known)):
+        if name not in known and name not in others and (meant := nearest(name, known, SIMILAR)):
             raise UserError(f"there is no {brief(name)}{meant}; {', '.join(known)} are read")
-
-
-def _input(inputs: Mapping[str, object], name: str, reads: str, task: TextTaskName) -> str:
-    """An input by name, as in training."""
-    if inputs.get(name) is None or (name == TARGET_LENGTH and not inputs[name]):
-        how = " (--target-length 12)" if name == TARGET_LENGTH else ""
-        raise UserError(f"{name} is missing: {reads}{how}")
-    return input_text(inputs, name, task)
 
 
 def _none(values: Iterable[object]) -> bool:

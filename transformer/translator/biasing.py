@@ -56,10 +56,14 @@ class Biasing:
         tokenizer = output_tokenizer(system, task, where)
         spelled = _spelled(_weights(names), tokenizer, where)
         starts, ends, silent = letters_of(tokenizer)
-        automaton = NameAutomaton(spelled, starts, ends)
-        arcs = len(automaton.tokens)
-        _check_size(arcs, where)
-        size = next(size for size in SIZES if size >= arcs)
+        try:
+            automaton = NameAutomaton(spelled, starts, ends, most=SIZES[-1])
+        except OverflowError:
+            raise UserError(
+                f"{where}: a search has room for names of {SIZES[-1]:,} tokens together, and these have "
+                "more; give fewer"
+            ) from None
+        size = next(size for size in SIZES if size >= len(automaton.tokens))
         return cls(Bias(size, starts, ends, silent), automaton, weight)
 
     option = "--bias"
@@ -128,12 +132,9 @@ def _spelled(weights: Mapping[str, float], tokenizer: Tokenizer, where: str) -> 
     """The tokens of names, each with its weight. Raises UserError if there are none or too many."""
     spelled: dict[Tokens, float] = {}
     missing = []
-    size = 0
     for name, weight in weights.items():
         several = spellings(tokenizer, name)
         missing += [] if several else [name]
-        size += sum(map(len, several))
-        _check_size(size // 4, where)  # before they are merged, which takes long
         if weight:
             spelled |= {ids: max(weight, spelled.get(ids, 0.0)) for ids in several}
     if missing:
@@ -145,11 +146,3 @@ def _spelled(weights: Mapping[str, float], tokenizer: Tokenizer, where: str) -> 
     if not spelled:
         raise UserError(f"{where}: there are no names; write one on each line")
     return spelled
-
-
-def _check_size(arcs: int, where: str) -> None:
-    if arcs > SIZES[-1]:
-        raise UserError(
-            f"{where}: a search has room for names of {SIZES[-1]:,} tokens together, and these have more; "
-            "give fewer"
-        )

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, cast, overload
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -15,6 +15,7 @@ from transformer.config import LONGEST, Config, Option, text_data
 from transformer.config.ranges import any_number, true_or_false, whole_number
 from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.context import TURN
+from transformer.data.sources.tables import input_text
 from transformer.data.sources.text_files import one_line
 from transformer.decoding.lengths import bucket_of, of_any_length, padded, within_positions
 from transformer.model.parameters import Variables
@@ -340,8 +341,11 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
     def _divided(self, source: Source, longest: int) -> DividedText:
         """A source as `submit` divides it, for a model that reads so many tokens. Where no sentences are
         translated, it is one."""
-        (name, *_) = self.task.data.input_names
-        text = str(source[name] if isinstance(source, Mapping) else source)
+        data = self.task.data
+        (name, *_) = data.input_names
+        text = source[name] if isinstance(source, Mapping) else source
+        if not isinstance(text, str):
+            text = input_text(cast(Mapping[str, object], source), name, data.task)
         if not can_translate(self.task) or TURN in text:
             return DividedText((text,), ("", ""), (True,))
         return self.divided(text, longest)

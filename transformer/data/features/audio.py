@@ -22,10 +22,10 @@ PIECE = 300 * RATE // HOP
 """Frames that are computed at once."""
 
 
-def resampled(wave: Float[np.ndarray, " samples"], rate: float, wanted: float) -> Float[np.ndarray, " _"]:
+def resampled(wave: Float[np.ndarray, " samples"], rate: float, new_rate: float) -> Float[np.ndarray, " _"]:
     """The waveform at another number of samples a second."""
-    found: np.ndarray = library("soxr").resample(wave, rate, wanted)
-    return found.astype(np.float32)
+    samples: np.ndarray = library("soxr").resample(wave, rate, new_rate)
+    return samples.astype(np.float32)
 
 
 def faster(wave: Float[np.ndarray, " samples"], factor: float) -> Float[np.ndarray, " _"]:
@@ -36,10 +36,10 @@ def faster(wave: Float[np.ndarray, " samples"], factor: float) -> Float[np.ndarr
 def stretched(features: Float[np.ndarray, "t bands"], factor: float) -> Float[np.ndarray, "_ bands"]:
     """Features that take longer by a factor, by interpolation: the pitch stays (tempo perturbation, Ko et al.
     2015)."""
-    there = np.arange(len(features))
-    places = (np.arange(max(1, round(len(features) * factor))) + 0.5) / factor - 0.5
-    found: np.ndarray = np.stack([np.interp(places, there, band) for band in features.T], axis=1)
-    return found.astype(np.float32)
+    frames = np.arange(len(features))
+    positions = (np.arange(max(1, round(len(features) * factor))) + 0.5) / factor - 0.5
+    interpolated: np.ndarray = np.stack([np.interp(positions, frames, band) for band in features.T], axis=1)
+    return interpolated.astype(np.float32)
 
 
 # Features
@@ -77,8 +77,8 @@ def stft(wave: Float[Array, "*b samples"], window: int = WINDOW, hop: int = HOP)
 
 def _windowed(mirrored: Float[Array, "*b samples"], window: int, hop: int) -> Array:
     frames = 1 + (mirrored.shape[-1] - window) // hop
-    places = hop * jnp.arange(frames)[:, None] + jnp.arange(window)
-    return jnp.fft.rfft(mirrored[..., places] * _hann(window), axis=-1)
+    samples = hop * jnp.arange(frames)[:, None] + jnp.arange(window)
+    return jnp.fft.rfft(mirrored[..., samples] * _hann(window), axis=-1)
 
 
 def mel(wave: Float[Array, "*b samples"], bands: int = BANDS, rate: int = RATE) -> Float[Array, "*b t bands"]:
@@ -102,8 +102,8 @@ def features_of(wave: Float[np.ndarray, " samples"], bands: int = BANDS) -> Floa
     pieces = []
     for start in range(0, frames, PIECE):
         piece = mirrored[start * HOP :][: (PIECE - 1) * HOP + WINDOW]
-        found = _logarithms(np.pad(piece, (0, -len(piece) % RATE)), bands)
-        pieces.append(np.asarray(found)[: min(PIECE, frames - start)])
+        logarithms = _logarithms(np.pad(piece, (0, -len(piece) % RATE)), bands)
+        pieces.append(np.asarray(logarithms)[: min(PIECE, frames - start)])
     return np.concatenate(pieces)
 
 
@@ -131,8 +131,8 @@ def normalised(
     """With mean 0 and deviation 1 of each band over the frames, or over the whole recording that they are
     from."""
     _, mean, deviation = whole or Statistics.of(features)
-    found: np.ndarray = (features - mean) / np.maximum(deviation, 1e-3)
-    return found
+    scaled: np.ndarray = (features - mean) / np.maximum(deviation, 1e-3)
+    return scaled
 
 
 def masked(
@@ -156,17 +156,17 @@ def masked(
       times: masks of each kind.
       most: largest part of the frames in a mask (p).
     """
-    size, kept = features.shape, jnp.ones_like(features, bool)
+    size, is_shown = features.shape, jnp.ones_like(features, bool)
     longest = jnp.minimum(frames, most * length)
     for number in range(times):
         for axis, whole, longest_of in ((1, size[1], bands), (0, length, longest)):
-            long, place = jax.random.uniform(jax.random.fold_in(key, 2 * number + axis), (2,))
+            long, offset = jax.random.uniform(jax.random.fold_in(key, 2 * number + axis), (2,))
             extent = jnp.floor(long * (jnp.floor(longest_of) + 1))
-            start = jnp.floor(place * (whole - extent + 1))
+            start = jnp.floor(offset * (whole - extent + 1))
             index = jnp.arange(size[axis])
             hidden = (index >= start) & (index < start + extent)
-            kept &= ~(hidden[None, :] if axis else hidden[:, None])
-    return jnp.where(kept, features, 0)
+            is_shown &= ~(hidden[None, :] if axis else hidden[:, None])
+    return jnp.where(is_shown, features, 0)
 
 
 # And back
@@ -179,10 +179,10 @@ def inverse_stft(
     6)."""
     half, frames = window // 2, spectrum.shape[0]
     pieces = jnp.fft.irfft(spectrum, window, axis=-1) * _hann(window)
-    places = hop * jnp.arange(frames)[:, None] + jnp.arange(window)
+    indices = hop * jnp.arange(frames)[:, None] + jnp.arange(window)
     length = max(samples + window, hop * (frames - 1) + window)
-    total = jnp.zeros(length).at[places].add(pieces)
-    weight = jnp.zeros(length).at[places].add(jnp.broadcast_to(_hann(window) ** 2, pieces.shape))
+    total = jnp.zeros(length).at[indices].add(pieces)
+    weight = jnp.zeros(length).at[indices].add(jnp.broadcast_to(_hann(window) ** 2, pieces.shape))
     return (total / jnp.maximum(weight, 1e-8))[half : half + samples]
 
 
@@ -217,8 +217,8 @@ def magnitudes(power: Float[Array, "t bands"], rate: int = RATE, rounds: int = 1
     filters = jnp.asarray(mel_filters(power.shape[1], rate))
     above = power @ filters
 
-    def turn(_: int, found: Array) -> Array:
-        return found * above / jnp.maximum(found @ filters.T @ filters, 1e-20)
+    def turn(_: int, estimate: Array) -> Array:
+        return estimate * above / jnp.maximum(estimate @ filters.T @ filters, 1e-20)
 
     start = power @ (filters / jnp.maximum((filters**2).sum(axis=1, keepdims=True), 1e-20))
     return jnp.sqrt(jax.lax.fori_loop(0, rounds, turn, start + 1e-12))
@@ -237,6 +237,6 @@ def sound_of(features: Float[np.ndarray, "t bands"]) -> Float[np.ndarray, " samp
     if not len(features):
         return np.zeros(0, np.float32)
     silence = np.full((-len(features) % (RATE // HOP), features.shape[1]), math.log(FLOOR), np.float32)
-    found = np.asarray(waveform(jnp.asarray(np.concatenate([features, silence]))))
-    found = found[: HOP * (len(features) - 1)]
-    return found / max(1.0, float(np.abs(found).max(initial=0)))
+    wave = np.asarray(waveform(jnp.asarray(np.concatenate([features, silence]))))
+    wave = wave[: HOP * (len(features) - 1)]
+    return wave / max(1.0, float(np.abs(wave).max(initial=0)))

@@ -13,7 +13,7 @@ class CharacterTokenizer(VocabularyTokenizer):
     kind = "character"
 
     @classmethod
-    def cut(cls, text: str) -> list[str]:
+    def cut(cls, text: str, rule: int = 0) -> list[str]:
         return list(text)
 
     def join(self, words: list[str]) -> str:
@@ -27,7 +27,7 @@ class ByteTokenizer(VocabularyTokenizer):
     kind = "byte"
 
     @classmethod
-    def cut(cls, text: str) -> list[str]:
+    def cut(cls, text: str, rule: int = 0) -> list[str]:
         return list(to_utf8(text).decode("latin-1"))
 
     def join(self, words: list[str]) -> str:

@@ -23,16 +23,16 @@ class JiebaTokenizer(WordTokenizer):
     kind = "jieba"
 
     @classmethod
-    def pieces_of(cls, text: str) -> list[str]:
+    def pieces_of(cls, text: str, rule: int = 0) -> list[str]:
         pieces: list[str] = []
-        for is_chinese, group in itertools.groupby(super().pieces_of(text), _is_character):
+        for is_chinese, group in itertools.groupby(super().pieces_of(text, rule), _is_character):
             several = list(group)
             pieces += _segmenter().lcut("".join(several)) if is_chinese else several
         return pieces
 
 
 def _is_character(piece: str) -> bool:
-    return _IS_CHARACTER.match(piece) is not None
+    return _IS_CHARACTER.fullmatch(piece) is not None
 
 
 @functools.cache

@@ -1,6 +1,6 @@
 """Vocabularies of whole words, for presegmented text or for plain text.
 
-Plain text is split into words and punctuation, Chinese and Japanese into characters.
+Plain text is split into words and punctuation; scripts without spaces, such as Chinese, into characters.
 """
 
 import copy
@@ -12,6 +12,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, astuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,11 +22,12 @@ from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.features.vocabulary import code_piece, to_utf8
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
+from transformer.runtime.words import PIECE, begins_spaced
 
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
 CHARACTER = "\u2e80-\u2fdf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_PIECE = re.compile(rf"[{CHARACTER}]|[^\W{CHARACTER}]+(?:['’-][^\W{CHARACTER}]+)*|.", re.DOTALL)
-_SPELLED = re.compile(rf"[^\W{CHARACTER}]|<unk>")
+_PIECE_1 = re.compile(rf"[{CHARACTER}]|[^\W{CHARACTER}]+(?:['’-][^\W{CHARACTER}]+)*|.", re.DOTALL)
+_SPELLED_1 = re.compile(rf"[^\W{CHARACTER}]|<unk>")
 _SIGNS = frozenset(",.;:!?")
 _GLUE = "<glue>"  # marks a missing space where one is expected; differs from all pieces of text
 _NAMES = 2**24
@@ -36,6 +38,8 @@ class VocabularyTokenizer(Tokenizer):
     Subclasses split and join text."""
 
     kind: str
+    newest_rule: ClassVar = 1
+    """How new vocabularies divide text. Those that were saved under an older rule keep it."""
     code_pattern = MADE_HERE
 
     def __init__(
@@ -44,8 +48,10 @@ class VocabularyTokenizer(Tokenizer):
         special: SpecialIds,
         start: Sequence[int] = (),
         languages: Sequence[str] = (),
+        rule: int = 0,
     ) -> None:
         self.special, self.start = special, tuple(start)
+        self.rule = rule or self.newest_rule
         self.vocab_size = len(words) + 4 + len(languages)
         self._words = words
         names = dict(zip(astuple(special), ("<pad>", "<s>", "</s>", "<unk>"), strict=True))
@@ -63,8 +69,8 @@ class VocabularyTokenizer(Tokenizer):
 
     @classmethod
     @abstractmethod
-    def cut(cls, text: str) -> list[str]:
-        """The words of a line."""
+    def cut(cls, text: str, rule: int = 0) -> list[str]:
+        """The words of a line, by a rule. 0: the newest."""
 
     @abstractmethod
     def join(self, words: list[str]) -> str:
@@ -92,16 +98,19 @@ class VocabularyTokenizer(Tokenizer):
         return cls(words, special, languages=languages)
 
     @classmethod
-    def _checked_cut(cls, text: str) -> list[str]:
+    def _checked_cut(cls, text: str, rule: int = 0) -> list[str]:
         to_utf8(text)
-        return cls.cut(text)
+        return cls.cut(text, rule)
+
+    def _own_cut(self, text: str) -> list[str]:
+        return self._checked_cut(text, self.rule)
 
     def encode(self, text: str) -> list[int]:
-        return [*self.start, *(self._ids.get(word, self.special.unk) for word in self._checked_cut(text))]
+        return [*self.start, *(self._ids.get(word, self.special.unk) for word in self._own_cut(text))]
 
     def unknown(self, text: str) -> list[str]:
         ids = self.encode(text)[len(self.start) :]
-        words = zip(self.cut(text), ids, strict=True)
+        words = zip(self._own_cut(text), ids, strict=True)
         return [word for word, index in words if index == self.special.unk and word != _GLUE]
 
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
@@ -124,15 +133,16 @@ class VocabularyTokenizer(Tokenizer):
                 "for all languages"
             )
         for word in words:
-            if (parts := self.cut(word)) != [word]:
+            if (parts := self._own_cut(word)) != [word]:
                 raise UserError(
                     f"--data.add-tokens: {word!r} is no token of a {self.kind} vocabulary, which divides it "
                     f"into {' '.join(parts)}; leave it out"
                 )
-        return type(self)([*self._words, *words], self.special, self.start, list(self._codes))
+        return type(self)([*self._words, *words], self.special, self.start, list(self._codes), self.rule)
 
     def content(self) -> bytes:
         content: Json = {"kind": self.kind, "special": asdict(self.special), "words": self._words}
+        content |= {"rule": self.rule} if self.rule > 1 else {}
         content |= {"start": list(self.start)} if self.start and not self._codes else {}
         content |= {"languages": list(self._codes)} if self._codes else {}
         return json.dumps(content, ensure_ascii=False, indent=0).encode()
@@ -148,7 +158,7 @@ class WhitespaceTokenizer(VocabularyTokenizer):
     presegmented = True
 
     @classmethod
-    def cut(cls, text: str) -> list[str]:
+    def cut(cls, text: str, rule: int = 0) -> list[str]:
         return _WORD.findall(text)
 
     def join(self, words: list[str]) -> str:
@@ -161,37 +171,48 @@ class WhitespaceTokenizer(VocabularyTokenizer):
 class WordTokenizer(VocabularyTokenizer):
     """Words, punctuation and Chinese or Japanese characters of plain text.
 
+    Combining marks belong to the character before them, and in scripts without spaces each character is a
+    piece. (Rule 1 cut words at marks, and had pieces of one character only in Chinese and Japanese.)
+
     A space is a piece only where it is unexpected; it is expected between two words and after a sign such as
     a comma. So a name is the same word anywhere in a sentence, and text of known words is restored exactly.
     """
 
     kind = "word"
+    newest_rule = 2
 
     @classmethod
-    def pieces_of(cls, text: str) -> list[str]:
+    def pieces_of(cls, text: str, rule: int = 0) -> list[str]:
         """The words and other parts of a text, whose concatenation is the text."""
-        return _PIECE.findall(text)
+        return (_PIECE_1 if rule == 1 else PIECE).findall(text)
 
     @classmethod
-    def cut(cls, text: str) -> list[str]:
-        pieces = cls.pieces_of(text)
+    def cut(cls, text: str, rule: int = 0) -> list[str]:
+        pieces = cls.pieces_of(text, rule)
         tokens: list[str] = []
         for before, piece, after in zip(["", *pieces], pieces, [*pieces[1:], ""], strict=False):
-            if piece == " " and _spaced(before, after):
+            if piece == " " and _spaced(before, after, rule):
                 continue
-            tokens += [_GLUE, piece] if _spaced(before, piece) else [piece]
+            tokens += [_GLUE, piece] if _spaced(before, piece, rule) else [piece]
         return tokens
 
     def join(self, words: list[str]) -> str:
         text: list[str] = []
         for before, word in itertools.pairwise(["", *words]):
-            text += [" "] * _spaced(before, word) + [word] * (word != _GLUE)
+            text += [" "] * _spaced(before, word, self.rule) + [word] * (word != _GLUE)
         return "".join(text)
 
 
-def _spaced(left: str, right: str) -> bool:
+def _spaced(left: str, right: str, rule: int) -> bool:
     """Whether a space is expected between two pieces."""
-    return bool(_SPELLED.match(right)) and (bool(_SPELLED.match(left)) or left in _SIGNS)
+    return _is_spelled(right, rule) and (_is_spelled(left, rule) or left in _SIGNS)
+
+
+def _is_spelled(piece: str, rule: int) -> bool:
+    """Whether a piece is a word of a script with spaces."""
+    if rule == 1:
+        return _SPELLED_1.match(piece) is not None
+    return piece == "<unk>" or begins_spaced(piece)
 
 
 class OpenWordTokenizer(WordTokenizer):
@@ -208,8 +229,9 @@ class OpenWordTokenizer(WordTokenizer):
         special: SpecialIds,
         start: Sequence[int] = (),
         languages: Sequence[str] = (),
+        rule: int = 0,
     ) -> None:
-        super().__init__(words, special, start, languages)
+        super().__init__(words, special, start, languages, rule)
         self._names: dict[int, str] = {}
 
     @property
@@ -222,12 +244,12 @@ class OpenWordTokenizer(WordTokenizer):
 
     def encode(self, text: str) -> list[int]:
         known = self._ids
-        words = self._checked_cut(text)
+        words = self._own_cut(text)
         return [*self.start, *(known[word] if word in known else self._name(word) for word in words)]
 
     def for_source(self, source: str) -> "OpenWordTokenizer":
         tokenizer = copy.copy(self)  # which shares the vocabulary
-        words = self._checked_cut(source)
+        words = self._own_cut(source)
         tokenizer._names = {self._name(word): word for word in words if word not in self._ids}
         return tokenizer
 
@@ -248,4 +270,7 @@ def read_vocabulary(saved: Json) -> VocabularyTokenizer:
     for word in [*saved["words"], *languages]:
         to_utf8(word)
     start = [int(index) for index in saved.get("start", ())]
-    return KINDS[saved["kind"]](saved["words"], SpecialIds(**saved["special"]), start, languages)
+    kind, rule = KINDS[saved["kind"]], saved.get("rule", 1)
+    if rule not in range(1, kind.newest_rule + 1):
+        raise UserError(f"this vocabulary divides text by rule {rule!r}, which this version does not know")
+    return kind(saved["words"], SpecialIds(**saved["special"]), start, languages, rule)

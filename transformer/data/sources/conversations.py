@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from transformer.data.sources.generated import Pair, draw_split, persons, towns
 
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 SEPARATOR = " <turn> "
 TOPICS = {
     "name": ("I am {}.|My name is {}.", "What is my name?|Who am I?", "You are {}."),

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformer.config import DataConfig
 from transformer.config.texts import TextsConfig
@@ -17,20 +17,17 @@ from transformer.data.sources import (
     built_in,
     conversations,
     dialogue,
-    generated,
     opinions,
     pointing,
     pronouns,
     pronunciation,
     reports,
     spelling,
-    spoken,
     stories,
     topics,
     treebank,
 )
 from transformer.data.sources.bad_lines import refuse_bad_lines
-from transformer.data.sources.built_in import inflection, lexicon
 from transformer.data.sources.context import first_pairs, pairs_in_context, sentence_of
 from transformer.data.sources.directed import (
     Direction,
@@ -57,65 +54,53 @@ SPLITS = ("train", "validation", "test")
 HELD_OUT_NOTE = "no validation text was given: a part of the training text, always the same, is held out"
 
 
-def _paths(*modules: ModuleType) -> list[Path]:
-    """The files of modules."""
-    return [Path(str(module.__file__)) for module in modules]
-
-
-TABLES: dict[str, tuple[str, tuple[ModuleType, ...]]] = {
-    "reports": ("built-in reports with summaries", (reports,)),
-    "stories": ("built-in stories with questions", (stories, lexicon)),
-    "conversations": ("built-in conversations with replies", (conversations,)),
-    "opinions": ("built-in opinions with sentiments", (opinions,)),
-    "topics": ("built-in documents with topics", (topics, lexicon)),
-    "treebank": ("built-in sentences with trees", (treebank, inflection, lexicon)),
+TABLES: dict[str, tuple[str, ModuleType]] = {
+    "reports": ("built-in reports with summaries", reports),
+    "stories": ("built-in stories with questions", stories),
+    "conversations": ("built-in conversations with replies", conversations),
+    "opinions": ("built-in opinions with sentiments", opinions),
+    "topics": ("built-in documents with topics", topics),
+    "treebank": ("built-in sentences with trees", treebank),
 }
-"""Built-in corpora whose records have named parts: display name, the module that generates them, and those
-that it imports."""
-DOCUMENTS: dict[str, tuple[str, tuple[ModuleType, ...]]] = {
-    "pronouns": ("built-in passages whose pronouns need context", (pronouns, inflection, lexicon)),
+"""Built-in corpora whose records have named parts: display name, and the module that generates them."""
+DOCUMENTS: dict[str, tuple[str, ModuleType]] = {
+    "pronouns": ("built-in passages whose pronouns need context", pronouns),
 }
 """Built-in corpora whose pairs are in documents: as `TABLES`. A pair without text ends a document."""
-BUILT_IN: dict[str, tuple[str, list[Path], Callable[..., Iterator[Pair]]]] = {
-    "built-in": (
-        "built-in English-German",
-        sorted(Path(built_in.__file__).parent.glob("*.py")),
-        built_in.pairs,
-    ),
-    "dialogue-en": (
-        "built-in dialogues in English",
-        [Path(dialogue.__file__)],
-        functools.partial(dialogue.pairs, "en"),
-    ),
-    "dialogue-zh": (
-        "built-in dialogues in Chinese",
-        [Path(dialogue.__file__)],
-        functools.partial(dialogue.pairs, "zh"),
-    ),
+
+
+class BuiltIn(NamedTuple):
+    """A built-in corpus of pairs."""
+
+    name: str
+    """For people."""
+    version: int
+    """Of its text, which the names of its folders have: whoever changes what a module generates raises its
+    `VERSION`. `tests/test_versions.py` notices a change."""
+    pairs: Callable[..., Iterator[Pair]]
+
+
+BUILT_IN: dict[str, BuiltIn] = {
+    "built-in": BuiltIn("built-in English-German", built_in.VERSION, built_in.pairs),
     **{
-        task: (
-            f"built-in {task.replace('-', ' ')}",
-            [Path(pointing.__file__), Path(dialogue.__file__)],  # which decides the splits
-            functools.partial(pointing.pairs, task),
+        f"dialogue-{code}": BuiltIn(
+            f"built-in dialogues in {language}", dialogue.VERSION, functools.partial(dialogue.pairs, code)
+        )
+        for code, language in (("en", "English"), ("zh", "Chinese"))
+    },
+    **{
+        task: BuiltIn(
+            f"built-in {task.replace('-', ' ')}", pointing.VERSION, functools.partial(pointing.pairs, task)
         )
         for task in pointing.TASKS
     },
-    "spelling": (
-        "built-in spelled digits",
-        [Path(spelling.__file__), Path(dialogue.__file__)],
-        spelling.pairs,
-    ),
-    "pronunciation": (
-        "built-in pronounced numbers",
-        _paths(pronunciation, spoken, inflection, lexicon, dialogue),
-        pronunciation.pairs,
-    ),
+    "spelling": BuiltIn("built-in spelled digits", spelling.VERSION, spelling.pairs),
+    "pronunciation": BuiltIn("built-in pronounced numbers", pronunciation.VERSION, pronunciation.pairs),
     **{
-        name: (title, _paths(*modules, generated, dialogue), modules[0].pairs)
-        for name, (title, modules) in (TABLES | DOCUMENTS).items()
+        name: BuiltIn(title, module.VERSION, module.pairs)
+        for name, (title, module) in (TABLES | DOCUMENTS).items()
     },
 }
-"""Built-in corpora: display name, source files that determine the text, and generator."""
 
 
 def open_corpus(data: DataConfig, progress: Progress = silent) -> Corpus:
@@ -141,14 +126,14 @@ def open_corpus(data: DataConfig, progress: Progress = silent) -> Corpus:
 
 
 def corpus_folder(cache_dir: Path | None, kind: str, *parts: object) -> Path:
-    """The folder of a prepared corpus, named after what it is made from. Code is bytes: the modules that it
-    imports count by the names that they had when runs began to store this one."""
-    made_from = tuple(
-        part.replace(b"from transformer.runtime.", b"from transformer.") if isinstance(part, bytes) else part
-        for part in parts
-    )
-    digest = hashlib.blake2b(repr(made_from).encode(), digest_size=8).hexdigest()
+    """The folder of a prepared corpus, named after what it is made from."""
+    digest = hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
     return cache_root(cache_dir) / "corpora" / f"{kind}-{digest}"
+
+
+def built_in_folder(cache_dir: Path | None, kind: str, version: int, *parts: object) -> Path:
+    """The folder of a built-in corpus, named after the version of its generator, and what that is given."""
+    return corpus_folder(cache_dir, f"{kind}-v{version}", *parts)
 
 
 def tfds_folder(
@@ -189,11 +174,11 @@ def _built_in(data: DataConfig, progress: Progress) -> Corpus:
     sizes = {"train": data.built_in_size, "validation": HELD_OUT, "test": HELD_OUT}
     if data.built_in_size < 1:
         raise UserError("--data.built-in-size must be at least 1")
-    name, files, pairs = BUILT_IN[data.dataset]
-    code = b"".join(file.read_bytes() for file in files)
+    name, version, pairs = BUILT_IN[data.dataset]
     columns = [repr((data.task, data.inputs, data.target, data.group))] if data.has_columns else []
     context = [f"context {data.context}"] * bool(data.context)
-    folder = corpus_folder(data.cache_dir, data.dataset, sizes, code, *data.directions, *columns, *context)
+    of_data = *data.directions, *columns, *context
+    folder = built_in_folder(data.cache_dir, data.dataset, version, sizes, *of_data)
     records = _rows(data) if data.has_columns else pairs
 
     def split(name: str) -> Callable[[], Iterator[Any]]:
@@ -221,7 +206,7 @@ def _rows(data: DataConfig) -> Callable[..., Iterator[store.TextRecord]]:
             f"--data.inputs, --data.target: {data.dataset} has no named columns, only sources and targets; "
             "leave them out"
         )
-    _, (module, *_) = TABLES[data.dataset]
+    _, module = TABLES[data.dataset]
 
     def records(seed: int, split: str) -> Iterator[store.TextRecord]:
         for record in module.records(split, seed):

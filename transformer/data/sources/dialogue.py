@@ -12,6 +12,8 @@ import itertools
 import random
 from collections.abc import Iterator
 
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 Pair = tuple[str, str]
 SHARES = {"validation": 1, "test": 1, "train": 6}  # of eight names
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, UInt8
 
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 FORMS = ("circle", "cross", "square", "triangle")
 """The classes of the boxes."""
 COLOURS = {

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 from transformer.data.sources.generated import Pair, draw_split
 
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 POSITIVE, NEGATIVE, NEUTRAL = LABELS = ("positive", "negative", "neutral")
 THINGS = (
     *("breakfast", "soup", "coffee", "cake", "menu", "music", "film", "story", "ending", "service"),

@@ -17,7 +17,7 @@ from transformer.data.features.pixels import LIBRARY, read_picture
 from transformer.data.remote import fetched
 from transformer.data.sources import drawings
 from transformer.data.sources.bad_lines import refuse_bad_lines
-from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, corpus_folder
+from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, built_in_folder, corpus_folder
 from transformer.data.sources.manifests import Annotation, LabelledBox, ListedPicture, read_manifest
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular, readable
@@ -141,9 +141,8 @@ def picture(path: Path, data: PicturesConfig) -> AnnotatedPicture:
 def _built_in(data: PicturesConfig, progress: Progress) -> Corpus:
     held_out = min(HELD_OUT, max(10, data.built_in_size // 8))
     sizes = {"train": data.built_in_size, "validation": held_out, "test": held_out}
-    code = Path(drawings.__file__).read_bytes()
     kind = data.picture_size, data.fewest_shapes, data.most_shapes
-    folder = corpus_folder(data.cache_dir, "drawings", sizes, kind, code)
+    folder = built_in_folder(data.cache_dir, "drawings", drawings.VERSION, sizes, kind)
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def drawn() -> Iterator[tuple[Any, ...]]:

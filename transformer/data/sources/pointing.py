@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from transformer.data.sources.dialogue import SHARES, split_of
 from transformer.runtime.errors import UserError
 
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 Pair = tuple[str, str]
 Point = tuple[int, int]
 LENGTHS = range(5, 13)  # words of a line, unless asked otherwise
@@ -54,12 +56,12 @@ def hull(points: Sequence[Point]) -> list[Point]:
 
 def _chain(ordered: Sequence[Point]) -> list[Point]:
     """Half of a hull, from the first point to the last: every turn goes left."""
-    kept: list[Point] = []
+    hull: list[Point] = []
     for point in ordered:
-        while len(kept) > 1 and turn(kept[-2], kept[-1], point) <= 0:
-            kept.pop()
-        kept.append(point)
-    return kept
+        while len(hull) > 1 and turn(hull[-2], hull[-1], point) <= 0:
+            hull.pop()
+        hull.append(point)
+    return hull
 
 
 def turn(a: Point, b: Point, c: Point) -> int:

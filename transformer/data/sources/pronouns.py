@@ -18,6 +18,8 @@ from transformer.data.sources.built_in.inflection import Noun, determiner, nouns
 from transformer.data.sources.built_in.lexicon import NAMES
 from transformer.data.sources.generated import Pair, draw_split
 
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 INTRODUCTIONS = (
     ("{name} has found a {thing}.", "{name} hat {a_acc} gefunden."),
     ("{name} has bought a {thing}.", "{name} hat {a_acc} gekauft."),

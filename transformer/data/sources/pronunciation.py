@@ -13,6 +13,8 @@ from transformer.data.sources.dialogue import SHARES, split_of
 from transformer.data.sources.spoken import phonemes
 from transformer.runtime.errors import UserError
 
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 Pair = tuple[str, str]
 LARGEST = 9_999
 

@@ -22,7 +22,7 @@ from transformer.data.features.whisper import features_before_silence
 from transformer.data.remote import fetched
 from transformer.data.sources import pronunciation, spoken
 from transformer.data.sources.built_in.inflection import number
-from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, corpus_folder
+from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, built_in_folder, corpus_folder
 from transformer.data.sources.recording_lists import Listed, check_manifests, read_manifest
 from transformer.data.sources.tfds_sets import tfds_speech
 from transformer.runtime.errors import UserError, counted
@@ -177,10 +177,9 @@ def recording_of(
 def _built_in(data: RecordingsConfig, progress: Progress) -> Corpus:
     held_out = min(HELD_OUT, max(10, data.built_in_size // 10))
     sizes = {"train": data.built_in_size, "validation": held_out, "test": held_out}
-    code = b"".join(Path(module.__file__ or "").read_bytes() for module in (spoken, audio))
     kind: tuple[object, ...] = (data.most_digits, data.bands, data.speeds, data.language, data.writing)
     kind += data.speaker, data.tempi, *_padding(data)
-    folder = corpus_folder(data.cache_dir, data.dataset, sizes, kind, code)
+    folder = built_in_folder(data.cache_dir, data.dataset, spoken.VERSION, sizes, kind)
 
     made = BUILT_IN[data.dataset]
 

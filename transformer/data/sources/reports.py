@@ -16,6 +16,8 @@ from typing import NamedTuple
 
 from transformer.data.sources.generated import Pair, draw_split, persons, towns
 
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 ASIDES = {
     "race": (

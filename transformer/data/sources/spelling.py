@@ -13,6 +13,8 @@ from collections.abc import Iterator, Sequence
 from transformer.data.sources.dialogue import SHARES, split_of
 from transformer.runtime.errors import UserError
 
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 Pair = tuple[str, str]
 LENGTHS = range(1, 9)  # digits of a line
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")

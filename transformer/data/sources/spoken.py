@@ -13,6 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 RATE = 16_000
 FRAME = 80  # samples between the points at which sounds are described (5 ms)
 HIGHEST = 7_600.0  # Hz; harmonics above it are left out
@@ -145,13 +147,13 @@ def phonemes(words: Sequence[str]) -> str:
 def durations(signs: str, speaker: Speaker, random: np.random.Generator) -> list[int]:
     """The length of each phoneme in frames of 5 ms, with the silence before and after all of them."""
     seconds = [SOUNDS[sign].seconds / speaker.tempo * random.uniform(0.8, 1.25) for sign in f" {signs} "]
-    return [max(2, round(RATE * each / FRAME)) for each in seconds]
+    return [max(2, round(RATE * length / FRAME)) for length in seconds]
 
 
 def word_times(signs: str, counts: Sequence[int]) -> list[tuple[float, float]]:
     """When each word begins and ends, in seconds; words have spaces between them."""
     ends = np.cumsum(counts) * FRAME / RATE
-    pauses = [place for place, sign in enumerate(f" {signs} ") if sign == " "]
+    pauses = [index for index, sign in enumerate(f" {signs} ") if sign == " "]
     return [(float(ends[a]), float(ends[b - 1])) for a, b in itertools.pairwise(pauses)]
 
 
@@ -194,8 +196,8 @@ def _voiced(
     course = 1 - speaker.melody * np.linspace(-0.5, 0.5, frames)
     wobble = 1 + 0.02 * np.sin(2 * np.pi * (random.random() + np.arange(frames) * FRAME / RATE * 4))
     pitch = speaker.pitch * course * wobble
-    times, places = np.arange(samples), (np.arange(frames) + 0.5) * FRAME
-    phase = 2 * np.pi * np.cumsum(np.interp(times, places, pitch)) / RATE
+    times, centres = np.arange(samples), (np.arange(frames) + 0.5) * FRAME
+    phase = 2 * np.pi * np.cumsum(np.interp(times, centres, pitch)) / RATE
     wave = np.zeros(samples)
     widths = np.array([70.0, 110.0, 160.0])
     turn, turned = np.exp(1j * phase), np.ones(samples, complex)
@@ -206,7 +208,7 @@ def _voiced(
         loud = voice * resonance.prod(axis=1) / number * (frequency[:, 0] < HIGHEST)
         turned *= turn  # exp(i * number * phase): a product is faster than a sine
         shift = np.exp(1j * random.uniform(0, 2 * np.pi))
-        wave += np.interp(times, places, loud) * (turned.imag * shift.real + turned.real * shift.imag)
+        wave += np.interp(times, centres, loud) * (turned.imag * shift.real + turned.real * shift.imag)
     return wave / max(float(np.abs(wave).max()), 1e-6)
 
 

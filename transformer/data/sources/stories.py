@@ -15,6 +15,8 @@ from typing import NamedTuple
 from transformer.data.sources.built_in.lexicon import NAMES
 from transformer.data.sources.generated import Pair, draw_split
 
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 PERSONS = NAMES
 PLACES = ("bathroom", "bedroom", "garden", "hall", "kitchen", "office", "park", "school")
 OBJECTS = ("apple", "ball", "book", "coat", "key", "lamp", "letter", "milk")

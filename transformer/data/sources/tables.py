@@ -26,15 +26,24 @@ Rows = Iterator[tuple[int, Mapping[str, Any]]]
 """The number of each line and its columns."""
 
 
-def check_no_tables(data: object) -> None:
-    """Raises UserError if a file of a system that reads plain text is named as a table."""
+def check_no_tables(
+    data: object,
+    reads: str = "plain text",
+    instead: str = "write the text into a separate file, such as with jq -r .text",
+    suffixes: Sequence[str] = (".jsonl", ".tsv"),
+) -> None:
+    """Raises UserError if a file of a system that reads no named columns is named as a table.
+
+    Args:
+      data: options with the files of the splits.
+      reads: what the system reads, for the message.
+      instead: what to do, for the message.
+      suffixes: of names of tables.
+    """
     for split in "train", "validation", "test":
         path = getattr(data, split, None)
-        if path and Path(path).suffix in (".jsonl", ".tsv"):
-            raise UserError(
-                f"--data.{split} {path}: this system reads plain text, not rows; write the text into a file "
-                "of its own, such as with jq -r .text"
-            )
+        if path and Path(path).suffix.lower() in suffixes:
+            raise UserError(f"--data.{split} {path}: this system reads {reads}, not rows; {instead}")
 
 
 def joined(texts: Mapping[str, str], inputs: Sequence[str], group: str = "") -> str:
@@ -91,10 +100,13 @@ def record_of(row: Mapping[str, Any], data: DataConfig) -> TextRecord:
     Raises:
       UserError: a column is missing, or has something else than text.
     """
+    first, *further = data.target
+    check_inputs({TARGET_LENGTH: "", **row}, data)
+    if first not in row:
+        raise _missing(row, first)
     group = _text(row, data.group) if data.group else ""
     if data.group and not group:
         raise UserError(f"{data.group} is empty: it must say what is asked (--data.group)")
-    first, *further = data.target
     target, *references = _targets(row, first, data.task)
     row = {TARGET_LENGTH: len(target.split()), **row}
     texts = {name: input_text(row, name, data.task) for name in data.inputs}
@@ -107,6 +119,21 @@ def record_of(row: Mapping[str, Any], data: DataConfig) -> TextRecord:
     for name in further:
         references += _targets(row, name, data.task) if row.get(name) else []
     return TextRecord(joined(texts, data.inputs, group), target, tuple(references), group)
+
+
+def check_inputs(row: Mapping[str, Any], data: DataConfig) -> None:
+    """Raises UserError if a row lacks an input: in training and in every search, with the same sentence."""
+    for name in data.input_names:
+        if name not in row:
+            how = " (--target-length 12)" if name == TARGET_LENGTH else ""
+            columns = " and ".join(read for read in data.input_names if read != TARGET_LENGTH or how)
+            raise UserError(f"{_missing(row, name)}; this model reads {columns}{how}")
+
+
+def _missing(row: Mapping[str, Any], name: str) -> UserError:
+    columns = [str(column) for column in row if column != TARGET_LENGTH]
+    only = brief(", ".join(columns)) if columns else "an empty row"
+    return UserError(f"{name} is missing: there is only {only}")
 
 
 def input_text(row: Mapping[str, Any], name: str, task: TextTaskName) -> str:
@@ -148,9 +175,6 @@ def _texts(row: Mapping[str, Any], name: str) -> list[str]:
 
 def _text(row: Mapping[str, Any], name: str) -> str:
     """The text of a column in one line; a number as it is written."""
-    if name not in row:
-        columns = [column for column in row if column != TARGET_LENGTH]
-        raise UserError(f"there is no column {name}, only {brief(', '.join(columns)) or 'an empty object'}")
     value = row[name]
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)

@@ -11,7 +11,7 @@ from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.sources import treebank
 from transformer.data.sources.bad_lines import refuse_bad_lines
 from transformer.data.sources.conll import TaggedSentence, read_conll
-from transformer.data.sources.corpora import BUILT_IN, SPLITS, corpus_folder
+from transformer.data.sources.corpora import SPLITS, built_in_folder, corpus_folder
 from transformer.runtime.errors import UserError
 
 SEPARATOR = "\n"  # of stored words, which have no line breaks
@@ -45,8 +45,7 @@ def open_tagged(data: TaggedConfig, progress: Progress = silent) -> Corpus:
     if any(getattr(data, split) for split in SPLITS):
         return _files(data, progress)
     sizes = {"train": data.built_in_size, **dict.fromkeys(SPLITS[1:], max(1, data.built_in_size // 10))}
-    code = b"".join(module.read_bytes() for module in BUILT_IN["treebank"][1])
-    folder = corpus_folder(data.cache_dir, "built-in-tagged", sizes, code)
+    folder = built_in_folder(data.cache_dir, "built-in-tagged", treebank.VERSION, sizes)
 
     def split_of(split: str) -> Callable[[], Iterator[tuple[str, ...]]]:
         def derived() -> Iterator[tuple[str, ...]]:

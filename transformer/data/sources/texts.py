@@ -15,7 +15,7 @@ from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.remote import fetched
 from transformer.data.sources import built_in
-from transformer.data.sources.corpora import SPLITS, corpus_folder, tfds_folder
+from transformer.data.sources.corpora import SPLITS, built_in_folder, corpus_folder, tfds_folder
 from transformer.data.sources.text_files import one_line, whole_text
 from transformer.data.sources.tfds_sets import tfds_texts
 from transformer.runtime.errors import UserError
@@ -41,16 +41,16 @@ def open_texts(data: TextsConfig, progress: Progress = silent) -> Corpus:
         return _files(data, progress)
     if data.dataset == "built-in":
         return _built_in(data, progress)
-    found, identity = tfds_texts(data, SPLITS)
-    splits = dict[str, Records](found)
+    of_splits, identity = tfds_texts(data, SPLITS)
+    splits = dict[str, Records](of_splits)
     folder = tfds_folder(data, "texts", identity, splits, lambda text: bool(text) and not has_text(text))
     if "validation" in splits:
         return Corpus(data.dataset, splits, folder)
     train = splits["train"]
-    kept = len(train) - max(1, round(HELD_OUT * len(train)))
-    if not kept:
+    size = len(train) - max(1, round(HELD_OUT * len(train)))
+    if not size:
         raise UserError(f"{data.dataset} has one document, of which nothing can be held out for validation")
-    splits |= {"train": Part(train, 0, kept), "validation": Part(train, kept, len(train))}
+    splits |= {"train": Part(train, 0, size), "validation": Part(train, size, len(train))}
     return Corpus(data.dataset, splits, folder, HELD_OUT_NOTE)
 
 
@@ -79,11 +79,8 @@ def _built_in(data: TextsConfig, progress: Progress) -> Corpus:
         "validation": data.built_in_size // 10,
         "test": data.built_in_size // 10,
     }
-    files = [*sorted(Path(built_in.__file__).parent.glob("*.py")), Path(__file__)]
     name, paragraph = ("text", PARAGRAPH) if isinstance(data, StreamConfig) else ("sentences", 1)
-    folder = corpus_folder(
-        data.cache_dir, f"built-in-{name}", sizes, b"".join(file.read_bytes() for file in files)
-    )
+    folder = built_in_folder(data.cache_dir, f"built-in-{name}", built_in.VERSION, sizes)
 
     def split(name: str) -> Callable[[], Iterator[tuple[str]]]:
         def documents() -> Iterator[tuple[str]]:
@@ -100,11 +97,11 @@ def _built_in(data: TextsConfig, progress: Progress) -> Corpus:
 
 def check_texts(data: TextsConfig) -> None:
     """Raises UserError if text files are missing, or there is no training text among them."""
-    given = {split: getattr(data, split) for split in SPLITS if getattr(data, split)}
-    for path in given.values():
+    paths = {split: getattr(data, split) for split in SPLITS if getattr(data, split)}
+    for path in paths.values():
         with _opened(path):
             pass
-    if given and "train" not in given:
+    if paths and "train" not in paths:
         raise UserError("no training text: give --data.train")
 
 
@@ -129,8 +126,8 @@ def _files(data: TextsConfig, progress: Progress) -> Corpus:
             )
     else:
         documents = {split: list(map(one_line, _lines(text))) for split, text in texts.items()}
-    for split, found in documents.items():
-        if not found:
+    for split, several in documents.items():
+        if not several:
             raise UserError(f"{getattr(data, split) or data.train}: there is no {split} text in it")
     digest = hashlib.blake2b(repr(sorted(documents.items())).encode()).hexdigest()
     folder = corpus_folder(data.cache_dir, "texts", digest)

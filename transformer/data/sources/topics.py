@@ -14,6 +14,8 @@ from typing import NamedTuple
 from transformer.data.sources.built_in.lexicon import NAMES
 from transformer.data.sources.generated import Pair, draw_split
 
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 TOWNS = ("Berlin", "Bonn", "Bremen", "Dresden", "Hamburg", "Kassel", "Leipzig", "Munich")
 SENTENCES = {
     "animals": (

@@ -16,6 +16,8 @@ from transformer.data.sources.built_in.inflection import VERBS, Noun, Verb, conj
 from transformer.data.sources.built_in.lexicon import FREQUENCIES, MANNERS, NAMES, POSSESSIVES, PRONOUNS
 from transformer.data.sources.generated import Pair, draw_split
 
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 WORDS = range(3, 21)
 """Of a sentence, with its full stop."""
 SUBORDINATORS = ("although", "because", "before", "if", "when")

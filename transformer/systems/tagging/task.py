@@ -19,6 +19,7 @@ from transformer.data.features.tokenizers import load_tokenizer
 from transformer.data.features.trained import trained
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.conll import TaggedSentence
+from transformer.data.sources.tables import check_no_tables
 from transformer.data.sources.tagged import check_tagged, open_tagged
 from transformer.data.sources.text_files import read_lines
 from transformer.model.parameters import Arguments
@@ -86,6 +87,9 @@ class Tagging(Overview, DecodingTask, Lines):
     @classmethod
     def check(cls, config: Config) -> None:
         """Raises UserError if a file is missing or is not a CoNLL file."""
+        columns = "words and labels in columns (CoNLL)"
+        instead = "write a word and its label on each line, and an empty line after each sentence"
+        check_no_tables(_data(config), columns, instead, suffixes=(".jsonl",))
         check_tagged(_data(config))
 
     @classmethod

@@ -14,4 +14,6 @@ inflection, phrases, clauses, sentences, splits.
 from transformer.data.sources.built_in.sentences import sentence_pair
 from transformer.data.sources.built_in.splits import pairs, split_of
 
-__all__ = ["pairs", "sentence_pair", "split_of"]
+VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
+__all__ = ["VERSION", "pairs", "sentence_pair", "split_of"]

@@ -102,8 +102,8 @@ ALL_ADJECTIVES = tuple(_adjective(*row) for row in lexicon.ADJECTIVES)
 @cache
 def nouns_of(classes: str) -> tuple[Noun, ...]:
     """The nouns that are named, or whose class is named, in a comma-separated list."""
-    wanted = set(classes.split(","))
-    return tuple(noun for noun in ALL_NOUNS if wanted & noun.classes)
+    chosen = set(classes.split(","))
+    return tuple(noun for noun in ALL_NOUNS if chosen & noun.classes)
 
 
 # The strong endings by case and gender; "p" is the plural of all genders.

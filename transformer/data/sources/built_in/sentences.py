@@ -142,15 +142,15 @@ def _price(rng: random.Random) -> Pair:
 
 def _existence(rng: random.Random) -> Pair:
     """In the garden there are seven birds."""
-    place, ort = prepositional(rng, PHRASES["place"])
+    where, ort = prepositional(rng, PHRASES["place"])
     noun = pick(rng, COUNTABLE)
     count, zahl = number(pick(rng, range(2, 100)))
-    there, es = pick(rng, (("there are", "gibt es"), ("there were", "gab es")))
+    verb, es = pick(rng, (("there are", "gibt es"), ("there were", "gab es")))
     english, german = noun.inflect("acc", True)
     if rng.random() < 0.5:
         adjective = pick(rng, noun.adjectives)
         english, german = f"{adjective.english} {english}", f"{adjective.stem}e {german}"
-    return f"{place} {there} {count} {english}.", f"{ort} {es} {zahl} {german}."
+    return f"{where} {verb} {count} {english}.", f"{ort} {es} {zahl} {german}."
 
 
 # --- Questions
