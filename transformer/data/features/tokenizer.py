@@ -278,6 +278,8 @@ class SentencePieceTokenizer(Tokenizer):
 
     code_pattern = MADE_HERE
 
+    kind: Literal["unigram", "bpe", "char"]
+
     def __init__(self, model: bytes) -> None:
         processor, pieces = opened(model)
         self.special = SpecialIds(
