@@ -21,6 +21,7 @@ from transformer.data.features.waveforms import check_header, read_audio
 from transformer.data.features.whisper import SILENT, features_before_silence
 from transformer.data.remote import fetched
 from transformer.data.sources import pronunciation, spoken
+from transformer.data.sources.bad_lines import Damaged, refuse_bad_lines
 from transformer.data.sources.built_in.inflection import number
 from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, built_in_folder, corpus_folder
 from transformer.data.sources.recording_lists import Listed, check_manifests, read_manifest
@@ -331,6 +332,8 @@ def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Cor
     }
     folder = corpus_folder(data.cache_dir, "recordings", content, *_features_of(data))
 
+    damaged = Damaged()
+
     @functools.cache
     def check() -> None:
         """Checks all headers once, since nothing is stored if the last recording cannot be read."""
@@ -339,19 +342,32 @@ def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Cor
             for line in some:
                 every.setdefault(line.path, line)
         for line in progress("headers", every.values(), len(every)):
-            _named(line, check_header)
+            try:
+                _named(line, check_header)
+            except UserError as error:
+                damaged.add(line.manifest, line.number, error)
+        refuse_bad_lines()
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def read() -> Iterator[tuple[Any, ...]]:
             check()
             for line in progress(f"features, {name}", lists[name], len(lists[name])):
-                for version in _versions(line.path.name, _wave(line), line.text, name, data):
+                if (line.manifest, line.number) in damaged:
+                    continue
+                try:
+                    wave = _wave(line)
+                except UserError as error:
+                    damaged.add(line.manifest, line.number, error)
+                    continue
+                for version in _versions(line.path.name, wave, line.text, name, data):
                     yield *version, *speaker(line)
+            refuse_bad_lines()
 
         return read
 
     kind = SpokenBySource if has_speakers else RecordingSource
     prepared = store.prepare(folder, {name: split(name) for name in lists}, kind)
+    damaged.note(folder)
     return Corpus(str(data.train), prepared, folder, "; ".join(notes))
 
 
