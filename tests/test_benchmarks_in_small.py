@@ -24,7 +24,7 @@ from small_run import WORDS
 from small_translator import small_translator, stored
 
 from benchmarks.measure import Contestant, Measurement
-from benchmarks.quality import endurance, live, long_recordings, steering, student, whisper
+from benchmarks.quality import endurance, live, long_recordings, silence, steering, student, whisper
 from benchmarks.speed import (
     decoding,
     grid,
@@ -410,3 +410,19 @@ def test_whisper_beside_ctranslate2(
     out = capsys.readouterr().out
     assert "| greedy | 2 of 2 | " in out
     assert "| greedy, with times | 2 of 2 | " in out
+
+
+@pytest.mark.slow
+def test_silence_beside_faster_whisper(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faster_whisper", reason="the command compares with it")
+    pytest.importorskip("transformers", reason="CTranslate2 converts from it")
+    from ctranslate2.converters import TransformersConverter
+
+    files = ["tokenizer.json", "preprocessor_config.json"]
+    TransformersConverter(str(WHISPER), copy_files=files).convert(str(tmp_path / "converted"))
+    segments = [SimpleNamespace(text=" You")]
+    monkeypatch.setattr("faster_whisper.WhisperModel.transcribe", lambda *_, **__: (segments, None))
+    silence.main([str(tmp_path / "converted"), "--only", "digital silence"])
+    assert "| digital silence |  | You |" in capsys.readouterr().out

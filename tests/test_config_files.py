@@ -111,9 +111,23 @@ def test_a_file_may_name_the_run_to_start_from(untrained_run: Path, tmp_path: Pa
     [
         ("a.yaml", "training: {stepz: 3}", r"a.yaml: unknown field training.stepz: did you mean steps\?"),
         ("a.yaml", "training: {warmup-steps: 3}", "a.yaml: unknown field training.warmup-steps"),
-        ("a.yaml", "steps: 3", "a.yaml: unknown field steps"),
-        ("a.yaml", "training.steps: 3", "a.yaml: unknown field training.steps"),
-        ("a.yaml", "training: 3", "a.yaml: --training 3: must be a TrainingConfig"),
+        ("a.yaml", "steps: 3", "a.yaml: unknown field steps: write it into the section training"),
+        (
+            "a.yaml",
+            "training.steps: 3",
+            "a.yaml: training.steps: .* steps into the section training",
+        ),
+        ("a.json", '{"model.d_model": 32}', "write d_model into the section model"),
+        ("a.toml", "run_dir = 'runs/a'", r"run_dir: give it on the command line \(--run-dir\), not in"),
+        ("a.yaml", "preset: tiny", "preset: give it on the command line"),
+        ("a.yaml", "model: 32", "a.yaml: model 32: must be a section with options, such as "),
+        (
+            "a.json",
+            '{"training": {"steps": 3, "steps": 4}}',
+            "a.json cannot .*: steps: it is given twice",
+        ),
+        ("a.json", '{"training": {}, "training": {}}', "a.json cannot be read: training: it is given twice"),
+        ("a.yaml", "training: 3", "a.yaml: training 3: must be a section with options, such as steps"),
         (
             "a.yaml",
             "model: {encoder_stack: {nrom: pre}}",
@@ -161,6 +175,8 @@ def test_lines_that_cannot_be(tmp_path: Path) -> None:
         config_of("--config", "a.yaml", "--config=b.yaml")
     with pytest.raises(UserError, match="nowhere.yaml cannot be read: No such file"):
         config_of("--config", tmp_path / "nowhere.yaml")
+    with pytest.raises(UserError, match=f"--config {tmp_path} is a folder: give .* {tmp_path}/config.json"):
+        config_of("--config", tmp_path)
     (tmp_path / "speech.yaml").write_text("system: speech\n")
     with pytest.raises(UserError, match="system is speech, and preset multi30k is of transformer: leave out"):
         config_of("multi30k", "--config", tmp_path / "speech.yaml")

@@ -1,13 +1,20 @@
 """A score that bears a program's name equals that program, where outputs are broken too."""
 
+import collections
 import itertools
+import re
+import string
 
 import jiwer
 import numpy as np
 import pytest
 from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU, CHRF
+from sklearn.metrics import accuracy_score, f1_score
 
+from transformer.tasks.metrics.answers import answer_exact, answer_f1
+from transformer.tasks.metrics.calibration import calibration_error
+from transformer.tasks.metrics.labels import label_accuracy, macro_f1, micro_f1
 from transformer.tasks.metrics.rouge import rouge
 from transformer.tasks.metrics.scores import bleu, chrf
 from transformer.tasks.metrics.spans import span_f1
@@ -70,3 +77,64 @@ def test_f1_of_spans_is_that_of_conlleval_whatever_the_labels(seed):
     total = sum(len(found) + len(true) for found, true in pairs)
     assert right
     assert span_f1(outputs, expected).value == pytest.approx(200 * right / total)
+
+
+def words_of_squad(text):
+    """The words of an answer by the rules of evaluate-v2.0.py (Rajpurkar et al. 2018), step by step."""
+    lower = "".join(character for character in text.lower() if character not in set(string.punctuation))
+    return re.sub(r"\b(a|an|the)\b", " ", lower).split()
+
+
+def f1_of_squad(text, answer):
+    words, expected = words_of_squad(text), words_of_squad(answer)
+    if not words or not expected:
+        return int(words == expected)
+    same = sum((collections.Counter(words) & collections.Counter(expected)).values())
+    if not same:
+        return 0
+    precision, recall = same / len(words), same / len(expected)
+    return 2 * precision * recall / (precision + recall)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_scores_of_answers_are_those_of_squad(name):
+    """With several answers, and questions that have none."""
+    answers = [("The dog is old.", "dog"), ("",), ("a", "c"), ("An ONE",), ("no, twice", "He said")]
+    pairs = list(zip(BROKEN[name], answers, strict=True))
+    exact = [max(words_of_squad(text) == words_of_squad(one) for one in several) for text, several in pairs]
+    f1 = [max(f1_of_squad(text, one) for one in several) for text, several in pairs]
+    assert answer_exact(BROKEN[name], answers).value == pytest.approx(100 * np.mean(exact))
+    assert answer_f1(BROKEN[name], answers).value == pytest.approx(100 * np.mean(f1))
+
+
+EXPECTED = ["a", "b", "c", "a", "b", "b"]
+BROKEN_LABELS = {
+    "right": EXPECTED,
+    "empty": [""] * 6,
+    "always one": ["b"] * 6,
+    "always a rare one": ["c"] * 6,
+    "unknown": ["d", "A", " a", "a b", "\u200b", "a,b"],
+    "some unknown": ["a", "d", "c", "", "b", "a"],
+}
+
+
+@pytest.mark.parametrize("name", BROKEN_LABELS)
+def test_scores_of_labels_are_those_of_scikit_learn(name):
+    outputs, options = BROKEN_LABELS[name], {"labels": ["a", "b", "c"], "zero_division": 0}
+    accuracy = accuracy_score(EXPECTED, outputs)
+    assert label_accuracy(outputs, EXPECTED).value == pytest.approx(100 * accuracy)
+    for score, average in ((micro_f1, "micro"), (macro_f1, "macro")):
+        expected = f1_score(EXPECTED, outputs, average=average, **options)
+        assert score(outputs, EXPECTED).value == pytest.approx(100 * expected)
+
+
+@pytest.mark.parametrize("probabilities", [np.linspace(0, 1, 21), np.full(21, 1.0), np.full(21, 0.5)])
+def test_calibration_errors_are_those_of_guo(probabilities):
+    """Of temperature_scaling (Guo et al. 2017), at the bounds of its intervals too."""
+    is_right = np.arange(21) % 3 > 0
+    bounds, error = np.linspace(0, 1, 11), 0.0
+    for lower, upper in itertools.pairwise(bounds):
+        inside = (probabilities > lower) & (probabilities <= upper)
+        if inside.any():
+            error += inside.mean() * abs(probabilities[inside].mean() - is_right[inside].mean())
+    assert calibration_error(is_right, probabilities) == pytest.approx(error)

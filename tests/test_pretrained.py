@@ -9,6 +9,7 @@ import asyncio
 import json
 import re
 import shutil
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -254,8 +255,11 @@ MISTAKES = {
     "model.safetensors cannot be read": lambda f: (f / "model.safetensors").write_bytes(b"nothing"),
     "there is no tensor shared.weight": lambda f: without(f / "model.safetensors", SHARED),
     "shared.weight has shape": lambda f: reshaped(f / "model.safetensors", SHARED),
-    "--model.d-model 'x': must be a whole number": lambda f: edit(f / "config.json", d_model="x"),
-    "--model.d-model 16.5: must be a whole number": lambda f: edit(f / "config.json", d_model=16.5),
+    'config.json: d_model is "x", not a whole number': lambda f: edit(f / "config.json", d_model="x"),
+    "config.json: d_model is 16.5, not a whole number": lambda f: edit(f / "config.json", d_model=16.5),
+    "forced_bos_token_id 1 is also eos_token_id: every output would be empty": lambda f: edit(
+        f / "generation_config.json", forced_bos_token_id=1
+    ),
 }
 
 
@@ -269,15 +273,33 @@ def test_mistakes_in_a_folder_are_named(tmp_path, message):
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_tensors_that_are_not_finite_are_refused(tmp_path, value):
-    folder = Path(shutil.copytree(DATA / "t5", tmp_path / "folder"))
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e300])
+@pytest.mark.parametrize(
+    ("name", "tensor"), [("t5", SHARED), ("pegasus", "model.encoder.embed_positions.weight")]
+)
+def test_tensors_that_are_not_finite_are_refused(tmp_path, name, tensor, value):
+    """Also in float32 only, without a warning of NumPy, and in tables that are computed."""
+    folder = Path(shutil.copytree(DATA / name, tmp_path / "folder"))
     arrays = load_file(folder / "model.safetensors")
-    arrays[SHARED][3, 1] = value
-    save_file(arrays, folder / "model.safetensors")
-    with pytest.raises(UserError, match=f"tensor {SHARED} has a value that is not a finite number"):
-        import_model(folder, tmp_path / "run")
+    stored = arrays.get(tensor, np.zeros((64, 16))).astype(np.float64)
+    stored[3, 1] = value
+    save_file(arrays | {tensor: stored}, folder / "model.safetensors")
+    with warnings.catch_warnings(action="error"):
+        with pytest.raises(UserError, match=f"tensor {tensor} has a value that is not a finite number"):
+            import_model(folder, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_without_a_start_outputs_begin_with_bos(tmp_path):
+    """As in `transformers`, whose search takes `bos_token_id` then."""
+    ids = []
+    for start in (None, 0):
+        folder = Path(shutil.copytree(DATA / "bart", tmp_path / "folder", dirs_exist_ok=True))
+        for file in ("config.json", "generation_config.json"):
+            edit(folder / file, decoder_start_token_id=start, bos_token_id=0)
+        ids.append(import_model(folder, tmp_path / f"{start}").config.model.special)
+    assert ids[0] == ids[1]
+    assert ids[0].bos == 0
 
 
 def test_the_file_that_is_wrong_is_named_alone(tmp_path):

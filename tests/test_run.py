@@ -192,7 +192,8 @@ def test_a_signal_during_the_test_names_the_command_that_resumes(
     status = run_command("train.py", lambda _: train(config, tmp_path / "run", watch=quiet()))
     signal.signal(signal.SIGINT, before)  # a command leaves it ignored
     assert status == 128 + number
-    command = f"train.py: interrupted. Resume with: python train.py --run-dir {tmp_path / 'run'} "
+    resume = f"Resume with: python train.py --run-dir {tmp_path / 'run'} "
+    command = f"train.py: interrupted. Step 12 of 12 is saved. {resume}"
     assert capsys.readouterr().err.startswith(command)
 
 

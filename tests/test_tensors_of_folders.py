@@ -14,7 +14,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tiers import mostly_slow
 
+from transformer.interop import reading
 from transformer.interop.pretrained import import_model
+from transformer.interop.unused import observed
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 
@@ -219,6 +221,23 @@ def test_a_file_beside_the_index_is_named(tmp_path, caplog):
     )
 
 
+def test_an_index_beside_a_whole_file_is_named(tmp_path, caplog):
+    """As in `transformers`, the whole file counts; an index that names it is checked."""
+    folder, tensors = copied("t5", tmp_path)
+    index = folder / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {FIRST: "other-00001-of-00001.safetensors"}}))
+    imported("t5", folder, tmp_path / "run")
+    (record,) = caplog.records
+    assert f"Not imported: {index}: model.safetensors counts" in record.getMessage()
+    index.write_text(json.dumps({"weight_map": dict.fromkeys(tensors, WEIGHTS)}))
+    caplog.clear()
+    imported("t5", folder, tmp_path / "whole")
+    assert not caplog.records
+    index.write_text(json.dumps({"weight_map": {FIRST: WEIGHTS}}))
+    with pytest.raises(UserError, match=re.escape(f"which {index.name} does not name")):
+        imported("t5", folder, tmp_path / "part")
+
+
 # Numbers that stand for others
 
 QUANTISED = {
@@ -317,3 +336,66 @@ def test_a_pointer_of_git_lfs_is_not_the_file(tmp_path, name):
             path.write_bytes(content)
     run = imported(name, folder, tmp_path / "run")
     assert Run(run.path).config == run.config
+
+
+# Values of another type
+
+OTHERWISE = {"eos_token_id", "model_type"}
+"""Fields whose list has a sentence of its own: an end among several, and what says the family."""
+
+
+@pytest.mark.parametrize("name", mostly_slow(sorted(FOLDERS), ONE_OF_A_KIND))
+def test_a_field_of_another_type_is_refused_by_name(tmp_path, monkeypatch, name):
+    """Every field that the import asks for, whether the folder has it or not."""
+    folder, _ = copied(name, tmp_path)
+    read = {}
+
+    def noted(path, content):
+        seen = observed(path, content)
+        read[path] = seen._seen
+        return seen
+
+    monkeypatch.setattr(reading, "observed", noted)
+    for file in ("generation_config.json", "tokenizer_config.json"):
+        if not (folder / file).exists():
+            (folder / file).write_text(
+                "{}" if file.startswith("tok") else (folder / "config.json").read_text()
+            )
+    imported(name, folder, tmp_path / "run")
+    fields = [(path, key) for path, keys in read.items() if "config" in path.name for key in sorted({*keys})]
+    assert len(fields) > 20
+    silent = []
+    for path, key in fields:
+        before = path.read_text()
+        path.write_text(json.dumps(json.loads(before) | {key: [[{}]]}))
+        try:
+            imported(name, folder, tmp_path / key)
+        except UserError as error:
+            assert key in str(error) or "suppressed" in str(error)  # noqa: PT017
+        else:
+            silent.append(key)
+        path.write_text(before)
+    assert {*silent} <= OTHERWISE
+
+
+@pytest.mark.parametrize(
+    ("file", "field", "value"),
+    [
+        ("config.json", "quantization_config", [1]),
+        ("config.json", "quantization_config", "gptq"),
+        ("config.json", "tie_word_embeddings", "false"),
+        ("config.json", "dropout_rate", "0.1"),
+        ("config.json", "num_layers", True),
+        ("config.json", "num_layers", 2.0),
+        ("generation_config.json", "do_sample", "true"),
+        ("generation_config.json", "renormalize_logits", 1),
+        ("tokenizer_config.json", "unk_token", 3),
+    ],
+)
+def test_a_value_that_looks_like_another_is_refused(tmp_path, file, field, value):
+    folder, _ = copied("t5", tmp_path)
+    about = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    (folder / file).write_text(json.dumps(about | {field: value}))
+    with pytest.raises(UserError, match=re.escape(f"{folder / file}: {field} is {json.dumps(value)}, not ")):
+        imported("t5", folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()

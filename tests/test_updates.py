@@ -2,6 +2,7 @@
 weight decay, equal those of `transformers` (tests/make_updates_golden.py)."""
 
 import json
+import math
 from dataclasses import replace
 
 import jax
@@ -9,14 +10,33 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from make_updates_golden import BETAS, CLIP, DATA, DECAY, EPSILON, IGNORED, RATE
+from flax.traverse_util import flatten_dict, unflatten_dict
+from make_updates_golden import (
+    ALPHA,
+    BETAS,
+    CASES,
+    CLIP,
+    DATA,
+    DECAY,
+    EPSILON,
+    IGNORED,
+    RANK,
+    first_factor,
+    heard,
+)
 from safetensors.numpy import load_file
+from tiers import mostly_slow
 
+from transformer.config.methods import AdapterConfig
+from transformer.interop.architectures.bart import BART, M2M_100
+from transformer.interop.architectures.bert import STORAGE as BERT
+from transformer.interop.architectures.t5 import T5
+from transformer.interop.architectures.whisper import WHISPER
 from transformer.interop.pretrained import export_model, import_model
 from transformer.model.encoder_decoder import decoder_input
 from transformer.runs.run import Run
 from transformer.systems.parameters import declared_parameters
-from transformer.training.parametrisation import parametrisation_of
+from transformer.training.parametrisation import DOWN, parametrisation_of
 
 GOLDEN = json.loads((DATA / "updates.json").read_text())
 
@@ -31,25 +51,51 @@ def clipped():
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-@pytest.mark.by_default("pretrained/t5")
-@pytest.mark.parametrize("name", GOLDEN)
+STORAGES = {
+    "pretrained/t5": T5.storage,
+    "pretrained/bart": BART.storage,
+    "pretrained/nllb": M2M_100.storage,
+    "whisper": WHISPER.storage,
+    "bert/one-layer": BERT,
+}
+
+
+def with_first_factors(trained, how, case, model, adapted):
+    """What is trained, where the low-rank changes begin as those of the reference do."""
+    leaves, names = flatten_dict(trained), set()
+    for path, _ in how.low_rank:
+        (name,) = {*STORAGES[case.folder].tensor(path, {}, model).names}.intersection(adapted)
+        shape = leaves[(*path, DOWN)].shape
+        leaves[(*path, DOWN)] = jnp.asarray(first_factor(name, math.prod(shape[:-1])).reshape(shape))
+        names.add(name)
+    assert names == {*adapted}
+    return unflatten_dict(leaves)
+
+
+@pytest.mark.parametrize("name", mostly_slow(list(CASES), ["T5"]))
 def test_ten_updates_are_those_of_the_reference(tmp_path, name):
-    golden = GOLDEN[name]
-    run = import_model(DATA / name, tmp_path / "run")
+    case, golden = CASES[name], GOLDEN[name]
+    run = import_model(DATA / case.folder, tmp_path / "run", *(("en",) if case.folder == "whisper" else ()))
     none = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
-    config = replace(run.config, model=replace(run.config.model, **none))
+    adapter = AdapterConfig(RANK, ALPHA / RANK, case.pattern) if golden["adapted"] else AdapterConfig()
+    config = replace(run.config, model=replace(run.config.model, **none), adapter=adapter)
     model, params = run.system.model(config.model), run.variables("last")["params"]
     how = parametrisation_of(config, params, declared_parameters(run.system, config))
     trained, fixed = how.split(params)
+    trained = with_first_factors(trained, how, case, config.model, golden["adapted"])
     special, labels = config.model.special, np.asarray(golden["labels"])
     target = jnp.asarray(np.where(labels == IGNORED, special.pad, labels))
-    source = jnp.asarray(golden["source"])
-    optimizer = optax.chain(clipped(), optax.adamw(RATE, *BETAS, eps=EPSILON, weight_decay=DECAY))
+    inputs = [jnp.asarray(golden["source"])]
+    if case.folder == "whisper":
+        inputs = [jnp.asarray(heard(config.data.bands, config.data.padded_length))]
+    if case.folder != "bert/one-layer":
+        inputs.append(decoder_input(target, special))
+    optimizer = optax.chain(clipped(), optax.adamw(case.rate, *BETAS, eps=EPSILON, weight_decay=DECAY))
 
     def loss_of(trained):
-        logits = model.apply({"params": how.merge(trained, fixed)}, source, decoder_input(target, special))
+        logits = model.apply({"params": how.merge(trained, fixed)}, *inputs)
         log_p = jnp.take_along_axis(jax.nn.log_softmax(logits), target[..., None], axis=-1)[..., 0]
-        return -(log_p * (target != special.pad)).sum() / (target != special.pad).sum()
+        return -log_p.mean(where=labels != IGNORED)
 
     @jax.jit
     def step(trained, state):

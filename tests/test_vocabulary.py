@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -78,6 +79,10 @@ def test_an_impossible_size_names_the_nearest_possible_one(
     assert train_tokenizer(LINES[:300], kind, limit).vocab_size == limit
     with pytest.raises(UserError, match=f"at (most|least) {limit}"):
         train_tokenizer(LINES[:300], kind, beyond)
+    bounds = [int(bound) for bound in re.findall(r"at (?:most|least) (\d+)", str(caught.value))]
+    assert len(bounds) == 2
+    for bound in bounds:
+        assert train_tokenizer(LINES[:300], kind, bound).vocab_size == bound
     assert capfd.readouterr() == ("", "")
 
 

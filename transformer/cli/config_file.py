@@ -2,8 +2,10 @@
 YAML or TOML."""
 
 import dataclasses
+import json
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,11 +16,19 @@ from transformer.config import Config, DecodingConfig, changed_search, first_add
 from transformer.config.decoding import check_option, methods_of
 from transformer.runs.config_json import config_of, to_json
 from transformer.runtime.errors import UserError, first_line
-from transformer.runtime.files import Json, MiB, parse_object, read_text
+from transformer.runtime.files import Json, MiB, brief_json, parse_object, read_text
 from transformer.systems.registry import options_of
 
 LENGTHS = ("steps", "epochs")
 """Options of training, of which one is given."""
+OF_THE_LINE = {
+    "preset": "train.py PRESET --config FILE",
+    "variant": "--variant NAME",
+    "init_from": "--init-from RUN",
+    "hosts": "--hosts.processes 1",
+    **{name: f"--{name.replace('_', '-')}" for name in ("run_dir", "plan", "profile", "verbose")},
+}
+"""What the command line says of a training beside its config."""
 
 
 def read_options(path: str) -> Json:
@@ -28,11 +38,15 @@ def read_options(path: str) -> Json:
       UserError: it cannot be read; its name does not say its format.
     """
     parsers: dict[str, Callable[[str], Json]] = {
-        ".json": parse_object,
+        ".json": _parse_json,
         ".toml": tomllib.loads,
         ".yaml": _parse_yaml,
         ".yml": _parse_yaml,
     }
+    if Path(path).is_dir():
+        raise UserError(
+            f"--config {path} is a folder: give a file in it, such as {Path(path, 'config.json')}"
+        )
     if (parse := parsers.get(Path(path).suffix.lower())) is None:
         raise UserError(f"--config {path}: give a file whose name ends in {', '.join(parsers)}")
     try:
@@ -73,6 +87,7 @@ def with_options(default: Config, values: Json, path: str, line_options: Collect
         field.
     """
     try:
+        _check_sections(values, default)
         training = values.get("training")
         lengths = [name for name in LENGTHS if isinstance(training, dict) and training.get(name) is not None]
         if len(lengths) == len(LENGTHS):
@@ -90,6 +105,28 @@ def with_options(default: Config, values: Json, path: str, line_options: Collect
     if lengths == ["steps"] or "--training.steps" in line_options:  # not those of the preset, or of the file
         config = dataclasses.replace(config, training=dataclasses.replace(config.training, epochs=None))
     return _as_new(config)
+
+
+def _check_sections(values: Json, default: Config) -> None:
+    """Raises ValueError if a file is not in sections, or has what is given on the command line."""
+    sections = [item.name for item in dataclasses.fields(default) if _is_section(getattr(default, item.name))]
+    for name, value in values.items():
+        section, dot, option = name.partition(".")
+        if dot and section in sections:
+            raise ValueError(f"{name}: options are in sections: write {option} into the section {section}")
+        if name in sections and not isinstance(value, dict):
+            first = dataclasses.fields(getattr(default, name))[0].name
+            raise ValueError(f"{name} {brief_json(value)}: must be a section with options, such as {first}")
+        if name in OF_THE_LINE:
+            raise ValueError(f"{name}: give it on the command line ({OF_THE_LINE[name]}), not in the file")
+        having = [section for section in sections if hasattr(getattr(default, section), name)]
+        if having and name not in sections and not hasattr(default, name):
+            raise ValueError(f"unknown field {name}: write it into the section {' or '.join(having)}")
+
+
+def _is_section(value: object) -> bool:
+    """Whether a value of a config has options."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _check_search(kinds: Mapping[str, type[DecodingConfig]], method: str, values: Json) -> str:
@@ -127,6 +164,20 @@ def _merged(default: Json, values: Mapping[str, Any]) -> Json:
         is_section = isinstance(inner, dict) and isinstance(value, dict)
         merged[name] = _merged(inner, value) if is_section else value
     return merged
+
+
+def _parse_json(text: str) -> Json:
+    """A JSON object. Raises ValueError if it is none, or a name is given twice."""
+    values = parse_object(text)
+    json.loads(text, object_pairs_hook=_named_once)
+    return values
+
+
+def _named_once(pairs: list[tuple[str, Any]]) -> None:
+    """Raises ValueError if two values have the same name."""
+    names = Counter(name for name, _ in pairs)
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise ValueError(f"{twice[0]}: it is given twice")
 
 
 class _Loader(yaml.SafeLoader):

@@ -126,6 +126,10 @@ class _PrintableLog(logging.Formatter):
         return printable(super().format(record))
 
 
+_LOG = logging.StreamHandler()
+_LOG.setFormatter(_PrintableLog())
+
+
 def wrapped(text: str) -> str:
     """A help text whose lines fit in the terminal, or in 80 columns. Those with colours or frames do so
     already."""
@@ -178,9 +182,8 @@ def run_command(program: str, command: Callable[[list[str]], None]) -> int:
     are ignored."""
     _open_standard_streams()
     _silence_late_callbacks()
-    handler = logging.StreamHandler()
-    handler.setFormatter(_PrintableLog())
-    logging.basicConfig(handlers=[handler])  # before a library chooses another format
+    _LOG.stream = sys.stderr  # the present one: a process may run several commands
+    logging.basicConfig(handlers=[_LOG])  # before a library chooses another format
     try:
         with _terminable():
             if sys.argv[1:] == ["--version"]:

@@ -80,7 +80,7 @@ def imported_params(
 
     def checking(name: str) -> np.ndarray | None:
         checked.add(name)
-        return source(name)
+        return _finite(name, source(name))
 
     storage.check(config, model, checking)
 
@@ -107,9 +107,8 @@ def imported_params(
 
         def load() -> np.ndarray:
             x = np.full(expected, tensor.if_missing, np.float32) if stored is None else source(name)
+            x = _finite(name, x)
             assert x is not None
-            if not (np.isfinite(x.min()) and np.isfinite(x.max())):  # makes no array as large as x
-                raise UserError(f"tensor {name} has a value that is not a finite number: the file is damaged")
             x = np.split(x[tensor.rows_before :], tensor.part[1])[tensor.part[0]]
             x = (x.T if tensor.layout in ("out-in", "convolution") else x).reshape(-1, *shape[1:])
             if tensor.order is not None:
@@ -131,6 +130,16 @@ def imported_params(
     ):
         log.warning("Not imported: %s: the described model has no such parameters", _listed(unread))
     return params
+
+
+def _finite(name: str, x: np.ndarray | None) -> np.ndarray | None:
+    """A tensor, whose numbers are finite. Raises UserError if one is not."""
+    if x is None or not x.size or (np.isfinite(x.min()) and np.isfinite(x.max())):  # no array as large as x
+        return x
+    raise UserError(
+        f"tensor {name} has a value that is not a finite number of float32: the file is damaged, or was "
+        "written by a training that diverged"
+    )
 
 
 def _only(names: Sequence[str], source: Source) -> str:

@@ -204,7 +204,8 @@ class Variables:
                 "convert the original model with --quantization int8, int16, float16 or float32"
             )
         (size, *_) = self.shape(name) or (0,)
-        return self._values(variable)[index * size :][:size]
+        with np.errstate(all="ignore"):  # what is not finite is refused
+            return self._values(variable)[index * size :][:size]
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a tensor, or None if there is none."""

@@ -11,6 +11,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from transformer.config import DecodingConfig
+from transformer.interop.fields import check_fields
 from transformer.interop.hub import FILES
 from transformer.interop.search import search_from_hub
 from transformer.interop.unused import observed, without_limits
@@ -66,11 +67,13 @@ def naming(path: Path) -> Iterator[None]:
 
 def read_json(path: Path) -> Json:
     try:
-        return observed(path, parse_object(read_text(path)))
+        content = parse_object(read_text(path))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; the folder of a model has one") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
+    check_fields(path, content)
+    return observed(path, content)
 
 
 def tokenizer_options(folder: Path) -> Json:
@@ -79,9 +82,11 @@ def tokenizer_options(folder: Path) -> Json:
     if not path.exists():
         return {}
     try:
-        return observed(path, parse_object(without_limits(read_text(path))))
+        content = parse_object(without_limits(read_text(path)))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
+    check_fields(path, content)
+    return observed(path, content)
 
 
 def tensors(folder: Path) -> "Shards":
@@ -94,15 +99,17 @@ def tensors(folder: Path) -> "Shards":
     """
     path = folder / WEIGHTS
     index = folder / INDEX
-    if path.exists() or not index.exists():
-        files: dict[str | None, Path] = {None: path}
-    else:
+    files: dict[str | None, Path] = {}
+    if index.exists():
         with naming(index):
             files = _shards(folder, read_json(index))
-    shards = Shards(files)
-    if more := sorted(set(folder.glob("model-*.safetensors")).difference(files.values())):
+    if not files or (path.exists() and path not in files.values()):
+        files = {None: path}
+    more = [*folder.glob("model-*.safetensors"), *[index] * (None in files and index.exists())]
+    if more := sorted({*more}.difference(files.values())):
         counting = WEIGHTS if None in files else f"{INDEX}, which does not name it,"
         log.warning("Not imported: %s: %s counts", more[0], counting)
+    shards = Shards(files)
     if method := _quantisation(folder, shards):
         raise UserError(
             f"{folder}: its weights are quantised ({method}), and only those in float16, bfloat16, float32 "
@@ -192,7 +199,7 @@ class Shards:
                 f"{path}: tensor {name} is of type {kind}, and weights are read in {', '.join(_REAL)}. "
                 "Convert it with the program that wrote it: here such numbers have no meaning"
             )
-        with _opened(path) as file:
+        with _opened(path) as file, np.errstate(over="ignore"):  # too large: not finite, which is refused
             return np.asarray(file.get_tensor(name), np.float32)
 
 

@@ -66,6 +66,29 @@ def searched_ids(described: Json, meant: Json) -> Json:
     return ids
 
 
+def forced_start(described: Json, size: int) -> tuple[int, ...]:
+    """The token that outputs are forced to begin with, if there is one.
+
+    Args:
+      described: config.json with `searched_ids`.
+      size: of the target's vocabulary.
+
+    Raises:
+      UserError: it is no id of a word, or the end.
+    """
+    forced = described.get("forced_bos_token_id")
+    if forced is None:
+        return ()
+    if type(forced) is not int or not 0 <= forced < size:
+        raise UserError(f"forced_bos_token_id is {forced!r}, not an id below {size}")
+    if forced == described["eos_token_id"]:
+        raise UserError(
+            f"forced_bos_token_id {forced} is also eos_token_id: every output would be empty, as it is with "
+            "transformers. Take it out of generation_config.json, or of config.json if there is none"
+        )
+    return (forced,)
+
+
 def search_from_hub(meant: Json, vocab_size: int) -> DecodingConfig:
     """The search that these options describe.
 

@@ -17,6 +17,7 @@ COMMON = {
     "optimizer.peak": "peak learning rate of most schedules",
     "training.steps": "number of updates; or --training.epochs",
     "training.evaluate_every": "updates between evaluations, which save",
+    "training.minutes": "stop and save after this time; the same command continues",
     "training.seed": "seed of initial parameters and dropout",
 }
 """What most people need to train a model of text, and what it does."""

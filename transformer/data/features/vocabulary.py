@@ -57,6 +57,8 @@ def to_utf8(text: str) -> bytes:
 
 
 _TOO_LARGE = re.compile(r"Vocabulary size too high .*<= (\d+)")
+_FEW_LINES = 2_000  # of which a vocabulary is trained fast enough for a message
+_BEYOND = 1_000_000  # more subwords than few lines have
 _TOO_SMALL = re.compile(r"smaller than required_chars. \d+ vs (\d+)")
 
 
@@ -99,13 +101,28 @@ def train_sentencepiece(
         content = trained(max(vocab_size, smallest))
     except RuntimeError as error:
         if too_small := _TOO_SMALL.search(str(error)):
-            raise _too_small(vocab_size, int(too_small[1])) from None
+            is_small = kind != "char" and len(lines) <= _FEW_LINES
+            largest = _largest(trained, _BEYOND) if is_small else 0
+            raise _too_small(vocab_size, int(too_small[1]), largest) from None
         if too_large := _TOO_LARGE.search(str(error)):
-            raise VocabularyTooLarge(kind, vocab_size, _largest(trained, int(too_large[1]))) from None
+            largest = _largest(trained, int(too_large[1]))
+            least = _least(trained, smallest) if largest else 0
+            raise VocabularyTooLarge(kind, vocab_size, largest, least) from None
         raise
     if vocab_size < smallest:
         raise _too_small(vocab_size, smallest)
     return content
+
+
+def _least(trained: Callable[[int], bytes], size: int) -> int:
+    """The smallest vocabulary that can be trained, at least this one."""
+    try:
+        trained(size)
+    except RuntimeError as error:
+        if not (too_small := _TOO_SMALL.search(str(error))):
+            raise
+        return int(too_small[1])
+    return size
 
 
 def _largest(trained: Callable[[int], bytes], size: int) -> int:
@@ -199,10 +216,11 @@ class VocabularyTooLarge(UserError):
       kind: of the tokenizer.
       vocab_size: what was asked for.
       largest: the largest size that works; 0 if none does.
+      smallest: the smallest one.
     """
 
-    def __init__(self, kind: str, vocab_size: int, largest: int) -> None:
-        remedy = f"set it to at most {largest}, or bring more text"
+    def __init__(self, kind: str, vocab_size: int, largest: int, smallest: int) -> None:
+        remedy = f"set it to at most {largest}, at least {smallest}, or bring more text"
         if not largest:
             remedy = "no size works; bring more text, or take another --data.tokenizer"
         super().__init__(
@@ -211,8 +229,9 @@ class VocabularyTooLarge(UserError):
         self.largest = largest
 
 
-def _too_small(vocab_size: int, smallest: int) -> UserError:
+def _too_small(vocab_size: int, smallest: int, largest: int = 0) -> UserError:
     return UserError(
         f"--data.vocab-size {vocab_size} has no room for 256 bytes, the special ids and the "
         f"characters of the training text: set it to at least {smallest}"
+        + (f", at most {largest}" if largest else "")
     )

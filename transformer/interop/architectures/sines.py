@@ -50,5 +50,5 @@ def check_sinusoids(
         return
     if stored.ndim != 2 or stored.shape[1] != d_model:
         raise UserError(f"{name} has shape {list(stored.shape)}, not rows of {d_model}")
-    if np.abs(stored - table(*stored.shape))[first:].max(initial=0) > tolerance:
+    if not np.abs(stored - table(*stored.shape))[first:].max(initial=0) <= tolerance:
         raise UserError(f"{name} is not made of sinusoids, which are the positions supported")

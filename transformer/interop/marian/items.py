@@ -81,7 +81,7 @@ class MarianFile(ABC):
         """
         if name not in self._shapes:
             return None
-        with self._opened() as file:
+        with self._opened() as file, np.errstate(over="ignore"):  # too large: not finite, which is refused
             return self._array(file, name)
 
     @contextmanager

@@ -15,6 +15,7 @@ from transformer.interop.architectures.architecture import (
     VocabularyFiles,
 )
 from transformer.interop.reading import CONFIG, TOKENIZER, read_json, tokenizer_options
+from transformer.interop.search import forced_start
 from transformer.interop.vocabularies.files import PIECES, read_pieces
 from transformer.interop.vocabularies.pieces import Written, written_pieces
 from transformer.runtime.errors import UserError
@@ -69,11 +70,9 @@ class HubVocabulary:
                 f"its tokenizer puts {pieces[0]} before a text and {pieces[1]} after it: only "
                 "nothing, or the token of eos_token_id, is supported after a text"
             )
-        forced = described.get("forced_bos_token_id")
-        if forced is not None and (type(forced) is not int or not 0 <= forced < model.output_size):
-            raise UserError(f"forced_bos_token_id is {forced!r}, not an id below {model.output_size}")
-        target = self._tokenizer(model, begin if forced is None else (forced,))
-        target.forces_start = forced is not None or not target.start
+        forced = forced_start(described, model.output_size)
+        target = self._tokenizer(model, forced or begin)
+        target.forces_start = bool(forced) or not target.start
         return self._tokenizer(model, begin), target
 
     def _first(self, architecture: Architecture) -> tuple[int, ...]:

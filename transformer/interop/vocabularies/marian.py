@@ -17,6 +17,7 @@ from transformer.interop.architectures.architecture import (
     VocabularyFiles,
 )
 from transformer.interop.reading import CONFIG, TOKENIZER, read_json
+from transformer.interop.search import forced_start
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, read_bytes
 
@@ -49,14 +50,14 @@ class MarianVocabulary:
         """As `Vocabulary.tokenizers`."""
         if any(languages):
             raise UserError("--source-language, --target-language: the texts of Marian models need none")
-        forced = described.get("forced_bos_token_id")
+        forced = forced_start(described, model.output_size)
         source, target = (
             _tokenizer(self._folder / pieces, numbers, size, model.special, start)
             for pieces, numbers, size, start in zip(
                 PIECES,
                 (self._numbers[0], self._numbers[-1]),
                 (model.vocab_size, model.output_size),
-                ((), () if forced is None else (forced,)),
+                ((), forced),
                 strict=True,
             )
         )

@@ -6,10 +6,10 @@ traces are removed with the brackets that have nothing else, brackets of the roo
 compared without functions (NP-SBJ is NP), and ADVP is PRT.
 
 The counts of a sentence are those of the program EVALB if the output is valid to it. It removes punctuation
-by the tags of each tree, and skips a sentence if the words that are left differ: one wrong tag of a comma
-takes it out of the score. Here the reference then says what is punctuation. An output that is no tree, or
-that has other words, counts as one without brackets, and all its tags as wrong: otherwise a model would gain
-by failing on difficult sentences.
+by the tags of each tree. If the words that are left differ, since one tree has another tag for a sign, the
+sign is removed from neither, as EVALB does with quotes (`QUOTE_LABEL` of new.prm); it would skip a sentence
+with another wrong tag of a comma. An output that is no tree, or that has other words, counts as one without
+brackets, and all its tags as wrong: otherwise a model would gain by failing on difficult sentences.
 """
 
 import itertools
@@ -147,14 +147,13 @@ def punctuation(tree: Tree) -> frozenset[int]:
 
 def compared(output: Tree, reference: Tree) -> tuple[Parse, Parse] | None:
     """What is compared of an output and its reference. None: their words differ."""
-    removed = punctuation(reference)
-    expected = parse_of(reference, removed)
-    parse = parse_of(output, punctuation(output))
+    signs = punctuation(output), punctuation(reference)
+    parse, expected = parse_of(output, signs[0]), parse_of(reference, signs[1])
     if parse.words == expected.words:
         return parse, expected
-    parse = parse_of(output, removed)
     whole = [[word for _, word in _leaves(tree)] for tree in (output, reference)]
-    return (parse, expected) if whole[0] == whole[1] else None
+    both = signs[0] & signs[1]
+    return (parse_of(output, both), parse_of(reference, both)) if whole[0] == whole[1] else None
 
 
 def different(output: Tree, reference: Tree) -> tuple[frozenset[int], frozenset[int]]:
@@ -237,4 +236,4 @@ def _score(name: str, numerator: int, denominator: int, counts: Counts) -> Score
         f"bracketing {name} = {value:.2f} ({counts.right} right, {counts.output} output, {counts.expected} "
         f"expected; {counts.complete} trees complete, {counts.invalid} invalid)"
     )
-    return Score(value, f"COLLINS.prm|punctuation:of references|invalid:{counts.invalid} as empty", detail)
+    return Score(value, f"COLLINS.prm|punctuation:of both|invalid:{counts.invalid} as empty", detail)

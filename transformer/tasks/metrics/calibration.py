@@ -60,7 +60,8 @@ def calibration_error(
     is_positive: Bool[np.ndarray, " n"], probabilities: Float[np.ndarray, " n"], bins: int = BINS
 ) -> float:
     """The expected calibration error: the mean distance of predicted probabilities and observed frequencies
-    over intervals of equal width, each counted by its examples (Guo et al. 2017, Eq. 5)."""
-    which = np.minimum((probabilities * bins).astype(int), bins - 1)
+    over intervals of equal width, each counted by its examples (Guo et al. 2017, Eq. 3 and 5). An interval
+    has its upper bound and not its lower one, as there, but for 0."""
+    which = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], probabilities)
     gaps = np.bincount(which, weights=probabilities - is_positive, minlength=bins)
     return float(np.abs(gaps).sum() / len(probabilities))

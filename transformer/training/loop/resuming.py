@@ -50,12 +50,14 @@ def resume_command(run: Run, config: Config | None = None) -> str:
 
 @contextlib.contextmanager
 def resumable(run: Run, config: Config) -> Iterator[None]:
-    """Adds the command that resumes a run to an interrupt that the loop does not handle, such as one during
-    the test."""
+    """Adds what is saved, and the command that resumes a run, to an interrupt that the loop does not handle,
+    such as one during the test."""
     try:
         yield
     except KeyboardInterrupt as interrupt:
-        interrupt.add_note(f"Resume with: {resume_command(run, config)}")
+        steps = run.checkpoints.steps()
+        saved = f"Step {max(steps)} of {config.training.steps} is saved" if steps else "No step is saved"
+        interrupt.add_note(f"{saved}. Resume with: {resume_command(run, config)}")
         raise
 
 
