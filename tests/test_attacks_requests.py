@@ -81,6 +81,9 @@ def test_a_name_of_a_stranger_that_leads_here_is_not_answered(service):
             "rebound.example:8000",
             "localhost.example",
             "127.0.0.1.example",
+            "127.0.0.1:80@evil",
+            "evil@127.0.0.1",
+            "127.0.0.1/evil",
             "[",
             "",
         ):

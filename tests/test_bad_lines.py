@@ -2,9 +2,12 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from transformer import UserError
 from transformer.cli.train import train_main
@@ -14,10 +17,13 @@ from transformer.config.recordings import RecordingsConfig
 from transformer.config.streams import StreamConfig
 from transformer.config.tagged import TaggedConfig
 from transformer.config.texts import SentencesConfig
+from transformer.data.corpus import Corpus
 from transformer.data.sources.bad_lines import reading
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.memory import InMemory
+from transformer.data.sources.pictures import open_pictures
 from transformer.data.sources.recording_lists import check_manifests, read_manifest
+from transformer.data.sources.recordings import open_recordings
 from transformer.data.sources.tagged import open_tagged
 from transformer.data.sources.texts import open_texts
 from transformer.data.sources.unusual import unusual_pairs
@@ -134,6 +140,50 @@ def test_lists_of_files(tmp_path):
     assert len(bad) == 3
     with pytest.raises(UserError, match="3 lines cannot be read"), reading(drops=False):
         pictures.check_manifests(PicturesConfig(train=path), "captions")
+
+
+def recordings(folder: Path) -> tuple[Path, Callable[[Path], Corpus]]:
+    """A list of recordings, of which the second, fourth and sixth are damaged, and what opens it."""
+    soundfile = pytest.importorskip("soundfile", reason="needs soundfile: pip install '.[speech]'")
+    for index in range(8):
+        soundfile.write(folder / f"{index}.wav", np.random.default_rng(index).normal(0, 0.1, 4000), 8000)
+    (folder / "1.wav").write_bytes(b"")
+    (folder / "3.wav").write_bytes(b"no audio")
+    whole = (folder / "5.wav").read_bytes()
+    (folder / "5.wav").write_bytes(whole[: len(whole) // 2])
+    path = folder / "list.tsv"
+    path.write_text("".join(f"{index}.wav\tsaid {index}\n" for index in range(8)))
+    return path, lambda cache: open_recordings(RecordingsConfig(train=path, validation=path, cache_dir=cache))
+
+
+def pictures_of(folder: Path) -> tuple[Path, Callable[[Path], Corpus]]:
+    """The same of pictures."""
+    for index in range(8):
+        Image.fromarray(np.full((9, 9, 3), 20 * index, np.uint8)).save(folder / f"{index}.png")
+    (folder / "1.png").write_bytes(b"")
+    (folder / "3.png").write_bytes(b"GIF89a")
+    (folder / "5.png").write_bytes((folder / "5.png").read_bytes()[:40])
+    path = folder / "list.tsv"
+    path.write_text("".join(f"{index}.png\ta caption {index}\n" for index in range(8)))
+    return path, lambda cache: open_pictures(
+        PicturesConfig(train=path, validation=path, cache_dir=cache), "captions"
+    )
+
+
+@pytest.mark.parametrize("made", [recordings, pictures_of])
+def test_damaged_files_are_counted_or_left_out(tmp_path, made):
+    """Also when the corpus that was prepared without them is opened again."""
+    path, opened = made(tmp_path)
+    message = f"{path}, (?s:.*)[23] lines cannot be read: --data.drop-bad"  # headers first
+    with pytest.raises(UserError, match=message), reading(drops=False):
+        opened(tmp_path / "cache")
+    for _ in range(2):
+        with reading(drops=True) as bad:
+            corpus = opened(tmp_path / "cache")
+        assert len(bad) == 3
+        assert len(corpus.splits["train"]) == len(corpus.splits["validation"]) == 5
+        with pytest.raises(UserError, match="3 lines cannot be read: --data.drop-bad"), reading(drops=False):
+            opened(tmp_path / "cache")
 
 
 def run(words: list[object], capsys, monkeypatch) -> tuple[int, str, str]:

@@ -24,7 +24,7 @@ from small_run import WORDS
 from small_translator import small_translator, stored
 
 from benchmarks.measure import Contestant, Measurement
-from benchmarks.quality import endurance, live, long_recordings, steering, student, whisper
+from benchmarks.quality import endurance, live, long_recordings, silence, steering, student, whisper
 from benchmarks.speed import (
     decoding,
     grid,
@@ -392,7 +392,9 @@ def test_a_student_beside_ctranslate2(
 
 
 @pytest.mark.slow
-def test_whisper_beside_ctranslate2(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_whisper_beside_ctranslate2(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("ctranslate2", reason="the command compares with it")
     pytest.importorskip("transformers", reason="CTranslate2 converts from it")
     from ctranslate2.converters import TransformersConverter
@@ -403,7 +405,24 @@ def test_whisper_beside_ctranslate2(tmp_path: Path, capsys: pytest.CaptureFixtur
     sounds.mkdir()
     for index, clip in enumerate(itertools.islice(long_recordings.built_in(), 2)):
         soundfile.write(sounds / f"{index}.wav", clip.wave, long_recordings.RATE)
+    monkeypatch.setattr(whisper, "LONGEST", 24)  # this small model has 32 positions
     whisper.main([str(sounds), "--weights", str(tmp_path / "converted"), "--count", "2", "--beams", "1"])
     out = capsys.readouterr().out
     assert "| greedy | 2 of 2 | " in out
     assert "| greedy, with times | 2 of 2 | " in out
+
+
+@pytest.mark.slow
+def test_silence_beside_faster_whisper(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("faster_whisper", reason="the command compares with it")
+    pytest.importorskip("transformers", reason="CTranslate2 converts from it")
+    from ctranslate2.converters import TransformersConverter
+
+    files = ["tokenizer.json", "preprocessor_config.json"]
+    TransformersConverter(str(WHISPER), copy_files=files).convert(str(tmp_path / "converted"))
+    segments = [SimpleNamespace(text=" You")]
+    monkeypatch.setattr("faster_whisper.WhisperModel.transcribe", lambda *_, **__: (segments, None))
+    silence.main([str(tmp_path / "converted"), "--only", "digital silence"])
+    assert "| digital silence |  | You |" in capsys.readouterr().out

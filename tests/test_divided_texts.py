@@ -70,6 +70,30 @@ def test_a_prefix_and_terms_are_of_one_sentence(translator):
     assert found == translator.search([TEXTS[0]], prefixes=["cat "], n_best=1)[0]
 
 
+def test_an_instruction_or_a_code_is_for_all_sentences(translator, monkeypatch):
+    """Texts of T5 may begin with an instruction, and those of OPUS-MT with the code of a language."""
+    assert not translator.reads_instructions
+    text = ">>deu<< Red green. Cat dog!"
+    assert translator.sentences_of(text) == [">>deu<< Red green.", ">>deu<< Cat dog!"]
+    asks = {"text": TEXTS[0], "alignments": True}
+    service = translations()
+    with asked(service) as client:
+        divided = client.post("/translate", json=asks).json()
+        for kind in "hub", "pieces", "byte":
+            for one in translator, service.decoder:
+                for tokenizer in one.tokenizers:
+                    monkeypatch.setattr(tokenizer, "kind", kind)
+            assert translator.reads_instructions
+            assert translator.sentences_of(TEXTS[0]) == [TEXTS[0]]
+            whole = translator.submit(TEXTS[0], n_best=2).result()
+            assert whole == translator.search([TEXTS[0]], n_best=2)[0]
+            assert len(translator.sentences_of(TEXTS[0], divide=True)) == 2
+            assert client.post("/translate", json={**asks, "divide": True}).json() == divided
+            assert client.post("/translate", json=asks).json() != divided
+        monkeypatch.setattr(translator.tokenizers[1], "kind", "unigram")  # the encoder is BERT's
+        assert not translator.reads_instructions
+
+
 def test_the_nth_translation_has_the_nth_of_each_sentence(translator):
     one, other = translator.search(["Red green.", "Cat dog!"], n_best=3)
     for index, hypothesis in enumerate(translator.submit(TEXTS[0], n_best=3).result()):

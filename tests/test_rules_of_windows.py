@@ -51,6 +51,21 @@ def test_short_recordings_are_heard_by_the_rules(transcriber):
     assert transcriber.search(waves, windows=hot, **SEARCH) == sampled
 
 
+def test_digital_silence_needs_no_model(transcriber, monkeypatch):
+    rules = WindowsConfig(**ANY)
+    silence = [np.zeros(8_000, np.float32), np.full(8_000, 1e-7, np.float32)]
+    assert all(best.text for (best,) in transcriber.search(silence, n_best=1, **SEARCH))  # without rules
+    monkeypatch.setattr(transcriber, "submit", None)
+    monkeypatch.setattr(transcriber, "submit_plain", None)
+    assert transcriber.transcribe(silence, windows=rules, **SEARCH) == ["", ""]
+    assert transcriber.transcribe(silence[0], windows=rules, timestamps=True, **SEARCH) == ()
+    seconds = int(2.5 * transcriber.hears())
+    parts = list(transcriber.parts(np.zeros(16_000 * seconds, np.float32), windows=rules, **SEARCH))
+    assert len(parts) == 3
+    assert parts[-1].end == seconds
+    assert [(part.transcript.text, part.no_speech) for part in parts] == [("", 1.0)] * 3
+
+
 @pytest.mark.slow
 def test_the_command_and_subtitles_have_the_rules(folder, monkeypatch, capsys):
     def decoded(*words):

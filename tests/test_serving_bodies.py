@@ -1,7 +1,10 @@
 """Bodies of requests as clients send them: curl without a header, forms, files of forms."""
 
+import gzip
 import importlib.metadata
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -9,8 +12,12 @@ from served import asked, translations
 from test_serving_systems import one_run, recording, served
 
 import transformer
+from transformer import UserError
 from transformer.serve.forms import FORM, form_of
+from transformer.serve.refusals import refusal_of
 from transformer.serve.service import Service
+from transformer.systems.language_model.api import _read
+from transformer.translator.scoring import scored
 
 SERVED = {"transformer": "/translate", "language-model": "/generate", "speech": "/transcribe"}
 PAIR = {"text": "red", "target": "cat"}
@@ -50,6 +57,68 @@ def test_a_form_has_fields(client):
     assert client.post("/translate", data={"text": "red", "n_best": "1"}).json() == whole
     assert client.post("/translate", files={"text": (None, "red")}).json() == whole
     assert client.post("/score", data=PAIR).json() == client.post("/score", json=PAIR).json()
+
+
+def test_what_programs_put_around_json_is_read_or_refused(client):
+    body = json.dumps({"text": "red: 7", "n_best": 1}).encode()
+    whole = client.post("/translate", content=body)
+    for content in None, FORM, "application/json":
+        assert post(client, "/translate", b"\xef\xbb\xbf" + body, content).text == whole.text
+    for encoding, path in ("gzip", "/translate"), ("br", "/score"), ("deflate", "/transcribe"):
+        headers = {"content-encoding": encoding}
+        answer = client.post(path, content=gzip.compress(body), headers=headers)
+        message = f"the body has Content-Encoding {encoding!r}: send it as it is, not compressed"
+        assert (answer.status_code, answer.json()["error"]) == (415, message)
+    plain = client.post("/translate", content=body, headers={"content-encoding": "identity"})
+    assert plain.status_code == 200
+    twice = post(client, "/translate", b"text=red&text=cat", FORM)
+    assert (twice.status_code, twice.json()["error"]) == (422, "text: the form has it twice; send it once")
+    twice = client.post("/translate", files=[("text", (None, "red")), ("text", (None, "cat"))])
+    assert (twice.status_code, twice.json()["error"]) == (422, "text: the form has it twice; send it once")
+
+
+def test_options_of_commands_are_named_as_clients_or_trainers_know_them():
+    """Fields of requests without dashes, and options of sections as they are written."""
+    sentences = {
+        "--max-length 3: give --decoding.extra-length.": "max_length 3: give extra_length.",
+        "--decoding.method mbr": "method mbr",
+        "unknown: --data.add-tokens adds it": "unknown: --data.add-tokens adds it",
+    }
+    for said, told in sentences.items():
+        assert refusal_of(UserError(said)).message == told
+
+
+def test_health_is_answered_while_scores_are_computed(monkeypatch):
+    service, may_end, has_begun = translations(), threading.Event(), threading.Event()
+
+    def score(*_, **__):
+        has_begun.set()
+        assert may_end.wait(20)
+        return [-1.0]
+
+    monkeypatch.setattr(service.decoder, "score", score)
+    with asked(service) as client, ThreadPoolExecutor(1) as other:
+        answer = other.submit(client.post, "/score", json=PAIR)
+        assert has_begun.wait(20)
+        assert client.get("/health").status_code == 200
+        may_end.set()
+        assert answer.result().json()["scores"] == [{"log_probability": -1.0}]
+
+
+@pytest.mark.parametrize("name", ["transformer", "language-model"])
+def test_scores_are_compiled_before_it_is_ready(name, tmp_path, monkeypatch):
+    service = served(one_run(name, tmp_path), name)
+    monkeypatch.setattr(service.decoder, "_warm_up", lambda *_: None)  # the searches
+    words = ["red", "red green blue " * 40]
+    asks = {"text": words} | ({"target": words[::-1]} if name == "transformer" else {})
+    program = scored if name == "transformer" else _read
+    with asked(service, warm=True) as client:
+        compiled = program._cache_size()
+        assert client.post("/score", json=asks).status_code == 200
+        if name == "transformer":
+            choices = {"text": words, "choices": ["cat", "dog"]}
+            assert client.post("/choose", json=choices).status_code == 200
+        assert program._cache_size() == compiled
 
 
 def test_a_recording_is_a_file_of_a_form(client):

@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import math
+import re
 import shutil
 from pathlib import Path
 
@@ -130,7 +132,12 @@ def test_the_page_shows_what_is_heard(folder, decode, tmp_path):
     status, out, _ = decode(folder / "run", "--input", folder / "short.wav", "--explore", page, *words)
     assert status == 0
     assert "1 output of 1 line" in out
-    assert "|de|" in page.read_text()
+    text = page.read_text()
+    assert "|de|" in text
+    weights = re.search(r'"attention":(\[\[.*?\]\])', text)
+    assert weights
+    heard = math.ceil(soundfile.info(folder / "short.wav").duration / 0.02)
+    assert {len(row) for row in json.loads(weights[1])} == {heard}  # without the padding
 
 
 def test_its_positions_limit_recordings_and_texts(folder):

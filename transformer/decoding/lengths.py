@@ -50,6 +50,19 @@ def of_any_length(
             yield [index], min(whole, table or whole), 1
 
 
+def shapes_of_any_length(settings: DecodingConfig, table: int | None, longest: int) -> list[tuple[int, int]]:
+    """All padded lengths and numbers of rows that `of_any_length` can have.
+
+    Args:
+      settings: as of `of_any_length`, and so is table.
+      table: see `settings`.
+      longest: of the lengths, at most.
+    """
+    last = settings.buckets[-1]
+    longer = [min(whole, table or whole) for whole in range(2 * last, longest + last, last)]
+    return [(length, settings.rows) for length in settings.buckets] + [(whole, 1) for whole in longer]
+
+
 def padded(
     sentences: Sequence[Sequence[int]], length: int, rows: int, pad: int
 ) -> Int[np.ndarray, "{rows} {length}"]:

@@ -1,6 +1,7 @@
 """Bodies of requests as JSON, within bounds: no body that is allowed takes long to read, since all requests
 of a server wait while one is read."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +9,7 @@ from fastapi import HTTPException, Request
 from fastapi.routing import APIRoute
 from pydantic_core import from_json
 
+from transformer.runtime.errors import shortened
 from transformer.serve.refusals import INVALID
 
 VALUES = 20_000
@@ -56,25 +58,37 @@ def json_of(body: bytes) -> Any:
             INVALID, f"the body has more than {VALUES:,} lists, objects and fields: divide it"
         )
     try:
-        value = from_json(body.decode())
+        text = body.decode("utf-8-sig")
+        value = from_json(text)
     except UnicodeDecodeError as error:
         raise HTTPException(INVALID, f"the body is not UTF-8: byte {error.start + 1:,}") from error
     except ValueError as error:
         fault = next((said for part, said in FAULTS.items() if part in str(error)), str(error))
         raise HTTPException(INVALID, f"the body is not JSON: {fault}") from error
-    check_size(value)
+    if text.count(":") > check_size(value):  # as many as there are names, unless texts have some
+        json.loads(text, object_pairs_hook=_check_repeated, parse_int=str, parse_float=str)
     return value
 
 
-def check_size(value: Any) -> None:
-    """Raises HTTPException if lists have too many values, or an object too many names: what is wrong with
-    each would be noted otherwise."""
-    values, count = [value], 0
+def _check_repeated(pairs: list[tuple[str, Any]]) -> None:
+    """Raises HTTPException if an object has a name twice: readers differ in which of its values they take."""
+    names = set[str]()
+    for name, _ in pairs:
+        if name in names:
+            raise HTTPException(INVALID, shortened(f"{name}: the body has it twice; send it once"))
+        names.add(name)
+
+
+def check_size(value: Any) -> int:
+    """The number of names in all objects. Raises HTTPException if lists have too many values, or an object
+    too many names: what is wrong with each would be noted otherwise."""
+    values, count, names = [value], 0, 0
     while values:
         inner = values.pop()
         if isinstance(inner, dict):
             if len(inner) > NAMES:
                 raise HTTPException(INVALID, f"the body has {len(inner):,} fields, more than there are")
+            names += len(inner)
             values += inner.values()
         elif isinstance(inner, list):
             count += len(inner)
@@ -83,3 +97,4 @@ def check_size(value: Any) -> None:
                     INVALID, f"the body has lists of more than {VALUES:,} values: divide them"
                 )
             values += inner
+    return names

@@ -6,7 +6,7 @@ from concurrent.futures import Executor
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from transformer.runtime.files import Json
@@ -28,16 +28,31 @@ from transformer.serve.readiness import Readiness
 from transformer.serve.refusals import JsonResponse
 from transformer.serve.service import Service, named
 
-JSON: dict[int | str, dict[str, Any]] = {
-    status: {"description": what}
-    for status, what in {
-        413: "the body is too large",
-        422: "something in the request is wrong",
-        429: "there is no room; Retry-After has the seconds to wait",
-        503: "the server is not ready, or the time was over",
-    }.items()
+REFUSALS = {
+    400: "the request is malformed",
+    401: "the token is missing or wrong",
+    403: "the server is not called so, or the page is of another server",
+    408: "nothing arrived in time",
+    413: "the body is too large",
+    415: "the body is compressed",
+    422: "something in the request is wrong",
+    429: "there is no room; Retry-After has the seconds to wait",
+    503: "the server is not ready, or the time was over",
 }
-"""What is answered to a request that is not served: JSON with `error`, a sentence."""
+ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+Responses = dict[int | str, dict[str, Any]]
+
+
+def refused(*statuses: int) -> Responses:
+    """What is answered to a request that is not served: JSON with `error`, a sentence."""
+    content = {"application/json": {"schema": ERROR}}
+    return {status: {"description": REFUSALS[status], "content": content} for status in statuses}
+
+
+ALWAYS = refused(403)
+OF_CLIENTS = refused(400, 401, 403, 415, 429, 503)
+EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+"""Of a search with `stream`."""
 
 
 def of_runs(
@@ -51,7 +66,9 @@ def of_runs(
       answers: to searches.
       scoring: the thread that scores.
     """
-    router = APIRouter(route_class=BoundedRoute, dependencies=[Depends(readiness.check)], responses=JSON)
+    router = APIRouter(
+        route_class=BoundedRoute, dependencies=[Depends(readiness.check)], responses=refused(*REFUSALS)
+    )
     endpoints = {service.search.path: service.search for service in services}
     for path, endpoint in endpoints.items():
         able = [service for service in services if service.search.path == path]
@@ -89,7 +106,7 @@ def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], a
         work = await answers.begun(service, plain, service.items(plain))
         return JsonResponse(translated(asked, await answers.outputs(request, work)))
 
-    options: Json = {"summary": endpoint.about, "name": endpoint.path[1:]}
+    options: Json = {"summary": endpoint.about, "name": endpoint.path[1:], "responses": EVENTS}
     if endpoint.hears:
         file = {"schema": {"type": "string", "format": "binary"}}
         options["openapi_extra"] = {"requestBody": {"required": True, "content": {endpoint.media: file}}}
@@ -152,27 +169,39 @@ def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metric
     async def form() -> Response:
         return HTMLResponse(page)
 
-    @router.get("/health", summary="Whether the server runs.")
+    @router.get("/health", summary="Whether the server runs.", responses=ALWAYS)
     async def health() -> Response:
         return JsonResponse({"status": "ok"})
 
     @router.get(
-        "/ready", summary="Whether all programs are compiled.", dependencies=[Depends(readiness.check)]
+        "/ready",
+        summary="Whether all programs are compiled.",
+        dependencies=[Depends(readiness.check)],
+        responses=refused(403, 503),
     )
     async def ready() -> Response:
         return JsonResponse({"status": "ok"})
 
-    @router.get("/metrics", summary="Metrics in the format of Prometheus.")
+    @router.get(
+        "/metrics",
+        summary="Metrics in the format of Prometheus.",
+        response_class=PlainTextResponse,
+        responses=OF_CLIENTS,
+    )
     async def measured() -> Response:
         return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
 
-    @router.get("/models", summary="The runs, and what each can do.")
+    @router.get("/models", summary="The runs, and what each can do.", responses=OF_CLIENTS)
     async def models() -> Response:
         return JsonResponse({"models": [service.about() for service in services]})
 
     if able := [service for service in services if service.search.path == PATH]:
 
-        @router.get("/languages", summary="The languages of texts, and those they are translated to.")
+        @router.get(
+            "/languages",
+            summary="The languages of texts, and those they are translated to.",
+            responses=OF_CLIENTS,
+        )
         async def list_languages() -> Response:
             return JsonResponse(languages(able))
 

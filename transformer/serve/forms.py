@@ -2,12 +2,13 @@
 does not say what it sends, as with curl, and a recording or a picture also where it is a file of a form."""
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Collection
 from email.message import Message as Header
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlencode
 
-from transformer.runtime.errors import counted
+from transformer.runtime.errors import counted, shortened
 from transformer.serve.asgi import App, Message, Receive, Send, header, replayed
 from transformer.serve.refusals import INVALID, Refusal
 
@@ -31,14 +32,16 @@ def form_of(body: bytes, content: str) -> Form | None:
       content: its Content-Type, or empty.
 
     Raises:
-      Refusal: it has too many fields, or its header names no boundary between its parts.
+      Refusal: it has too many fields or one twice, or its header names no boundary between its parts.
     """
-    if content.startswith(FORM) and body.lstrip()[:1] not in (b"{", b"["):
+    if content.startswith(FORM) and body.removeprefix(BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
         try:
             fields = parse_qs(body.decode("utf-8", "replace"), True, max_num_fields=FIELDS)
         except ValueError as error:
             raise Refusal(INVALID, f"the form has more than {FIELDS} fields") from error
-        return Form({name: values[-1] for name, values in fields.items()}, [])
+        if repeated := [name for name, values in fields.items() if len(values) > 1]:
+            raise _twice(repeated[0])
+        return Form({name: value for name, (value,) in fields.items()}, [])
     return _parts(body, content) if content.startswith(MULTIPART) else None
 
 
@@ -63,9 +66,15 @@ def _parts(body: bytes, content: str) -> Form:
         name = str(disposition.get_param("name", "", "content-disposition"))
         if disposition.get_filename() is not None:
             form.files.append(value)
+        elif name in form.fields:
+            raise _twice(name)
         elif name:
             form.fields[name] = value.decode("utf-8", "replace")
     return form
+
+
+def _twice(name: str) -> Refusal:
+    return Refusal(INVALID, shortened(f"{name}: the form has it twice; send it once"))
 
 
 class ReadBodies:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from transformer.runtime.files import brief
 from transformer.serve.asgi import App, Message, Receive, Send, begun, header, replayed
 from transformer.serve.limits import Limits
 from transformer.serve.metrics import Metrics
@@ -135,6 +136,11 @@ class Gate:
                 400,
                 "the body has a Content-Length and a Transfer-Encoding: send one",
                 {"Connection": "close"},
+            )
+        encoding = header(scope, b"content-encoding")
+        if encoding.lower() not in ("", "identity"):
+            raise Refusal(
+                415, f"the body has Content-Encoding {brief(encoding)}: send it as it is, not compressed"
             )
         body = None
         if not is_token(self.token, bearer(scope)):

@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, create_model, field_validator
 
 from transformer.cli.parser import texts as docstrings
 from transformer.config.decoding import METHODS, DecodingConfig
@@ -27,6 +27,16 @@ class Sent(BaseModel):
     """What a client sends: no other fields."""
 
     model_config = ConfigDict(extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_truth(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuses true and false where numbers are meant, as which Python counts them."""
+        kind = cls.model_fields[info.field_name or ""].annotation
+        kinds = {kind, *get_args(kind)}
+        if isinstance(value, bool) and kinds & {int, float}:
+            raise ValueError(f"must be a number, not {str(value).lower()}")
+        return value
 
 
 class Asked(Sent):
@@ -53,11 +63,11 @@ class AskedTranslations(Asked):
     context: Texts | Annotated[list[Texts], Field(fail_fast=True)] | None = Field(
         None, description="Sentences before the text, oldest first; for a list of texts, a list for each."
     )
-    divide: bool = Field(
-        True,
+    divide: bool | None = Field(
+        None,
         description="Whether a text is translated sentence by sentence, with its line breaks. False: the "
         "model reads it as one. Texts of other tasks than translation, and those with a prefix or terms, "
-        "always are.",
+        "always are. Default: true, but for models such as T5, whose texts may begin with an instruction.",
     )
     source_language: str | None = Field(None, description="Its code, for a model of many languages.")
     target_language: str | None = Field(None, description="The code of the language to translate to.")

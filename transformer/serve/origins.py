@@ -82,7 +82,9 @@ def is_loopback(host: str) -> bool:
 
 
 def name_of(host: str) -> str:
-    """The name in a Host header, without port and brackets; empty if there is none."""
+    """The name in a Host header, without port and brackets; empty if there is none, or more than a name."""
+    if any(sign in host for sign in "@/\\?#"):
+        return ""
     try:
         return (urlsplit(f"//{host}").hostname or "").rstrip(".")
     except ValueError:

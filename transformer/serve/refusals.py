@@ -15,8 +15,9 @@ from transformer.decoding.queue import Expired
 from transformer.runtime.errors import UserError, shortened
 
 BUSY, TOO_LARGE, INVALID, FAILED, UNAVAILABLE = 429, 413, 422, 500, 503
-OPTION = re.compile(r"--(?:decoding\.)?([a-z][a-z-]+)")
-"""Of a command line, in a message; fields of requests have underscores."""
+OPTION = re.compile(r"--(?:decoding\.)?([a-z][a-z-]*+)(?!\.[a-z])")
+"""Of a command line, in a message. Fields of requests have underscores; options of sections, such as
+--data.add-tokens, are for who trains or serves, and stay as they are."""
 SHAPES = ("str", "list[str]", "own", "libretranslate")
 """Alternatives of a request or of a field, in the locations of mistakes."""
 GONE = 499

@@ -149,6 +149,12 @@ class Service(ABC):
         """What compiles the programs that requests can need, one after the other."""
         for options in self._variants():
             yield functools.partial(self.decoder.warm_up, **self.defaults | options)
+        if self.scores:
+            yield from self.score_programs()
+
+    def score_programs(self) -> Iterator[Callable[[], None]]:
+        """What compiles the programs of `scores`, and of `choices`."""
+        return iter(())
 
     def about(self) -> Json:
         """What it is and can do."""

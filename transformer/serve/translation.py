@@ -1,6 +1,6 @@
 """What runs that translate do for clients: translations of texts, and the scores of given ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from transformer.runtime.errors import UserError, counted
@@ -70,7 +70,7 @@ class Translations(Service):
         if asked.alignments:
             translator = self.decoder.between(**languages_of(asked))
             steering = search_options(asked, OF_RECORDS)
-            divide, options = asked.divide and not any(steering.values()), self.defaults
+            divide, options = False if any(steering.values()) else asked.divide, self.defaults
             sentences = translator.sentences_of(item, divide=divide, **options)
             tokens = (translator.source_tokens(sentence, **options) for sentence in sentences)
             answer["source_tokens"] = with_ends(tokens)
@@ -106,6 +106,10 @@ class Translations(Service):
     def scores(self) -> Callable[[AskedScores], list[Json]] | None:
         """log P(target | text) of each pair."""
         return self._scores if self.decoder.system.scores else None
+
+    def score_programs(self) -> Iterator[Callable[[], None]]:
+        """Those of the translator."""
+        return self.decoder.score_programs()
 
     def _scores(self, asked: AskedScores) -> list[Json]:
         texts = texts_of(asked.text, self.limits)

@@ -277,6 +277,17 @@ class Recordings(Exhibits, Lines, DecodingTask):
     def stride(self) -> float:
         """Seconds from one position of the sound to the next, where the model attends."""
 
+    def unpadded(self, record: Recording, attention: Float[np.ndarray, "t s"]) -> Float[np.ndarray, "t _"]:
+        """Attention without the positions of the silence that a recording is padded with.
+
+        Args:
+          record: the recording.
+          attention: of each token, with a column for each position of the sound.
+        """
+        if not self.data.padded_length:
+            return attention
+        return attention[:, : max(1, math.ceil(record.duration / self.stride))]
+
     def attention_picture(
         self, record: Recording, attention: Float[np.ndarray, "t s"] | None
     ) -> tuple[Picture, ...]:
@@ -284,6 +295,8 @@ class Recordings(Exhibits, Lines, DecodingTask):
         if attention is None:
             return ()
         (example,) = self.examples([record], truncate=True)
+        if self.sound == "source":
+            attention = self.unpadded(record, attention)
         text = Axis("text", labels=tuple(self.tokenizer.pieces(example[self.text])))
         steps, positions = attention.shape
         if self.sound == "source":

@@ -1,6 +1,7 @@
 """The Python API for translation: a decoder whose records are sentences."""
 
 import functools
+import re
 import reprlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,6 +9,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast, overload
 
+import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -17,7 +19,13 @@ from transformer.data.features.trained import Tokenizers
 from transformer.data.sources.context import TURN
 from transformer.data.sources.tables import input_text
 from transformer.data.sources.text_files import one_line
-from transformer.decoding.lengths import bucket_of, of_any_length, padded, within_positions
+from transformer.decoding.lengths import (
+    bucket_of,
+    of_any_length,
+    padded,
+    shapes_of_any_length,
+    within_positions,
+)
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.arrays import shard_rows
@@ -41,6 +49,10 @@ from transformer.translator.simultaneous import SimultaneousTranslator
 from transformer.translator.targets import Target, ids_of_targets
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
+PRETRAINED = {"hub", "pieces", "byte"}
+"""Vocabularies that no training makes here. OPUS-MT has another one."""
+CODE = re.compile(r">>[^<]*<<")
+"""Of the target language, before a text of OPUS-MT."""
 
 
 def translation_of(run: Run) -> TextToText:
@@ -288,7 +300,7 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         word_confidences: bool = False,
         source_language: str | None = None,
         target_language: str | None = None,
-        divide: bool = True,
+        divide: bool | None = None,
         priority: int = 0,
         deadline: float | int | None = None,
         partial: Callable[[Any], None] | None = None,
@@ -298,8 +310,10 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
 
         A text of several sentences or lines is translated sentence by sentence, as `translate_document` finds
         them, and keeps its line breaks. Its n-th best translation has the n-th best of each sentence; scores
-        add up, and `</s>` is among the tokens where a sentence ends before the last. A text with a prefix or
-        terms, and one for another task than translation, is read as one.
+        add up, and `</s>` is among the tokens where a sentence ends before the last. A code such as `>>deu<<`
+        before the first sentence is before each. A text with a prefix or terms, and one for another task than
+        translation, is read as one; so is that of a model which `reads_instructions`, unless `divide` is
+        True.
 
         Args:
           record: the text.
@@ -312,7 +326,8 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
           word_confidences: see `n_best`.
           source_language: see `n_best`.
           target_language: see `n_best`.
-          divide: whether to translate sentence by sentence. False: the text is one sentence.
+          divide: whether to translate sentence by sentence. False: the text is one sentence. None: unless it
+            may begin with an instruction.
           priority: as in `Decoder.submit`, and so are deadline and partial.
           deadline: see `priority`.
           partial: see `priority`.
@@ -330,13 +345,24 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         extras = _extras(alignments, token_scores, word_confidences)
         settings, line = translator.settings(n_best, options), whole_number("line", line)
         longest, join = settings.buckets[-1], None
-        if true_or_false("divide", divide) and not (prefix or terms):
+        if translator._divides(divide) and not (prefix or terms):
             text = translator._divided(record, longest)
             if not text.is_sentence:
                 requests = [TranslationRequest(read) for read in translator._read_sentences(text, record)]
                 join = functools.partial(joined, text)
         read = [(line + index, self.task.as_read(request, longest)) for index, request in enumerate(requests)]
         return translator._admitted(read, settings, n_best, extras, priority, deadline, partial, join)
+
+    @property
+    def reads_instructions(self) -> bool:
+        """Whether a text may begin with an instruction, which is for all of its sentences, as in T5: whether
+        it is a pretrained model of no language, with its publisher's vocabulary."""
+        kinds = {tokenizer.kind for tokenizer in self.tokenizers}
+        return kinds <= PRETRAINED and not self.tokenizers[0].has_codes
+
+    def _divides(self, divide: bool | None) -> bool:
+        """Whether texts are translated sentence by sentence, if that is asked for or left open."""
+        return not self.reads_instructions if divide is None else true_or_false("divide", divide)
 
     def _divided(self, source: Source, longest: int) -> DividedText:
         """A source as `submit` divides it, for a model that reads so many tokens. Where no sentences are
@@ -355,10 +381,12 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         data = self.task.data
         context = context_in(source, data) if isinstance(source, Mapping) else []
         words = [sentence for sentence, is_read in zip(text.sentences, text.read, strict=True) if is_read]
+        if words and (code := CODE.match(text.sentences[0])):
+            words[1:] = [f"{code[0]} {sentence}" for sentence in words[1:]]
         read = iter(self.in_context([*context, *words])[len(context) :])
         return [next(read) if is_read else "" for is_read in text.read]
 
-    def sentences_of(self, source: Source, *, divide: bool = True, **options: Option) -> list[str]:
+    def sentences_of(self, source: Source, *, divide: bool | None = None, **options: Option) -> list[str]:
         """What the model reads of a source with `submit`: the sentences that are translated, each after its
         context.
 
@@ -369,7 +397,7 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         """
         whole = self.task.source_of(source)
         text = self._divided(source, self.settings(None, options).buckets[-1])
-        several = divide and not text.is_sentence
+        several = self._divides(divide) and not text.is_sentence
         return list(filter(has_text, self._read_sentences(text, source))) if several else [whole]
 
     def truncates(self, source: Source, target: str = "") -> bool:
@@ -478,6 +506,19 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
             log_p = without_start(of_tokens.log_p, target, self.task.forced_ids(("", "")))
             scores[rows] = log_p.sum(axis=1)[: len(rows)]
         return scores
+
+    def score_programs(self) -> Iterator[Callable[[], None]]:
+        """What compiles the programs that `score` can need, one after the other."""
+        settings = within_positions(self.config.decoding, self.longest, self.longest_source)
+        longest = settings.buckets[-1] + settings.extra_length
+        table = _least((self.longest, self.longest_source))
+        for length, rows in dict.fromkeys(shapes_of_any_length(settings, table, longest)):
+            yield functools.partial(self._prepare_scores, length, rows)
+
+    def _prepare_scores(self, length: int, rows: int) -> None:
+        refuse_forked()
+        (ids,) = shard_rows(padded([[self.task.special.eos]] * rows, length, rows, self.task.special.pad))
+        jax.block_until_ready(scored(self.system, self.model, self.variables, {"source": ids}, ids))
 
     def subwords(self, source: str) -> list[str]:
         """The subwords of a source sentence: the columns of an alignment, except <eos>."""

@@ -48,6 +48,8 @@ _WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space bel
 class Tokenizer(ABC):
     """The interface of all tokenizers."""
 
+    kind: str
+    """What it is called where it is stored."""
     special: SpecialIds
     """The ids that are not text."""
     vocab_size: int
@@ -275,6 +277,8 @@ class SentencePieceTokenizer(Tokenizer):
     """
 
     code_pattern = MADE_HERE
+
+    kind: Literal["unigram", "bpe", "char"]
 
     def __init__(self, model: bytes) -> None:
         processor, pieces = opened(model)

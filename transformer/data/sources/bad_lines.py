@@ -6,11 +6,13 @@ a corpus, since whole corpora are read by functions that know nothing of the opt
 
 import contextlib
 import itertools
+import json
 from collections.abc import Iterator
 from contextvars import ContextVar
 from pathlib import Path
 
 from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import read_text, write_whole
 
 FEW = 20  # kinds, and ranges of line numbers of each, that a message has
 
@@ -103,6 +105,43 @@ def bad_line_of(path: Path, number: int, error: UserError) -> None:
     line."""
     subject, colon, kind = str(error).removeprefix(f"{path}, line {number}: ").rpartition(": ")
     bad_line(path, number, kind, subject=subject + colon)
+
+
+class Damaged:
+    """Files of a list that cannot be read. A corpus that is prepared without them has a note of them, so that
+    it is refused where they are not left out, and they are named whenever it is opened."""
+
+    NOTE = "left_out.json"
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[str, int], list[str]] = {}
+
+    def __contains__(self, line: tuple[Path, int]) -> bool:
+        return (str(line[0]), line[1]) in self._lines
+
+    def add(self, path: Path, number: int, error: UserError) -> None:
+        """Says `bad_line` of a file.
+
+        Args:
+          path: of the list.
+          number: of its line, from 1.
+          error: its message is the name of the file, a colon and what is wrong, perhaps after the line.
+        """
+        file, _, wrong = str(error).removeprefix(f"{path}, line {number}: ").partition(": ")
+        kind, colon, detail = wrong.partition(": ")
+        words = [kind, colon + detail, f"{file}: "] if wrong else [file, "", ""]
+        bad_line(path, number, *words)
+        self._lines[str(path), number] = words
+
+    def note(self, folder: Path) -> None:
+        """Writes the note of a corpus that has just been prepared; of another one, says `bad_line` of what is
+        noted."""
+        path = folder / self.NOTE
+        if self._lines:
+            write_whole(path, json.dumps([[*line, *words] for line, words in self._lines.items()]))
+        elif path.exists():
+            for listed, number, *words in json.loads(read_text(path)):
+                bad_line(listed, number, *words)
 
 
 def refuse_bad_lines() -> None:

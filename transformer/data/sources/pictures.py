@@ -16,7 +16,7 @@ from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features.pixels import LIBRARY, read_picture
 from transformer.data.remote import fetched
 from transformer.data.sources import drawings
-from transformer.data.sources.bad_lines import refuse_bad_lines
+from transformer.data.sources.bad_lines import Damaged, refuse_bad_lines
 from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, built_in_folder, corpus_folder
 from transformer.data.sources.manifests import Annotation, LabelledBox, ListedPicture, read_manifest
 from transformer.runtime.errors import UserError
@@ -179,20 +179,28 @@ def _manifests(data: PicturesConfig, annotation: Annotation, progress: Progress)
         for split, some in lists.items()
     }
     folder = corpus_folder(data.cache_dir, "pictures", content, data.picture_size)
+    damaged = Damaged()
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def read() -> Iterator[tuple[Any, ...]]:
             for item in progress(f"reading, {name}", lists[name], len(lists[name])):
-                whole = _annotated(item, data)
+                try:
+                    whole = _annotated(item, data)
+                except UserError as error:
+                    manifest, _, number = item.where.rpartition(", line ")
+                    damaged.add(Path(manifest), int(number), error)
+                    continue
                 if name != "train" or annotation != "captions":
                     yield (whole,)
                     continue
                 for caption in item.captions:  # each is an example
                     yield (AnnotatedPicture(**vars(whole) | {"captions": (caption,)}),)
+            refuse_bad_lines()
 
         return read
 
     prepared = store.prepare(folder, {name: split(name) for name in lists}, PictureSource)
+    damaged.note(folder)
     return Corpus(str(data.train), prepared, folder, note)
 
 

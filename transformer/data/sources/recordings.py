@@ -18,9 +18,10 @@ from transformer.data import store
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.features import audio
 from transformer.data.features.waveforms import check_header, read_audio
-from transformer.data.features.whisper import features_before_silence
+from transformer.data.features.whisper import SILENT, features_before_silence
 from transformer.data.remote import fetched
 from transformer.data.sources import pronunciation, spoken
+from transformer.data.sources.bad_lines import Damaged, refuse_bad_lines
 from transformer.data.sources.built_in.inflection import number
 from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, built_in_folder, corpus_folder
 from transformer.data.sources.recording_lists import Listed, check_manifests, read_manifest
@@ -29,6 +30,8 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import open_regular, readable
 
 log = logging.getLogger("transformer")
+SILENCE_MARGIN = 1e-3
+"""By how much features of silence may differ from `SILENT`: rounding."""
 SHARE = 0.1  # of the recordings that is held out, if there is no manifest for validation
 
 
@@ -61,6 +64,11 @@ class Recording:
             return self
         features = self.features[:longest].copy()  # so that the others are freed
         return replace(self, features=features, whole=self.whole or audio.Statistics.of(self.features))
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its features show no sound at all, as those of digital silence."""
+        return not (self.features > SILENT + SILENCE_MARGIN).any()
 
     @property
     def duration(self) -> float:
@@ -324,6 +332,8 @@ def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Cor
     }
     folder = corpus_folder(data.cache_dir, "recordings", content, *_features_of(data))
 
+    damaged = Damaged()
+
     @functools.cache
     def check() -> None:
         """Checks all headers once, since nothing is stored if the last recording cannot be read."""
@@ -332,19 +342,32 @@ def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Cor
             for line in some:
                 every.setdefault(line.path, line)
         for line in progress("headers", every.values(), len(every)):
-            _named(line, check_header)
+            try:
+                _named(line, check_header)
+            except UserError as error:
+                damaged.add(line.manifest, line.number, error)
+        refuse_bad_lines()
 
     def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
         def read() -> Iterator[tuple[Any, ...]]:
             check()
             for line in progress(f"features, {name}", lists[name], len(lists[name])):
-                for version in _versions(line.path.name, _wave(line), line.text, name, data):
+                if (line.manifest, line.number) in damaged:
+                    continue
+                try:
+                    wave = _wave(line)
+                except UserError as error:
+                    damaged.add(line.manifest, line.number, error)
+                    continue
+                for version in _versions(line.path.name, wave, line.text, name, data):
                     yield *version, *speaker(line)
+            refuse_bad_lines()
 
         return read
 
     kind = SpokenBySource if has_speakers else RecordingSource
     prepared = store.prepare(folder, {name: split(name) for name in lists}, kind)
+    damaged.note(folder)
     return Corpus(str(data.train), prepared, folder, "; ".join(notes))
 
 

@@ -1,7 +1,8 @@
 """What language models do for clients: continuations of prompts, and the scores of texts."""
 
 import dataclasses
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from pydantic import Field
@@ -49,6 +50,11 @@ class Continuations(Service):
     def scores(self) -> Callable[[AskedScores], list[Json]] | None:
         """log P(text) of each text as a whole document."""
         return self._scores
+
+    def score_programs(self) -> Iterator[Callable[[], None]]:
+        """Those that read the first segment and the next."""
+        text = " ".join("a" * self.decoder.config.data.max_length)  # type: ignore[attr-defined]
+        yield functools.partial(self.decoder.score, [text])  # type: ignore[misc]
 
     def _scores(self, asked: AskedScores) -> list[Json]:
         if asked.target is not None:

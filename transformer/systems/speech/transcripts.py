@@ -50,6 +50,10 @@ def unsaid(transcript: Transcript) -> Transcript:
     return replace(transcript, **nothing)
 
 
+NOTHING = Transcript("", (), 0.0, 0.0)
+"""Of digital silence, in which nobody speaks."""
+
+
 def with_requested(about: Json, words: bool, segments: bool) -> Json:
     """The JSON of what was said, with lists of what was requested even where nothing was said."""
     requested = [name for name, is_requested in (("words", words), ("segments", segments)) if is_requested]

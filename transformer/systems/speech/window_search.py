@@ -21,7 +21,13 @@ from transformer.model.parameters import Variables
 from transformer.runtime.arrays import shard_rows
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.prompted import PROMPT
-from transformer.systems.speech.transcripts import SpokenPart, SpokenWindow, Transcript, unsaid
+from transformer.systems.speech.transcripts import (
+    NOTHING,
+    SpokenPart,
+    SpokenWindow,
+    Transcript,
+    unsaid,
+)
 from transformer.systems.speech.windows import (
     Heard,
     Sound,
@@ -78,6 +84,8 @@ class WindowSearch:
           number: of the window, for sampling.
         """
         record = replace(self.transcriber.heard(wave), start=self.start)
+        if record.is_silent:
+            return Window(lambda _: Heard(NOTHING, (), 0.0), lambda: 1.0, 1.0)
         if self.options.previous_text:
             record = replace(record, prompt=tuple(prompt))
         return Window(functools.partial(self.search, record, number), lambda: self.silence(record))
@@ -133,6 +141,7 @@ class WindowSearch:
     ) -> Iterator[list[Transcript]]:
         """Yields what may be said in a recording that the model hears at once, by the rules of windows: at
         the first temperature at which the best output is good enough, and nothing where nobody speaks.
+        Digital silence is known without the model.
 
         Args:
           record: the recording.
@@ -140,6 +149,9 @@ class WindowSearch:
           n_best: outputs. None: all that a search returns.
           urgency: fields of `Request`.
         """
+        if record.is_silent:
+            yield [NOTHING]
+            return
         outputs = list[Transcript]()
 
         def search(temperature: float) -> Heard:

@@ -53,12 +53,18 @@ class Window:
     Args:
       search: (temperature) -> what is found.
       silence: () -> the probability that nobody speaks.
+      known: the same, if it is known without the model.
     """
 
-    def __init__(self, search: Callable[[float], Heard], silence: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        search: Callable[[float], Heard],
+        silence: Callable[[], float],
+        known: float | None = None,
+    ) -> None:
         self.search = search
         self._silence = silence
-        self._known: float | None = None
+        self._known = known
 
     @property
     def silence(self) -> float:
@@ -69,7 +75,7 @@ class Window:
 
     @property
     def known_silence(self) -> float | None:
-        """The same, if it was needed."""
+        """The same, if it was needed, or known without the model."""
         return self._known
 
 

@@ -76,7 +76,7 @@ def _output(decoder: Decoder[Recordings], record: Recording, output: Any) -> Jso
     alignment = forced_attention(decoder, sides) if len(recording.features) else np.zeros((0, len(ids)))
     if alignment is None:
         raise UserError(f"system {decoder.config.system} has no alignments to explore")
-    attention = alignment if task.sound == "source" else alignment.T
+    attention = task.unpadded(recording, alignment if task.sound == "source" else alignment.T)
     tokens, positions = attention.shape
     return {
         "text": task.line(output),
