@@ -130,7 +130,7 @@ def _write(
         os.replace(partial, translations)
     with open_regular(translations) as lines:
         blank = [index for index, line in enumerate(lines) if line == b"\n"]
-    cut = sum(translator.truncates(train[index][0]) for index in blank)
+    cut = sum(translator.truncates(source) for source, _ in train.__getitems__(blank))
     empty = len(blank) - cut
     if cut:
         watch.message(
