@@ -109,6 +109,7 @@ def test_a_change_has_the_rank(adapter, base):
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["adapter", "freeze"])
 def test_stop_and_resume_bit_for_bit(what, config, base, tmp_path):
+    shutil.copytree(base.path, tmp_path / base.path.name)  # where the tested runs look for it
     config = changed(config, ema=0.9)
     config = (
         adapting(config, base)
@@ -339,7 +340,8 @@ def test_int8_and_ensembles(adapter, other, base):
 
 
 @pytest.mark.slow
-def test_an_average_is_of_the_merged_parameters(adapter, tmp_path, monkeypatch, capsys):
+def test_an_average_is_of_the_merged_parameters(adapter, base, tmp_path, monkeypatch, capsys):
+    shutil.copytree(base.path, tmp_path / base.path.name)
     shutil.copytree(adapter.path, tmp_path / "run")
     monkeypatch.setattr("sys.argv", ["average", str(tmp_path / "run"), "--steps", "4", "8"])
     assert average_main() == 0
@@ -351,8 +353,10 @@ def test_an_average_is_of_the_merged_parameters(adapter, tmp_path, monkeypatch, 
 
 
 @pytest.mark.slow
-def test_training_goes_on_from_an_adapter(adapter, config, tmp_path):
+def test_training_goes_on_from_an_adapter(adapter, base, config, tmp_path):
     """Its merged parameters are where a run begins, and what another adapter changes."""
+    for run in (adapter, base):
+        shutil.copytree(run.path, tmp_path / run.path.name)
     still = dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, peak=0.0))
     expected = leaves(adapter.variables("best"))
     for name, begun in (

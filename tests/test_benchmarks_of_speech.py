@@ -15,6 +15,7 @@ from transformer import Run, UserError
 from transformer.data.sources.recordings import digits
 from transformer.data.sources.spoken import DIGITS, RATE, Speaker, spoken
 from transformer.interop.pretrained import import_model
+from transformer.tasks.hypotheses import Hypothesis
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")
@@ -120,7 +121,8 @@ def test_what_is_heard_in_synthetic_speech(tmp_path, capsys, monkeypatch, voice)
     monkeypatch.setattr(synthesis, "REPEATS", (1, 2))
     monkeypatch.setattr(synthesis, "DIGITS", {"one": "", "two": ""})
     # after two updates the first stage writes what no voice can speak
-    first = SimpleNamespace(translate=lambda texts: ["wAn" for _ in texts])
+    best = Hypothesis("wAn", tokens=(), score=0.0, log_probability=0.0)
+    first = SimpleNamespace(search=lambda texts, n_best: [[best] for _ in texts])
     monkeypatch.setattr(synthesis.Translator, "load", lambda _: first)
     arguments = [str(tmp_path / "work"), "--updates", "1", "--count", "1", "--quick"]
     if voice == "recorded":

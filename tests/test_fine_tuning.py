@@ -220,6 +220,15 @@ def test_a_corpus_without_a_vocabulary(tmp_path, monkeypatch):
         _initial_arguments(TrainLine.of(["--init-from", str(tmp_path)]))
 
 
+@pytest.mark.parametrize(("options", "fixed"), [([], ("output_bias",)), (["--model.fixed"], ())])
+def test_what_a_publisher_never_trains_is_trained_if_asked_for(tmp_path, options, fixed):
+    run = import_model(Path(__file__).parent / "data/marian-renormalized", tmp_path / "run")
+    assert run.config.model.fixed == ("output_bias",)
+    text = [part for name in ("source", "target") for part in (f"--data.train-{name}", str(tmp_path / name))]
+    arguments, _ = _initial_arguments(TrainLine.of(["--init-from", str(run.path), *text, *options]))
+    assert arguments.config.model.fixed == fixed
+
+
 @pytest.mark.slow
 def test_fine_tuning_in_six_lines_as_the_docs_have_it(tmp_path, monkeypatch):
     page = (Path(__file__).parent.parent / "docs/quick-start.md").read_text()

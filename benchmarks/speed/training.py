@@ -263,7 +263,8 @@ def check_losses(case: Case) -> None:
     batch, params = jax.tree.map(jax.numpy.asarray, batch_of(case)), initial_params(case)
     segments = tuple(ids for name, ids in batch.items() if name.endswith("segments")) or None
     given = decoder_input(batch["target"], SpecialIds(), segments and segments[1])
-    logits = Transformer(network(case)).apply({"params": params}, batch["source"], given, segments=segments)
+    variables = {"params": jax.tree.map(jax.numpy.asarray, params)}
+    logits = Transformer(network(case)).apply(variables, batch["source"], given, segments=segments)
     ours = -np.take_along_axis(np.asarray(jax.nn.log_softmax(logits)), batch["target"][..., None], -1).mean()
     model = TorchTransformer(case).eval()
     model.take(params)

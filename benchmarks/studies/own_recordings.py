@@ -56,9 +56,9 @@ def config_of(whisper: Path, strings: Path, updates: int) -> Config:
     )
 
 
-def measured(run_dir: Path, strings: Path) -> Json:
+def measured(whisper: Path, strings: Path, adapter: Path | None = None) -> Json:
     """Word error rates of both kinds of speakers, as texts are written and of the digits in them."""
-    transcriber, found = Transcriber.load(run_dir), {}
+    transcriber, found = Transcriber.load(whisper, adapter=adapter), {}
     for split in SPLITS:
         listed = read_manifest(strings / f"{split}.tsv")
         texts, heard = [each.text for each in listed], transcriber.transcribe([each.path for each in listed])
@@ -101,7 +101,10 @@ def main(arguments: list[str] | None = None) -> None:
         before = time.perf_counter(), time.process_time()
         train(config, given.work / "adapter")
         seconds = time.perf_counter() - before[0], time.process_time() - before[1]
-        return measured(given.work / "adapter", strings) | {"seconds": seconds[0], "cpu": seconds[1]}
+        return measured(given.whisper, strings, given.work / "adapter") | {
+            "seconds": seconds[0],
+            "cpu": seconds[1],
+        }
 
     results = {
         "imported": once(given.work / "imported.json", lambda: measured(given.whisper, strings)),

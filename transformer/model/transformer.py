@@ -104,7 +104,9 @@ class Transformer(TransformerEncoder):
             x = layer(x, target_mask, views, self_mask, cross_mask, positions, deterministic, shared_scores)
         return self.decoder_norm(x, target_mask, deterministic) if self.config.normalizes_output else x
 
-    def has_arrived(self, sources: Int[Array, "*b s"], targets: Int[Array, "*b t"]) -> Bool[Array, "#b t s"]:
+    def has_arrived(
+        self, sources: Int[Array, "*#b s"], targets: Int[Array, "*#b t"]
+    ) -> Bool[Array, "#b t s"]:
         """Whether a source token has arrived when a target token is predicted (wait-k, Ma et al. 2019, Eq.
         5), by their positions from 0."""
         assert self.config.wait_k is not None

@@ -321,8 +321,11 @@ class Run:
         if named is None or adapter.base_step is None:
             raise UserError(f"{self.name}/config.json: an adapter without the run that it changes")
         runs = [Run(path) for path in bases(named, self.name) if has(path, "config.json")]
-        for run in runs:
-            if adapter.base_step in run.checkpoints.steps():
+        others = [run for run in runs if run.path.resolve() != self.path.resolve()]
+        runs = others or runs  # the caller may name this one, as what another adapter changes
+        having = [run for run in runs if adapter.base_step in run.checkpoints.steps()]
+        for run in having:
+            if run is having[-1] or hash_of(run.variables(adapter.base_step)["params"]) == adapter.base_hash:
                 return run
         if runs:
             raise another_base(self.name, adapter)
