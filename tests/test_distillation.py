@@ -39,9 +39,10 @@ def test_a_source_that_is_not_read_whole_has_no_translation(finished, tmp_path, 
     monkeypatch.setattr(Translator, "truncates", lambda self, source, target="": source == sources[3])
     distill(finished, tmp_path / "new", "best", Run(finished).config.decoding)
     lines = (tmp_path / "new" / "train.target").read_text().splitlines()
-    assert (len(lines), lines[3]) == (len(sources), "")
+    count = sources.count(sources[3])
+    assert [line for line, source in zip(lines, sources, strict=True) if source == sources[3]] == [""] * count
     output = " ".join("".join(capsys.readouterr()).split())
-    assert f"1 of {len(sources)} sources are longer than the teacher reads" in output
+    assert f"{count} of {len(sources)} sources are longer than the teacher reads" in output
 
 
 def test_a_distillation_is_resumed_after_its_last_whole_line(finished, tmp_path):
