@@ -179,12 +179,12 @@ def _opened(content: BinaryIO, path: Path | str) -> Any:
     if not content.seek(0, os.SEEK_END):
         raise UserError(f"{path}: is empty: copy it again")
     content.seek(0)
-    in_memory = isinstance(content, io.BytesIO)
-    if not in_memory:
-        os.lseek(content.fileno(), 0, os.SEEK_SET)
+    sound_file = library("soundfile").SoundFile
+    if isinstance(content, io.BytesIO):
+        return sound_file(_InMemory(content.getbuffer()), closefd=False)
+    os.lseek(content.fileno(), 0, os.SEEK_SET)
     # the descriptor, since soundfile reads formats from names
-    file = _InMemory(content.getbuffer()) if in_memory else content.fileno()
-    return library("soundfile").SoundFile(file, closefd=False)
+    return sound_file(content.fileno(), closefd=False)
 
 
 class _InMemory(io.BytesIO):
