@@ -181,7 +181,7 @@ def _opened(content: BinaryIO, path: Path | str) -> Any:
     content.seek(0)
     sound_file = library("soundfile").SoundFile
     if isinstance(content, io.BytesIO):
-        return sound_file(_InMemory(content.getbuffer()), closefd=False)
+        return sound_file(_InMemory(content.getvalue()), closefd=False)
     os.lseek(content.fileno(), 0, os.SEEK_SET)
     # the descriptor, since soundfile reads formats from names
     return sound_file(content.fileno(), closefd=False)
