@@ -32,6 +32,17 @@ def charsmap(longest: int) -> str:
     return base64.b64encode((0).to_bytes(4, "little") + b"x\0" + b"y" * longest + b"\0").decode()
 
 
+def template(copies: int) -> dict[str, Any]:
+    """A post-processor that repeats a text."""
+    one, other = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return {
+        "type": "TemplateProcessing",
+        "single": [one] * copies,
+        "pair": [one, other],
+        "special_tokens": {},
+    }
+
+
 @pytest.mark.parametrize(
     "parts",
     [
@@ -59,11 +70,17 @@ def charsmap(longest: int) -> str:
             }
         },
         {"decoder": {"type": "Sequence", "decoders": [THOUSAND] * 3}},
+        {"post_processor": {"type": "Sequence", "processors": [template(60), template(2)]}},
     ],
 )
 def test_what_makes_texts_long_is_refused(parts: dict[str, Any]) -> None:
     with pytest.raises(UserError, match=r"makes a text up to [\d,]+ times as long; it may 100 times"):
         tokenizer(**parts)
+
+
+def test_a_template_without_end() -> None:
+    with pytest.raises(UserError, match="a post-processor of 20000 pieces"):
+        tokenizer(post_processor=template(20_000))
 
 
 def test_a_sequence_without_end() -> None:

@@ -212,9 +212,10 @@ def _read(model: str) -> Any:
         described = parse_object(model)
         parts = [described.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")]
         growths = [_growth(part) for part in parts]
+        copies = _copies(described.get("post_processor"))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"not a tokenizer.json ({error})") from None
-    check_growth(max(growths[0] * growths[1], growths[2]))
+    check_growth(max(growths[0] * growths[1] * copies, growths[2]))
     tokenizer = _guarded(library("tokenizers").Tokenizer.from_str, model)
     tokenizer.no_truncation()
     tokenizer.no_padding()
@@ -244,6 +245,20 @@ def _growth(part: Any) -> float:
         case "ByteLevel":
             growth *= 4  # bytes of a character, each of which becomes one
     return growth
+
+
+def _copies(part: Any) -> int:
+    """How many times a post-processor repeats the pieces of a text. Raises ValueError if it is long."""
+    if part is None:
+        return 1
+    steps = part.get("processors", [])
+    templates = [part.get("single", []), part.get("pair", [])] if part["type"] == "TemplateProcessing" else []
+    added = [each["ids"] for each in part.get("special_tokens", {}).values()] if templates else []
+    for several in (steps, *templates, *added):
+        if len(several) > MOST_GROWTH:
+            raise ValueError(f"a post-processor of {len(several)} pieces")
+    repeated = [sum("Sequence" in piece for piece in template) for template in templates]
+    return math.prod(map(_copies, steps)) * max([1, *repeated])
 
 
 def _guarded(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

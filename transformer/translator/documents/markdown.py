@@ -1,6 +1,7 @@
 """Reads Markdown: the parser says where text is, and all else of the file stays as it is."""
 
 import bisect
+import functools
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -143,7 +144,8 @@ class _Reader:
             case "heading":
                 offset = _end(_HASHES, first)
             case "th" | "td":
-                offset = _cell(first, column)
+                begins = _cells(first)
+                offset = begins[column] if column < len(begins) else len(first)
                 content = content.replace("|", "\\|")
             case "admonition_title":
                 offset = first.rfind(f'"{content}"') + 1
@@ -175,8 +177,8 @@ def _end(pattern: re.Pattern[str], text: str) -> int:
     return match.end() if match else 0
 
 
-def _cell(row: str, column: int) -> int:
-    """Where a cell of a table begins in its row."""
+@functools.lru_cache(maxsize=1)  # all cells of a row come one after the other
+def _cells(row: str) -> list[int]:
+    """Where the cells of a table begin in their row."""
     pipes = [match.end() for match in _PIPE.finditer(row)]
-    begins = pipes if row.startswith("|") else [0, *pipes]
-    return begins[column] if column < len(begins) else len(row)
+    return pipes if row.startswith("|") else [0, *pipes]
