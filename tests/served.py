@@ -32,8 +32,8 @@ def asked(
     """A client of a server in this process, which is ready. Without `warm` it compiles programs when they are
     needed."""
     with pytest.MonkeyPatch.context() as patch:
-        if not warm:
-            patch.setattr(Service, "preparations", lambda service: iter(()))
+        for service in () if warm else services:  # not the class: other clients may be open
+            patch.setattr(service, "preparations", lambda: iter(()))
         app = server_app(services, limits or Limits(), token, hosts=hosts)
         with TestClient(app, raise_server_exceptions=False) as client:
             while not app.state.readiness.is_ready:

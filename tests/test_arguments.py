@@ -9,6 +9,7 @@ import pytest
 from small_translator import small_translator, stored
 
 from transformer import Decoder, Translator, UserError
+from transformer.runtime.errors import nearest, shortened
 from transformer.systems.language_model.api import Generator
 from transformer.systems.speech.api import Transcriber
 
@@ -99,6 +100,12 @@ def test_a_truncated_target_is_named_as_one(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_long_names_are_shortened() -> None:
+    for name in "a" * 300, "a" * 300 + "/b" * 3000, "/a" * 3000:
+        assert shortened(f"file:{name}: none") == f"file:{name[:60]}...: none"
+    assert shortened("x/" + "a" * 300) == "x/" + "a" * 60 + "..."
+    fits = ("a" * 250 + "/") * 16
+    assert shortened(fits) == fits
+    assert nearest("y" * 201, ["y" * 200]) == ""
     long = "x" * 5000
     for name in (long, f"folder/{long}/run", "x/" * 2500):
         with pytest.raises(UserError, match="no such run directory") as caught:

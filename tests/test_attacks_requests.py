@@ -3,6 +3,7 @@ can do to those who use it."""
 
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import shutil
@@ -11,6 +12,7 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -290,12 +292,53 @@ def test_what_is_wrong_with_a_body_is_noted_once(service, kind, monkeypatch):
     assert all(count <= 4 for count in counts)
 
 
+def test_little_is_read_of_a_connection_at_once(service, monkeypatch):
+    """Short chunks take long to read."""
+    sizes = []
+    received = connections.Connection.data_received
+    monkeypatch.setattr(
+        connections.Connection, "data_received", lambda *read: sizes.append(len(read[1])) or received(*read)
+    )
+    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with served(service) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as one:
+        one.sendall(head + b"1\r\n,\r\n" * 10_000 + b"0\r\n\r\n")
+        assert one.recv(1000).startswith(b"HTTP/1.1 422")
+    assert sum(sizes) > 3 * connections.PIECE
+    assert max(sizes) == connections.PIECE
+
+
+@pytest.mark.parametrize(("unread", "is_left"), [(0, False), (2**20, False), (2**20 + 1, True)])
+def test_who_sends_and_does_not_read_is_left(monkeypatch, unread, is_left):
+    """Such as a client that sends pings to /listen."""
+    read = []
+    monkeypatch.setattr(
+        connections.AutoWebSocketsProtocol, "data_received", lambda self, data: read.append(data)
+    )
+    socket_connection = object.__new__(connections.SocketConnection)
+    transport = socket_connection.transport = Mock()
+    transport.get_write_buffer_size.return_value = unread
+    socket_connection.data_received(b"ping")
+    assert (transport.abort.called, read) == (is_left, [] if is_left else [b"ping"])
+
+
 def test_a_form_has_few_fields(service):
     form = {"content-type": "application/x-www-form-urlencoded"}
     with asked(service) as client:
         answer = client.post("/translate", content=b"q=a&" * 200_000, headers=form)
         assert (answer.status_code, list(answer.json())) == (422, ["error"])
         assert "the form has more than 100 fields" in answer.json()["error"]
+        answer = client.post("/translate", content=b"text=" + b"%41" * 100_001, headers=form)
+        assert answer.json()["error"] == "the form has more than 100,000 escaped bytes: send JSON"
+
+
+def test_names_are_short(service):
+    with asked(service) as client:
+        for path in "/translate", "/score", "/choose":
+            for field in "model", "source_language", "target_language":
+                answer = client.post(path, json={"text": "red", field: "a " * 128})
+                assert answer.json()["error"] == f"{field}: string should have at most 255 characters"
+        answer = client.post("/translate", json={"q": "red", "target": "a " * 128})
+        assert answer.json()["error"] == "target: string should have at most 255 characters"
 
 
 PROXY = Path(__file__).parent.parent / "deploy" / "nginx.conf"
@@ -361,11 +404,13 @@ async def longest_turn(app, requests):
         while not app.state.readiness.is_ready:
             await asyncio.sleep(0.01)
         await client.post("/translate", content=b"{}")  # the first one imports what it needs
+        gc.freeze()  # as a server that is ready
         counting = asyncio.ensure_future(turns())
         for path, body, kind in requests:
             answer = await client.post(path, content=body, headers={"content-type": kind})
             assert answer.status_code == 422, answer.text
         counting.cancel()
+        gc.unfreeze()
     return worst
 
 
@@ -374,6 +419,14 @@ def test_no_request_holds_up_the_others(monkeypatch):
     monkeypatch.setattr(Service, "preparations", lambda service: iter(()))
     names = "numbers", "lists", "objects", "fields", "names", "digits", "depth", "wrong", "deep"
     bodies = [(hostile(name)[0], "application/json") for name in names]
+    form = b'--a\r\nContent-Disposition: form-data; b="%s\r\n\r\n--a--' % (b";" * 900_000)
+    bodies += [(form, "multipart/form-data; boundary=a"), (b"a", 'multipart/form-data; b="' + ";" * 60_000)]
+    long = ("a" * 250 + "/") * 16 + " "  # which messages shorten
+    bodies += [
+        (json.dumps({"text": "a", "model": name}).encode(), "application/json")
+        for name in (long * 200, ": " * 450_000)
+    ]
+    bodies += [(b"text=" + b"%41" * 330_000, "application/x-www-form-urlencoded")]
     bodies += [(b"q=a&" * 240_000, "application/x-www-form-urlencoded"), (b"," * 990_000, "application/json")]
     requests = [(path, body, kind) for path in ("/translate", "/score") for body, kind in bodies]
     app = server_app([translations()], Limits(), "")

@@ -27,6 +27,24 @@ def test_distillation_is_the_teachers_translation_of_all_of_the_training_text(co
         assert (folder / f"{split}.target").read_text() == original
 
 
+def test_a_source_that_is_not_read_whole_has_no_translation(finished, tmp_path, monkeypatch, capsys):
+    sources = list(map(str, Run(finished).config.data.train_source.read_text().splitlines()))
+    search = Translator.stream
+
+    def stream(*arguments, **options):
+        for index, (best,) in enumerate(search(*arguments, **options)):
+            yield [dataclasses.replace(best, truncated=index == 3)]
+
+    monkeypatch.setattr(Translator, "stream", stream)
+    monkeypatch.setattr(Translator, "truncates", lambda self, source, target="": source == sources[3])
+    distill(finished, tmp_path / "new", "best", Run(finished).config.decoding)
+    lines = (tmp_path / "new" / "train.target").read_text().splitlines()
+    count = sources.count(sources[3])
+    assert [line for line, source in zip(lines, sources, strict=True) if source == sources[3]] == [""] * count
+    output = " ".join("".join(capsys.readouterr()).split())
+    assert f"{count} of {len(sources)} sources are longer than the teacher reads" in output
+
+
 def test_a_distillation_is_resumed_after_its_last_whole_line(finished, tmp_path):
     folder, decoding = tmp_path / "new", Run(finished).config.decoding
     folder.mkdir()

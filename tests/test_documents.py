@@ -16,6 +16,8 @@ from transformer.runtime.errors import UserError
 from transformer.tasks.hypotheses import Hypothesis
 from transformer.translator.documents.document import DocumentTranslator
 from transformer.translator.documents.inline import marked_text, to_markdown
+from transformer.translator.documents.passages import MarkedText
+from transformer.translator.documents.plain_text import with_addresses
 from transformer.translator.documents.sentences import clauses, sentences
 from transformer.translator.documents.syntax import markdown_parser
 
@@ -260,3 +262,9 @@ def test_options_of_lines_are_refused(decoder, tmp_path, monkeypatch, capfd):
     assert "--flags is for --document" in capfd.readouterr().err
     assert run(monkeypatch, decoder, "--document", tmp_path / "missing.txt") == 2
     assert "cannot read" in capfd.readouterr().err
+
+
+def test_addresses_are_looked_for_in_linear_time():
+    """A run of their signs was read again from each of them."""
+    text = "a." * 200_000 + " x.y+z@a-b.org, " + "http://x" + "." * 100_000
+    assert [mark.literal for mark in with_addresses(MarkedText(text)).marks] == ["x.y+z@a-b.org", "http://x"]

@@ -46,6 +46,8 @@ def test_what_a_folder_says_is_what_happens(tmp_path, name):
         found = translator.search(SOURCES, beam_size=beams, **OPTIONS, **WHOLE)
         for hypotheses, expected in zip(found, golden[f"beams {beams}"], strict=True):
             whole = [index for index in expected[1:] if index != special.pad]
+            if special.eos in whole:  # with which the reference pads where no file names a pad
+                whole = whole[: whole.index(special.eos) + 1]
             if len(whole) < OPTIONS["max_length"]:  # the reference ends outputs that are cut at no cost
                 assert list(hypotheses[0].ids) == whole, beams
 

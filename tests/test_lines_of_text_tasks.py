@@ -150,10 +150,17 @@ def test_probabilities_without_choices(run, tmp_path, monkeypatch, capsys):
     assert "--temperature-of-choices needs --choices" in printed.err
 
 
-@pytest.mark.parametrize("line", ["{}", '{"source": null}', '{"prefix": "red"}'])
-def test_an_object_has_a_source(line):
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{}", "is missing"),
+        ('{"source": null}', "must be text, not null"),
+        ('{"prefix": "red"}', "is missing"),
+    ],
+)
+def test_an_object_has_a_source(line, message):
     arguments = SimpleNamespace(jsonl=True, tsv=False, target_length=0)
-    with pytest.raises(UserError, match="line 7: source is missing"):
+    with pytest.raises(UserError, match=f"line 7: source {message}"):
         request_of(7, line, arguments, DataConfig())
     assert request_of(7, '{"source": ""}', arguments, DataConfig()).source == ""
 

@@ -93,6 +93,10 @@ def test_other_rates_over_a_real_connection(service):
     [
         ("no JSON", None, "the first message is not JSON"),
         (b"\0\0", None, "the first message must be JSON"),
+        (f"[{'1,' * 20_000}1]", None, "the first message has lists of more than 20,000 values"),
+        (json.dumps(dict.fromkeys(map(str, range(9000)), 1)), None, "the first message has 9,000 fields"),
+        ("[" * 15_000, None, "the first message is not JSON: it is nested too deeply"),
+        ("[]", None, "the first message must be JSON"),
         ('{"rate": 3}', None, "rate: input should be greater than or equal to 1000"),
         ('{"tempo": 3}', None, "tempo: there is no such field"),
         ('{"model": "eyes"}', None, "model 'eyes': no such run does this"),

@@ -85,7 +85,9 @@ def test_units_have_every_visible_character_and_cut_no_letter_from_its_marks(tex
             letter.isspace() or unicodedata.category(letter) in ("Cc", "Cf", "Mn", "Cn") for letter in missing
         )
         starts = {match.start() for match in regex.finditer(r"\X", text)} | {len(text)}
-        assert all({*span} <= starts or regex.search(r"\p{Prepend}|\p{Cf}", text) for span in spans)
+        # the vowel am of Thai and Lao is a letter, and may follow a digit
+        unusual = regex.search(r"(?V1)\p{GCB=Prepend}|\p{Cf}|[\p{GCB=SpacingMark}&&\p{Lo}]", text)
+        assert unusual or all({*span} <= starts for span in spans)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from test_serving_systems import one_run, recording, served
 
 import transformer
 from transformer import UserError
-from transformer.serve.forms import FORM, form_of
-from transformer.serve.refusals import refusal_of
+from transformer.serve.forms import FORM, form_of, parameters_of
+from transformer.serve.refusals import Refusal, refusal_of
 from transformer.serve.service import Service
 from transformer.systems.language_model.api import _read
 from transformer.translator.scoring import scored
@@ -135,6 +135,28 @@ def test_a_recording_is_a_file_of_a_form(client):
         assert "send one, in a form or as the whole body" in wrong.json()["error"]
     wrong = post(client, "/transcribe", b"--x", "multipart/form-data")
     assert (wrong.status_code, "boundary" in wrong.json()["error"]) == (422, True)
+
+
+def test_fields_beside_a_file_are_few_and_short(client):
+    files = {"file": ("a.wav", recording(), "audio/wav")}
+    wrong = client.post("/transcribe", files=files, data={"language": "a" * 10_001})
+    assert (wrong.status_code, "more than 10,000 characters" in wrong.json()["error"]) == (422, True)
+    wrong = client.post("/transcribe?" + "a&" * 100, content=recording())
+    assert (wrong.status_code, wrong.json()["error"]) == (422, "the address has more than 100 fields")
+
+
+def test_parameters_of_headers():
+    """In one pass, also where a quote is not closed."""
+    read = parameters_of(r'form-data; Name="a;\"b\\" ; filename*=x;c = d; c=e; ="' + ";" * 10**6)
+    assert read == {"name": 'a;"b\\', "filename*": "x", "c": "d", "": ";" * 10**6}
+
+
+def test_the_head_of_a_part_is_short():
+    body = b'--x\r\nContent-Disposition: form-data; name="a"; b="%s\r\n\r\nred\r\n--x--\r\n'
+    content = 'multipart/form-data; boundary="x"'
+    assert form_of(body % b"", content) == ({"a": "red"}, [])
+    with pytest.raises(Refusal, match="a head of more than 4,096 bytes"):
+        form_of(body % (b";" * 4096), content)
 
 
 def test_bytes_of_a_file_stay_as_they_are():

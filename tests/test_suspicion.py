@@ -168,3 +168,9 @@ def test_a_second_search_with_a_shortlist_has_no_rule():
     translator.task.shortlist = table(translator.config.model.vocab_size)
     document = translator.translate_document(f"{WORDS[0]} {WORDS[1]}\n", shortlist=True)
     assert document.flagged == list(document.sentences)
+
+
+def test_a_long_sentence_is_judged_in_linear_time():
+    """One of 100,000 words took minutes."""
+    words = [chr(0x4E00 + index % 5000) for index in range(100_000)]
+    assert signs_of("", "".join([*words, *words[-99:]])).repeated == 99 / 100_099

@@ -32,7 +32,10 @@ class Stopped(Exception):
         self.signal = signal
 
 
-_LONG = re.compile(r"""[^\s/:'"]{256,}|[^\s:'"]{4097,}""")  # longer than a name or a path can be
+_LONG = re.compile(r"""(?<![^\s:'"])[^\s:'"]{4097,}|(?<![^\s/:'"])[^\s/:'"]{256,}""")
+"""What is longer than a path or a name can be. Each begins where one before it ends: a text is read once."""
+_WORD = 200
+"""Characters of the longest word for which similar ones are looked for."""
 
 
 def shortened(message: str) -> str:
@@ -55,5 +58,7 @@ def counted(number: int, noun: str) -> str:
 def nearest(word: str, words: Iterable[str], similarity: float = 0.6) -> str:
     """Suggests similar words as ": did you mean ...?", or is empty if there are none. `similarity` is the
     least that counts, up to 1."""
+    if len(word) > _WORD:
+        return ""
     similar = difflib.get_close_matches(word, list(words), n=3, cutoff=similarity)
     return f": did you mean {' or '.join(similar)}?" if similar else ""

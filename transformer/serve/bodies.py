@@ -47,25 +47,27 @@ class BoundedRequest(Request):
         return json_of(await self.body())
 
 
-def json_of(body: bytes) -> Any:
+def json_of(body: bytes, name: str = "the body") -> Any:
     """A body as JSON.
+
+    Args:
+      body: of a request.
+      name: of the body, for messages.
 
     Raises:
       HTTPException: it is none, or has more values than may be.
     """
     if sum(map(body.count, STRUCTURE)) > VALUES:
-        raise HTTPException(
-            INVALID, f"the body has more than {VALUES:,} lists, objects and fields: divide it"
-        )
+        raise HTTPException(INVALID, f"{name} has more than {VALUES:,} lists, objects and fields: divide it")
     try:
         text = body.decode("utf-8-sig")
         value = from_json(text)
     except UnicodeDecodeError as error:
-        raise HTTPException(INVALID, f"the body is not UTF-8: byte {error.start + 1:,}") from error
+        raise HTTPException(INVALID, f"{name} is not UTF-8: byte {error.start + 1:,}") from error
     except ValueError as error:
         fault = next((said for part, said in FAULTS.items() if part in str(error)), str(error))
-        raise HTTPException(INVALID, f"the body is not JSON: {fault}") from error
-    if text.count(":") > check_size(value):  # as many as there are names, unless texts have some
+        raise HTTPException(INVALID, f"{name} is not JSON: {fault}") from error
+    if text.count(":") > check_size(value, name):  # as many as there are names, unless texts have some
         json.loads(text, object_pairs_hook=_check_repeated, parse_int=str, parse_float=str)
     return value
 
@@ -79,7 +81,7 @@ def _check_repeated(pairs: list[tuple[str, Any]]) -> None:
         names.add(name)
 
 
-def check_size(value: Any) -> int:
+def check_size(value: Any, name: str = "the body") -> int:
     """The number of names in all objects. Raises HTTPException if lists have too many values, or an object
     too many names: what is wrong with each would be noted otherwise."""
     values, count, names = [value], 0, 0
@@ -87,14 +89,12 @@ def check_size(value: Any) -> int:
         inner = values.pop()
         if isinstance(inner, dict):
             if len(inner) > NAMES:
-                raise HTTPException(INVALID, f"the body has {len(inner):,} fields, more than there are")
+                raise HTTPException(INVALID, f"{name} has {len(inner):,} fields, more than there are")
             names += len(inner)
             values += inner.values()
         elif isinstance(inner, list):
             count += len(inner)
             if count > VALUES:
-                raise HTTPException(
-                    INVALID, f"the body has lists of more than {VALUES:,} values: divide them"
-                )
+                raise HTTPException(INVALID, f"{name} has lists of more than {VALUES:,} values: divide them")
             values += inner
     return names

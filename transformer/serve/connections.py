@@ -7,6 +7,7 @@ import resource
 from typing import cast
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
 log = logging.getLogger("transformer")
 
@@ -14,8 +15,26 @@ HEAD = 10.0
 """Seconds in which the head of a request must arrive."""
 OTHER_FILES = 128
 """Files that a server has open besides its connections."""
+PIECE = 16 * 1024
+"""Bytes that are read of a connection before others have their turn: a body may be many short chunks, each of
+which takes time."""
 LOGGED = 60.0
 """Seconds between two lines of the log about closed connections."""
+
+
+MOST_UNREAD = 1024 * 1024
+"""Bytes that a client may leave unread while it sends more, such as answers to its pings."""
+
+
+class SocketConnection(AutoWebSocketsProtocol):  # type: ignore[misc, valid-type]
+    """A WebSocket whose client is left if it sends and does not read: memory would fill with answers."""
+
+    def data_received(self, data: bytes) -> None:
+        """Reads a part of a message."""
+        if self.transport.get_write_buffer_size() > MOST_UNREAD:
+            self.transport.abort()
+            return
+        super().data_received(data)
 
 
 class Connection(H11Protocol):
@@ -34,6 +53,7 @@ class Connection(H11Protocol):
             idle = [one for one in self.connections if isinstance(one, Connection) and one.is_idle]
             if idle:
                 min(idle, key=lambda one: one._since).give_way()
+        transport.max_size = PIECE  # type: ignore[attr-defined]
         super().connection_made(cast(asyncio.Transport, transport))
         self._wait_for_head()
 

@@ -51,7 +51,11 @@ def refused(*statuses: int) -> Responses:
 
 ALWAYS = refused(403)
 OF_CLIENTS = refused(400, 401, 403, 415, 429, 503)
-EVENTS: Responses = {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+EVENTS: Responses = {
+    200: {
+        "content": {"text/event-stream": {"schema": {"description": "events, each with its name and JSON"}}}
+    }
+}
 """Of a search with `stream`."""
 
 

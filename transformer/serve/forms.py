@@ -2,9 +2,9 @@
 does not say what it sends, as with curl, and a recording or a picture also where it is a file of a form."""
 
 import json
+import re
 from codecs import BOM_UTF8
 from collections.abc import Collection
-from email.message import Message as Header
 from typing import NamedTuple
 from urllib.parse import parse_qs, urlencode
 
@@ -14,7 +14,16 @@ from transformer.serve.refusals import INVALID, Refusal
 
 JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
 FIELDS = 100
-"""Fields that a form may have."""
+"""Fields that a form, or the query of an address, may have."""
+ESCAPES = 100_000
+"""Bytes of a form that may be escaped, which take long to read."""
+LONGEST_FIELDS = 10_000
+"""Characters in all fields beside a file: what they are, such as languages, is short."""
+LONGEST_HEAD = 4096
+"""Bytes of the lines before the content of a part."""
+PARAMETER = re.compile(r""";((?:[^;"]|"(?:[^"\\]|\\.)*+"?)*+)""", re.DOTALL)
+"""One of a header (RFC 9110, 5.6.6), such as `; name="text"`. It fits at every `;` outside of one, so that
+any header is read in one pass."""
 
 
 class Form(NamedTuple):
@@ -35,6 +44,8 @@ def form_of(body: bytes, content: str) -> Form | None:
       Refusal: it has too many fields or one twice, or its header names no boundary between its parts.
     """
     if content.startswith(FORM) and body.removeprefix(BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
+        if body.count(b"%") > ESCAPES:
+            raise Refusal(INVALID, f"the form has more than {ESCAPES:,} escaped bytes: send JSON")
         try:
             fields = parse_qs(body.decode("utf-8", "replace"), True, max_num_fields=FIELDS)
         except ValueError as error:
@@ -47,30 +58,48 @@ def form_of(body: bytes, content: str) -> Form | None:
 
 def _parts(body: bytes, content: str) -> Form:
     """A form in parts (RFC 7578), such as that of curl -F."""
-    header = Header()
-    header["content-type"] = content
-    boundary = header.get_boundary()
+    boundary = parameters_of(content).get("boundary")
     if not boundary:
         raise Refusal(INVALID, "the form names no boundary of its parts in its Content-Type")
     form = Form({}, [])
-    parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode(), FIELDS + 2)[1:]
+    parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("latin-1"), FIELDS + 2)[1:]
     if len(parts) > FIELDS + 1:
         raise Refusal(INVALID, f"the form has more than {FIELDS} fields")
     for part in parts:
+        if part.startswith(b"--"):
+            break  # the end
         about, _, value = part.partition(b"\r\n\r\n")
-        disposition = Header()
+        if len(about) > LONGEST_HEAD:
+            raise Refusal(INVALID, f"a part of the form has a head of more than {LONGEST_HEAD:,} bytes")
+        named: dict[str, str] = {}
         for line in about.decode("utf-8", "replace").splitlines():
-            name, _, text = line.partition(":")
-            if name.strip().lower() == "content-disposition":
-                disposition["content-disposition"] = text.strip()
-        name = str(disposition.get_param("name", "", "content-disposition"))
-        if disposition.get_filename() is not None:
+            kind, _, text = line.partition(":")
+            if kind.strip().lower() == "content-disposition":
+                named = parameters_of(text)
+        name = named.get("name", "")
+        if named.keys() & {"filename", "filename*"}:
             form.files.append(value)
         elif name in form.fields:
             raise _twice(name)
         elif name:
             form.fields[name] = value.decode("utf-8", "replace")
     return form
+
+
+def parameters_of(value: str) -> dict[str, str]:
+    """The parameters of a header by their names, such as the boundary of a form, without quotes.
+
+    Args:
+      value: of the header.
+    """
+    parameters: dict[str, str] = {}
+    for part in PARAMETER.findall(value):
+        name, _, text = part.partition("=")
+        text = text.strip()
+        if text[:1] == '"':
+            text = re.sub(r"\\(.)", r"\1", text[1:].removesuffix('"'))
+        parameters.setdefault(name.strip().lower(), text)
+    return parameters
 
 
 def _twice(name: str) -> Refusal:
@@ -94,15 +123,21 @@ class ReadBodies:
         headers = dict(scope.get("headers", ()))
         content = header(scope, b"content-type") if scope["type"] == "http" else ""
         hears = scope.get("path") in self.hearing
+        query = scope.get("query_string", b"")
+        if scope["type"] == "http" and query.count(b"&") >= FIELDS:
+            raise Refusal(INVALID, f"the address has more than {FIELDS} fields")
         is_form = content.startswith(MULTIPART if hears else (FORM, MULTIPART))
         if scope.get("method") != "POST" or not (is_form or (not content and not hears)):
             await self.app(scope, receive, send)
             return
         body = (await receive()).get("body", b"")  # whole: the gate has read it
-        query = scope.get("query_string", b"")
         form = form_of(body, content)
         if form and hears:
             body = _only_file(form)
+            if sum(map(len, form.fields.values())) > LONGEST_FIELDS:
+                raise Refusal(
+                    INVALID, f"the fields beside the file have more than {LONGEST_FIELDS:,} characters"
+                )
             query = b"&".join(filter(None, [query, urlencode(form.fields).encode()]))
         elif form:
             body = json.dumps(form.fields).encode()

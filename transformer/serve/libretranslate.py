@@ -11,7 +11,7 @@ from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.serve.bodies import json_of
 from transformer.serve.forms import form_of
-from transformer.serve.messages import Asked, Sent, Texts
+from transformer.serve.messages import Asked, Name, Sent, Texts
 from transformer.serve.service import Service
 
 PATH = "/translate"
@@ -28,8 +28,8 @@ class LibreTranslation(Sent):
     model_config = ConfigDict(extra="ignore")
 
     q: str | Texts = Field(description="A text, or a list of them.")
-    source: str = Field(ANY, description="Code of the language of the texts, or auto.")
-    target: str = Field(description="Code of the language to translate to.")
+    source: Name = Field(ANY, description="Code of the language of the texts, or auto.")
+    target: Name = Field(description="Code of the language to translate to.")
     format: Literal["text"] = Field("text", description="Only text is translated.")
     alternatives: int = Field(0, ge=0, description="Further translations of each text.")
     api_key: str = Field("", description="The token, if the server has one.")

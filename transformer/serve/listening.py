@@ -23,9 +23,10 @@ from transformer.data.features.waveforms import RATES, Resampling
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB
 from transformer.serve.asgi import begun
+from transformer.serve.bodies import json_of
 from transformer.serve.gate import STRANGERS, Places, bearer, in_time, is_token, unknown
 from transformer.serve.limits import Limits
-from transformer.serve.messages import Sent
+from transformer.serve.messages import Name, Sent
 from transformer.serve.readiness import Readiness
 from transformer.serve.refusals import FAILED, refusal_of
 from transformer.serve.service import Service, named
@@ -43,14 +44,14 @@ log = logging.getLogger("transformer")
 class AskedListening(Sent):
     """How sound is heard that arrives."""
 
-    model: str | None = Field(None, description="Name of a run. Default: the first that can do it.")
+    model: Name | None = Field(None, description="Name of a run. Default: the first that can do it.")
     token: str = Field("", description="That of the server, if it has one.")
     rate: int = Field(RATE, ge=RATES[0], le=RATES[1], description="Samples a second.")
     step: float = Field(
         1.0, ge=0.1, le=30, allow_inf_nan=False, description="Seconds of sound between two transcripts."
     )
-    language: str | None = Field(None, description="Whisper: the code of the language that is spoken.")
-    task: str | None = Field(None, description="Whisper: transcribe, or translate (to English).")
+    language: Name | None = Field(None, description="Whisper: the code of the language that is spoken.")
+    task: Name | None = Field(None, description="Whisper: transcribe, or translate (to English).")
 
 
 class Listening:
@@ -155,20 +156,20 @@ def fields_of(message: Any) -> AskedListening:
 
     Raises:
       UserError: there is no first message of text.
+      HTTPException: it is no JSON, or has more values than may be.
       RequestValidationError: a field is wrong.
       WebSocketDisconnect: the client is gone.
     """
     if message["type"] == "websocket.disconnect":
         raise WebSocketDisconnect(message.get("code", 1000))
-    if message.get("text") is None:
+    text = message.get("text")
+    fields = None if text is None else json_of(text.encode(), "the first message")
+    if not isinstance(fields, dict):
         raise UserError('the first message must be JSON, such as {"rate": 16000}, and samples follow')
     try:
-        return AskedListening.model_validate_json(message["text"])
+        return AskedListening.model_validate(fields)
     except ValidationError as error:
-        first, *_ = mistakes = error.errors()
-        if first["type"] == "json_invalid":
-            raise UserError(f"the first message is not JSON: {first['ctx']['error']}") from error
-        located = [{**mistake, "loc": ("message", *mistake["loc"])} for mistake in mistakes]
+        located = [{**mistake, "loc": ("message", *mistake["loc"])} for mistake in error.errors()]
         raise RequestValidationError(located) from error
 
 

@@ -15,6 +15,8 @@ from transformer.translator.search_outputs import Extras
 
 EXTRAS = tuple(field.name for field in dataclasses.fields(Extras))
 """What may be asked of every output besides its text and score."""
+Name = Annotated[str, Field(max_length=255)]
+"""The name of a run, a language or a task: as long as that of a file."""
 Texts = Annotated[list[str], Field(fail_fast=True)]
 """Texts of a request. Only the first mistake in a list counts: to note thousands takes seconds."""
 Source = str | dict[str, Any]
@@ -42,7 +44,7 @@ class Sent(BaseModel):
 class Asked(Sent):
     """What every search is asked."""
 
-    model: str | None = Field(None, description="Name of a run. Default: the first that can do it.")
+    model: Name | None = Field(None, description="Name of a run. Default: the first that can do it.")
     n_best: int = Field(1, ge=1, description="Outputs of each text, best first.")
     stream: bool = Field(False, description="Answer with server-sent events, with outputs as they grow.")
 
@@ -69,24 +71,24 @@ class AskedTranslations(Asked):
         "model reads it as one. Texts of other tasks than translation, and those with a prefix or terms, "
         "always are. Default: true, but for models such as T5, whose texts may begin with an instruction.",
     )
-    source_language: str | None = Field(None, description="Its code, for a model of many languages.")
-    target_language: str | None = Field(None, description="The code of the language to translate to.")
+    source_language: Name | None = Field(None, description="Its code, for a model of many languages.")
+    target_language: Name | None = Field(None, description="The code of the language to translate to.")
 
 
 class AskedScores(Sent):
     """Texts to score."""
 
-    model: str | None = Field(None, description="Name of a run. Default: the first that can do it.")
+    model: Name | None = Field(None, description="Name of a run. Default: the first that can do it.")
     text: str | Texts = Field(description="A text, or a list of them: sources, or what is scored itself.")
     target: str | Texts | None = Field(None, description="The translation of each, for translators.")
-    source_language: str | None = Field(None, description="Its code, for a model of many languages.")
-    target_language: str | None = Field(None, description="The code of the translations' language.")
+    source_language: Name | None = Field(None, description="Its code, for a model of many languages.")
+    target_language: Name | None = Field(None, description="The code of the translations' language.")
 
 
 class AskedChoices(Sent):
     """Texts for which one of some labels is right."""
 
-    model: str | None = Field(None, description="Name of a run. Default: the first that can do it.")
+    model: Name | None = Field(None, description="Name of a run. Default: the first that can do it.")
     text: Source | Annotated[list[Source], Field(fail_fast=True)] = Field(
         description="A text, or a list of them, as of /translate."
     )
@@ -94,8 +96,8 @@ class AskedChoices(Sent):
     temperature: float = Field(
         1.0, gt=0, allow_inf_nan=False, description="Above 1: less certain; below: more certain."
     )
-    source_language: str | None = Field(None, description="Its code, for a model of many languages.")
-    target_language: str | None = Field(None, description="The code of the labels' language.")
+    source_language: Name | None = Field(None, description="Its code, for a model of many languages.")
+    target_language: Name | None = Field(None, description="The code of the labels' language.")
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from transformer.decoding.queue import Expired
 from transformer.runtime.errors import UserError, shortened
 
 BUSY, TOO_LARGE, INVALID, FAILED, UNAVAILABLE = 429, 413, 422, 500, 503
-OPTION = re.compile(r"--(?:decoding\.)?([a-z][a-z-]*+)(?!\.[a-z])")
+OPTION = re.compile(r"(?<![a-z-])--(?:decoding\.)?([a-z][a-z-]*+)(?!\.[a-z])")
 """Of a command line, in a message. Fields of requests have underscores; options of sections, such as
 --data.add-tokens, are for who trains or serves, and stay as they are."""
 SHAPES = ("str", "list[str]", "own", "libretranslate")

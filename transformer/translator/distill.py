@@ -2,8 +2,9 @@
 
 `python -m transformer distill RUN FOLDER` writes
 
-    train.<source>, train.<target>   the sources RUN was trained on, and its translations of them; the names
-                                     end with the languages, or source and target if these are unknown or one
+    train.<source>, train.<target>   the sources RUN was trained on, and its translations of them (an empty
+                                     line for a source that it cannot read whole); the names end with the
+                                     languages, or source and target if these are unknown or one
     validation.*, test.*             unchanged
     distilled.json                   the checkpoint and the search options
 
@@ -124,10 +125,18 @@ def _write(
         # line-buffered, so that a killed process leaves complete lines
         with open(partial, "a", 1, encoding="utf-8", newline="\n", opener=append_flags) as file:
             for best in watch.progress("translated", outputs, len(train) - done):
-                file.write(one_line(translator.as_trained(best[0])) + "\n")
+                text = "" if best[0].truncated else one_line(translator.as_trained(best[0]))
+                file.write(text + "\n")
         os.replace(partial, translations)
     with open_regular(translations) as lines:
-        empty = sum(line == b"\n" for line in lines)
+        blank = [index for index, line in enumerate(lines) if line == b"\n"]
+    cut = sum(translator.truncates(source) for source, _ in train.__getitems__(blank))
+    empty = len(blank) - cut
+    if cut:
+        watch.message(
+            f"{cut:,} of {len(train):,} sources are longer than the teacher reads: they have an empty "
+            "translation, and training drops their pairs"
+        )
     if empty:
         watch.message(
             f"{empty:,} of {len(train):,} translations are empty, and training drops their pairs. If they "

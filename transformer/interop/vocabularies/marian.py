@@ -89,10 +89,14 @@ class MarianVocabulary:
             }
         pad, eos = size - 1, 0
         ids = {"pad_token_id": pad, "decoder_start_token_id": pad, "eos_token_id": eos, "bos_token_id": eos}
+        target = tokenizers[1]
+        forced = rows[1].index(target.start[0]) if target.start and target.forces_start else None
         return VocabularyFiles(
             files=contents,
             described=ids | {"vocab_size": size, "decoder_vocab_size": size},
-            generation=ids | {"forced_eos_token_id": eos},
+            generation=ids
+            | {"forced_eos_token_id": eos}
+            | ({} if forced is None else {"forced_bos_token_id": forced}),
             rows=(rows[0], rows[1]),
         )
 

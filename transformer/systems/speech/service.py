@@ -13,7 +13,7 @@ from transformer.data.features.audio import RATE
 from transformer.data.features.waveforms import read_recording
 from transformer.data.sources.recordings import Recording
 from transformer.runtime.files import Json
-from transformer.serve.messages import Asked, Endpoint, extras_of
+from transformer.serve.messages import Asked, Endpoint, Name, extras_of
 from transformer.serve.service import Service
 from transformer.systems.speech.api import Transcriber, with_rules
 from transformer.systems.speech.live import LiveText
@@ -26,8 +26,8 @@ from transformer.translator.search_outputs import NO_EXTRAS, Extras
 class AskedTranscription(Asked):
     """How a recording is transcribed."""
 
-    language: str | None = Field(None, description="Whisper: the code of the language that is spoken.")
-    task: str | None = Field(None, description="Whisper: transcribe, or translate (to English).")
+    language: Name | None = Field(None, description="Whisper: the code of the language that is spoken.")
+    task: Name | None = Field(None, description="Whisper: transcribe, or translate (to English).")
     timestamps: bool = Field(False, description="Whisper: segments with their times.")
 
 

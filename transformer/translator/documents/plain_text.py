@@ -10,8 +10,9 @@ import regex
 
 from transformer.translator.documents.passages import Document, Mark, MarkedText, Passage
 
-ADDRESS = regex.compile(r"https?://[^\s<>\"]*[^\s<>\".,;:!?)\]']|[\w.+-]+@[\w-]+(?:\.[\w-]+)+")
-"""Addresses of pages and of people, which are copied."""
+ADDRESS = regex.compile(r"https?://[^\s<>\"]*[^\s<>\".,;:!?)\]']|(?<![\w.+-])[\w.+-]++@[\w-]+(?:\.[\w-]+)+")
+"""Addresses of pages and of people, which are copied. Those of people begin where their signs begin, so a
+long run of them is read once."""
 _ITEM = re.compile(r"\s*(?:[-*+•–]|\(?\d+[.)]|\(?[a-z]\))\s+")
 _INDENT = re.compile(r"\s*")
 

@@ -17,6 +17,8 @@ FILE = "limits.json"
 REMEDY = "delete it, and make it again with transformer calibrate"
 LONG_WORD = 4
 """Letters of a word that counts as copied: short ones are the same in several languages."""
+LONGEST_REPEATED = 100
+"""Words of a part that is looked for in what was said just before."""
 READ = 0.15
 """The least attention that a source word gets, summed over the output, if it was read."""
 FEW = 3
@@ -115,7 +117,7 @@ def _repeated(words: Sequence[str]) -> int:
     """How many words belong to a part that was said just before."""
     small = [word.lower() for word in words]
     again = set[int]()
-    for size in range(1, len(small) // 2 + 1):
+    for size in range(1, min(len(small) // 2, LONGEST_REPEATED) + 1):
         run = 0  # of words that stand where they stood so many words before
         for index in range(size, len(small)):
             run = run + 1 if small[index] == small[index - size] else 0
