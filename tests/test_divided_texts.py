@@ -94,6 +94,21 @@ def test_an_instruction_or_a_code_is_for_all_sentences(translator, monkeypatch):
         assert not translator.reads_instructions
 
 
+def test_a_code_is_for_all_sentences_of_a_document(translator, monkeypatch):
+    read, stream = [], translator.stream
+    monkeypatch.setattr(
+        translator, "stream", lambda records, **options: stream(read.extend(records) or read, **options)
+    )
+    monkeypatch.setattr(translator, "_retried", lambda *_: {})
+    for text in "Red green. Cat dog!\n\n7\n\nBlue.\n", "summarize: Red green. Cat dog!\n\n7\n\nBlue.\n":
+        sentences = [text.partition(" Cat")[0], "Cat dog!", "", "Blue."]
+        for code in ">>deu<< ", "":
+            read.clear()
+            document = translator.translate_document(code + text)
+            assert read == [sentence and code + sentence for sentence in sentences]
+            assert [sentence.source for sentence in document.sentences[1:]] == ["Cat dog!", "7", "Blue."]
+
+
 def test_the_nth_translation_has_the_nth_of_each_sentence(translator):
     one, other = translator.search(["Red green.", "Cat dog!"], n_best=3)
     for index, hypothesis in enumerate(translator.submit(TEXTS[0], n_best=3).result()):

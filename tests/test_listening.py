@@ -2,6 +2,8 @@
 
 import contextlib
 import json
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -98,6 +100,8 @@ def test_other_rates_over_a_real_connection(service):
         ("[" * 15_000, None, "the first message is not JSON: it is nested too deeply"),
         ("[]", None, "the first message must be JSON"),
         ('{"rate": 3}', None, "rate: input should be greater than or equal to 1000"),
+        ('{"rate": 2147483648}', None, "rate: input should be less than or equal to 1000000"),
+        ('{"step": NaN}', None, "step: input should be"),
         ('{"tempo": 3}', None, "tempo: there is no such field"),
         ('{"model": "eyes"}', None, "model 'eyes': no such run does this"),
         ("{}", "more", "only samples may follow"),
@@ -141,3 +145,37 @@ def said_after_leaving(client, service):
         if "error" not in messages[0]:
             return "".join(message["final"] for message in messages)
     return "the thread is still busy"
+
+
+CLIENT = """
+import sys
+from websockets.sync.client import connect
+socket = connect(sys.argv[1])
+socket.send("{}")
+socket.send(bytes(2 * 3 * 16_000))
+print(socket.recv(), flush=True)
+input()
+"""
+
+
+def test_a_client_that_is_killed_leaves_its_place(service):
+    with running(service, limits=Limits(listeners=1)) as address:
+        address = address.replace("http", "ws") + "/listen"
+
+        def first_answer():
+            with client_library.connect(address) as socket:
+                socket.send("{}")
+                socket.send("end")
+                return socket.recv()
+
+        command, pipe = [sys.executable, "-c", CLIENT, address], subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as client:
+            try:
+                assert "seconds" in client.stdout.readline()
+                assert "1 clients are heard" in first_answer()
+            finally:
+                client.kill()
+        end = time.monotonic() + 20
+        while "1 clients are heard" in (answer := first_answer()):
+            assert time.monotonic() < end
+        assert "seconds" in answer

@@ -11,9 +11,11 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
+from invented_sound import bad_recordings
 
 from transformer import Run, Transcriber, UserError
 from transformer.cli.decode import decode_main
+from transformer.data.features import waveforms
 from transformer.data.features.pauses import parts_of
 from transformer.data.features.waveforms import audio_blocks, read_audio, seconds_of
 from transformer.systems.speech.subtitles import srt, subtitles_of, vtt
@@ -215,6 +217,21 @@ def test_what_is_wrong_is_said_in_a_sentence(run, talk, monkeypatch, capsys, opt
         status, out, err = decoded(monkeypatch, capsys, run.path, *options)
     assert (status, out) == (2, "")
     assert message in err
+
+
+@pytest.mark.by_default("NaN", "claims 1 GiB", "hours that no header tells")
+@pytest.mark.parametrize("name", sorted(bad_recordings()))
+def test_what_cannot_be_heard_is_said_in_a_sentence(run, tmp_path, monkeypatch, capfd, name):
+    monkeypatch.setattr(waveforms, "MOST", 1_000_000)
+    path = tmp_path / "a.wav"
+    content, message = bad_recordings()[name]
+    path.write_bytes(content)
+    (tmp_path / "list").write_text(f"{path}\n")
+    for given in path, tmp_path / "list":
+        status, out, err = decoded(monkeypatch, capfd, run.path, "--input", given)
+        assert (status, out) == (2, "")
+        assert message in err
+        assert "Traceback" not in err
 
 
 def test_silence_and_sound_at_the_rate_of_the_features(run, tmp_path, monkeypatch, capsys):

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from invented_sound import write_digits
 from small_run import WORDS
 from small_translator import small_translator, stored
+from test_serving_systems import one_run
 
 from transformer import UserError
 from transformer.cli.decode_arguments import parse_decode
@@ -198,6 +200,52 @@ def test_killed_twenty_times_at_random_moments(run_dir: Path, text: Path) -> Non
     print(f"killed 20 times, after {reached[1:]} of {len(LINES) * 150} lines")
     assert text.with_name("out").read_bytes() == text.with_name("whole").read_bytes()
     assert sorted(os.listdir(text.parent)) == ["in", "out", "whole"]
+
+
+@pytest.mark.slow
+def test_recordings_killed_by_each_signal(tmp_path: Path) -> None:
+    """SIGKILL, then SIGTERM and Ctrl-C of the processes that resume: what is written stays."""
+    pytest.importorskip("soundfile", reason="needs soundfile: pip install '.[speech]'")
+    run = one_run("speech", tmp_path)
+    sounds = tmp_path / "sounds"
+    sounds.mkdir()
+    write_digits(sounds, 16)
+    text = sounds / "in"
+    text.write_text("".join(f"{index}.wav\n" for index in range(16)))
+    decode(run, "--input", text, "--output", tmp_path / "whole", "--format", "json")
+    whole = (tmp_path / "whole").read_text().splitlines()
+    program = (
+        "import sys, time\n"
+        "from transformer.cli.texts import Texts\n"
+        "of = Texts.of\n"
+        "def slowly(*given):\n    for line in of(*given):\n        time.sleep(0.3)\n        yield line\n"
+        "Texts.of = slowly\n"
+        "from transformer.cli.decode import decode_main; sys.exit(decode_main())"
+    )
+    options = ["--input", text, "--output", sounds / "out", "--format", "json", "--resume"]
+    command = [str(word) for word in (sys.executable, "-c", program, run, *options)]
+    written = 0
+    for number in signal.SIGKILL, signal.SIGTERM, signal.SIGINT:
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        while not partial_lines(text) > written:
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+        process.send_signal(number)
+        _, err = process.communicate()
+        assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+        assert "Traceback" not in err
+        assert not (sounds / "out").exists()
+        assert partial_lines(text) > written
+        (partial,) = sounds.glob(".out.*.partial")
+        if number != signal.SIGKILL:
+            assert "add --resume" in err
+            lines = partial.read_text().splitlines()
+            assert_alike("\n".join(lines), "\n".join(whole[: len(lines)]))
+        written = partial_lines(text)
+        assert written < 16
+    decode(run, *options)
+    assert_alike((sounds / "out").read_text(), "\n".join([*whole, ""]))
+    assert not list(sounds.glob(".out*"))
 
 
 def partial_lines(text: Path) -> int:

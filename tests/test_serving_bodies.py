@@ -77,6 +77,21 @@ def test_what_programs_put_around_json_is_read_or_refused(client):
     assert (twice.status_code, twice.json()["error"]) == (422, "text: the form has it twice; send it once")
 
 
+def test_a_field_that_an_address_has_twice_is_refused(client):
+    """The last one would be taken silently. Those of a form with a file are among them."""
+    error = {"error": "n_best: the address has it twice; send it once"}
+    file, wave = {"file": ("a.wav", recording())}, {"content": recording()}
+    for answer in (
+        client.post("/translate?n_best=1&n_best=2", json={"text": "red"}),
+        client.post("/score?n_best=1&n_best=1", json=PAIR),
+        client.post("/choose?n_best=1&x=1&n_best=1", json={"text": "red", "choices": ["cat"]}),
+        client.post("/transcribe?n_best=1&n_best=2", **wave),
+        client.post("/transcribe?n_best=1", files=file, data={"n_best": "1"}),
+    ):
+        assert (answer.status_code, answer.json()) == (422, error)
+    assert client.post("/transcribe?n_best=1", **wave).status_code == 200
+
+
 def test_options_of_commands_are_named_as_clients_or_trainers_know_them():
     """Fields of requests without dashes, and options of sections as they are written."""
     sentences = {

@@ -12,10 +12,12 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from invented_sound import bad_recordings
 from served import asked
 from small_run import WORDS
 
 from transformer import UserError
+from transformer.data.features import waveforms
 from transformer.serve.limits import ALLOWED, Limits
 from transformer.serve.service import Service, service_of
 from transformer.systems.registry import REGISTRY
@@ -124,6 +126,21 @@ def test_a_recogniser_hears_a_recording(runs, tmp_path):
         wrong = client.post("/transcribe", content=b"RIFFnothing")
         assert wrong.status_code == 422
         assert "the recording" in wrong.json()["error"]
+
+
+def test_recordings_that_cannot_be_heard_are_refused(runs, monkeypatch):
+    """Headers that lie, damaged files, sound that is no number, and hours of silence in a few bytes."""
+    monkeypatch.setattr(waveforms, "MOST", 1_000_000)  # so that the hours of silence are refused sooner
+    ignored = list[object]()
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+    with asked(served(runs["speech"], "ears")) as client:
+        for name, (content, message) in bad_recordings().items():
+            answer = client.post("/transcribe", content=content)
+            assert answer.status_code == 422, (name, answer.text)
+            error = answer.json()["error"]
+            assert error.startswith("the recording: "), name
+            assert message in error, name
+    assert not ignored
 
 
 def picture() -> bytes:

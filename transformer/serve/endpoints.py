@@ -1,14 +1,16 @@
 """The endpoints of a server: of its runs, each only if one of them can do it, and of the server itself."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from fastapi import APIRouter, Body, Depends, Query, Request
+from fastapi import APIRouter, Body, Depends, HTTPException, Query, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from transformer.runtime.errors import shortened
 from transformer.runtime.files import Json
 from transformer.serve.answers import Answers
 from transformer.serve.bodies import BoundedRoute
@@ -21,11 +23,11 @@ from transformer.serve.libretranslate import (
     service_and_fields,
     translated,
 )
-from transformer.serve.messages import AskedChoices, AskedScores, Endpoint, with_options
+from transformer.serve.messages import AskedChoices, AskedScores, Endpoint, Sent, with_options
 from transformer.serve.metrics import Metrics
 from transformer.serve.page import page_of_services
 from transformer.serve.readiness import Readiness
-from transformer.serve.refusals import JsonResponse
+from transformer.serve.refusals import INVALID, JsonResponse
 from transformer.serve.service import Service, named
 
 REFUSALS = {
@@ -111,6 +113,7 @@ def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], a
         return JsonResponse(translated(asked, await answers.outputs(request, work)))
 
     options: Json = {"summary": endpoint.about, "name": endpoint.path[1:], "responses": EVENTS}
+    options["dependencies"] = [sent_once(fields)]
     if endpoint.hears:
         file = {"schema": {"type": "string", "format": "binary"}}
         options["openapi_extra"] = {"requestBody": {"required": True, "content": {endpoint.media: file}}}
@@ -124,6 +127,19 @@ def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], a
     router.post(endpoint.path, **options)(function)
 
 
+def sent_once(fields: type[Sent]) -> Any:
+    """A dependency that refuses an address which has a field twice, unless the field is a list."""
+    hints = get_type_hints(fields).items()
+    lists = {name for name, kind in hints if {list, tuple} & set(map(get_origin, get_args(kind)))}
+
+    async def check(request: Request) -> None:
+        names = Counter(name for name, _ in request.query_params.multi_items() if name not in lists)
+        if repeated := [name for name, count in names.items() if count > 1]:
+            raise HTTPException(INVALID, shortened(f"{repeated[0]}: the address has it twice; send it once"))
+
+    return Depends(check)
+
+
 def add_scores(router: APIRouter, able: Sequence[Service], scoring: Executor) -> None:
     """The endpoint for scores of given texts.
 
@@ -135,7 +151,11 @@ def add_scores(router: APIRouter, able: Sequence[Service], scoring: Executor) ->
     pair = {"text": "A dog runs.", "target": "Ein Hund rennt."}
     examples: dict[str, Any] = {"default": {"value": pair}}
 
-    @router.post("/score", summary="The log-probabilities of given texts, in nats.")
+    @router.post(
+        "/score",
+        summary="The log-probabilities of given texts, in nats.",
+        dependencies=[sent_once(AskedScores)],
+    )
     async def score(asked: Annotated[AskedScores, Body(openapi_examples=examples)]) -> Response:
         service = named(able, asked.model)
         assert service.scores
@@ -149,7 +169,11 @@ def add_choices(router: APIRouter, able: Sequence[Service], scoring: Executor) -
     texts = {"text": ["A dog runs."], "choices": ["Ein Hund rennt.", "Zwei Hunde rennen."]}
     examples: dict[str, Any] = {"default": {"value": texts}}
 
-    @router.post("/choose", summary="The probability of each of some labels, or other outputs.")
+    @router.post(
+        "/choose",
+        summary="The probability of each of some labels, or other outputs.",
+        dependencies=[sent_once(AskedChoices)],
+    )
     async def choose(asked: Annotated[AskedChoices, Body(openapi_examples=examples)]) -> Response:
         service = named(able, asked.model)
         assert service.choices

@@ -1,7 +1,6 @@
 """The Python API for translation: a decoder whose records are sentences."""
 
 import functools
-import re
 import reprlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,7 +38,7 @@ from transformer.tasks.text_tasks import text_task_of
 from transformer.tasks.text_to_text import TextToText
 from transformer.translator.choices import Chooser
 from transformer.translator.decoder import Decoder
-from transformer.translator.documents.document import DocumentTranslator, can_translate
+from transformer.translator.documents.document import DocumentTranslator, can_translate, with_code
 from transformer.translator.documents.suspicion import Limits
 from transformer.translator.documents.texts import DividedText, joined
 from transformer.translator.ensemble import ensemble_of
@@ -51,8 +50,6 @@ from transformer.translator.targets import Target, ids_of_targets
 __all__ = ["Hypothesis", "Translator", "translation_of"]
 PRETRAINED = {"hub", "pieces", "byte"}
 """Vocabularies that no training makes here. OPUS-MT has another one."""
-CODE = re.compile(r">>[^<]*<<")
-"""Of the target language, before a text of OPUS-MT."""
 
 
 def translation_of(run: Run) -> TextToText:
@@ -381,9 +378,7 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         data = self.task.data
         context = context_in(source, data) if isinstance(source, Mapping) else []
         words = [sentence for sentence, is_read in zip(text.sentences, text.read, strict=True) if is_read]
-        if words and (code := CODE.match(text.sentences[0])):
-            words[1:] = [f"{code[0]} {sentence}" for sentence in words[1:]]
-        read = iter(self.in_context([*context, *words])[len(context) :])
+        read = iter(self.in_context([*context, *with_code(words)])[len(context) :])
         return [next(read) if is_read else "" for is_read in text.read]
 
     def sentences_of(self, source: Source, *, divide: bool | None = None, **options: Option) -> list[str]:

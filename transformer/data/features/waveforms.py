@@ -38,8 +38,10 @@ UNKNOWN = 2**62
 """Frames from which a header was written before the length was known."""
 STREAMED = 2**31 - 2**16
 """Bytes from which the header of a WAV file was."""
-CUT = re.compile(r"^data : (?P<declared>\d+) \(should be (?P<found>\d+)\)", re.MULTILINE)
-"""In libsndfile's log: a WAV file is shorter than its header says."""
+CUT = re.compile(
+    r"^(?:data| SSND|riff|  Riff size) : (?P<declared>\d+) \(should be (?P<found>\d+)\)", re.MULTILINE
+)
+"""In libsndfile's log: a WAV, AIFF, W64 or RF64 file has another length than its header says."""
 log = logging.getLogger("transformer")
 
 
@@ -177,11 +179,23 @@ def _opened(content: BinaryIO, path: Path | str) -> Any:
     if not content.seek(0, os.SEEK_END):
         raise UserError(f"{path}: is empty: copy it again")
     content.seek(0)
-    in_memory = isinstance(content, io.BytesIO)
-    if not in_memory:
-        os.lseek(content.fileno(), 0, os.SEEK_SET)
+    sound_file = library("soundfile").SoundFile
+    if isinstance(content, io.BytesIO):
+        return sound_file(_InMemory(content.getvalue()), closefd=False)
+    os.lseek(content.fileno(), 0, os.SEEK_SET)
     # the descriptor, since soundfile reads formats from names
-    return library("soundfile").SoundFile(content if in_memory else content.fileno(), closefd=False)
+    return sound_file(content.fileno(), closefd=False)
+
+
+class _InMemory(io.BytesIO):
+    """A file whose position stays where it is if libsndfile seeks to before its beginning, as it does in
+    damaged files. An error in its callback would be written to standard error."""
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        try:
+            return super().seek(offset, whence)
+        except (ValueError, OverflowError):
+            return self.tell()
 
 
 def _unreadable(path: Path | str, error: RuntimeError) -> UserError:
@@ -189,6 +203,8 @@ def _unreadable(path: Path | str, error: RuntimeError) -> UserError:
     reason = str(error).rpartition(": ")[2].rstrip(".")
     if reason == "Format not recognised":
         reason = "it is no WAV, FLAC, OGG or MP3 file"
+    elif reason.startswith("File does not exist"):  # its word for MP3 frames that cannot be decoded
+        reason = "it is damaged or truncated; copy it again"
     return UserError(f"{path}: cannot be read as audio: {reason}")
 
 
@@ -204,7 +220,7 @@ def _most(file: Any, path: Path | str, longest: int | None = LONGEST) -> float:
     """The most frames that may be read. Raises UserError if the header announces more, or is wrong."""
     file_rate = file.samplerate
     cut = CUT.search(file.extra_info)
-    if cut and int(cut["declared"]) < STREAMED:
+    if cut and int(cut["found"]) < int(cut["declared"]) < STREAMED:
         raise UserError(f"{path}: {cut['found']} of {cut['declared']} bytes are there: copy it again")
     if not RATES[0] <= file_rate <= RATES[1]:
         raise UserError(

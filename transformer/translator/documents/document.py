@@ -1,6 +1,7 @@
 """Translates documents: passages become sentences, and translated sentences passages again."""
 
 import itertools
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from transformer.translator.documents.sentences import Span, clauses, sentences
 from transformer.translator.documents.suspicion import Limits, Signs, signs_of
 from transformer.translator.documents.texts import DividedText
 
+CODE = re.compile(r">>[^<]*<<")
+"""Of the target language, before a text of OPUS-MT."""
 NO_REPEAT = 4
 """Words of an n-gram that a second search writes once."""
 NOT_READ = "not read"
@@ -132,7 +135,8 @@ class DocumentTranslator(ABC):
     ) -> TranslatedDocument:
         """The translation of a document, sentence by sentence. A suspicious one is searched again, with all
         hypotheses and, if the search has that rule, without repeated n-grams; the first of the outputs with
-        the fewest flags stays.
+        the fewest flags stays. A code such as `>>deu<<` before the first sentence of plain text is before
+        each. An instruction, as T5 reads them, is for its own sentence alone.
 
         Args:
           text: the document.
@@ -244,8 +248,8 @@ class DocumentTranslator(ABC):
     def _in_context(self, contents: Sequence[MarkedText], longest: int) -> list[_Source]:
         """What the model reads of each sentence: those before it have words."""
         have_words = list(map(_has_words, contents))
-        texts = (content.text.strip() for content in itertools.compress(contents, have_words))
-        read = (self.task.read(text, longest) for text in self.in_context(texts))
+        texts = [content.text.strip() for content in itertools.compress(contents, have_words)]
+        read = (self.task.read(text, longest) for text in self.in_context(with_code(texts)))
         return [
             _Source(content, next(read) if has_words else "")
             for content, has_words in zip(contents, have_words, strict=True)
@@ -383,6 +387,12 @@ def _indivisible(marks: Iterable[Mark]) -> list[Span]:
 def _has_words(content: MarkedText) -> bool:
     """Whether there is something to translate: a letter that is not copied."""
     return any(map(str.isalpha, content.unmarked))
+
+
+def with_code(sentences: Sequence[str]) -> list[str]:
+    """The sentences of a text, each after the code of a language that is before the first, if one is."""
+    code = CODE.match(sentences[0]) if sentences else None
+    return [*sentences[:1], *(f"{code[0]} {sentence}" if code else sentence for sentence in sentences[1:])]
 
 
 def can_translate(task: Any) -> bool:
