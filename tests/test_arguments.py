@@ -67,6 +67,15 @@ def test_arguments_of_a_search() -> None:
     for wrong, kind in ((None, "NoneType"), ("red", "one string")):
         with pytest.raises(UserError, match=f"inputs must be a list of records, not {kind}"):
             Decoder.stream(translator, wrong)  # type: ignore[arg-type]
+    in_lists = {
+        "sentences": translator.in_context,
+        "sources": translator.usual_limits,
+        "sources ": lambda text: translator.calibrated(text, ["cat"], ["cat", "dog"]),
+        "right": lambda text: translator.calibrated(["red"], text, ["cat", "dog"]),
+    }
+    for name, call in in_lists.items():
+        with pytest.raises(UserError, match=f"^{name.strip()} must be a list of .*, not one string"):
+            call("red")
     for name in "length_penalty", "noise":
         with pytest.raises(UserError, match=f"--decoding.{name.replace('_', '-')} 1000.*: is too large"):
             translator.search(["red"], **{name: 10**400})

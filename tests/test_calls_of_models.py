@@ -81,6 +81,17 @@ def test_ids_that_are_none(wrong: str, variables: Any) -> None:
             call()
 
 
+@pytest.mark.parametrize("search", [beam_search, greedy_search, sample])
+@pytest.mark.parametrize("wrong", [20, -1])
+def test_ids_outside_the_vocabulary(search: Any, wrong: int, variables: Any) -> None:
+    """Of arrays whose values are known; a compiled program cannot refuse them."""
+    further = {"key": KEY} if search is sample else {}
+    with pytest.raises(
+        UserError, match=f"^source_ids: there is the id {wrong}, and the vocabulary has those from 0"
+    ):
+        search(MODEL, variables, np.array([[4, wrong, 2]]), max_length=4, **further)
+
+
 @pytest.mark.parametrize(
     ("search", "options", "message"),
     [
@@ -123,6 +134,8 @@ CONFIG = Config(model=MODEL.config)
     [
         (lambda: train("tiny", "runs/x"), "config must be a Config, not 'tiny'"),
         (lambda: make_optimizer("adam"), "config must be a Config, not 'adam'"),
+        (lambda: train(CONFIG, 3), "run_dir must be a str or a Path, not 3"),
+        (lambda: translation_objective(0.1, "source"), "inputs must be a list of names, not one string"),
         (lambda: Run(3), "path must be a str or a Path, not 3"),
         (lambda: translation_objective("x"), "--training.label-smoothing 'x': must be a number"),
         (lambda: translation_objective(1.5), r"--training.label-smoothing must be in \[0, 1\)"),

@@ -50,6 +50,11 @@ def test_hints_name_options_that_exist_for_names_that_do_not(table, options):
         ("--gpus 2", "--gpus: there is no such option; every device is used"),
         ("--num_beams 5", "here it is --decoding.beam-size"),
         ("--decoding.num-beams 5", "here it is --decoding.beam-size"),
+        (
+            "--adapter.alpha 16",
+            "--adapter.alpha: there is no such option; here it is --adapter.scale (alpha / rank",
+        ),
+        ("--lora_r 8", "here it is --adapter.rank"),
         ("--optimizer.lr 1", "--optimizer.lr: there is no such option; here it is --optimizer.peak"),
         ("--training.batch-size 64", "here it is --data.batch-tokens"),
     ],

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer.config import DecodingConfig, ModelConfig, SpecialIds
@@ -37,6 +38,7 @@ def checked(kind: type[DecodingConfig]) -> Callable[[F], F]:
         @functools.wraps(search)
         def call(model: nn.Module, params: Variables, source_ids: Any, **arguments: Any) -> Any:
             check_ids("source_ids", source_ids)
+            _check_known("source_ids", source_ids, model)
             if "key" in arguments and not _is_key(arguments["key"]):
                 raise UserError(
                     f"key must be a random key, such as jax.random.key(0), not {shown(arguments['key'])}"
@@ -56,6 +58,21 @@ def checked(kind: type[DecodingConfig]) -> Callable[[F], F]:
         return call
 
     return decorated
+
+
+def _check_known(name: str, ids: Any, model: nn.Module) -> None:
+    """Raises UserError if an id is none of the source vocabulary: an embedding would read that of another.
+    Ids that are not known here, as in a function that is compiled, are not checked."""
+    config: ModelConfig = model.config  # type: ignore[attr-defined]
+    if isinstance(ids, jax.core.Tracer) or not getattr(ids, "is_fully_addressable", True):
+        return
+    known, size = np.asarray(ids), config.vocab_size
+    above = known >= (np.inf if getattr(model, "reads_unknown", False) else size)
+    wrong = known[((known < 0) | above) & (known != config.special.pad)]
+    if wrong.size:
+        raise UserError(
+            f"{name}: there is the id {wrong[0]}, and the vocabulary has those from 0 to {size - 1:,}"
+        )
 
 
 def _is_key(key: Any) -> bool:

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -75,6 +75,8 @@ class EncoderDecoder(ChecksInputs):
     """
 
     config: ModelConfig
+    reads_unknown: ClassVar[bool] = False
+    """Whether source ids above those of the vocabulary are words that it lacks."""
 
     def setup(self) -> None:
         c = self.config

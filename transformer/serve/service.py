@@ -201,7 +201,8 @@ def service_of(path: Path) -> type[Service]:
     task = run.system.task
     module = task.service if issubclass(task, Lines) else ""
     if not module:
-        raise UserError(f"{path}: runs of system {run.config.system} are not served; use decode.py")
+        instead = "use decode.py" if issubclass(task, Lines) else "it has no outputs that can be served"
+        raise UserError(f"{path}: runs of system {run.config.system} are not served; {instead}")
     service: type[Service] = importlib.import_module(module).SERVICE
     return service
 

@@ -12,6 +12,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from transformer.config import SpecialIds, TrainingConfig
+from transformer.config.ranges import any_number
 from transformer.model.encoder_decoder import EncoderDecoder, decoder_argument, decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, SUMS
@@ -150,7 +151,7 @@ class TranslationObjective:
 def translation_objective(smoothing: float, inputs: tuple[str, ...] = ("source",)) -> TranslationObjective:
     """Label-smoothed cross-entropy, see `TranslationObjective`."""
     TrainingConfig(label_smoothing=smoothing)  # checks it
-    return TranslationObjective(smoothing, inputs)
+    return TranslationObjective(smoothing, tuple(any_number("inputs", inputs, "names")))
 
 
 def _special(model: nn.Module) -> SpecialIds:

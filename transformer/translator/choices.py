@@ -115,7 +115,9 @@ class Chooser(ABC):
         Raises:
           UserError: there is no text, or a label is not among the labels.
         """
-        names, texts, expected = self._labels(labels), list(sources), list(right)
+        names = self._labels(labels)
+        texts = list(any_number("sources", sources, "sentences"))
+        expected = list(any_number("right", right, "labels"))
         if not texts or len(texts) != len(expected):
             raise UserError(f"give a label for each source: {len(texts)} sources, {len(expected)} labels")
         if unknown := [label for label in expected if label not in names]:

@@ -52,6 +52,7 @@ class CopyingTransformer(Transformer):
     """The Transformer with one of three output layers that point to the source."""
 
     config: CopyingConfig
+    reads_unknown = True
 
     def setup(self) -> None:
         super().setup()

@@ -61,6 +61,8 @@ def train(
       Stopped: SIGINT or SIGTERM arrived, or `training.minutes` are over; the state was saved.
     """
     instance("config", config, Config)
+    if run_dir is not None:
+        instance("run_dir", run_dir, str, Path)
     refuse_forked()
     if config.data.check:
         raise UserError("--data.check trains nothing: leave it out, or call transformer train")

@@ -9,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 from transformer.config import Option
+from transformer.config.ranges import any_number
 from transformer.data.features.vocabulary import to_utf8
 from transformer.data.sources.context import in_context
 from transformer.decoding.search import AutoregressiveSearch
@@ -238,8 +239,11 @@ class DocumentTranslator(ABC):
 
         Args:
           sentences: in the order of their document. An empty one begins a new document.
+
+        Raises:
+          UserError: it was given one string.
         """
-        return list(in_context(sentences, self.task.data.context))
+        return list(in_context(any_number("sentences", sentences, "sentences"), self.task.data.context))
 
     def _in_context(self, contents: Sequence[MarkedText], longest: int) -> list[_Source]:
         """What the model reads of each sentence: those before it have words."""
@@ -263,7 +267,7 @@ class DocumentTranslator(ABC):
           UserError: there is no sentence, or the model does not translate.
         """
         check_translates(self.task)
-        if not (texts := list(sources)):
+        if not (texts := list(any_number("sources", sources, "sentences"))):
             raise UserError("sources: give sentences of a validation text")
         outputs = self.stream(texts, n_best=1, alignments=self.system.alignment is not None, **options)
         pairs = zip(texts, outputs, strict=True)
