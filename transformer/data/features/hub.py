@@ -253,7 +253,7 @@ def _copies(part: Any) -> int:
         return 1
     steps = part.get("processors", [])
     templates = [part.get("single", []), part.get("pair", [])] if part["type"] == "TemplateProcessing" else []
-    added = [each["ids"] for each in part.get("special_tokens", {}).values()] if templates else []
+    added = [sign["ids"] for sign in part.get("special_tokens", {}).values()] if templates else []
     for several in (steps, *templates, *added):
         if len(several) > MOST_GROWTH:
             raise ValueError(f"a post-processor of {len(several)} pieces")
