@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -263,3 +264,18 @@ def test_a_text_is_no_list_of_recordings(tmp_path):
     assert "secret" not in str(error.value)
     with pytest.raises(UserError, match="a b.wav"):
         listed_columns("a b.wav\tred", path, 1)
+
+
+def test_a_name_is_given_once_in_a_row(tmp_path):
+    """JSON keeps the last value: one of both would be lost without a word."""
+    line = '{"source": "red", "target": "rot", "source": "blue"}'
+    (tmp_path / "x.jsonl").write_text(f"{line}\n", encoding="utf-8")
+    with pytest.raises(
+        UserError, match=r"x.jsonl, line 1: each line must be a JSON object \(source: it is given twice"
+    ):
+        list(read_table(tmp_path / "x.jsonl", DataConfig()))
+    arguments = SimpleNamespace(jsonl=True, tsv=False, target_length=0)
+    with pytest.raises(
+        UserError, match=r"--jsonl reads a JSON object on each line \(source: it is given twice\)"
+    ):
+        request_of(7, line, arguments, DataConfig())

@@ -49,6 +49,7 @@ KEPT = {
     "picture between sentences": "A dog. ![x](y) Then. ![a](x)![b](y)\n",
     "picture in bold type": "**![bold](b.svg)** and **A dog. ![x](y)** Then.\n",
     "picture in a tag": "<b>![x](y.png)</b>\n",
+    "a line break alone in a tag": "A dog<b>  \n</b>runs.\n",
     "picture in a cell": "| a |\n|---|\n| [![x](y)](z) |\n",
     "wrapped lines": "One two\nthree. Four\n  five\n> six\nseven\n",
     "ends of lines": "# a\r\n\r\n- b  \r\n  c\\\r\n  d\r\rx\n```\r\ncode\r\n```\r\n",

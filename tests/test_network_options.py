@@ -180,11 +180,20 @@ def test_keys_need_no_bias(tiny, random_variables):
     np.testing.assert_allclose(logits, expected, atol=1e-4)
 
 
+def with_small_queries(variables, d_k):
+    def smaller(path, leaf):
+        return leaf / math.sqrt(d_k) if path[-1].key == "query" else leaf
+
+    return jax.tree_util.tree_map_with_path(smaller, variables)
+
+
 @pytest.mark.by_default("torch")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_step_by_step_in_int8_and_in_slices_it_is_the_same_model(tiny, random_variables, name):
     model = Transformer(tiny(**FAMILIES[name]))
     variables = random_variables(model)
+    if name == "t5":  # whose scores are not divided by sqrt(d_k): its queries are as much smaller
+        variables = with_small_queries(variables, model.config.key_width)
     source, target = jnp.asarray(SOURCE), jnp.asarray(TARGET)
     logits = apply(model, variables, source, target)
     memory = apply(model, variables, source, method="encode")

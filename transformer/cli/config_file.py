@@ -2,10 +2,9 @@
 YAML or TOML."""
 
 import dataclasses
-import json
+import functools
 import re
 import tomllib
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -38,7 +37,7 @@ def read_options(path: str) -> Json:
       UserError: it cannot be read; its name does not say its format.
     """
     parsers: dict[str, Callable[[str], Json]] = {
-        ".json": _parse_json,
+        ".json": functools.partial(parse_object, named_once=True),
         ".toml": tomllib.loads,
         ".yaml": _parse_yaml,
         ".yml": _parse_yaml,
@@ -164,20 +163,6 @@ def _merged(default: Json, values: Mapping[str, Any]) -> Json:
         is_section = isinstance(inner, dict) and isinstance(value, dict)
         merged[name] = _merged(inner, value) if is_section else value
     return merged
-
-
-def _parse_json(text: str) -> Json:
-    """A JSON object. Raises ValueError if it is none, or a name is given twice."""
-    values = parse_object(text)
-    json.loads(text, object_pairs_hook=_named_once)
-    return values
-
-
-def _named_once(pairs: list[tuple[str, Any]]) -> None:
-    """Raises ValueError if two values have the same name."""
-    names = Counter(name for name, _ in pairs)
-    if twice := [name for name, count in names.items() if count > 1]:
-        raise ValueError(f"{twice[0]}: it is given twice")
 
 
 class _Loader(yaml.SafeLoader):

@@ -161,14 +161,25 @@ def read_log(path: Path) -> Iterator[Json]:
                 yield parse_object(line.decode(errors="replace"))
 
 
-def parse_json(text: str) -> Any:
+def parse_json(text: str, named_once: bool = False) -> Any:
     """Parses JSON without NaN, infinities and integers beyond 64 bits.
 
+    Args:
+      text: the JSON.
+      named_once: refuses objects that have a name twice, of which JSON keeps the last value.
+
     Raises:
-      ValueError: it is not JSON, is nested too deeply, or has such numbers or a lone surrogate.
+      ValueError: it is not JSON, is nested too deeply, or has such numbers, a lone surrogate or such names.
     """
+    hook = _named_once if named_once else None
     try:
-        value = json.loads(text, parse_int=_integer, parse_float=_finite, parse_constant=_no_number)
+        value = json.loads(
+            text,
+            parse_int=_integer,
+            parse_float=_finite,
+            parse_constant=_no_number,
+            object_pairs_hook=hook,
+        )
         if _SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
@@ -178,9 +189,17 @@ def parse_json(text: str) -> Any:
     return value
 
 
-def parse_object(text: str) -> Json:
+def _named_once(pairs: list[tuple[str, Any]]) -> Json:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(name for name in values if names.count(name) > 1)}: it is given twice")
+    return values
+
+
+def parse_object(text: str, named_once: bool = False) -> Json:
     """`parse_json` for a JSON object."""
-    value = parse_json(text)
+    value = parse_json(text, named_once)
     if not isinstance(value, dict):
         raise ValueError("not a JSON object")
     return value

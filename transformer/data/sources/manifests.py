@@ -110,7 +110,7 @@ def _of_columns(line: str, annotation: Annotation) -> Line:
 
 
 def _of_object(line: str, annotation: Annotation) -> Line:
-    about = parse_object(line)
+    about = parse_object(line, named_once=True)
     read: Mapping[str, Callable[[Any], Line]] = {
         "captions": lambda name: (name, _captions(about), ()),
         "boxes": lambda name: (name, (), tuple(map(_box, _list(about, "boxes")))),

@@ -44,6 +44,7 @@ class DetectionConfig(PatchConfig):
             "target_vocab_size",
             "zero_start",
             "generates_bos",
+            "fixed_padding",
             "scale_embedding",
             "scale_output",
             "output_bias",

@@ -153,7 +153,8 @@ class _Reading:
         # without words: it is copied
         inner = (mark for mark in self.marks[index + 1 :] if mark)
         shifted = (replace(mark, start=mark.start - begin, end=mark.end - begin) for mark in inner)
-        content = MarkedText(self.text[begin:], tuple(shifted)).written(str)
+        marked = MarkedText(self.text[begin:], tuple(shifted))
+        content = marked.written(lambda text: text.replace("\n", _BREAK))
         self.text = self.text[:begin]
         literal = opening + content + (ending or closing)
         self.marks[index:] = [Mark(begin, begin, literal=literal, depth=depth)]
