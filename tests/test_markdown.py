@@ -18,7 +18,9 @@ HTML = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
 def html(markdown):
-    return " ".join(re.sub(r"\s+", " ", HTML.render(markdown)).split())
+    """Without white space that no browser shows: several ones, and at the edges of cells."""
+    rendered = " ".join(re.sub(r"\s+", " ", HTML.render(markdown)).split())
+    return re.sub(r"(<t[hd][^>]*>) | (?=</t[hd]>)", r"\1", rendered)
 
 
 def copied(text):
