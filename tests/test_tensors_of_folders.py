@@ -341,7 +341,7 @@ def test_a_pointer_of_git_lfs_is_not_the_file(tmp_path, name):
 # Values of another type
 
 OTHERWISE = {"eos_token_id", "model_type"}
-"""Fields whose list has a sentence of its own: an end among several, and what says the family."""
+"""Fields whose list is refused elsewhere: an end among several, and what says the family."""
 
 
 @pytest.mark.parametrize("name", mostly_slow(sorted(FOLDERS), ONE_OF_A_KIND))

@@ -50,7 +50,7 @@ _BY_NAME = {name: (types, words) for words, (types, names) in _TYPES.items() for
 
 def check_fields(path: Path, content: Json) -> None:
     """Raises UserError if a field in a JSON file of a folder has another type than an import reads. Null is
-    always valid, and a file of words is not looked at."""
+    always valid, and a file of words is not read."""
     if path.name not in _FILES:
         return
     for name in content.keys() & _BY_NAME.keys():
