@@ -75,7 +75,7 @@ install_import_hook(
         "transformer.model",
         "transformer.training",
         "transformer.decoding",
-        "transformer.data.batching",
+        "transformer.data.plans",
         "transformer.systems",
         "transformer.translator",
     ],
@@ -151,7 +151,7 @@ def finished(config: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The finished run of this training. Tests that change it copy it first."""
     from small_run import quiet
 
-    from transformer.training.loop.train import train
+    from transformer.trainer.train import train
 
     return train(config, tmp_path_factory.mktemp("runs") / "finished", watch=quiet())
 
@@ -199,7 +199,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained_programs() -> Iterator[dict[Any, Any]]:
     """The programs of trainings by what determines them: a training with the config of an earlier one, such
     as one that resumes it, uses its programs."""
-    from transformer.training.loop import loop as module
+    from transformer.trainer import loop as module
 
     programs: dict[Any, Any] = {}
     initialise, configured_step = module.Loop.__init__, module.configured_step

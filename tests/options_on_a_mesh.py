@@ -21,9 +21,9 @@ from toy_batches import state_of
 from transformer import Config, make_train_step
 from transformer.config import MeshConfig
 from transformer.interop.pretrained import import_model
-from transformer.model.sharding import layout_of
 from transformer.runs.run import Run
 from transformer.systems.registry import find_system
+from transformer.training.sharding import layout_of
 from transformer.translator.translator import Translator
 
 DATA = Path(__file__).parent / "data"

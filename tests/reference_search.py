@@ -12,8 +12,8 @@ import numpy as np
 
 from transformer.config import DecodingConfig, SpecialIds, TransformerConfig
 from transformer.decoding.hooks import Hooks
-from transformer.decoding.rules import Rules
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.searches.search import AutoregressiveSearch
+from transformer.decoding.steering.rules import Rules
 from transformer.model.transformer import Transformer
 
 Tokens = tuple[int, ...]

@@ -6,8 +6,8 @@ import pytest
 from configs import CONFIGS
 
 from transformer import DataConfig, SampleConfig, TransformerConfig, UserError
-from transformer.cli.command_line import TrainLine
-from transformer.cli.train import _initial_arguments, announced
+from transformer.cli.parser import TrainLine
+from transformer.commands.train import _initial_arguments, announced
 from transformer.config import changed as everything
 from transformer.config import differences, flatten
 from transformer.systems.presets import PRESETS

@@ -18,14 +18,13 @@ from transformer.decoding.sampling import greedy_search
 from transformer.decoding.scores import wu_penalty
 from transformer.model.encoder_decoder import shift_right
 from transformer.runtime.errors import UserError
-from transformer.systems.convolutional.model import Convolutional
 from transformer.systems.convolutional.options import ConvolutionalConfig
-from transformer.systems.fast_autoregressive.model import FastAutoregressive
+from transformer.systems.convolutional.system import Convolutional
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
+from transformer.systems.fast_autoregressive.system import FastAutoregressive
 from transformer.systems.presets import PRESETS
-from transformer.systems.recurrent.hard_attention import hard_attention_objective
-from transformer.systems.recurrent.model import Recurrent
 from transformer.systems.recurrent.options import RecurrentConfig
+from transformer.systems.recurrent.system import Recurrent, hard_attention_objective
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.training.objective import Context, translation_objective
 

@@ -11,7 +11,7 @@ from toy_label_sets import config_of, write
 from benchmarks.studies import emotions
 from transformer import UserError
 from transformer.tasks.metrics.labels import micro_f1
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from benchmarks.runs import test_set as set_of_test
 from benchmarks.studies import bootstrap, methods, rewards, tasks
 from benchmarks.studies.updates import updates
 from transformer import Config, UserError
-from transformer.data.sources.spelling import spelled
-from transformer.systems.transformer.variants import METHODS
+from transformer.data.built_in.spelling import spelled
+from transformer.systems.transformer.options import METHODS
 
 
 def test_every_variant_is_compared(tmp_path):

@@ -12,10 +12,10 @@ from benchmarks.quality import long_recordings, synthesis, whisper, word_times
 from benchmarks.quality.wrong_words import kinds
 from benchmarks.studies import ctc, own_recordings
 from transformer import Run, UserError
+from transformer.data.built_in.spoken import DIGITS, RATE, Speaker, spoken
 from transformer.data.sources.recordings import digits
-from transformer.data.sources.spoken import DIGITS, RATE, Speaker, spoken
 from transformer.interop.pretrained import import_model
-from transformer.tasks.hypotheses import Hypothesis
+from transformer.tasks.text import Hypothesis
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")

@@ -121,7 +121,7 @@ def test_tensorflow_is_never_imported(tmp_path):
         "from transformer.data.sources.corpora import open_corpus\n"
         f"corpus = open_corpus({config!r})\n"
         "assert len(list(corpus.splits['train'])) == 5\n"
-        "import transformer.training.loop.train, transformer.translator.translator\n"
+        "import transformer.trainer.train, transformer.translator.translator\n"
         "assert 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -88,7 +88,7 @@ def test_a_run_that_is_resumed_elsewhere_keeps_what_it_has_decided(tmp_path, mon
     config = small_config(tmp_path)
 
     def train_on(platform, given, name):
-        monkeypatch.setattr("transformer.training.loop.resolved.platform", lambda: platform)
+        monkeypatch.setattr("transformer.trainer.resolved.platform", lambda: platform)
         train(given, tmp_path / name, watch=quiet())
 
     train_on("gpu", changed(config, steps=4), "moved")

@@ -20,8 +20,8 @@ from transformer import (
     UserError,
 )
 from transformer.config import CorpusConfig
-from transformer.decoding.lengths import within_positions
 from transformer.systems.registry import REGISTRY, find_system, options_of
+from transformer.translator.search_inputs import within_positions
 
 OF_ENCODER = {
     "d_model": 12,

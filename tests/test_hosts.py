@@ -19,15 +19,15 @@ from small_run import WORDS, small_config
 from small_translator import small_translator, stored
 
 from transformer import Config, Run, UserError
-from transformer.cli.command_line import TrainLine
-from transformer.cli.train_arguments import parse_train
+from transformer.cli.parser import TrainLine
+from transformer.commands.train_arguments import parse_train
 from transformer.config import HostsConfig, MeshConfig
 from transformer.runs.config_json import to_json
 from transformer.runtime import hosts
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.supervision import LOST
-from transformer.training.loop.resuming import resume_command
-from transformer.training.loop.train import train
+from transformer.trainer.resolved import resume_command
+from transformer.trainer.train import train
 
 ROOT = Path(__file__).parent.parent
 TRAIN = """
@@ -36,7 +36,7 @@ from transformer.config import HostsConfig, MeshConfig
 from transformer.runs.config_json import from_json
 from transformer.runtime.hosts import join
 from transformer.cli.guard import run_command
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 config, run_dir, port, count, index = sys.argv[1:]
 def command(_):
     join(f"localhost:{port}", int(count), int(index), heartbeat=10)

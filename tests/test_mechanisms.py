@@ -12,14 +12,12 @@ from reference_search import random_variables
 from tiers import mostly_slow
 
 from transformer import Transformer, TransformerConfig, UserError
-from transformer.model.additive import LocationAttention
 from transformer.model.attention import MECHANISMS
-from transformer.model.linear_attention import CHUNK, causal_sums
-from transformer.model.masks import Mask
-from transformer.model.mechanism import AttentionInputs
-from transformer.model.monotonic import MonotonicAttention, expected_alignment
+from transformer.model.masks import AttentionInputs, Mask
 from transformer.model.normalization import NORMALIZATIONS
-from transformer.model.views import VIEWS
+from transformer.model.variants.additive import LocationAttention, MonotonicAttention, expected_alignment
+from transformer.model.variants.recurrence import CHUNK, causal_sums
+from transformer.model.variants.views import VIEWS
 
 SIZES = {"vocab_size": 12, "num_layers": 2, "d_model": 8, "d_ff": 12, "num_heads": 2, "dropout": 0.0}
 SOURCE = jnp.asarray([[5, 6, 7, 4, 2], [8, 2, 0, 0, 0]])

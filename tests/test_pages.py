@@ -18,7 +18,7 @@ from run_command import on_devices
 from small_translator import small_translator, stored
 
 from transformer import BeamConfig, Config, EncoderConfig, TransformerConfig
-from transformer.cli.decode import decode_main
+from transformer.commands.decode import decode_main
 from transformer.config import flatten
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -173,7 +173,7 @@ class Outside:
 
 COMMANDS = """
 import json, os, sys
-from transformer.cli.main import main
+from transformer.commands.main import main
 open("statuses", "w").close()
 for number, (words, text) in enumerate(json.loads(sys.argv[1])):
     open(f"in-{number}", "w").write(text)

@@ -10,9 +10,9 @@ from small_run import changed, quiet, small_config
 from toy_runs import synthesis_config
 
 from transformer import PRESETS, Synthesizer, Translator, UserError, train
-from transformer.cli.decode import decode_main
-from transformer.config.recordings import RecordingsConfig
-from transformer.data.sources import pronunciation, spoken
+from transformer.commands.decode import decode_main
+from transformer.config.records import RecordingsConfig
+from transformer.data.built_in import pronunciation, spoken
 from transformer.data.sources.recordings import numbers, written
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")

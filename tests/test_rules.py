@@ -24,8 +24,8 @@ from tiers import combinations
 
 from transformer import BeamConfig, UserError
 from transformer.config import changed_search
-from transformer.decoding.rules import segmentations
-from transformer.decoding.search import autoregressive_search
+from transformer.decoding.searches.search import autoregressive_search
+from transformer.decoding.steering.rules import segmentations
 
 SPECIAL = MODEL.config.special
 Phrases = Sequence[Sequence[int]]

@@ -12,9 +12,9 @@ from planned_pairs import (
 )
 
 from transformer.config import DataConfig
-from transformer.data.features.tokenizers import train_tokenizer
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import side_lengths
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runtime.errors import UserError
 
 

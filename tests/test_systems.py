@@ -21,8 +21,8 @@ from small_run import WORDS, interrupted, small_config
 from tiers import mostly_slow
 
 from transformer import Config, Run, Translator, UserError
-from transformer.cli.decode import decode_main
-from transformer.cli.train import train_main
+from transformer.commands.decode import decode_main
+from transformer.commands.train import train_main
 from transformer.config import as_decided
 from transformer.config.locations import as_options, locations
 from transformer.runs.config_json import to_json
@@ -36,7 +36,7 @@ from transformer.systems.nonautoregressive.options import (
 )
 from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.registry import find_system
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 
 SIZES = {"num_layers": 1, "d_model": 16, "dropout": 0.1}
 LAYER = {"d_ff": 32, "num_heads": 2}

@@ -24,8 +24,8 @@ from transformer.systems.registry import REGISTRY, find_system, options_of, syst
 from transformer.systems.transformer.text_presets import TEXT_PRESETS
 from transformer.tasks.metrics.scores import bleu
 from transformer.tasks.task import Evaluation
-from transformer.tasks.text_tasks import TASKS, text_task_of
-from transformer.training.loop.train import train
+from transformer.tasks.texts.text_tasks import TASKS, text_task_of
+from transformer.trainer.train import train
 
 TASK_NAMES = DataConfig.__annotations__["task"].__args__
 

@@ -19,7 +19,7 @@ from benchmarks.command import needs, new_file, positive, run
 from benchmarks.measure import machine, report, table
 from benchmarks.quality.listening import WORDS, Heard, Wave, distortions, takes_of, warped
 from transformer import Synthesizer
-from transformer.data.features.audio import HOP, RATE
+from transformer.data.signals.audio import HOP, RATE
 from transformer.runtime.errors import UserError
 
 RATES = (0.25, 0.5)

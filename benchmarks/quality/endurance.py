@@ -19,7 +19,7 @@ from rich.progress import track
 from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import keep, machine, script
 from benchmarks.plotting import picture
-from transformer.data.sources.built_in import pairs
+from transformer.data.built_in import pairs
 
 MIB = 2**20
 PARTS = 5

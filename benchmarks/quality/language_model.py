@@ -23,7 +23,7 @@ from benchmarks.measure import keep, machine
 from benchmarks.plotting import picture
 from benchmarks.runs import once
 from transformer import PRESETS, Config, Generator, Run, train
-from transformer.config.streams import StreamConfig
+from transformer.config.records import StreamConfig
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.systems.language_model.model import Past

@@ -15,8 +15,8 @@ import numpy as np
 
 from benchmarks.command import run
 from transformer import Transcriber
-from transformer.data.features.audio import RATE
-from transformer.interop.ctranslate2 import MODEL
+from transformer.data.signals.audio import RATE
+from transformer.interop.architectures.ctranslate2 import MODEL
 from transformer.interop.pretrained import import_model
 from transformer.runtime.errors import UserError
 

@@ -39,15 +39,15 @@ from benchmarks.quality.digits import choices_of, joined, make_strings, recordin
 from benchmarks.quality.wrong_words import kinds, table_of_kinds
 from transformer import PRESETS, Config, Run, Synthesizer, Transcriber, Translator, train
 from transformer.config.methods import GuidanceConfig
-from transformer.config.recordings import RecordingsConfig
-from transformer.data.features.audio import features_of, sound_of, stretched
-from transformer.data.features.waveforms import read_audio, write_audio
-from transformer.data.sources.recording_lists import Listed, read_manifest
+from transformer.config.records import RecordingsConfig
+from transformer.data.built_in.spoken import DIGITS, ONE, Speaker, phonemes, spoken
+from transformer.data.signals.audio import features_of, sound_of, stretched
+from transformer.data.signals.waveforms import read_audio, write_audio
+from transformer.data.sources.manifests import Listed, read_recording_list
 from transformer.data.sources.recordings import digits, numbers
-from transformer.data.sources.spoken import DIGITS, ONE, Speaker, phonemes, spoken
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, write_whole
-from transformer.tasks.metrics.words import word_errors
+from transformer.tasks.metrics.error_rates import word_errors
 
 MOST = 6  # digits of an utterance
 TEST = 2  # number of the test split
@@ -157,7 +157,7 @@ class Plan:
         if not self.recordings:
             yield from (digits(0, index, MOST)[:2] for index in range(size))
             return
-        for each in read_manifest(self.strings.folder / "train.tsv"):
+        for each in read_recording_list(self.strings.folder / "train.tsv"):
             yield each.text.split(), read_audio(each.path)
 
     def repeated(self, size: int) -> Iterator[tuple[Sequence[str], Wave]]:
@@ -290,7 +290,9 @@ def spoken_by_someone(plan: Plan) -> tuple[list[str], list[Wave]]:
     if not plan.recordings:
         made = [digits(TEST, index, MOST, one=True) for index in range(plan.count)]
         return [" ".join(each.words) for each in made], [each.wave for each in made]
-    listed: list[Listed] = read_manifest(plan.of_speaker(plan.strings.folder / "test.tsv"))[: plan.count]
+    listed: list[Listed] = read_recording_list(plan.of_speaker(plan.strings.folder / "test.tsv"))[
+        : plan.count
+    ]
     return [each.text for each in listed], [read_audio(each.path) for each in listed]
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 
 from transformer.runtime.files import Json
-from transformer.tasks.metrics.words import aligned
+from transformer.tasks.metrics.error_rates import aligned
 
 KINDS = ("substituted", "deleted", "inserted", "first", "last")
 

@@ -20,7 +20,7 @@ from benchmarks.measure import keep, machine
 from benchmarks.plotting import picture
 from benchmarks.programs import Program, compiled, medians
 from transformer import PRESETS, Config
-from transformer.config.streams import StreamConfig
+from transformer.config.records import StreamConfig
 from transformer.systems.language_model.model import LanguageModel, Past
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.systems.registry import find_system

@@ -14,11 +14,10 @@ from benchmarks.command import needs, new_file, positive, run
 from benchmarks.measure import keep, machine
 from benchmarks.plotting import picture
 from benchmarks.runs import sentences
-from transformer.decoding.lane_programs import LaneSnapshot, ProgramKey
-from transformer.decoding.lanes import Lane, sizes
-from transformer.decoding.queue import Queue, Request
 from transformer.decoding.scores import SearchResult
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.searches.search import AutoregressiveSearch
+from transformer.decoding.service.lanes import Lane, LaneSnapshot, ProgramKey, sizes
+from transformer.decoding.service.queue import Queue, Request
 from transformer.runtime.errors import UserError
 from transformer.translator.translator import Translator
 

@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks.command import run
 from benchmarks.studies.fusion import recogniser, recordings, study, text_of
 from transformer import Transcriber
-from transformer.tasks.metrics.words import word_errors
+from transformer.tasks.metrics.error_rates import word_errors
 
 SAID = 20  # codes that recordings have
 LISTS = (20, 100, 400)  # codes of a list, of which the first 20 are said

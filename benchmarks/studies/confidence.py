@@ -31,14 +31,13 @@ from benchmarks.plotting import picture
 from transformer import Translator, UserError
 from transformer.data.sources.text_files import read_pairs
 from transformer.decoding.calls import whole
-from transformer.decoding.lengths import of_any_length, padded
 from transformer.decoding.scores import score_tokens
 from transformer.model.encoder_decoder import EncoderDecoder, decoder_input
 from transformer.runtime.text import has_text
-from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.metrics.calibration import BINS
-from transformer.translator.calibration import Quality, labels_of, scored_outputs
+from transformer.tasks.text import Hypothesis
+from transformer.translator.calibration import BINS, Quality, labels_of, scored_outputs
 from transformer.translator.confidence import FEATURES, Confidence, features_of, word_features
+from transformer.translator.search_inputs import of_any_length, padded
 
 METHODS = (
     "probability",

@@ -24,9 +24,9 @@ from benchmarks.runs import once
 from benchmarks.studies.bootstrap import compare
 from transformer import PRESETS, Config, Translator, train
 from transformer.config import text_data
-from transformer.data.sources import pronouns
+from transformer.data.built_in import pronouns
+from transformer.data.built_in.pronouns import GENDERS, things
 from transformer.data.sources.held_out import HELD_OUT
-from transformer.data.sources.pronouns import GENDERS, things
 from transformer.runtime.files import Json
 
 CONTEXTS = (0, 1, 2, 3)

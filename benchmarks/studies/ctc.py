@@ -35,7 +35,7 @@ from benchmarks.quality.digits import (
 )
 from benchmarks.runs import once
 from transformer import Run, Transcriber, train
-from transformer.data.sources.recording_lists import read_manifest
+from transformer.data.sources.manifests import read_recording_list
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
@@ -135,7 +135,7 @@ def singles(folder: Path, option: str) -> dict[Single, Path]:
 def milliseconds(path: Path, strings: Path, options: dict[str, Any]) -> float:
     """CPU time of a recording that is transcribed beside others, after the programs have been compiled."""
     transcriber = Transcriber.load(path)
-    heard = [transcriber.heard(each.path) for each in read_manifest(strings / "test.tsv")][:TIMED]
+    heard = [transcriber.heard(each.path) for each in read_recording_list(strings / "test.tsv")][:TIMED]
     transcriber.decode(heard, **options)
     before = time.process_time()
     transcriber.decode(heard, **options)

@@ -30,12 +30,11 @@ from transformer.config import text_data
 from transformer.data.corpus import Corpus
 from transformer.data.sequences import stacked
 from transformer.data.sources.tables import SEPARATOR
-from transformer.model.encoder import TransformerEncoder
 from transformer.model.parameters import Variables
-from transformer.tasks.label_sets import LabelSets
-from transformer.tasks.labels import Classification
+from transformer.model.stack import TransformerEncoder
 from transformer.tasks.preparation import prepare
 from transformer.tasks.task import Evaluation
+from transformer.tasks.texts.labels import Classification, LabelSets
 from transformer.training.objective import Batch, Context, Loss
 from transformer.training.step import init_state, make_train_step
 

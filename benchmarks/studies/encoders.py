@@ -25,7 +25,7 @@ from benchmarks.runs import once, text_files, translated
 from benchmarks.studies.bootstrap import Comparison, compare
 from transformer import PRESETS, Config, Run, train
 from transformer.config import text_data
-from transformer.config.texts import SentencesConfig
+from transformer.config.records import SentencesConfig
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, write_whole
 from transformer.systems.masked_language_model.options import MaskedLanguageModelConfig

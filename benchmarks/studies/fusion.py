@@ -20,11 +20,11 @@ from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, report
 from benchmarks.runs import once
 from transformer import PRESETS, Transcriber, train
-from transformer.config.streams import StreamConfig
-from transformer.data.features.ngrams import estimated
-from transformer.data.sources import pronunciation, spoken
+from transformer.config.records import StreamConfig
+from transformer.data.built_in import pronunciation, spoken
+from transformer.decoding.beside.arpa import estimated
 from transformer.runtime.files import write_whole
-from transformer.tasks.metrics.words import sentence_errors, word_errors
+from transformer.tasks.metrics.error_rates import sentence_errors, word_errors
 from transformer.translator.fusion import named_tokens, output_tokenizer, token_names
 
 UPDATES = 600

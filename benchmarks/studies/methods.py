@@ -32,8 +32,8 @@ from transformer.config import text_data
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.systems.fast_autoregressive.options import OPTIONS as FAST
-from transformer.systems.transformer.variants import METHODS as OF_TRANSFORMERS
-from transformer.systems.variants import Variant
+from transformer.systems.registry import Variant
+from transformer.systems.transformer.options import METHODS as OF_TRANSFORMERS
 
 PLAIN, FURTHER = "plain", "further"
 PEAK, LOWER = 3e-3, 3e-4  # learning rates, from scratch and of a trained model

@@ -21,10 +21,10 @@ from benchmarks.quality.long_recordings import words_of
 from benchmarks.runs import once
 from transformer import PRESETS, Config, Run, Transcriber, UserError, train
 from transformer.config.methods import AdapterConfig
-from transformer.config.recordings import RecordingsConfig
-from transformer.data.sources.recording_lists import read_manifest
+from transformer.config.records import RecordingsConfig
+from transformer.data.sources.manifests import read_recording_list
 from transformer.runtime.files import Json
-from transformer.tasks.metrics.words import word_errors
+from transformer.tasks.metrics.error_rates import word_errors
 
 COUNTS = {"train": 60, "validation": 6, "test": 12, "unheard": 12}
 LENGTHS = (32, 38)  # digits of a recording
@@ -60,7 +60,7 @@ def measured(whisper: Path, strings: Path, adapter: Path | None = None) -> Json:
     """Word error rates of both kinds of speakers, as texts are written and of the digits in them."""
     transcriber, found = Transcriber.load(whisper, adapter=adapter), {}
     for split in SPLITS:
-        listed = read_manifest(strings / f"{split}.tsv")
+        listed = read_recording_list(strings / f"{split}.tsv")
         texts, heard = [each.text for each in listed], transcriber.transcribe([each.path for each in listed])
         plain = [[" ".join(words_of(text)) for text in some] for some in (heard, texts)]
         found[split] = {

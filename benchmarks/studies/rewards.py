@@ -24,7 +24,7 @@ from benchmarks.studies.bootstrap import Comparison, compare
 from transformer import Config, Run, Translator, train
 from transformer.config.methods import RDropConfig, RewardConfig, ScheduledConfig
 from transformer.runtime.errors import UserError
-from transformer.training.methods.rewards import reward_of
+from transformer.training.methods.reward import reward_of
 
 METHODS = {
     "cross-entropy": RewardConfig(),

@@ -18,8 +18,8 @@ from benchmarks.plotting import picture
 from benchmarks.runs import once, test_set
 from benchmarks.studies.presets import trained
 from transformer import PRESETS, Translator, UserError
-from transformer.tasks.metrics.lagging import average_lagging, wait_k_delays
 from transformer.tasks.metrics.scores import bleu
+from transformer.tasks.metrics.segmentation import average_lagging, wait_k_delays
 
 WHOLE = "whole sentence"
 

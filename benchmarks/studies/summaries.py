@@ -24,7 +24,7 @@ from transformer.config import Option, text_data
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.tables import TARGET_LENGTH
 from transformer.data.store import TextRecord
-from transformer.tasks.metrics.rouge import rouge_of_each
+from transformer.tasks.metrics.answers import rouge_of_each
 
 SAMPLES = 1000  # of the bootstrap
 KINDS = ("L", "1", "2")

@@ -17,9 +17,9 @@ from benchmarks.command import positive, run
 from benchmarks.measure import machine
 from transformer import Translator, UserError
 from transformer.data.sources.text_files import read_lines
-from transformer.translator.attention import forced_attention
-from transformer.translator.documents.projection import aligned_words
-from transformer.translator.documents.suspicion import Limits, signs_of
+from transformer.documents.projection import aligned_words
+from transformer.documents.suspicion import Limits, signs_of
+from transformer.explorer.attention import forced_attention
 
 
 def halved(output: str, source: str) -> str:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from benchmarks.command import run
 from transformer import Run, UserError
-from transformer.data.sources.conll import TaggedSentence
-from transformer.systems.tagging.task import Tagging
+from transformer.data.sources.tagged import TaggedSentence
+from transformer.systems.tagging.system import Tagging
 from transformer.tasks.task import Evaluation
 
 

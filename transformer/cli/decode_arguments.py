@@ -11,8 +11,7 @@ from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
-from transformer.cli.command_line import options_in, with_method
-from transformer.cli.parser import parse
+from transformer.cli.parser import options_in, parse, with_method
 from transformer.config import (
     BleuTokenizer,
     Config,
@@ -23,10 +22,9 @@ from transformer.config import (
 )
 from transformer.config.decoding import methods_of
 from transformer.config.names import DECODING
-from transformer.config.windows import Cut, Detector, WindowsConfig
+from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.data.remote import has
-from transformer.runtime.commands import command_for
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, command_for
 from transformer.runtime.files import address
 from transformer.systems.registry import REGISTRY, options_of
 

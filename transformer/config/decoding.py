@@ -7,16 +7,7 @@ from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from transformer.config.model import ModelConfig
 from transformer.config.names import keyword_hint
-from transformer.config.ranges import (
-    COUNTS,
-    IDS,
-    LONGEST,
-    RATE,
-    SHARE,
-    Option,
-    Range,
-    Section,
-)
+from transformer.config.ranges import COUNTS, IDS, LONGEST, RATE, SHARE, Option, Range, Section
 from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.text import has_text, without_formatting
 

@@ -17,11 +17,18 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config import SpecialIds
 from transformer.decoding.calls import Inputs, init_search, special_ids
 from transformer.decoding.hooks import HookState, SearchHook, first_states
-from transformer.decoding.limits import Limits
-from transformer.decoding.scores import NEVER, LengthPenalty, SearchResult, for_rows, in_order, lengths
+from transformer.decoding.scores import (
+    NEVER,
+    LengthPenalty,
+    Limits,
+    SearchResult,
+    for_rows,
+    in_order,
+    lengths,
+)
 from transformer.model.cache import AnyCache, ByRows, States, put_rows
-from transformer.model.noise import Noise
 from transformer.model.parameters import Variables
+from transformer.model.variants.noise import Noise
 
 
 @struct.dataclass

@@ -12,18 +12,14 @@ from jaxtyping import Array, Bool, Float
 
 from transformer.config import StackConfig, TransformerConfig
 from transformer.model import kernels
-from transformer.model.additive import AdditiveAttention, LocationAttention
 from transformer.model.cache import KeysValues
 from transformer.model.dropout import Dropout
-from transformer.model.int8 import QuantizedMatrix
-from transformer.model.linear_attention import LinearAttention
-from transformer.model.masks import Mask, masked_softmax
-from transformer.model.mechanism import Attended, AttentionInputs, Mechanism, State
-from transformer.model.monotonic import MonotonicAttention
-from transformer.model.parameters import Module, matrix, param
+from transformer.model.masks import Attended, AttentionInputs, Mask, Mechanism, State, masked_softmax
+from transformer.model.parameters import Module, QuantizedMatrix, linear, matrix, param
 from transformer.model.positions import SCHEMES, Positions, RelativePositions
-from transformer.model.products import linear
 from transformer.model.statistics import INTERMEDIATES
+from transformer.model.variants.additive import AdditiveAttention, LocationAttention, MonotonicAttention
+from transformer.model.variants.recurrence import LinearAttention
 
 Projection = tuple[Array | QuantizedMatrix, Array | None]
 """Matrix and bias."""

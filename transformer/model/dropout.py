@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, UInt32
 
-from transformer.model.placement import platform
+from transformer.model.parameters import platform
 
 
 class Dropout(nn.Module):

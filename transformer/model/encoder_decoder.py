@@ -11,11 +11,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config import ModelConfig, SpecialIds
 from transformer.model.cache import Cache
-from transformer.model.int8 import QuantizedMatrix
 from transformer.model.layers import Embedding
-from transformer.model.noise import NOISE, OF_INPUTS
-from transformer.model.parameters import Module, check_array, check_ids, param
-from transformer.model.products import logits
+from transformer.model.parameters import Module, QuantizedMatrix, check_array, check_ids, logits, param
+from transformer.model.variants.noise import NOISE, OF_INPUTS
 from transformer.runtime.errors import UserError
 
 Memory = Any

@@ -12,9 +12,8 @@ from jaxtyping import Array, Bool, Float
 
 from transformer.config import StackConfig
 from transformer.model import cache, flash
-from transformer.model.masks import Mask, masked_softmax
-from transformer.model.mechanism import AttentionInputs
-from transformer.model.placement import platform
+from transformer.model.masks import AttentionInputs, Mask, masked_softmax
+from transformer.model.parameters import platform
 
 SMALLEST_BLOCK = 16  # of `in_blocks`: smaller products are no faster
 FEWEST_QUERIES = 16  # for `fused`, which is no faster for the few queries of a decoding step

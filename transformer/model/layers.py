@@ -12,9 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config import ModelConfig, StackConfig
 from transformer.model.dropout import Dropout
 from transformer.model.normalization import normalization
-from transformer.model.parameters import Axes, Module, check_ids, matrix, param
-from transformer.model.placement import by_rows
-from transformer.model.products import linear
+from transformer.model.parameters import Axes, Module, by_rows, check_ids, linear, matrix, param
 
 
 @jax.custom_vjp

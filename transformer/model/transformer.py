@@ -12,16 +12,15 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config import TransformerConfig
 from transformer.model import kernels
 from transformer.model.cache import Cache, KeysValues, join_heads
-from transformer.model.encoder import Memory, TransformerEncoder
 from transformer.model.encoder_decoder import Segments
 from transformer.model.layers import Affine
 from transformer.model.masks import Mask
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Variables
 from transformer.model.positions import DistanceScores, PositionEncoding, Positions, positions_in
-from transformer.model.stack import DecoderLayer, LayerPast, Views, keeps_past
+from transformer.model.stack import DecoderLayer, LayerPast, Memory, TransformerEncoder, Views, keeps_past
 from transformer.model.statistics import layers_sown
-from transformer.model.views import VIEWS
+from transformer.model.variants.views import VIEWS
 
 Newest = Int[Array, "b n"] | Float[Array, "b n bands"]
 """The newest token of each beam, or the last frame."""

@@ -40,13 +40,10 @@ from transformer.data.remote import has
 from transformer.model.parameters import Params, Variables
 from transformer.runs.base import another_base, bases, check_base, hash_of
 from transformer.runs.checkpoints import Checkpoints, not_written
-from transformer.runs.config_json import from_json, to_json
-from transformer.runs.earlier_corpora import is_earlier_name, may_be_earlier_name
+from transformer.runs.config_json import from_json, is_earlier_name, may_be_earlier_name, to_json
 from transformer.runs.log import Log
 from transformer.runs.stores import RunStore, store_type
-from transformer.runtime.arrays import on_local_devices
-from transformer.runtime.commands import command
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, command
 from transformer.runtime.files import (
     Json,
     MiB,
@@ -57,6 +54,7 @@ from transformer.runtime.files import (
     read_text,
     write_whole,
 )
+from transformer.runtime.hosts import on_local_devices
 from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import system_of
 from transformer.systems.system import System

@@ -9,23 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from transformer.cli.command_line import options_in, with_method
 from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import run_command
-from transformer.cli.parser import parse
+from transformer.cli.parser import options_in, parse, with_method
 from transformer.config import DecodingConfig
+from transformer.config.corpus import CODE
 from transformer.config.decoding import names_of
-from transformer.config.languages import CODE
 from transformer.config.names import DECODING
 from transformer.config.ranges import Range, check_ranges
-from transformer.runtime.commands import program
-from transformer.runtime.errors import UserError, counted
+from transformer.runtime.errors import UserError, counted, program
 from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import read_text
-from transformer.serve.limits import ALLOWED, Limits, check_allowed
+from transformer.serve.services.limits import ALLOWED, Limits, check_allowed
 
 if TYPE_CHECKING:
-    from transformer.serve.service import Service
+    from transformer.serve.services.service import Service
 
 LIBRARIES = ("fastapi", "uvicorn", "websockets", "prometheus_client", "sentencex")
 TOKEN = "TRANSFORMER_TOKEN"
@@ -182,7 +180,7 @@ def services_of(arguments: ServeArguments, search: dict[str, Any]) -> "list[Serv
     Raises:
       UserError: a run cannot be loaded or served, or an option is wrong for it.
     """
-    from transformer.serve.service import service_of
+    from transformer.serve.services.service import service_of
 
     services = []
     pairs = map(pair_of, arguments.languages) if arguments.languages else itertools.repeat(None)

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING
 
 from transformer.config import DataConfig, DecodingConfig, text_data
 from transformer.config.locations import check_given, locations
-from transformer.runtime.commands import command
-from transformer.runtime.errors import UserError, counted
+from transformer.runtime.errors import UserError, command, counted
 from transformer.runtime.files import (
     Json,
     MiB,

@@ -7,8 +7,16 @@ from collections.abc import Container
 from typing import Any
 
 from transformer.config import TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Layout, Names, Read, Storage, Tensor
-from transformer.interop.architectures.sines import check_sinusoids, interleaved
+from transformer.interop.folders.architecture import (
+    Architecture,
+    Layout,
+    Names,
+    Read,
+    Storage,
+    Tensor,
+    check_sinusoids,
+    interleaved,
+)
 from transformer.interop.vocabularies.words import WordVocabulary
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json

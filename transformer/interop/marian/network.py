@@ -14,7 +14,7 @@ from collections.abc import Set
 from typing import Any
 
 from transformer.config import SpecialIds, TransformerConfig
-from transformer.interop.architectures.architecture import NEVER_GENERATED, Names, Storage, Tensor
+from transformer.interop.folders.architecture import NEVER_GENERATED, Names, Storage, Tensor
 from transformer.interop.marian.items import Yaml
 from transformer.runtime.errors import UserError
 

@@ -14,9 +14,8 @@ from transformer.config import (
 )
 from transformer.config.ranges import NOT_NEGATIVE
 from transformer.runtime.errors import UserError
-from transformer.systems.registry import Options, Preset
+from transformer.systems.registry import Options, Preset, Variant, of_system
 from transformer.systems.transformer.options import COPYING
-from transformer.systems.variants import Variant, of_system
 
 
 @dataclass(frozen=True)

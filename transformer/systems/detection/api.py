@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from transformer.config import Option
-from transformer.systems.detection.task import DetectedObject, Detection
+from transformer.systems.detection.system import DetectedObject, Detection
 from transformer.translator.decoder import Decoder
 
 Seen = Path | str | np.ndarray | jax.Array

@@ -8,8 +8,7 @@ from transformer.config import LONGEST, Config, DecodingConfig, Option, Transfor
 from transformer.config.decoding import names_of
 from transformer.config.ranges import LARGEST, NOT_NEGATIVE, Range
 from transformer.runtime.errors import UserError
-from transformer.systems.registry import Options
-from transformer.systems.variants import Variant, of_system
+from transformer.systems.registry import Options, Variant, of_system
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from transformer.data.features.hub import HubTokenizer
-from transformer.data.features.tokenizer import Tokenizer
+from transformer.data.tokenizers.hub import HubTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.runtime.errors import UserError, nearest
 
 TASKS = ("transcribe", "translate")

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from transformer.config import Config, SpecialIds
-from transformer.model.ctc import labels_of, log_likelihoods, positions_needed
 from transformer.model.parameters import Variables
+from transformer.model.variants.ctc import labels_of, log_likelihoods, positions_needed
 from transformer.systems.speech.model import SpeechTransformer
 from transformer.training.objective import (
     Batch,

@@ -13,11 +13,10 @@ from transformer.config import (
     TransformerConfig,
 )
 from transformer.config.ranges import LARGEST, SHARE, Range
-from transformer.config.recordings import RecordingsConfig
+from transformer.config.records import RecordingsConfig
 from transformer.config.transformer import Activation
 from transformer.runtime.errors import UserError
-from transformer.systems.common_options import COMMON
-from transformer.systems.registry import Options, Preset
+from transformer.systems.registry import COMMON, Options, Preset
 
 
 @dataclass(frozen=True)

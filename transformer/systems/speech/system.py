@@ -4,10 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from transformer.config import DecodingConfig, ModelConfig
-from transformer.decoding.ctc_scores import CtcScores
-from transformer.decoding.ctc_search import CtcSearch
-from transformer.decoding.forced import forced_alignment, forced_scores
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.calls import forced_alignment, forced_scores
+from transformer.decoding.searches.ctc import CtcScores, CtcSearch
+from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.model.transformer import cross_attention
 from transformer.systems.speech.model import SpeechTransformer, limits_of_frames
 from transformer.systems.speech.objective import speech_objective

@@ -15,32 +15,31 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config import Config, DecodingConfig
-from transformer.config.windows import Cut, Detector, WindowsConfig
+from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.data.corpus import Corpus, Records
-from transformer.data.features.audio import HOP, RATE
-from transformer.data.features.hub import HubTokenizer
-from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.sequences import Example, Field
-from transformer.data.sources.recording_lists import listed_columns
+from transformer.data.signals.audio import HOP, RATE
+from transformer.data.sources.manifests import listed_columns
 from transformer.data.sources.recordings import Recording, recording
-from transformer.decoding import opening
+from transformer.data.tokenizers.hub import HubTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
 from transformer.decoding.scores import SearchResult
-from transformer.decoding.timestamps import Timestamps
+from transformer.decoding.steering import prefix as opening
+from transformer.decoding.steering.prefix import Timestamps
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
 from transformer.systems.speech.codes import Codes
 from transformer.systems.speech.error_rates import ErrorRates
+from transformer.systems.speech.model import PROMPT
 from transformer.systems.speech.options import ctc_weight_of
-from transformer.systems.speech.prompted import PROMPT
 from transformer.tasks.exhibit import ReportSample
-from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
-from transformer.tasks.metrics.normalisation import libraries_of
+from transformer.tasks.media.recordings import Recordings, resynthesised, spectrogram
+from transformer.tasks.media.timing import Segment, segments
+from transformer.tasks.metrics.error_rates import libraries_of
 from transformer.tasks.metrics.scores import CHARACTERS, WORDS, Metric
 from transformer.tasks.outputs import TRUNCATED
-from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
-from transformer.tasks.text import Steering, TextTask
-from transformer.tasks.timing import Segment, segments
+from transformer.tasks.text import Hypothesis, Steering, TextTask, hypotheses, words_of
 
 LATEST = 50
 """The largest number of the first time: 1 s (Radford et al. 2022, section 4.5)."""
@@ -84,7 +83,7 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         return [*self._decide_error_rate(corpus), *self._too_short(corpus.splits["train"])]
 
     def _too_short(self, records: Records) -> list[str]:
-        """How many recordings have no path that spells their text (`transformer.model.ctc`)."""
+        """How many recordings have no path that spells their text (`transformer.model.variants.ctc`)."""
         model: Any = self.config.model
         if not model.ctc_weight:
             return []
@@ -240,9 +239,9 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         starts = [usual if record.start is None else record.start for record in records]
         if not (usual or any(starts)):
             return []
-        examples, lengths = [opening.example(start) for start in starts], list(map(len, starts))
+        examples, lengths = [opening.opening_example(start) for start in starts], list(map(len, starts))
         hook = opening.Opening(max(lengths), is_counted=False)
-        steerings = [Steering("start", hook, opening.FIELDS, examples, lengths)]
+        steerings = [Steering("start", hook, opening.OPENING_FIELDS, examples, lengths)]
         if self.codes and any(self.codes.untimed not in start for start in starts):
             times = Timestamps(self.codes.first_time, self.special.eos, LATEST)
             steerings.append(Steering("timestamps", times, {}, [{} for _ in starts], [0] * len(starts)))

@@ -11,7 +11,7 @@ from transformer.config.ranges import texts_of
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief
 from transformer.systems.synthesis.task import TextToSpeech, Utterance
-from transformer.tasks.hypotheses import Hypothesis
+from transformer.tasks.text import Hypothesis
 from transformer.translator.decoder import Decoder
 from transformer.translator.translator import Translator
 

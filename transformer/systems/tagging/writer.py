@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from transformer.cli.writer import Numbered, Writer, Written
 from transformer.data.corpus import Record
-from transformer.systems.tagging.task import Tagged
+from transformer.systems.tagging.system import Tagged
 
 
 class Tags(Writer):

@@ -1,0 +1,1 @@
+"""Tasks whose records are texts: translation, labels, answers, trees; and what steers their outputs."""
