@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.measure import save
 from transformer import Run, Translator
-from transformer.config import text_data
+from transformer.config.options import text_data
 from transformer.data.sources.corpora import open_corpus
 from transformer.runtime.errors import UserError
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.plan.jobs import Job
 from transformer.systems import parameters
 from transformer.systems import system as decided

@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.data.plans import Batcher
 from transformer.data.sequences import Sequences, arrays_of, sides
 from transformer.data.store import PairSource

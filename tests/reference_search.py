@@ -10,7 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import DecodingConfig, SpecialIds, TransformerConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.model import SpecialIds
+from transformer.config.transformer import TransformerConfig
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.decoding.steering.rules import Rules

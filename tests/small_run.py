@@ -11,7 +11,7 @@ import numpy as np
 from reference_search import random_variables
 
 from transformer import BeamConfig, Config, DataConfig, OptimizerConfig, Run, Transformer, TransformerConfig
-from transformer.config import TrainingConfig
+from transformer.config.training import TrainingConfig
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runtime.console import ProgressReporter
 from transformer.tasks.texts.translation import Translation

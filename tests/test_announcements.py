@@ -8,8 +8,8 @@ from configs import CONFIGS
 from transformer import DataConfig, SampleConfig, TransformerConfig, UserError
 from transformer.cli.parser import TrainLine
 from transformer.commands.train import _initial_arguments, announced
-from transformer.config import changed as everything
-from transformer.config import differences, flatten
+from transformer.config.options import changed as everything
+from transformer.config.options import differences, flatten
 from transformer.systems.presets import PRESETS
 
 

@@ -14,7 +14,7 @@ from small_run import WORDS, changed, quiet
 from tiers import combinations
 
 from transformer import BeamConfig, Config, Run, Translator, UserError
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.data.tokenizers.trained import load_tokenizer
 from transformer.runs import log
 from transformer.runs.config_json import from_json

@@ -23,7 +23,7 @@ from transformer.cli.guard import run_command
 from transformer.cli.output_file import LongOutput
 from transformer.commands.decode_lines import decode_lines
 from transformer.commands.main import main
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.data.sources import text_files
 from transformer.interop.pretrained import import_model
 from transformer.runs import sealed as bounds

@@ -11,7 +11,7 @@ from small_run import changed, quiet
 from transformer import Config, Run, UserError
 from transformer.cli.parser import TrainLine
 from transformer.commands.train import _continued
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.data.sources.corpora import open_corpus
 from transformer.runs.config_json import to_json
 from transformer.trainer.train import train

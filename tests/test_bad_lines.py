@@ -11,7 +11,7 @@ from PIL import Image
 
 from transformer import UserError
 from transformer.commands.train import train_main
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.config.records import (
     PicturesConfig,
     RecordingsConfig,

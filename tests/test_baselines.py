@@ -12,7 +12,7 @@ from of_a_config import check_config
 from reference_search import SOURCES, hypotheses, next_log_p, random_variables, slow_search
 from tiers import mostly_slow
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.decoding.beam import beam_search
 from transformer.decoding.sampling import greedy_search
 from transformer.decoding.scores import wu_penalty

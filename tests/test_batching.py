@@ -21,7 +21,7 @@ from planned_pairs import (
 )
 from python_calls import python_calls
 
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.data.corpus import Corpus
 from transformer.data.plans import Batcher, Batching, PackedPlan, fixed_batches, plan_of
 from transformer.data.sequences import side_lengths, sides

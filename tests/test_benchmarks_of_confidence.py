@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.studies import confidence as study
 from transformer import Run, Translator, UserError
-from transformer.config import text_data
+from transformer.config.options import text_data
 from transformer.translator.calibration import scored_outputs
 
 

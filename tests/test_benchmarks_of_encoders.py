@@ -9,7 +9,7 @@ from small_run import write_text
 
 from benchmarks.studies import encoders
 from transformer import UserError
-from transformer.config import text_data
+from transformer.config.options import text_data
 from transformer.systems.presets import PRESETS
 
 

@@ -13,7 +13,7 @@ from transformer import Config, UserError
 from transformer.cli.parser import TrainLine
 from transformer.commands import train as command
 from transformer.commands.config_file import read_options, with_options
-from transformer.config import flatten
+from transformer.config.options import flatten
 from transformer.runs.config_json import to_json
 from transformer.systems.presets import every_system, preset
 

@@ -19,7 +19,7 @@ from transformer.cli.request_lines import lines_in_context
 from transformer.commands.decode import decode_main
 from transformer.commands.decode_lines import decode_lines
 from transformer.commands.translations import Translations as Lines
-from transformer.config import text_data
+from transformer.config.options import text_data
 from transformer.data.sources.context import SEPARATOR, context_of, in_context, sentence_of, shortened
 from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.documents.document import DocumentTranslator

@@ -14,7 +14,7 @@ from compiled import apply
 from reference_search import hypotheses, random_variables, slow_search
 
 from transformer import Config, Translator, UserError
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.built_in import dialogue
 from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
 from transformer.data.tokenizers.words import OpenWordTokenizer, WordTokenizer

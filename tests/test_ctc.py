@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.decoding.hooks import first_states
 from transformer.decoding.searches.ctc import LOG_PROBS, POSITIONS, CtcScores, best_path, prefix_beam_search
 from transformer.decoding.searches.ctc_alignment import best_paths, spans_of

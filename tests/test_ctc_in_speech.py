@@ -14,7 +14,7 @@ from compiled import init
 
 from transformer import PRESETS, Run, Transcriber, UserError, train_tokenizer
 from transformer.commands.align import align_main
-from transformer.config import BeamConfig, GreedyConfig, SampleConfig, changed_search
+from transformer.config.decoding import BeamConfig, GreedyConfig, SampleConfig, changed_search
 from transformer.data.corpus import Corpus
 from transformer.data.sources.held_out import InMemory
 from transformer.data.sources.recordings import Recording

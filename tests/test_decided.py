@@ -13,8 +13,8 @@ from small_run import changed, quiet, same, small_config
 from tiers import mostly_slow
 
 from transformer import Config, Run, TransformerConfig, UserError, train
-from transformer.config import as_decided
 from transformer.config.methods import RewardConfig
+from transformer.config.options import as_decided
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
 from transformer.systems.presets import PRESETS
 from transformer.systems.recurrent.options import RecurrentConfig

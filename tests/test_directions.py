@@ -11,7 +11,8 @@ from small_run import changed, interrupted, quiet, same
 from two_directions import config_of, files_of, reversed_words, sentences, write
 
 from transformer import DataConfig, Run, Translator
-from transformer.config import Config, SpecialIds
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
 from transformer.data.corpus import silent
 from transformer.data.epochs import TemperatureOrder, by_first_ids, shares
 from transformer.data.plans import Batching, plan_of

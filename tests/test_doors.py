@@ -18,7 +18,7 @@ from transformer import PRESETS, Translator, UserError, train
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.request_lines import request_of
 from transformer.commands.decode import decode_main
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.data.sources.tables import read_table
 from transformer.data.sources.text_files import reading

@@ -14,7 +14,9 @@ from toy_runs import sentences_config
 
 from transformer import PRESETS, Config, Run, TransformerConfig, Translator, UserError, train
 from transformer.commands.train import train_main
-from transformer.config import EncoderConfig, SpecialIds, TrainingConfig
+from transformer.config.model import SpecialIds
+from transformer.config.training import TrainingConfig
+from transformer.config.transformer import EncoderConfig
 from transformer.interop.pretrained import import_model
 from transformer.model.stack import ENCODER
 from transformer.systems.nonautoregressive.options import (

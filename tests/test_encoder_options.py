@@ -19,7 +19,7 @@ from transformer import (
     TransformerConfig,
     UserError,
 )
-from transformer.config import CorpusConfig
+from transformer.config.corpus import CorpusConfig
 from transformer.systems.registry import REGISTRY, find_system, options_of
 from transformer.translator.search_inputs import within_positions
 

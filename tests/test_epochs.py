@@ -7,7 +7,8 @@ import pytest
 from small_run import changed, quiet, same
 
 from transformer import Run, UserError, make_optimizer
-from transformer.config import COUNTS, TrainingConfig
+from transformer.config.ranges import COUNTS
+from transformer.config.training import TrainingConfig
 from transformer.plan.machines import machine
 from transformer.plan.plan import Limits, plan
 from transformer.runs.config_json import from_json, to_json

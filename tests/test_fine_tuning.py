@@ -29,7 +29,7 @@ from transformer import (
 )
 from transformer.cli.parser import TrainLine
 from transformer.commands.train import _initial_arguments, train_main
-from transformer.config import EncoderConfig
+from transformer.config.transformer import EncoderConfig
 from transformer.data.corpus import Corpus
 from transformer.data.sequences import arrays_of
 from transformer.data.sources.held_out import InMemory

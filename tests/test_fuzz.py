@@ -31,7 +31,7 @@ from transformer import PRESETS, VARIANTS, Config, Run, Translator, UserError
 from transformer.commands import plan as planning
 from transformer.commands.decode import decode_main
 from transformer.commands.train import train_main
-from transformer.config import flatten
+from transformer.config.options import flatten
 from transformer.decoding.service import service as workers
 from transformer.decoding.service.queue import SearchThread
 from transformer.runs.config_json import from_json, to_json

@@ -23,7 +23,7 @@ from transformer.commands.help import preset_table, train_help
 from transformer.commands.main import COMMANDS, main
 from transformer.commands.models import AverageArguments, DistillArguments, ReportArguments
 from transformer.commands.train_arguments import TrainArguments
-from transformer.config import HostsConfig, flatten
+from transformer.config.options import HostsConfig, flatten
 from transformer.runs.config_json import to_json
 from transformer.runtime.errors import command_for, nearest
 from transformer.systems.presets import PRESET_GROUPS, PRESETS, VARIANT_GROUPS, VARIANTS

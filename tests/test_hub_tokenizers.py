@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.pieces import PiecesTokenizer
 from transformer.data.tokenizers.trained import load_tokenizer
 from transformer.interop.vocabularies.files import read_pieces, written_pieces

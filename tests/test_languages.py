@@ -10,8 +10,8 @@ from configs import CONFIGS
 
 from transformer import UserError
 from transformer.commands.models import export_command
-from transformer.config import DataConfig, text_data
-from transformer.config.corpus import language_of
+from transformer.config.corpus import DataConfig, language_of
+from transformer.config.options import text_data
 from transformer.interop.pretrained import import_model
 from transformer.runs.report.logged import Logged
 from transformer.runs.run import Run

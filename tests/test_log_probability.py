@@ -13,8 +13,10 @@ from small_translator import small_translator
 from tiers import mostly_slow
 
 from transformer import BeamConfig, UserError
-from transformer.config import DecodingConfig, ModelConfig, TransformerConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.model import ModelConfig
 from transformer.config.records import PatchConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.explorer.tree import search_tree
 from transformer.systems.convolutional.options import ConvolutionalConfig

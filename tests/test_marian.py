@@ -18,7 +18,10 @@ from compiled import apply
 from safetensors.numpy import load_file, save_file
 
 from transformer.commands.models import export_command, import_command
-from transformer.config import BeamConfig, Config, DataConfig, EncoderConfig, TransformerConfig
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import BeamConfig
+from transformer.config.options import Config
+from transformer.config.transformer import EncoderConfig, TransformerConfig
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.interop.pretrained import export_model, import_model
 from transformer.interop.vocabularies.marian import WORD_LISTS as CTRANSLATE2

@@ -14,7 +14,7 @@ from small_run import quiet
 from transformer import Context, Run, UserError, init_state, make_train_step, train
 from transformer.commands.decode import decode_main
 from transformer.commands.models import average_main
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.config.records import SentencesConfig
 from transformer.systems.masked_language_model.options import MaskedLanguageModelConfig
 from transformer.systems.masked_language_model.system import MaskedLanguageModel, hide, masked_lm_objective

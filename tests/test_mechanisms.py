@@ -12,7 +12,7 @@ from reference_search import random_variables
 from tiers import mostly_slow
 
 from transformer import Transformer, TransformerConfig, UserError
-from transformer.model.attention import MECHANISMS
+from transformer.model.attention import MECHANISMS, mechanism_of
 from transformer.model.masks import AttentionInputs, Mask
 from transformer.model.normalization import NORMALIZATIONS
 from transformer.model.variants.additive import LocationAttention, MonotonicAttention, expected_alignment
@@ -113,7 +113,7 @@ def test_linear_attention_is_an_explicit_sum(length):
         terms = [phi(query[0, head, i]) @ phi(keys[0, head, j]) * values[0, head, j] for j in range(i + 1)]
         np.testing.assert_allclose(sums[0, head, i], sum(terms), rtol=1e-4, atol=1e-4)
 
-    mechanism = MECHANISMS["linear"](TransformerConfig(**SIZES))
+    mechanism = mechanism_of("linear")(TransformerConfig(**SIZES))
     arrays = map(jnp.asarray, (query, keys, values))
     inputs = AttentionInputs(*arrays, Mask(causal=True), needs_weights=True)
     context, weights, _ = jax.jit(lambda inputs: mechanism.apply({}, inputs))(inputs)

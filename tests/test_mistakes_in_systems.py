@@ -18,7 +18,7 @@ from toys.task import SIZES, ToyData
 from toys.waves import SYSTEM, Waves
 
 from transformer import Config, Loss, SpecialIds, System, Transformer, TransformerConfig, UserError, register
-from transformer.config import BeamConfig, changed_search, check_beam
+from transformer.config.decoding import BeamConfig, changed_search, check_beam
 from transformer.data.corpus import Corpus
 from transformer.data.plans import fixed_batches
 from transformer.data.sequences import Field

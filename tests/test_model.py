@@ -17,7 +17,7 @@ from tiers import combinations
 from toy_batches import BOS
 from toy_sentences import EOS, SOURCE, TARGET, logits_of
 
-from transformer.config import EncoderConfig
+from transformer.config.transformer import EncoderConfig
 from transformer.model.layers import Embedding
 from transformer.model.parameters import tracing_for
 from transformer.model.positions import sinusoids

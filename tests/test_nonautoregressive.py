@@ -12,7 +12,8 @@ from compiled import apply
 from reference_search import random_variables
 from tiers import mostly_slow
 
-from transformer.config import Config, changed_search
+from transformer.config.decoding import changed_search
+from transformer.config.options import Config
 from transformer.runtime.errors import UserError
 from transformer.systems.nonautoregressive.model import (
     NonAutoregressiveTransformer,

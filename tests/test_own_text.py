@@ -10,7 +10,7 @@ from small_run import changed, quiet, same, small_config
 from transformer import PRESETS, Run, UserError, train
 from transformer.cli.parser import TrainLine
 from transformer.commands.train import _initial_arguments
-from transformer.config import dropout_for
+from transformer.config.training import dropout_for
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import overfitting
 from transformer.runs.report import write_report

@@ -19,7 +19,7 @@ from small_translator import small_translator, stored
 
 from transformer import BeamConfig, Config, EncoderConfig, TransformerConfig
 from transformer.commands.decode import decode_main
-from transformer.config import flatten
+from transformer.config.options import flatten
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDEST = 130  # characters of a line of prose

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from transformer import Hypothesis, UserError
-from transformer.config import OptimizerConfig
+from transformer.config.training import OptimizerConfig
 from transformer.explorer import Attention, Candidate, SearchTree
 from transformer.explorer import pictures as p
 

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from transformer.config import Config, MeshConfig
+from transformer.config.options import Config
+from transformer.config.training import MeshConfig
 from transformer.plan.machines import machine
 from transformer.plan.plan import Limits, compiled
 from transformer.plan.program import Instruction, Program, arrays_of

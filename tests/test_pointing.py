@@ -13,7 +13,7 @@ from reference_search import random_variables
 from test_copying import CONFIG, EOS, PAD, SIZE, SOURCE, TARGET, A, B
 
 from transformer import UserError
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.built_in import pointing
 from transformer.decoding.beam import beam_search
 from transformer.model.encoder_decoder import decoder_input

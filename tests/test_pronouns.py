@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.studies import context as study
 from transformer import DataConfig
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.data.built_in import pronouns
 from transformer.data.sources.corpora import open_corpus
 

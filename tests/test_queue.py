@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from transformer.config import BeamConfig
+from transformer.config.decoding import BeamConfig
 from transformer.decoding.service import queue as module
 from transformer.decoding.service.queue import Answer, Queue, Request
 

@@ -9,7 +9,7 @@ from reference_search import random_variables
 from toy_sentences import SOURCE
 
 from transformer import Transformer, UserError
-from transformer.config import EncoderConfig
+from transformer.config.transformer import EncoderConfig
 from transformer.model.masks import Mask
 from transformer.model.parameters import declarations, in_int8
 from transformer.model.variants.recurrence import SSRU

@@ -21,7 +21,7 @@ from tiers import mostly_slow
 
 from transformer import OptimizerConfig, Run, Translator
 from transformer.cli.guard import run_command
-from transformer.config import differences
+from transformer.config.options import differences
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import scores_of
 from transformer.runtime.errors import Stopped, UserError

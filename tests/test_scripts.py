@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer import UserError
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
 from transformer.data.tokenizers.words import OpenWordTokenizer
 from transformer.documents.document import _undivided

@@ -10,8 +10,11 @@ from sacrebleu.metrics.bleu import BLEU as Reference
 from small_translator import small_translator
 
 from transformer import UserError
-from transformer.config import BeamConfig, Config, DataConfig, TransformerConfig, as_decided
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import BeamConfig
+from transformer.config.options import Config, as_decided
 from transformer.config.records import RecordingsConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.data.sources.held_out import in_memory
 from transformer.data.sources.recordings import Recording
 from transformer.data.tokenizers.trained import train_tokenizer

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 import mkdocs_hooks
-from transformer.config import Config, GreedyConfig, HostsConfig, MbrConfig, SampleConfig, SpecialIds
+from transformer.config.decoding import GreedyConfig, MbrConfig, SampleConfig
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config, HostsConfig
 from transformer.config.records import RecordingsConfig, SentencesConfig, StreamConfig, TaggedConfig
 from transformer.systems.captioning.options import CaptionsConfig
 from transformer.systems.convolutional.options import ConvolutionalConfig

@@ -10,7 +10,7 @@ import sentencepiece
 from invented_text import LINES, UNSEEN
 from sampling_oracles import assert_frequencies, dropout_distribution, segmentations
 
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.data.tokenizers import sampled_examples as sampled
 from transformer.data.tokenizers.sampled_examples import Sampler, SamplerProcesses, with_method
 from transformer.data.tokenizers.subwords import choose_candidate, merge_with_dropout, uniform_draws

@@ -13,7 +13,8 @@ from small_translator import small_translator, stored
 
 from transformer import Config, SpecialIds, UserError
 from transformer.commands.decode import decode_main
-from transformer.config import BeamConfig, DataConfig
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import BeamConfig
 from transformer.config.records import StreamConfig
 from transformer.data.corpus import Corpus
 from transformer.data.sequences import side_lengths

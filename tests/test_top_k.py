@@ -9,7 +9,8 @@ import pytest
 from reference_search import MODEL, SOURCES, hypotheses, next_log_p, random_variables, slow_search, with_rules
 from tiers import combinations
 
-from transformer.config import BeamConfig, SpecialIds
+from transformer.config.decoding import BeamConfig
+from transformer.config.model import SpecialIds
 from transformer.decoding import steps
 from transformer.decoding.beam import beam_search
 from transformer.decoding.searches.search import AutoregressiveSearch

@@ -15,7 +15,9 @@ import optax
 import pytest
 from toy_batches import BOS, EOS, a_batch, state_of
 
-from transformer.config import Config, OptimizerConfig, SpecialIds
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
+from transformer.config.training import OptimizerConfig
 from transformer.model.encoder_decoder import decoder_input, shift_right
 from transformer.model.statistics import Sums
 from transformer.model.transformer import Transformer

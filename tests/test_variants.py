@@ -13,7 +13,7 @@ from of_a_config import check_config, decided_for
 from transformer import PRESETS, VARIANTS, Config, Options, Preset, UserError, Variant, register, variant
 from transformer.cli.parser import TrainLine
 from transformer.commands.train import _initial_arguments, train_main
-from transformer.config import changed, differences
+from transformer.config.options import changed, differences
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.report.logged import Logged
 from transformer.systems import presets

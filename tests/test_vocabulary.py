@@ -13,7 +13,8 @@ import pytest
 from invented_text import LINES
 
 from transformer.cli.parser import texts
-from transformer.config import DataConfig, SpecialIds
+from transformer.config.corpus import DataConfig
+from transformer.config.model import SpecialIds
 from transformer.config.records import RecordingsConfig
 from transformer.data.corpus import Corpus
 from transformer.data.sources.held_out import InMemory
@@ -27,7 +28,7 @@ KINDS = ("unigram", "bpe", "char")
 TRAIN_IN_BOTH_WAYS = """
 import hashlib
 from invented_text import LINES
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.tokenizers import vocabulary
 for vocabulary._MOST_LINES in (2_000_000, 200):
     for kind in ("unigram", "bpe", "char"):

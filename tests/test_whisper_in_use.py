@@ -17,7 +17,8 @@ from transformer import PRESETS, Run, UserError
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.commands.decode import decode_main
 from transformer.commands.train import train_main
-from transformer.config import BeamConfig, position_limits
+from transformer.config.decoding import BeamConfig
+from transformer.config.options import position_limits
 from transformer.interop.pretrained import import_model
 from transformer.runs.config_json import to_json
 from transformer.systems.registry import REGISTRY, find_system

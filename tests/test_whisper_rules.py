@@ -12,7 +12,7 @@ import pytest
 from invented_sound import sound
 
 from transformer import PRESETS
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.config.records import RecordingsConfig
 from transformer.data.signals.audio import SILENT, features_before_silence, mel_filters, scaled_to_peak
 from transformer.data.sources.recordings import Recording, features

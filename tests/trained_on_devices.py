@@ -16,8 +16,8 @@ from of_a_config import declared_parameters, model_shapes
 from toy_batches import WORDS, a_batch
 
 from transformer import Config, TransformerConfig, make_train_step, translation_objective
-from transformer.config import MeshConfig, TrainingConfig
 from transformer.config.methods import AdapterConfig
+from transformer.config.training import MeshConfig, TrainingConfig
 from transformer.systems.registry import find_system
 from transformer.training.parametrisation import parametrisation_of
 from transformer.training.sharding import layout_of

@@ -15,18 +15,18 @@ if sys.version_info < (3, 11):  # noqa: UP036 (pip refuses that, a checkout on t
 TYPE_CHECKING = False  # as type checkers know it; importing typing takes as long as all else here
 if TYPE_CHECKING:
     __version__: str
-    from transformer.config import BeamConfig as BeamConfig
-    from transformer.config import Config as Config
-    from transformer.config import DataConfig as DataConfig
-    from transformer.config import DecodingConfig as DecodingConfig
-    from transformer.config import EncoderConfig as EncoderConfig
-    from transformer.config import GreedyConfig as GreedyConfig
-    from transformer.config import MbrConfig as MbrConfig
-    from transformer.config import OptimizerConfig as OptimizerConfig
-    from transformer.config import SampleConfig as SampleConfig
-    from transformer.config import SpecialIds as SpecialIds
-    from transformer.config import TrainingConfig as TrainingConfig
-    from transformer.config import TransformerConfig as TransformerConfig
+    from transformer.config.corpus import DataConfig as DataConfig
+    from transformer.config.decoding import BeamConfig as BeamConfig
+    from transformer.config.decoding import DecodingConfig as DecodingConfig
+    from transformer.config.decoding import GreedyConfig as GreedyConfig
+    from transformer.config.decoding import MbrConfig as MbrConfig
+    from transformer.config.decoding import SampleConfig as SampleConfig
+    from transformer.config.model import SpecialIds as SpecialIds
+    from transformer.config.options import Config as Config
+    from transformer.config.training import OptimizerConfig as OptimizerConfig
+    from transformer.config.training import TrainingConfig as TrainingConfig
+    from transformer.config.transformer import EncoderConfig as EncoderConfig
+    from transformer.config.transformer import TransformerConfig as TransformerConfig
     from transformer.data.tokenizers.trained import train_tokenizer as train_tokenizer
     from transformer.decoding.beam import beam_search as beam_search
     from transformer.decoding.sampling import greedy_search as greedy_search
@@ -73,20 +73,12 @@ if TYPE_CHECKING:
     from transformer.translator.translator import Translator as Translator
 
 _HOMES = {
-    "config": (
-        "BeamConfig",
-        "Config",
-        "DataConfig",
-        "DecodingConfig",
-        "EncoderConfig",
-        "GreedyConfig",
-        "MbrConfig",
-        "OptimizerConfig",
-        "SampleConfig",
-        "SpecialIds",
-        "TrainingConfig",
-        "TransformerConfig",
-    ),
+    "config.decoding": ("BeamConfig", "DecodingConfig", "GreedyConfig", "MbrConfig", "SampleConfig"),
+    "config.options": ("Config",),
+    "config.corpus": ("DataConfig",),
+    "config.transformer": ("EncoderConfig", "TransformerConfig"),
+    "config.training": ("OptimizerConfig", "TrainingConfig"),
+    "config.model": ("SpecialIds",),
     "decoding.service.queue": ("QueueFull", "Expired"),
     "decoding.beam": ("beam_search",),
     "decoding.scores": ("SearchResult",),

@@ -26,8 +26,8 @@ from benchmarks.measure import keep, machine
 from benchmarks.plotting import picture
 from benchmarks.runs import once
 from transformer import PRESETS, Config, Run, Transcriber, train
-from transformer.config import Option
 from transformer.config.methods import GuidanceConfig
+from transformer.config.ranges import Option
 from transformer.config.records import RecordingsConfig
 from transformer.data.built_in.spoken import DIGITS
 from transformer.data.signals.audio import RATE

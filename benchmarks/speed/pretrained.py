@@ -17,9 +17,14 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import new_file, run
-from transformer.config import BeamConfig, Config, DataConfig, MeshConfig, SpecialIds, TransformerConfig
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import BeamConfig
 from transformer.config.methods import AdapterConfig
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
 from transformer.config.records import RecordingsConfig
+from transformer.config.training import MeshConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.interop.architectures.bart import BART, M2M_100
 from transformer.interop.architectures.t5 import T5
 from transformer.interop.architectures.whisper import WHISPER

@@ -19,7 +19,7 @@ from benchmarks.measure import Contestant, side_by_side
 from benchmarks.speed.peers import Row, compare, rows_of
 
 if TYPE_CHECKING:
-    from transformer.config import Config
+    from transformer.config.options import Config
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,8 @@ def jax_update(case: Case) -> tuple[Callable[..., Any], Any]:
     import jax
 
     from transformer import Transformer
-    from transformer.config import Config, OptimizerConfig
+    from transformer.config.options import Config
+    from transformer.config.training import OptimizerConfig
     from transformer.tasks.texts.translation import Translation
     from transformer.training.objective import translation_objective
     from transformer.training.schedule import make_optimizer

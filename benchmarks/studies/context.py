@@ -23,7 +23,7 @@ from benchmarks.measure import machine, report
 from benchmarks.runs import once
 from benchmarks.studies.bootstrap import compare
 from transformer import PRESETS, Config, Translator, train
-from transformer.config import text_data
+from transformer.config.options import text_data
 from transformer.data.built_in import pronouns
 from transformer.data.built_in.pronouns import GENDERS, things
 from transformer.data.sources.held_out import HELD_OUT

@@ -26,7 +26,7 @@ from benchmarks.measure import machine, report, table
 from benchmarks.runs import once, translated
 from benchmarks.studies.baselines import most_frequent
 from transformer import Config, Run, UserError, make_optimizer
-from transformer.config import text_data
+from transformer.config.options import text_data
 from transformer.data.corpus import Corpus
 from transformer.data.sequences import stacked
 from transformer.data.sources.tables import SEPARATOR

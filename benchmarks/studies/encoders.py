@@ -24,7 +24,7 @@ from benchmarks.measure import machine, report
 from benchmarks.runs import once, text_files, translated
 from benchmarks.studies.bootstrap import Comparison, compare
 from transformer import PRESETS, Config, Run, train
-from transformer.config import text_data
+from transformer.config.options import text_data
 from transformer.config.records import SentencesConfig
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, write_whole

@@ -22,8 +22,9 @@ from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, report
 from benchmarks.runs import once
 from transformer import PRESETS, Config, Run, Translator, train
-from transformer.config import OptimizerConfig, text_data
 from transformer.config.methods import AdapterConfig
+from transformer.config.options import text_data
+from transformer.config.training import OptimizerConfig
 from transformer.model.parameters import count
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json

@@ -28,7 +28,7 @@ from benchmarks.runs import once, test_set, text_files, translated
 from benchmarks.studies.bootstrap import Comparison, compare
 from benchmarks.studies.updates import updates
 from transformer import PRESETS, Config, Run, Translator, train
-from transformer.config import text_data
+from transformer.config.options import text_data
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.systems.fast_autoregressive.options import OPTIONS as FAST

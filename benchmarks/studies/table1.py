@@ -24,7 +24,7 @@ from benchmarks.command import drawing_options, run
 from benchmarks.measure import keep, machine
 from benchmarks.plotting import picture
 from benchmarks.programs import compiled, medians
-from transformer.config import TransformerConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.model.attention import self_attention
 from transformer.model.masks import Mask
 from transformer.systems.convolutional.options import ConvolutionalConfig

@@ -23,7 +23,7 @@ from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, report
 from benchmarks.runs import once, test_set
 from transformer import PRESETS, Config, Run, Translator, train, variant
-from transformer.config import text_data
+from transformer.config.options import text_data
 from transformer.data.built_in.spelling import spelled
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterator
 
 from transformer import Config, Translator
-from transformer.config import text_data
+from transformer.config.options import text_data
 from transformer.data.sources.corpora import open_corpus
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import prepare

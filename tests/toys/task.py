@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformer import Config, System, Task, Transformer
-from transformer.config import CorpusConfig
+from transformer.config.corpus import CorpusConfig
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.sources.held_out import in_memory
 from transformer.decoding.calls import forced_alignment, forced_scores

@@ -12,17 +12,12 @@ from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 import tyro
 
 from transformer.cli.parser import options_in, parse, with_method
-from transformer.config import (
-    BleuTokenizer,
-    Config,
-    DataConfig,
-    DecodingConfig,
-    HostsConfig,
-    TextNormalisation,
-)
-from transformer.config.decoding import methods_of
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import DecodingConfig, methods_of
 from transformer.config.names import DECODING
+from transformer.config.options import Config, HostsConfig
 from transformer.config.records import Cut, Detector, WindowsConfig
+from transformer.config.training import BleuTokenizer, TextNormalisation
 from transformer.data.remote import has
 from transformer.runtime.errors import UserError, command_for
 from transformer.runtime.files import address

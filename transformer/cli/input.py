@@ -12,7 +12,7 @@ from pathlib import Path
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.output_file import check_output
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.config.records import AUDIO, PICTURE_FILES, SOUND, is_recording
 from transformer.data.remote import fetched
 from transformer.runtime.errors import UserError, counted

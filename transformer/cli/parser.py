@@ -16,9 +16,16 @@ import tyro
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
 from transformer.cli.guard import printable_help
-from transformer.config import DecodingConfig, changed_search, flatten
-from transformer.config.decoding import METHODS, check_option, methods_of, names_of
+from transformer.config.decoding import (
+    METHODS,
+    DecodingConfig,
+    changed_search,
+    check_option,
+    methods_of,
+    names_of,
+)
 from transformer.config.names import Here, hint
+from transformer.config.options import flatten
 from transformer.config.ranges import LONGEST, ranges_of
 from transformer.runtime.errors import UserError, program
 from transformer.systems.registry import REGISTRY, options_of

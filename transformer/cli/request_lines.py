@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.config import BeamConfig, DataConfig
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import BeamConfig
 from transformer.data.sources.context import History
 from transformer.data.sources.text_files import one_line
 from transformer.decoding.steering.terms import SIZES

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Mapping
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.runtime.errors import command_for
 from transformer.systems.presets import PRESET_GROUPS, PRESETS, VARIANT_GROUPS, VARIANTS, preset, variant
 from transformer.systems.registry import as_option, options_of

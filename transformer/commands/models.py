@@ -12,9 +12,11 @@ from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import run_command
 from transformer.cli.output_file import check_replaced
 from transformer.cli.parser import options_in, parse, with_method
-from transformer.config import DataConfig, DecodingConfig, text_data
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import DecodingConfig
 from transformer.config.locations import without_locations
 from transformer.config.names import SEARCH
+from transformer.config.options import text_data
 from transformer.runtime.errors import UserError, command, counted, program
 from transformer.runtime.files import check_local, display_path
 

@@ -8,16 +8,10 @@ from typing import TYPE_CHECKING
 
 from transformer.cli.guard import run_command
 from transformer.cli.parser import FINE_TUNE, TrainLine
-from transformer.config import (
-    Config,
-    CorpusConfig,
-    DataConfig,
-    TrainingConfig,
-    changed,
-    flatten,
-    position_limits,
-)
+from transformer.config.corpus import CorpusConfig, DataConfig
 from transformer.config.locations import completed, without_locations
+from transformer.config.options import Config, changed, flatten, position_limits
+from transformer.config.training import TrainingConfig
 from transformer.runtime.errors import UserError, program
 from transformer.runtime.files import Json, display_path
 from transformer.runtime.text import printable

@@ -109,7 +109,9 @@ def _small_training() -> tuple[Any, Any, Any]:
     import jax.numpy as jnp
     import numpy as np
 
-    from transformer.config import Config, OptimizerConfig, TrainingConfig, TransformerConfig
+    from transformer.config.options import Config
+    from transformer.config.training import OptimizerConfig, TrainingConfig
+    from transformer.config.transformer import TransformerConfig
     from transformer.model.transformer import Transformer
     from transformer.training.objective import translation_objective
     from transformer.training.schedule import make_optimizer

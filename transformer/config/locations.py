@@ -9,7 +9,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from transformer.config import Config, DataConfig, flatten
+from transformer.config.corpus import DataConfig
+from transformer.config.options import Config, flatten
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import display_path
 

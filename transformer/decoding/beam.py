@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import BeamConfig
+from transformer.config.decoding import BeamConfig
 from transformer.decoding.calls import checked, special_ids
 from transformer.decoding.scores import NEVER, SearchResult, as_penalty, source_limits
 from transformer.decoding.slots import Finished, Slots

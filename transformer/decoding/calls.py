@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.config import DecodingConfig, ModelConfig, SpecialIds
-from transformer.config.decoding import names_of
+from transformer.config.decoding import DecodingConfig, names_of
+from transformer.config.model import ModelConfig, SpecialIds
 from transformer.config.ranges import shown
 from transformer.decoding.scores import TokenScores, score_tokens
 from transformer.model.cache import AnyCache

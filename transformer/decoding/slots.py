@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.decoding.calls import Inputs, init_search, special_ids
 from transformer.decoding.hooks import HookState, SearchHook, first_states
 from transformer.decoding.scores import (

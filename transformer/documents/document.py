@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from transformer.config import Option
-from transformer.config.ranges import any_number
+from transformer.config.ranges import Option, any_number
 from transformer.data.sources.context import in_context
 from transformer.data.tokenizers.lossless import to_utf8
 from transformer.decoding.searches.search import AutoregressiveSearch

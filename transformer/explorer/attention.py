@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Option, StackConfig
+from transformer.config.ranges import Option
+from transformer.config.transformer import StackConfig
 from transformer.data.corpus import Record
 from transformer.data.sequences import Example, sides, stacked
 from transformer.decoding.searches.search import AutoregressiveSearch

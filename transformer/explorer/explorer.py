@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import BeamConfig, Option
+from transformer.config.decoding import BeamConfig
+from transformer.config.ranges import Option
 from transformer.data.signals.audio import HOP, RATE
 from transformer.data.sources.pictures import AnnotatedPicture
 from transformer.data.sources.recordings import Recording

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import OptimizerConfig
+from transformer.config.training import OptimizerConfig
 from transformer.data.sources.text_files import read_lines
 from transformer.explorer.attention import Attention, Kind
 from transformer.explorer.tree import Candidate, SearchTree

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from transformer.config import DecodingConfig, Option
+from transformer.config.decoding import DecodingConfig
+from transformer.config.ranges import Option
 from transformer.decoding.beam import BeamSearch, Candidates
 from transformer.decoding.calls import Inputs, as_variables, special_ids
 from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT

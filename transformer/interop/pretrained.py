@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer.config import Config, DataConfig, TransformerConfig
-from transformer.config.corpus import CODE
+from transformer.config.corpus import CODE, DataConfig
+from transformer.config.options import Config
+from transformer.config.transformer import TransformerConfig
 from transformer.interop.architectures import ARCHITECTURES
 from transformer.interop.architectures.bert import MODEL_TYPE as BERT
 from transformer.interop.architectures.bert import has_head, import_bert

@@ -25,7 +25,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import export
 from jaxtyping import Array, Float, Int
 
-from transformer.config import LONGEST, StackConfig
+from transformer.config.ranges import LONGEST
+from transformer.config.transformer import StackConfig
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.decoding import calls
 from transformer.decoding.searches.search import AutoregressiveSearch

@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import ModelConfig, StackConfig
+from transformer.config.model import ModelConfig
+from transformer.config.transformer import StackConfig
 from transformer.model.dropout import Dropout
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Axes, Module, by_rows, check_ids, linear, matrix, param

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import StackConfig
+from transformer.config.transformer import StackConfig
 from transformer.model.parameters import Module
 
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer.config import StackConfig
+from transformer.config.transformer import StackConfig
 from transformer.model.parameters import Declared, Module, platform
 from transformer.model.statistics import counts, over_replicas, running_gradient, running_mean
 

@@ -7,6 +7,7 @@ arrays. Here, too: where a program runs, weights in int8, and products of activa
 
 import contextlib
 import functools
+import importlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
@@ -205,6 +206,13 @@ class Module(nn.Module):
         """As `nn.Module.init`, without the declarations."""
         plain: Variables = nn.unbox(super().init(*arguments, **options))
         return plain
+
+
+def variant(name: str) -> Any:
+    """What the paper's model does not have, such as `views.VIEWS`: a name in `transformer.model.variants`,
+    which is imported when a config asks for it."""
+    module, _, attribute = name.partition(".")
+    return getattr(importlib.import_module(f"transformer.model.variants.{module}"), attribute)
 
 
 def declarations(model: nn.Module, example: Arguments) -> Declarations:

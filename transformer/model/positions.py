@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import StackConfig
+from transformer.config.transformer import StackConfig
 from transformer.model.dropout import Dropout
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Module, by_rows, param

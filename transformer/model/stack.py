@@ -8,16 +8,15 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import StackConfig, TransformerConfig
-from transformer.model.attention import MECHANISMS, self_attention, source_attention
+from transformer.config.transformer import StackConfig, TransformerConfig
+from transformer.model.attention import mechanism_of, self_attention, source_attention
 from transformer.model.cache import ByRows, Cache, KeysValues, States
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.layers import FeedForward, Residual
 from transformer.model.masks import Mask, State
 from transformer.model.normalization import normalization
-from transformer.model.parameters import Module
+from transformer.model.parameters import Module, variant
 from transformer.model.positions import DistanceScores, PositionEncoding, Positions, positions_in
-from transformer.model.variants.recurrence import SSRU
 
 Views = tuple[Float[Array, "b s m"], ...]
 """What a decoder layer reads of the source: states of the encoder, each of the same shape."""
@@ -89,7 +88,7 @@ class DecoderLayer(Module):
 
     def setup(self) -> None:
         if self.config.decoder_recurrence == "ssru":
-            self.recurrence = SSRU(self.config)
+            self.recurrence = variant("recurrence.SSRU")(self.config)
         else:
             self.self_attention = self_attention(self.config)
         self.self_residual = Residual(self.config)
@@ -215,7 +214,7 @@ class DecoderLayer(Module):
 
 def keeps_past(config: TransformerConfig) -> bool:
     """Whether decoding caches the keys and values of earlier tokens."""
-    return config.decoder_recurrence == "none" and MECHANISMS[config.mechanism].keeps_past
+    return config.decoder_recurrence == "none" and mechanism_of(config.mechanism).keeps_past
 
 
 def mean(outputs: list[Array]) -> Array:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.data.sequences import Sequences, gathered, sides, stacked
 from transformer.decoding.searches.search import AutoregressiveSearch, RowOptions
 from transformer.decoding.service.lanes import STEPS, LaneShape, ProgramKey, batch, programs_of, sizes

@@ -14,7 +14,7 @@ from typing import Any
 import orbax.checkpoint as ocp
 from orbax.checkpoint import checkpoint_managers as policies
 
-from transformer.config import COUNTS
+from transformer.config.ranges import COUNTS
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, MiB, append_flags, parse_object, read_log, read_text
 from transformer.tasks.metrics.scores import Metric

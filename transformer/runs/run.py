@@ -33,8 +33,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import Config
 from transformer.config.methods import AdapterConfig
+from transformer.config.options import Config
 from transformer.config.ranges import instance
 from transformer.data.remote import has
 from transformer.model.parameters import Params, Variables

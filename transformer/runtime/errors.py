@@ -57,6 +57,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def abbreviated(text: str) -> str:
+    """A text for messages, shortened to 60 characters."""
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
 def nearest(word: str, words: Iterable[str], similarity: float = 0.6) -> str:
     """Suggests similar words as ": did you mean ...?", or is empty if there are none. `similarity` is the
     least that counts, up to 1."""

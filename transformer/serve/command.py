@@ -12,9 +12,8 @@ import tyro
 from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import run_command
 from transformer.cli.parser import options_in, parse, with_method
-from transformer.config import DecodingConfig
 from transformer.config.corpus import CODE
-from transformer.config.decoding import names_of
+from transformer.config.decoding import DecodingConfig, names_of
 from transformer.config.names import DECODING
 from transformer.config.ranges import Range, check_ranges
 from transformer.runtime.errors import UserError, counted, program

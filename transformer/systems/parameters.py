@@ -11,7 +11,7 @@ import flax
 import jax
 import optax
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.model.parameters import Declarations, Variables, declarations, shapes_of
 from transformer.runtime.errors import UserError, first_line
 from transformer.systems.registry import is_from_outside

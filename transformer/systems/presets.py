@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.runtime.errors import UserError, command_for, nearest
 from transformer.systems.registry import (
     REGISTRY,

@@ -12,17 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from transformer.config import (
-    BeamConfig,
-    Config,
-    CorpusConfig,
-    DataConfig,
-    DecodingConfig,
-    ModelConfig,
-    Option,
-    TransformerConfig,
-    as_word,
-)
+from transformer.config.corpus import CorpusConfig, DataConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig
+from transformer.config.model import ModelConfig
+from transformer.config.options import Config, as_word
+from transformer.config.ranges import Option
+from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
 
 if TYPE_CHECKING:

@@ -8,7 +8,9 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from transformer.config import Config, DecodingConfig, ModelConfig, check_beam
+from transformer.config.decoding import DecodingConfig, check_beam
+from transformer.config.model import ModelConfig
+from transformer.config.options import Config
 from transformer.decoding.calls import Attentions
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError

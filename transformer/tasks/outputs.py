@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from transformer.config import DecodingConfig
+from transformer.config.decoding import DecodingConfig
 from transformer.data.corpus import Record
 from transformer.data.sequences import Example, Fields
 from transformer.data.tokenizers.tokenizer import Tokenizer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.plans import Batcher
 from transformer.data.sequences import Arrays, Example, Sequences, arrays_of, stored

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.data.corpus import Corpus, Progress, Record, Records, silent
 from transformer.data.plans import Batching, Plan, fixed_batches, plan_of
 from transformer.data.sequences import Arrays, Example, Fields, side_lengths, sides

@@ -11,7 +11,8 @@ import numpy as np
 import scipy.linalg
 from jaxtyping import Float
 
-from transformer.config import DecodingConfig, SpecialIds
+from transformer.config.decoding import DecodingConfig
+from transformer.config.model import SpecialIds
 from transformer.data.corpus import Record
 from transformer.data.sequences import Example, Fields
 from transformer.data.tokenizers.tokenizer import Tokenizer

@@ -12,7 +12,7 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 from jaxtyping import Array
 
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.config.decoding import methods_of
 from transformer.config.methods import check_idle
 from transformer.data.corpus import Corpus, Record

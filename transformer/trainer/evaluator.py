@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.data.corpus import Record, Records
 from transformer.explorer.attention import exhibits_of
 from transformer.model.parameters import Variables

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import jax
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.data.sequences import side_lengths
 from transformer.model.parameters import Variables, count
 from transformer.runs.checkpoints import model_of

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer.config import Config, DataConfig, ModelConfig, as_decided, changed, differences, first_added
+from transformer.config.corpus import DataConfig
 from transformer.config.locations import NOT_OPENED, as_options, locations, to_resume
+from transformer.config.model import ModelConfig
+from transformer.config.options import Config, as_decided, changed, differences, first_added
 from transformer.data.remote import has
 from transformer.data.tokenizers.trained import read_words
 from transformer.model.parameters import platform

@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer.config import Config, DataConfig, EncoderConfig, StackConfig, TransformerConfig, first_added
+from transformer.config.corpus import DataConfig
+from transformer.config.options import Config, first_added
 from transformer.config.records import TaggedConfig
+from transformer.config.transformer import EncoderConfig, StackConfig, TransformerConfig
 from transformer.model.parameters import Declarations, Params, Variables, vocabulary_axes
 from transformer.model.stack import ENCODER, TransformerEncoder
 from transformer.runs.base import check_base

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.config.ranges import instance
 from transformer.data.corpus import Corpus
 from transformer.data.sources.text_files import BadLines, reading

@@ -13,16 +13,18 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array
 
-from transformer.config import Config, first_added
 from transformer.model.parameters import Declarations, Params, vocabulary_axes
 from transformer.runtime.errors import UserError
+
+if TYPE_CHECKING:
+    from transformer.config.options import Config
 
 # Patterns for names of parameters, such as `encoder` or `*attention.query`.
 
@@ -150,7 +152,7 @@ WHOLE = Parametrisation()
 """All parameters are trained."""
 
 
-def parametrisation_of(config: Config, shapes: Params, declared: Declarations) -> Parametrisation:
+def parametrisation_of(config: "Config", shapes: Params, declared: Declarations) -> Parametrisation:
     """That of a run. If words were added to its vocabulary, their rows are trained in frozen tables too.
 
     Args:
@@ -161,6 +163,8 @@ def parametrisation_of(config: Config, shapes: Params, declared: Declarations) -
     Raises:
       UserError: a pattern matches nothing; nothing would be trained; nothing can have a low-rank change.
     """
+    from transformer.config.options import first_added
+
     leaves: dict[Path, Any] = flatten_dict(shapes)
     first = first_added(config)
     tables = (

@@ -1,7 +1,7 @@
 """Learning-rate schedules and the optimizer (section 5.3), in optax."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,10 +10,13 @@ import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Config, OptimizerConfig
 from transformer.config.ranges import instance
+from transformer.config.training import OptimizerConfig
 from transformer.runtime.errors import UserError
 from transformer.training.parametrisation import Path, matches
+
+if TYPE_CHECKING:
+    from transformer.config.options import Config
 
 # A learning rate that falls when the score of the evaluations no longer improves. What that depends on is
 # part of the optimizer's state, and so of a checkpoint.
@@ -124,12 +127,14 @@ def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> op
     return lambda count: shape(jnp.asarray(count + 1, jnp.float32))
 
 
-def make_optimizer(config: Config) -> optax.GradientTransformation:
+def make_optimizer(config: "Config") -> optax.GradientTransformation:
     """Adam or Adafactor, after clipping, with decoupled weight decay on matrices, at the scheduled rate.
 
     Raises:
       UserError: the length of training is given in epochs, and not yet in updates.
     """
+    from transformer.config.options import Config
+
     instance("config", config, Config)
     config.training.check_in_steps()
     c = config.optimizer

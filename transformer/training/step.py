@@ -13,7 +13,7 @@ from flax.core import FrozenDict
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int
 
-from transformer.config import TrainingConfig
+from transformer.config.training import TrainingConfig
 from transformer.model.parameters import Arguments, Params, Variables
 from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, Sums, replicas
 from transformer.runtime.errors import UserError

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Float
 
-from transformer.config import Option
+from transformer.config.ranges import Option
 from transformer.runtime.errors import UserError
 from transformer.tasks.text import Hypothesis
 from transformer.tasks.texts.requests import Sentence

@@ -10,8 +10,9 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import Config, DecodingConfig, MbrConfig, Option, changed_search
-from transformer.config.ranges import any_number, seconds, shown, true_or_false, whole_number
+from transformer.config.decoding import DecodingConfig, MbrConfig, changed_search
+from transformer.config.options import Config
+from transformer.config.ranges import Option, any_number, seconds, shown, true_or_false, whole_number
 from transformer.data.corpus import Record
 from transformer.data.sequences import length_in_search
 from transformer.decoding.calls import Inputs

@@ -21,8 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer.config import DataConfig, DecodingConfig, text_data
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import DecodingConfig
 from transformer.config.locations import check_given, locations
+from transformer.config.options import text_data
 from transformer.runtime.errors import UserError, command, counted
 from transformer.runtime.files import (
     Json,

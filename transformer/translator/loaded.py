@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.config.ranges import true_or_false
 from transformer.model.parameters import INT8, Variables, count, in_int8
 from transformer.runs.run import Run, adapter_run

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config import BeamConfig, DecodingConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.data.corpus import Record
 from transformer.data.sequences import Example, Fields, length_in_search
 from transformer.decoding.calls import Inputs

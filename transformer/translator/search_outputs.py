@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.config import BeamConfig, DecodingConfig, MbrConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig, MbrConfig
 from transformer.data.sequences import length_in_search
 from transformer.decoding.calls import Inputs
 from transformer.decoding.diverse import distinct

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from transformer.config import Config, DecodingConfig, Option
-from transformer.config.decoding import METHODS, RULES, names_of
+from transformer.config.decoding import METHODS, RULES, DecodingConfig, names_of
+from transformer.config.options import Config
+from transformer.config.ranges import Option
 from transformer.decoding.calls import as_variables, special_ids, whole
 from transformer.decoding.hooks import never_predicted
 from transformer.model.parameters import Variables

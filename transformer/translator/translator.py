@@ -12,8 +12,8 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.config import LONGEST, Config, Option, text_data
-from transformer.config.ranges import any_number, true_or_false, whole_number
+from transformer.config.options import Config, text_data
+from transformer.config.ranges import LONGEST, Option, any_number, true_or_false, whole_number
 from transformer.data.sources.context import TURN
 from transformer.data.sources.tables import input_text
 from transformer.data.sources.text_files import one_line

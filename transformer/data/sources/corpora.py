@@ -10,8 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from transformer.config import DataConfig
-from transformer.config.corpus import LANGUAGES
+from transformer.config.corpus import LANGUAGES, DataConfig
 from transformer.config.records import TextsConfig
 from transformer.data import built_in, store
 from transformer.data.built_in import (

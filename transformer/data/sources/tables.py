@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.config import DataConfig
-from transformer.config.corpus import TextTaskName
+from transformer.config.corpus import DataConfig, TextTaskName
 from transformer.data.sources.context import TURN
 from transformer.data.sources.text_files import bad_line, one_line, readable_lines
 from transformer.data.store import TextRecord

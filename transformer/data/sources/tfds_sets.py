@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.config.records import RecordingsConfig, TextsConfig
 from transformer.data import store
 from transformer.data.signals.waveforms import is_sound, mono, scaled

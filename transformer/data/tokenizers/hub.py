@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.lossless import (
     MOST_GROWTH,
     SPACE,

@@ -14,7 +14,7 @@ from typing import Any
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2 as description
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.runtime.errors import UserError
 from transformer.runtime.text import has_text
 

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.lossless import SPACE, opened, to_utf8, with_pieces
 from transformer.data.tokenizers.tokenizer import Tokenizer, codes
 from transformer.runtime.errors import UserError

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.data.corpus import Records
 from transformer.data.sampled_plan import Draw
 from transformer.data.sequences import Arrays, Field, Sequences

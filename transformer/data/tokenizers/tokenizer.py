@@ -18,7 +18,7 @@ from typing import ClassVar, Literal, Self
 import numpy as np
 import sentencepiece
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.lossless import (
     SPACE,
     escape,
@@ -35,8 +35,8 @@ from transformer.data.tokenizers.subwords import (
     merge_with_dropout,
     uniform_draws,
 )
-from transformer.runtime.errors import UserError, nearest
-from transformer.runtime.files import abbreviated, write_whole
+from transformer.runtime.errors import UserError, abbreviated, nearest
+from transformer.runtime.files import write_whole
 
 # The codes of languages that begin the texts of pretrained models.
 

@@ -7,7 +7,8 @@ from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
-from transformer.config import DataConfig, SpecialIds
+from transformer.config.corpus import DataConfig
+from transformer.config.model import SpecialIds
 from transformer.config.ranges import any_number, shown, whole_number
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.remote import fetched

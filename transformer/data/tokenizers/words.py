@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.lossless import code_piece, to_utf8
 from transformer.data.tokenizers.tokenizer import MADE_HERE, Tokenizer
 from transformer.runtime.errors import UserError

@@ -14,14 +14,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config import ModelConfig
+from transformer.config.model import ModelConfig
 from transformer.data.sequences import Field
 from transformer.decoding.calls import Inputs, advance, init_cache, whole
 from transformer.decoding.scores import TokenScores, score_tokens
 from transformer.model.cache import AnyCache, CacheOfBoth, EnsembleCache, StackedCache
-from transformer.model.encoder_decoder import decoder_input
+from transformer.model.encoder_decoder import NOISE, decoder_input
 from transformer.model.parameters import Variables
-from transformer.model.variants.noise import NOISE
 
 # A model with a language model of its outputs in its search (shallow fusion, Gulcehre et al. 2015).
 

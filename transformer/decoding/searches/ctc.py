@@ -16,7 +16,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import DecodingConfig, SpecialIds
+from transformer.config.decoding import DecodingConfig
+from transformer.config.model import SpecialIds
 from transformer.decoding.calls import STEERING, Inputs, as_variables, special_ids
 from transformer.decoding.scores import NEVER, Limits, SearchResult, in_order
 from transformer.decoding.scores import lengths as lengths_of

@@ -12,15 +12,9 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Int
 
-from transformer.config import (
-    LONGEST,
-    BeamConfig,
-    DecodingConfig,
-    MbrConfig,
-    ModelConfig,
-    SampleConfig,
-    SpecialIds,
-)
+from transformer.config.decoding import BeamConfig, DecodingConfig, MbrConfig, SampleConfig
+from transformer.config.model import ModelConfig, SpecialIds
+from transformer.config.ranges import LONGEST
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.calls import Inputs, special_ids
 from transformer.decoding.diverse import Diverse

@@ -17,7 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.config import DecodingConfig, ModelConfig, SpecialIds
+from transformer.config.decoding import DecodingConfig
+from transformer.config.model import ModelConfig, SpecialIds
 from transformer.data.sequences import Field
 from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import NO_HOOK

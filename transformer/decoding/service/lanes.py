@@ -19,7 +19,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
-from transformer.config import DecodingConfig
+from transformer.config.decoding import DecodingConfig
 from transformer.data.sequences import Field, Fields, lengths_in_search, stacked
 from transformer.decoding.calls import Inputs, as_variables, special_ids
 from transformer.decoding.scores import SearchResult

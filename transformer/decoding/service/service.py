@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from transformer.config import LONGEST, DecodingConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.ranges import LONGEST
 from transformer.data.sequences import Fields
 from transformer.decoding.calls import Inputs
 from transformer.decoding.searches.search import AutoregressiveSearch

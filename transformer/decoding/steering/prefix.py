@@ -15,7 +15,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.sequences import Field
 from transformer.decoding.hooks import EqualByContent, SearchHook, parts_of
 

@@ -14,7 +14,8 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from transformer.config import DecodingConfig, SpecialIds
+from transformer.config.decoding import DecodingConfig
+from transformer.config.model import SpecialIds
 from transformer.data.sequences import Field, Fields
 from transformer.decoding.scores import Limits
 

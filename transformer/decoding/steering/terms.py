@@ -16,7 +16,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import BeamSearch, Candidates
 from transformer.decoding.hooks import EqualByContent

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.trees import DEEPEST, BracketKinds
 from transformer.decoding.hooks import EqualByContent
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import EncoderConfig, TransformerConfig
+from transformer.config.transformer import EncoderConfig, TransformerConfig
 from transformer.interop.folders.architecture import (
     Architecture,
     Names,

@@ -10,8 +10,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from transformer.config import Config, SpecialIds, StackConfig
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
 from transformer.config.records import SentencesConfig
+from transformer.config.transformer import StackConfig
 from transformer.interop.architectures.bart import ACTIVATIONS
 from transformer.interop.folders.architecture import Layout, Names, Read, Storage, Tensor
 from transformer.interop.folders.conversion import imported_params

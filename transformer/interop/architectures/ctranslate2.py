@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from transformer.config import TransformerConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.interop.architectures.bart import BART, bart_options
 from transformer.interop.folders.architecture import NEVER_GENERATED, Architecture, Names, Storage, Tensor
 from transformer.interop.vocabularies.words import ListVocabulary

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import TransformerConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.interop.architectures.bart import (
     BART,
     LONGEST,

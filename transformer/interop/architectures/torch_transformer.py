@@ -6,7 +6,7 @@ The names of its tensors are those of the tutorial's Seq2SeqTransformer, or thos
 from collections.abc import Container
 from typing import Any
 
-from transformer.config import TransformerConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.interop.folders.architecture import (
     Architecture,
     Layout,

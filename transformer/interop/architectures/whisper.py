@@ -5,8 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformer.config import Config, EncoderConfig, SpecialIds, TransformerConfig
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
 from transformer.config.records import RecordingsConfig
+from transformer.config.transformer import EncoderConfig, TransformerConfig
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.interop.architectures import ctranslate2
 from transformer.interop.architectures.bart import BART, described_bart, with_base_names

@@ -9,7 +9,9 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import Config, SpecialIds, StackConfig, TransformerConfig
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
+from transformer.config.transformer import StackConfig, TransformerConfig
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.model.parameters import Params
 from transformer.model.positions import sinusoids

@@ -21,7 +21,7 @@ import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer.config import TransformerConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.interop.folders.architecture import (
     NEVER_GENERATED,
     Model,

@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from transformer.config import DecodingConfig
+from transformer.config.decoding import DecodingConfig
 from transformer.interop.folders.search import search_from_hub
 from transformer.interop.folders.unused import observed, without_limits
 from transformer.runtime.errors import UserError, first_line

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from transformer.config import BeamConfig, DecodingConfig, GreedyConfig, MbrConfig, SampleConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig, GreedyConfig, MbrConfig, SampleConfig
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 

@@ -6,7 +6,10 @@ from pathlib import Path
 import numpy as np
 import yaml
 
-from transformer.config import BeamConfig, Config, DataConfig, DecodingConfig, GreedyConfig, TransformerConfig
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig, GreedyConfig
+from transformer.config.options import Config
+from transformer.config.transformer import TransformerConfig
 from transformer.data.tokenizers.lossless import opened
 from transformer.data.tokenizers.pieces import MarianTokenizer
 from transformer.data.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.lossless import opened
 from transformer.data.tokenizers.pieces import PiecesTokenizer

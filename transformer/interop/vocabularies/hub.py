@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.config import Config, TransformerConfig
+from transformer.config.options import Config
+from transformer.config.transformer import TransformerConfig
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.pieces import PiecesTokenizer
 from transformer.interop.folders.architecture import Architecture, Languages, Tokenizers, VocabularyFiles

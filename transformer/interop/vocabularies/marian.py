@@ -7,7 +7,9 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer.config import Config, SpecialIds, TransformerConfig, text_data
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config, text_data
+from transformer.config.transformer import TransformerConfig
 from transformer.data.tokenizers.pieces import MarianTokenizer
 from transformer.data.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.interop.folders.architecture import Architecture, Languages, Tokenizers, VocabularyFiles

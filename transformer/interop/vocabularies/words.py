@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer.config import Config, SpecialIds, TransformerConfig
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
+from transformer.config.transformer import TransformerConfig
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.words import WhitespaceTokenizer

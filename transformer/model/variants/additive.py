@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import TransformerConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.model.dropout import Dropout
 from transformer.model.masks import Attended, AttentionInputs, Mechanism, masked_softmax
 from transformer.model.parameters import param

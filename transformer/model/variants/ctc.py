@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 
 NOTHING = -1e9
 """The logit of what has no probability. It is finite: gradients pass through it."""

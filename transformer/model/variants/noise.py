@@ -9,9 +9,6 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int, UInt
 
-NOISE = "noise"
-OF_INPUTS = "of_inputs"
-
 
 @struct.dataclass
 class Noise:

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import StackConfig
+from transformer.config.transformer import StackConfig
 from transformer.model.layers import Affine
 from transformer.model.masks import Attended, AttentionInputs, Mask, Mechanism
 from transformer.model.parameters import Module

@@ -4,6 +4,7 @@ the last.
 The two views of a layer have the same projections, and their outputs are averaged.
 """
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 import flax.linen as nn
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.config import TransformerConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.model.parameters import Module, param
 
 State = Float[Array, "b s m"]
@@ -22,13 +23,13 @@ class SecondView(Module):
 
     config: TransformerConfig
 
+    @abstractmethod
     def __call__(self, layers: Sequence[State]) -> list[State]:
         """One view for each decoder layer.
 
         Args:
           layers: the output of each encoder layer.
         """
-        return [layers[-1]] * self.config.decoder_depth
 
 
 class LayerWise(SecondView):
@@ -58,7 +59,6 @@ class SoftSum(SecondView):
 
 
 VIEWS: dict[str, type[SecondView]] = {
-    "last": SecondView,
     "soft-sum": SoftSum,
     "layer-wise": LayerWise,
     "coarse-to-fine": CoarseToFine,

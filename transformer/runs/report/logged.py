@@ -8,7 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformer.config import Config, DataConfig, Option, as_decided, changed
+from transformer.config.corpus import DataConfig
+from transformer.config.options import Config, as_decided, changed
+from transformer.config.ranges import Option
 from transformer.runs.log import overfitting, spent_of, standing
 from transformer.runs.report.charts import Points
 from transformer.runs.run import Run

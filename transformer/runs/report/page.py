@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from transformer.config import as_word, flatten
+from transformer.config.options import as_word, flatten
 from transformer.runs.report.charts import bar_chart, document, facts, folded, key, line_chart, table
 from transformer.runs.report.exhibits import exhibits_of, overview_of
 from transformer.runs.report.logged import Logged

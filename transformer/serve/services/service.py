@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from transformer.config import DecodingConfig, Option
-from transformer.config.decoding import RULES, names_of
+from transformer.config.decoding import RULES, DecodingConfig, names_of
+from transformer.config.ranges import Option
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.decoding.service.service import has_room
 from transformer.runs.run import Run

@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.config import Option
-from transformer.config.ranges import true_or_false
+from transformer.config.ranges import Option, true_or_false
 from transformer.runtime.errors import UserError
 from transformer.systems.captioning.system import Captioning
 from transformer.tasks.text import Hypothesis

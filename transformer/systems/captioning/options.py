@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from transformer.config import BeamConfig, Config, OptimizerConfig, TrainingConfig
+from transformer.config.decoding import BeamConfig
+from transformer.config.options import Config
 from transformer.config.ranges import LARGEST, Range
 from transformer.config.records import PatchConfig, PicturesConfig
+from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.systems.registry import COMMON_TO_PICTURES, PICTURES, Options, Preset
 
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.config.records import PatchConfig
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.sequences import Example, Field, Fields, id_dtype

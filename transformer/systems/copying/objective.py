@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Config, text_data
+from transformer.config.options import Config, text_data
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.config import Option
+from transformer.config.ranges import Option
 from transformer.systems.detection.system import DetectedObject, Detection
 from transformer.translator.decoder import Decoder
 

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 from optax.assignment import hungarian_algorithm
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.model.parameters import Variables
 from transformer.systems.detection.model import Predictions
 from transformer.systems.detection.options import DetectionConfig

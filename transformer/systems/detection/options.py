@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from transformer.config import Config, DecodingConfig, OptimizerConfig, TrainingConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config
 from transformer.config.ranges import LARGEST, NOT_NEGATIVE, SHARE, Range
 from transformer.config.records import PatchConfig, PicturesConfig
+from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import COMMON_TO_PICTURES, PICTURES, Options, Preset
 

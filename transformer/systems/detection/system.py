@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config, DecodingConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config
 from transformer.data.built_in.drawings import FORMS
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.sequences import Example, Field

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from transformer.config import BeamConfig, Option
+from transformer.config.decoding import BeamConfig
+from transformer.config.ranges import Option
 from transformer.explorer.attention import Attention, Weights
 from transformer.explorer.explorer import FILES, UNIT, Explorer, levels_of, origin_of, whole
 from transformer.explorer.page_files import page_of

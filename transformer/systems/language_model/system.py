@@ -6,7 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.config.records import StreamConfig
 from transformer.decoding.calls import forced_scores
 from transformer.decoding.searches.search import AutoregressiveSearch, limits_of_options

@@ -11,7 +11,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import Config, DecodingConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config
 from transformer.config.records import StreamConfig
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.plans import Batching, Plan

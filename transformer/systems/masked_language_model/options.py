@@ -3,9 +3,11 @@
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from transformer.config import Config, OptimizerConfig, StackConfig, TrainingConfig
+from transformer.config.options import Config
 from transformer.config.ranges import LARGEST, RATE, Range
 from transformer.config.records import SentencesConfig
+from transformer.config.training import OptimizerConfig, TrainingConfig
+from transformer.config.transformer import StackConfig
 from transformer.runtime.errors import UserError, counted
 from transformer.systems.registry import COMMON, Options, Preset
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.config.records import SentencesConfig
 from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.sequences import Example, Field, Fields, id_dtype

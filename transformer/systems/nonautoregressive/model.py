@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.model.encoder_decoder import Segments
 from transformer.model.masks import Mask
 from transformer.model.parameters import Variables, dense

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.decoding.calls import sown_attention
 from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import Segments

@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from transformer.config import Config
 from transformer.config.methods import GuidanceConfig
+from transformer.config.options import Config
 from transformer.config.ranges import NOT_NEGATIVE, Range
 from transformer.config.records import RecordingsConfig
 from transformer.runtime.errors import UserError

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from transformer.config import DecodingConfig
+from transformer.config.decoding import DecodingConfig
 from transformer.decoding.calls import Inputs, as_variables, sown_attention
 from transformer.model.parameters import Variables
 from transformer.model.transformer import cross_attention

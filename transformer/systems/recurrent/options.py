@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from transformer.config import ModelConfig
+from transformer.config.model import ModelConfig
 from transformer.config.ranges import NOT_NEGATIVE
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options, Preset, Variant

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.decoding.calls import forced_alignment, forced_scores
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.cache import Cache, States

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Float
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.sequences import Example, Field, length_in_search
 from transformer.data.signals.audio import HOP, RATE
 from transformer.data.signals.pauses import LOUD, QUIET, SHARE

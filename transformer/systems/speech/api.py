@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.config import DecodingConfig, Option
-from transformer.config.ranges import seconds, true_or_false
+from transformer.config.decoding import DecodingConfig
+from transformer.config.ranges import Option, seconds, true_or_false
 from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.data.remote import fetched
 from transformer.data.sequences import Example, length_in_search

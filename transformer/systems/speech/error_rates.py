@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from transformer.config import Config, ErrorRate, TextNormalisation
+from transformer.config.options import Config
+from transformer.config.training import ErrorRate, TextNormalisation
 from transformer.data.corpus import Corpus
 from transformer.runtime.errors import counted
 from transformer.tasks.exhibit import Comparison, Overview, Table

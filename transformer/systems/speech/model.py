@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import DecodingConfig, SpecialIds
+from transformer.config.decoding import DecodingConfig
+from transformer.config.model import SpecialIds
 from transformer.data.signals.audio import masked
 from transformer.decoding.calls import Inputs
 from transformer.decoding.scores import Limits

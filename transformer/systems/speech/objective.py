@@ -7,7 +7,8 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer.config import Config, SpecialIds
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
 from transformer.model.parameters import Variables
 from transformer.model.variants.ctc import labels_of, log_likelihoods, positions_needed
 from transformer.systems.speech.model import SpeechTransformer

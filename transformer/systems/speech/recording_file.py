@@ -16,9 +16,9 @@ from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, check_streams, digest_of
 from transformer.cli.output_file import LongOutput, Output, check_unfinished, resumable, resumable_output
 from transformer.cli.writer import OF_LONG, refuse, use_beside
-from transformer.config import TextNormalisation
 from transformer.config.ranges import seconds
 from transformer.config.records import SOUND, is_recording
+from transformer.config.training import TextNormalisation
 from transformer.data.remote import fetched
 from transformer.data.signals.pauses import LIBRARY
 from transformer.data.signals.waveforms import audio_blocks, seconds_of

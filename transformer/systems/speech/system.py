@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from transformer.config import DecodingConfig, ModelConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.model import ModelConfig
 from transformer.decoding.calls import forced_alignment, forced_scores
 from transformer.decoding.searches.ctc import CtcScores, CtcSearch
 from transformer.decoding.searches.search import AutoregressiveSearch

@@ -14,7 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config, DecodingConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config
 from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.data.corpus import Corpus, Records
 from transformer.data.sequences import Example, Field

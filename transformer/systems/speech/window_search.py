@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.config import DecodingConfig
-from transformer.config.decoding import names_of
+from transformer.config.decoding import DecodingConfig, names_of
 from transformer.config.records import WindowsConfig
 from transformer.data.sources.recordings import Recording
 from transformer.decoding.calls import Inputs, advance, as_variables, init_cache, special_ids

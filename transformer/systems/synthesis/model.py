@@ -9,12 +9,11 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.cache import Cache
 from transformer.model.dropout import Dropout
-from transformer.model.encoder_decoder import Segments
+from transformer.model.encoder_decoder import NOISE, Segments
 from transformer.model.layers import Affine
 from transformer.model.parameters import Axes, Module, param
 from transformer.model.stack import Memory
 from transformer.model.transformer import Transformer
-from transformer.model.variants.noise import NOISE
 from transformer.systems.synthesis.options import SynthesisConfig, VoiceConfig
 
 # What models that speak have in common: frames of sound as their output, and the post-net.

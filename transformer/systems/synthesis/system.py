@@ -12,12 +12,12 @@ import optax
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import DecodingConfig
+from transformer.config.decoding import DecodingConfig
 from transformer.decoding.calls import Inputs, as_variables, sown_attention
 from transformer.model.cache import Cache
+from transformer.model.encoder_decoder import NOISE
 from transformer.model.parameters import Variables
 from transformer.model.transformer import cross_attention
-from transformer.model.variants.noise import NOISE
 from transformer.systems.synthesis.model import PRENET_MASKS, Spoken, Synthesiser, Voice
 from transformer.systems.synthesis.options import SynthesisDecodingConfig, VoiceDecodingConfig
 from transformer.systems.synthesis.task import TextToSpeech

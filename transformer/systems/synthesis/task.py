@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config, DecodingConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config
 from transformer.data.sequences import Example
 from transformer.data.signals.audio import HOP, RATE, sound_of
 from transformer.data.sources.recordings import Recording

@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 
-from transformer.config import Option
+from transformer.config.ranges import Option
 from transformer.data.sources.tagged import TaggedSentence
-from transformer.runtime.errors import UserError
-from transformer.runtime.files import abbreviated
+from transformer.runtime.errors import UserError, abbreviated
 from transformer.systems.tagging.system import Tagged, Tagging
 from transformer.translator.decoder import Decoder
 

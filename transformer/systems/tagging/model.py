@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.decoding.calls import Inputs, as_variables
 from transformer.model.parameters import Variables
 from transformer.model.stack import TransformerEncoder

@@ -11,7 +11,7 @@ from typing import cast
 import jax
 import jax.numpy as jnp
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.config.records import TaggedConfig
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.sequences import Example, Field, Fields, id_dtype

@@ -4,18 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from transformer.config import (
-    BeamConfig,
-    Config,
-    DataConfig,
-    ModelConfig,
-    OptimizerConfig,
-    Option,
-    TrainingConfig,
-    TransformerConfig,
-    changed_search,
-    text_data,
-)
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import BeamConfig, changed_search
+from transformer.config.model import ModelConfig
+from transformer.config.options import Config, text_data
+from transformer.config.ranges import Option
+from transformer.config.training import OptimizerConfig, TrainingConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.systems.registry import Options, Preset, Variant
 from transformer.systems.transformer.text_presets import TEXT_PRESETS
 

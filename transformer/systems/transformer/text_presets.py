@@ -3,15 +3,11 @@ CPU cores."""
 
 from typing import Any
 
-from transformer.config import (
-    BeamConfig,
-    Config,
-    DataConfig,
-    OptimizerConfig,
-    TrainingConfig,
-    TransformerConfig,
-)
-from transformer.config.corpus import TextTaskName
+from transformer.config.corpus import DataConfig, TextTaskName
+from transformer.config.decoding import BeamConfig
+from transformer.config.options import Config
+from transformer.config.training import OptimizerConfig, TrainingConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.systems.registry import Preset
 
 GROUP = "text tasks"

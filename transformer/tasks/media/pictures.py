@@ -13,7 +13,8 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config, DecodingConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config
 from transformer.config.records import PatchConfig, PicturesConfig
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.sequences import Field, Fields

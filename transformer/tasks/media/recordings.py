@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, cast
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.config.records import RecordingsConfig
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.plans import Batching

@@ -7,7 +7,7 @@ from dataclasses import replace
 from importlib import metadata
 from typing import Any, Literal
 
-from transformer.config import TextNormalisation
+from transformer.config.training import TextNormalisation
 from transformer.runtime.extras import library
 from transformer.tasks.metrics.scores import Score
 

@@ -4,8 +4,8 @@ import importlib.util
 import unicodedata
 from collections.abc import Sequence
 
-from transformer.config import BleuTokenizer
 from transformer.config.corpus import written_as
+from transformer.config.training import BleuTokenizer
 from transformer.runtime.text import has_text
 
 BY_LANGUAGE: dict[str, BleuTokenizer] = {

@@ -8,7 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.epochs import Keys, LabelOrderPlan, sampled_by, shuffled
 from transformer.data.plans import Plan

@@ -7,7 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from transformer.config import Config, DataConfig, SpecialIds, first_added, text_data
+from transformer.config.corpus import DataConfig
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config, first_added, text_data
 from transformer.data.sources.context import SEPARATOR, TURN, shortened
 from transformer.data.sources.text_files import one_line
 from transformer.data.tokenizers.tokenizer import Tokenizer

@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.data.corpus import Record
 from transformer.data.sources.context import TURN, after, sentence_of
 from transformer.data.sources.tables import TARGET_LENGTH, check_inputs, input_text, joined

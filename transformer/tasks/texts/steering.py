@@ -9,7 +9,7 @@ from dataclasses import astuple
 import numpy as np
 from jaxtyping import Bool
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.data.sources.text_files import one_line
 from transformer.data.tokenizers.lossless import SPACE
 from transformer.data.tokenizers.tokenizer import Tokenizer

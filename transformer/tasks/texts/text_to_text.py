@@ -14,7 +14,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config import BleuTokenizer, Config, DecodingConfig, dropout_for, text_data
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config, text_data
+from transformer.config.training import BleuTokenizer, dropout_for
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.epochs import TemperatureOrder, by_first_ids
 from transformer.data.plans import Batching, Plan, eligible_examples

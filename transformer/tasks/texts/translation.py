@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from transformer.config import BleuTokenizer, Config
+from transformer.config.options import Config
+from transformer.config.training import BleuTokenizer
 from transformer.tasks.metrics.answers import (
     ANSWER_EXACT,
     ANSWER_F1,

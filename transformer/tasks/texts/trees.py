@@ -8,7 +8,7 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Self
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import Tokenizers

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.training.methods.guidance import guided

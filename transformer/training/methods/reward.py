@@ -13,8 +13,9 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from transformer.config import Config, SpecialIds
 from transformer.config.methods import RewardConfig
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
 from transformer.decoding.beam import BeamSearch
 from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import never_predicted

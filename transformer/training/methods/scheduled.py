@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import Config
 from transformer.config.methods import ScheduledConfig
+from transformer.config.options import Config
 from transformer.decoding.hooks import never_predicted
 from transformer.decoding.sampling import drawn
 from transformer.model.encoder_decoder import EncoderDecoder
