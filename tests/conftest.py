@@ -17,6 +17,7 @@ import pytest
 from beartype import beartype
 from hypothesis import settings
 from jaxtyping import install_import_hook
+from tiers import pytest_collection_modifyitems  # noqa: F401  # a hook of pytest
 
 from transformer.config.transformer import TransformerConfig
 
@@ -85,24 +86,6 @@ install_import_hook(
 from transformer.runtime.program_store import use_whole_entries  # noqa: E402
 
 use_whole_entries()  # one worker may read what another is writing
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`@pytest.mark.by_default("beam", "greedy")`: of the cases of this test only those with these ids are in
-    the default tier, and the others are slow."""
-    cases: dict[tuple[Path, str], list[pytest.Function]] = {}
-    for item in items:
-        if isinstance(item, pytest.Function) and item.get_closest_marker("by_default"):
-            cases.setdefault((item.path, item.originalname), []).append(item)
-    for (path, name), functions in cases.items():
-        marker = functions[0].get_closest_marker("by_default")
-        others = [item for item in functions if item.callspec.id not in marker.args]
-        is_selected = any("[" in argument for argument in config.args)  # by the name of a case
-        if not is_selected and len(functions) - len(others) != len(marker.args):
-            raise pytest.UsageError(f"{path.name}: {name} lacks some of the cases {marker.args}")
-        for item in others:
-            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""What `.ci/run` calls: warnings that are errors, and ids of tests that are always the same."""
+"""What `.ci/run` calls: warnings that are errors, ids of tests that are always the same, and tiers."""
 
 import os
 import subprocess
@@ -46,6 +46,53 @@ def outcomes(printed: str) -> dict[str, int]:
     """`3 failed, 2 passed in 0.1s` as numbers."""
     words = printed.strip().splitlines()[-1].partition(" in ")[0].replace(",", "").split()
     return {kind: int(number) for number, kind in zip(words[::2], words[1::2], strict=True)}
+
+
+TIERS = """
+import pytest
+from tiers import mostly_slow
+
+def test_ordinary(): pass
+
+@pytest.mark.thorough
+def test_long(): pass
+
+@pytest.mark.slow
+def test_longer(): pass
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", mostly_slow(["a", "b"], ["a"]))
+def test_long_or_longer(case): pass
+
+@pytest.mark.by_default("a", "b")
+@pytest.mark.thorough("b")
+@pytest.mark.parametrize("case", ["a", "b", "c"])
+def test_of_all_tiers(case): pass
+"""
+
+
+def test_each_test_is_in_one_tier(tmp_path: Path) -> None:
+    tests = str(ROOT / "tests")
+    (tmp_path / "conftest.py").write_text(
+        f"import sys\nsys.path.insert(0, {tests!r})\nfrom tiers import pytest_collection_modifyitems\n"
+    )
+    (tmp_path / "test_tiers.py").write_text(TIERS)
+    command = "pytest", "-c", ROOT / "pyproject.toml", "-p", "no:cacheprovider", "--collect-only", tmp_path
+    found = {}
+    for tier in ("default", "thorough", "slow"):
+        shown = run(*command, *(() if tier == "default" else ("-m", tier)), folder=tmp_path)
+        found[tier] = [line.partition("::test_")[2] for line in shown.stdout.splitlines() if "::" in line]
+    assert found == {
+        "default": ["ordinary", "of_all_tiers[a]"],
+        "thorough": ["long", "long_or_longer[a]", "of_all_tiers[b]"],
+        "slow": ["longer", "long_or_longer[b]", "of_all_tiers[c]"],
+    }
+
+
+def test_the_thorough_tests_follow_the_command_of_the_quick_start() -> None:
+    *_, default, thorough = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+    assert default == '.ci/strict bash -euc "$tests"'
+    assert thorough.startswith('.ci/strict bash -euc "$tests -m thorough"')
 
 
 @pytest.mark.by_default("0")
