@@ -1,4 +1,5 @@
-"""Parses the command line of a command. The help has the docstring of every option in whole paragraphs."""
+"""Parses the command line of a command, and what it states before it is parsed. The help has the docstring of
+every option in whole paragraphs."""
 
 import ast
 import dataclasses

@@ -1,4 +1,5 @@
-"""What a line of decode.py's input has beside a sentence: columns of --tsv, or fields of --jsonl."""
+"""What a line of decode.py's input has beside a sentence (columns of --tsv, fields of --jsonl), and what it
+asks for."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""`decode.py RUN`: lines in, lines or a page out."""
+"""`decode.py RUN`: lines or a document in; lines, a document or a page out."""
 
 import itertools
 import json

@@ -1,4 +1,4 @@
-"""The command that makes the lexical shortlist of a run."""
+"""The commands that make tables for a search: the lexical shortlist, and an n-gram language model."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,5 @@
-"""Translations: what is written of each line of decode.py's input, and the scores."""
+"""Translations: what is written of each line of decode.py's input, the scores, the most probable of some
+labels (`--choices`), and text that arrives (`--stream`)."""
 
 import copy
 import dataclasses

@@ -1,4 +1,4 @@
-"""Options of corpora and batches."""
+"""Options of corpora and batches, and codes of languages."""
 
 import re
 from collections.abc import Sequence

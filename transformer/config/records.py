@@ -1,4 +1,4 @@
-"""Options of recordings that a model hears window by window."""
+"""Options of corpora whose records are running text, texts, words with labels, pictures or recordings."""
 
 import re
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""The order of an epoch in which small groups of examples, such as directions of translation, come more often
-than large ones."""
+"""Epochs in another order: sets of labels reordered in each, and small groups, such as directions of
+translation, that come more often than large ones."""
 
 import dataclasses
 from collections.abc import Callable, Sequence

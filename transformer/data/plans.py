@@ -1,5 +1,5 @@
-"""Plans assign examples to batches. A plan is a pure function of (lengths, seed, step), so the position in
-the data is one integer, the step.
+"""Plans assign examples to batches, whose arrays are made here. A plan is a pure function of (lengths, seed,
+step), so the position in the data is one integer, the step.
 
 An example has one or more sequences, its sides, such as source and target, each with its own length.
 """

@@ -1,5 +1,5 @@
-"""Examples as flat arrays: the values of all sequences one after the other, and where each ends. A batch is
-gathered from them by a few index operations, whatever the number of its examples."""
+"""Examples as flat arrays, in memory or in files: the values of all sequences one after the other, and where
+each ends."""
 
 import contextlib
 import math

@@ -1,4 +1,4 @@
-"""The calls that searches make of a model."""
+"""The calls that searches make of a model, and scores and alignments of given outputs."""
 
 import functools
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Greedy search and sampling, in the slots of beam search."""
+"""Greedy search and sampling, in the slots of beam search; and draws from large vocabularies."""
 
 import functools
 import math

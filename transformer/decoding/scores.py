@@ -1,4 +1,4 @@
-"""What searches return, and how hypotheses of different lengths compare.
+"""What searches return, how long outputs may be, and how hypotheses of different lengths compare.
 
 A hypothesis has the score log P(Y | X) / lp(|Y|) (Wu et al. 2016, Eq. 14), where |Y| counts <eos>.
 """

@@ -1,4 +1,5 @@
-"""Reads Markdown: the parser says where text is, and all else of the file stays as it is."""
+"""Reads Markdown: the parser says where text is, what stands inside a paragraph becomes text and marks, and
+all else of the file stays as it is."""
 
 import bisect
 import functools

@@ -1,4 +1,5 @@
-"""A document as its readers give it: what stays as it is, and the passages that are translated."""
+"""A document as its readers give it, what stays as it is, and the passages that are translated; and the
+reader of plain text."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""Divides a text into sentences, and overlong ones at clauses."""
+"""Divides a text into sentences, and overlong ones at clauses; and puts translations together again."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence

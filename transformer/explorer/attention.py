@@ -1,4 +1,4 @@
-"""The attention of a model to the source of an example, given its target."""
+"""All attention weights of an output: of every kind, layer and head; and those to the source, for reports."""
 
 import functools
 from collections.abc import Iterator, Sequence

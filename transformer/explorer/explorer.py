@@ -1,4 +1,5 @@
-"""A self-contained page that shows the attention weights of translations and the beam search behind them."""
+"""Self-contained pages: the attention of translations with the beam search behind them, what a model sees in
+pictures, and which parts of a sound belong to which token."""
 
 import html
 from base64 import b64encode

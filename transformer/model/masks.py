@@ -1,4 +1,5 @@
-"""Which keys each query may attend to."""
+"""Which keys each query may attend to, and the contract of attention mechanisms. Axes as in
+`transformer.model.attention`."""
 
 from typing import Any, ClassVar
 

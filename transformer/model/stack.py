@@ -1,4 +1,4 @@
-"""The layers of encoder and decoder (section 3.1, Figure 1)."""
+"""The layers of encoder and decoder, and the encoder (section 3.1, Figure 1)."""
 
 from collections.abc import Callable
 from dataclasses import replace

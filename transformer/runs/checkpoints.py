@@ -1,4 +1,4 @@
-"""The checkpoints of a run: saved in the background and sealed, found, restored."""
+"""The checkpoints of a run and their items: saved in the background and sealed, found, restored."""
 
 import errno
 import functools

@@ -1,4 +1,4 @@
-"""A config as JSON text and back."""
+"""A config as JSON text and back, also with the names that built-in corpora had before."""
 
 import dataclasses
 import json

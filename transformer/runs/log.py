@@ -1,4 +1,5 @@
-"""The log of a run, metrics.jsonl: one JSON object per line."""
+"""The log of a run, metrics.jsonl: one JSON object per line; and what follows from it: which checkpoint is
+the best, and whether the model memorises its text."""
 
 import contextlib
 import dataclasses

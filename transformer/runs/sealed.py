@@ -1,4 +1,5 @@
-"""Seals checkpoints with the hashes of their files, and detects damage when reading them."""
+"""Seals checkpoints with the hashes of their files, detects damage when reading them, and bounds the memory
+that reading takes."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""The exceptions whose messages are for the user."""
+"""The exceptions whose messages are for the user, and how messages call a command."""
 
 import difflib
 import re

@@ -1,4 +1,5 @@
-"""Several processes as one job, on one host or many: joins JAX's distributed runtime, and communicates.
+"""Several processes as one job, on one host or many: joins JAX's distributed runtime, communicates, and moves
+arrays between processes, hosts and devices.
 
 With a single process, these functions cost nothing.
 """

@@ -1,5 +1,5 @@
-"""Whether there is text: the one rule of corpora, vocabularies, decoding, scores and pages; and which
-characters are no part of a phrase, and which a terminal would obey."""
+"""Whether there is text, which characters are no part of a phrase and which a terminal would obey, and what a
+word is in any script: the one rule of all."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The application of a server: its endpoints, behind its gate."""
+"""The application of a server: its endpoints and its page, behind its gate."""
 
 import asyncio
 import logging

@@ -1,5 +1,5 @@
-"""Bodies of requests as JSON, within bounds: no body that is allowed takes long to read, since all requests
-of a server wait while one is read."""
+"""Bodies of requests within bounds, however clients send them: JSON, forms, files. No body that is allowed
+takes long to read, since all requests of a server wait while one is read."""
 
 import json
 import re

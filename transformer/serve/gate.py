@@ -1,4 +1,4 @@
-"""What every request passes: token, limits of size, time and number, metrics."""
+"""What every request passes: names of the server, origins, token, limits of size, time and number."""
 
 import asyncio
 import hmac

@@ -1,4 +1,4 @@
-"""Metrics of a server, in the format of Prometheus."""
+"""Whether a server is ready, and its metrics in the format of Prometheus."""
 
 import logging
 from collections.abc import Callable, Iterable, Sequence

@@ -1,4 +1,5 @@
-"""Runs the application until a signal, and then until what was begun is answered."""
+"""Runs the application until a signal, and then until what was begun is answered; counts and times
+connections."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,5 @@
-"""The variables of the model that a config describes."""
+"""The variables of the model that a config describes, and mistakes in systems from outside, named in a
+sentence."""
 
 import contextlib
 import traceback

@@ -1,4 +1,4 @@
-"""Every preset of every system, and every variant."""
+"""Every preset of every system, every variant, and the registration of systems from outside."""
 
 import contextlib
 import functools

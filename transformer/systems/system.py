@@ -1,4 +1,4 @@
-"""What training and decoding need to know about a model."""
+"""What training and decoding need to know about a model, and what is decided for the kind of device."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,4 +1,5 @@
-"""The contract of tasks that are decoded: what a search reads of records, and the outputs that it finds."""
+"""The contract of tasks that are decoded: what a search reads of records, the outputs that it finds, and how
+lines of text hold both."""
 
 import dataclasses
 import functools

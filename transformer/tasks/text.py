@@ -1,4 +1,5 @@
-"""The contract of tasks whose outputs are texts: they can be steered, spelled and compared."""
+"""The contract of tasks whose outputs are texts: the texts that a search has found, and how they are steered,
+spelled and compared."""
 
 import itertools
 import math

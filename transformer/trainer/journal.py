@@ -1,4 +1,4 @@
-"""What a training run logs: metrics.jsonl and TensorBoard."""
+"""What a training run logs: metrics.jsonl and TensorBoard, and what its time is spent on."""
 
 import contextlib
 import json

@@ -1,4 +1,5 @@
-"""Profiles of a run: a trace of some steps, and what held the memory when it ran out."""
+"""What stops training (signals, the end of its time), and profiles of it: a trace of some steps, and what
+held the memory when it ran out."""
 
 import contextlib
 import math

@@ -1,4 +1,5 @@
-"""A config with everything that it leaves open or only names, which is looked up once."""
+"""A config with everything that it leaves open or only names, which is looked up once: its run, its parent,
+its teacher; and what a run may be resumed with."""
 
 import contextlib
 import dataclasses

@@ -1,4 +1,5 @@
-"""What a new model starts from: a whole model, or the encoder of another one (Rothe et al. 2020)."""
+"""The state that a training starts from: of a checkpoint, of a whole model, of the encoder of another one
+(Rothe et al. 2020), or new."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence

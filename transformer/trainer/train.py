@@ -1,4 +1,5 @@
-"""Trains a config: creates or resumes the run, prepares the data and runs the loop."""
+"""Trains a config: creates or resumes the run, prepares the data and runs the loop; or only checks its corpus
+(`--data.check`)."""
 
 import dataclasses
 import time

@@ -1,4 +1,5 @@
-"""Label-smoothed cross-entropy (section 5.4), from logits or directly from the decoder's hidden states."""
+"""Label-smoothed cross-entropy (section 5.4), from logits or directly from the decoder's hidden states: the
+logits of a batch never exist as a whole."""
 
 import functools
 import math

@@ -1,4 +1,5 @@
-"""Learning-rate schedules and the optimizer (section 5.3), in optax."""
+"""Learning-rate schedules and the optimizer (section 5.3), in optax; and a rate that falls when evaluations
+no longer improve."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple

@@ -1,4 +1,5 @@
-"""How well numbers predict which words of an output are right."""
+"""Learns the confidence of a model in its words, from a text with references, and says how well numbers
+predict which words are right."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,5 @@
-"""The probabilities of given outputs, such as labels: exact, as they are all scored."""
+"""Outputs to be scored, as texts or ids, and the probabilities of given ones, such as labels: exact, as they
+are all scored."""
 
 import operator
 import reprlib

@@ -1,4 +1,5 @@
-"""What a search reads of records, and what steers it: rules of the options, prefixes, terms."""
+"""What a search reads of records, what steers it (rules of the options, prefixes, terms), and the compiled
+searches of a model."""
 
 import dataclasses
 import threading

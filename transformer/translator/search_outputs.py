@@ -1,4 +1,5 @@
-"""What comes after the search: the outputs of a request, and what else is requested of each."""
+"""What comes after the search: the outputs of a request, scores of given outputs, and what else is requested
+of each."""
 
 import functools
 from collections.abc import Iterable, Mapping, Sequence

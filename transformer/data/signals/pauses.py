@@ -1,5 +1,5 @@
-"""Parts of a long recording, which is cut where nobody speaks: at pauses, which its energy shows, or another
-detector (`transformer.data.signals.pauses`)."""
+"""Parts of a long recording, which is cut where nobody speaks: at pauses, which its energy shows, or a
+network that tells speech from noise."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -1,4 +1,5 @@
-"""Corpora of sentence pairs: built-in ones, text files, and TFDS translation datasets."""
+"""Corpora of sentence pairs: built-in ones, text files, also of several directions, and TFDS translation
+datasets."""
 
 import functools
 import hashlib

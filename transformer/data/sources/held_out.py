@@ -1,4 +1,4 @@
-"""What is held out of a training text if there is no validation text."""
+"""What is held out of a training text if there is no validation text; and corpora in memory."""
 
 import hashlib
 import math

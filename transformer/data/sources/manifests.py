@@ -1,4 +1,4 @@
-"""Manifests of pictures: files that list pictures with captions or boxes.
+"""Manifests: files that list pictures with captions or boxes, or recordings with what is said.
 
 Captions are in lines of a file name, a tab and the caption; lines with the same name are several captions of
 one picture. Or a manifest is JSON lines, if its name ends in .jsonl: objects with "picture", and "caption" (a

@@ -1,4 +1,4 @@
-"""Sentences whose words have labels: from CoNLL files, or the built-in treebank."""
+"""Sentences whose words have labels: read from CoNLL files, or the built-in treebank."""
 
 import hashlib
 import itertools

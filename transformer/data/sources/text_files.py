@@ -1,4 +1,5 @@
-"""Reads lines of text, and pairs of them, from files."""
+"""Reads lines of text, and pairs of them, from files. Lines that cannot be read are counted, then refused
+together or left out."""
 
 import contextlib
 import itertools

@@ -1,5 +1,6 @@
-"""Samples segmentations of many sentences at once. Pieces do not cross spaces, so the words of a sentence are
-independent, and what is computed of a word serves all its occurrences."""
+"""Samples segmentations of many sentences at once: of a unigram model (Kudo 2018), or by BPE-dropout
+(Provilkov et al. 2020). Pieces do not cross spaces, so the words of a sentence are independent, and what is
+computed of a word serves all its occurrences."""
 
 import math
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""The tokenizers of a corpus: from files, or trained on its text and cached."""
+"""The tokenizers of a corpus: from files, or trained on its text and cached; and words and languages that are
+added to one."""
 
 import hashlib
 import unicodedata

@@ -1,4 +1,5 @@
-"""Vocabularies of whole words, for presegmented text or for plain text.
+"""Vocabularies of whole words, of characters and bytes, and of Chinese words; for presegmented text or for
+plain text.
 
 Plain text is split into words and punctuation; scripts without spaces, such as Chinese, into characters.
 """

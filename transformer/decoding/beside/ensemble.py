@@ -1,4 +1,5 @@
-"""Several models as one: at every step the search sees the mean of their distributions.
+"""Several models as one: the mean of their distributions at every step, or a model and a language model of
+its outputs (shallow fusion, Gulcehre et al. 2015).
 
 Models of one architecture are computed together by `jax.vmap`, with their variables stacked: a model of an
 `Ensemble` stands for all that are alike.

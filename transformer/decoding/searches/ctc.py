@@ -1,4 +1,5 @@
-"""Search of CTC alone, without a decoder: the best path, or prefix beam search, as one compiled program.
+"""CTC in a search: alone, as the best path or prefix beam search in one compiled program, or added to the
+scores of a decoder (Watanabe et al. 2017).
 
 Prefix beam search (Graves 2012, section 7.5.3; Hannun et al. 2014) reads the positions of the encoder one
 after another. A beam is a text, with the probability of all its paths so far: of those that end in a blank,

@@ -1,4 +1,5 @@
-"""Forced alignment by CTC: the most probable path that spells a given text (Viterbi)."""
+"""Forced alignment by CTC: the most probable path that spells a given text (Viterbi), also through a
+recording of any length."""
 
 import functools
 import tempfile

@@ -1,4 +1,5 @@
-"""Lanes: slots of one size, which the host fills from the queue and empties.
+"""Lanes: slots of one size, which the host fills from the queue and empties, and the compiled programs that
+do so.
 
 Most sentences need neither the longest input nor the longest output, so there are a few lanes, each with
 inputs up to a length and rings of so many columns. What does not fit in the rings of one lane is searched

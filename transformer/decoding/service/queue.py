@@ -1,5 +1,5 @@
-"""Requests that wait to be searched: the most urgent first, of these the longest, but none is overtaken for
-ever."""
+"""Requests that wait to be searched: which are accepted, and which is next. The most urgent comes first, of
+these the longest, but none is overtaken for ever."""
 
 import heapq
 import itertools

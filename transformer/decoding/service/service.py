@@ -1,4 +1,4 @@
-"""A search as a service: requests of all threads go in, and every device searches them."""
+"""A search as a service: requests of all threads go in, and threads search them, one for each device."""
 
 import functools
 import os

@@ -1,4 +1,5 @@
-"""The names in a sequence of tokens, as an automaton that reads one token after another.
+"""Biasing: names that a search expects (Zhao et al. 2019), found in each hypothesis while it grows, by an
+automaton that reads one token after another.
 
 Names are found from left to right, the longest one wherever a word begins. A name is whole if a
 word ends with it, and no token belongs to two of them. Each token of a name is worth its weight. A beginning

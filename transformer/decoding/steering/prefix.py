@@ -1,4 +1,5 @@
-"""Outputs that begin with given words, of which the last may be a part.
+"""Outputs that begin with given tokens, such as the code of their language, or with given words, of which the
+last may be a part; and times among the tokens.
 
 The tokens of all whole words are forced. The subwords of an incomplete last word would be a bad beginning:
 "hel" is not how "hello" is divided. So its boundary is reopened, and any token may follow that continues its

@@ -1,4 +1,5 @@
-"""A hook for parsers: outputs are trees whose leaves are the words of the source (Vinyals et al. 2015).
+"""Hooks for outputs with structure: trees whose leaves are the words of the source (Vinyals et al. 2015), and
+sets, in which nothing is output twice.
 
 Tokens are those of `transformer.data.trees.linearised`: a bracket with its label, such as `(NP`, a word, or
 `)`. The hook opens and closes one bracket around everything, leaves no bracket empty, and lets each word of

@@ -1,4 +1,5 @@
-"""BERT (Devlin et al. 2019): an encoder, and the head that predicts hidden tokens.
+"""BERT (Devlin et al. 2019) as a run of the system `masked-lm`: an encoder, and the head that predicts hidden
+tokens.
 
 All tokens are of type 0.
 """

@@ -1,4 +1,5 @@
-"""Reads the model.bin of CTranslate2, with the names that Hugging Face gives to the same tensors.
+"""Transformers of CTranslate2, such as those of OpenNMT: the model.bin is read with the names that Hugging
+Face gives to the same tensors.
 
 The file has a version, the name and revision of a specification, then variables: a name, a shape, a type, and
 values; and since version 3 other names of them. Rows of int8 matrices have scales. Nothing is executed, and

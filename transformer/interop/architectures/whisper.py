@@ -1,4 +1,4 @@
-"""Whisper (Radford et al. 2022): a Transformer that hears."""
+"""Whisper (Radford et al. 2022), a Transformer that hears, as a run of the system `speech`."""
 
 from collections.abc import Container
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""What a family of pretrained models declares: its network, where each parameter is stored, its
-vocabulary."""
+"""What a family of pretrained models declares: its network, where each parameter is stored, its vocabulary;
+and the order of stored sinusoids."""
 
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, fields, replace

@@ -1,4 +1,5 @@
-"""Writes the folder of an exported model."""
+"""The folder of a model: found by its name on a hub, its JSON files with the types of their fields, its
+tensors, and the folder of an exported model."""
 
 import contextlib
 import functools

@@ -1,4 +1,4 @@
-"""Imports a folder of Marian's own files: a model in `.npz` or `.bin`, vocabularies, search options."""
+"""Marian's own folders, in and out: a model in `.npz` or `.bin`, vocabularies, search options."""
 
 from collections.abc import Sequence
 from pathlib import Path

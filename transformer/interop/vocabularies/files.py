@@ -1,4 +1,4 @@
-"""Reads the pieces of a pretrained model: tokenizer.json, or the files that are older than that.
+"""Reads and writes the pieces of a pretrained model: tokenizer.json, or the files that are older than that.
 
 SentencePiece models are read by SentencePiece itself, which segmented the text that the model was trained on.
 """

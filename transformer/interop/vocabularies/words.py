@@ -1,4 +1,4 @@
-"""Vocabularies of models that were trained with torch.nn.Transformer: lists of words, or tokenizer.json."""
+"""Lists of words: the vocabularies of torch.nn.Transformer and of CTranslate2."""
 
 from collections.abc import Sequence
 from pathlib import Path

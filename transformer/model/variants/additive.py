@@ -1,5 +1,5 @@
-"""Additive attention (Bahdanau et al. 2015), and with the location of the previous step (Chorowski et al.
-2015)."""
+"""Attention as recurrent models have it: additive (Bahdanau et al. 2015), with the location of the previous
+step (Chorowski et al. 2015), monotonic (Raffel et al. 2017)."""
 
 from typing import Any
 

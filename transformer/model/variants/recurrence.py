@@ -1,5 +1,5 @@
-"""A recurrence that a decoder layer can have instead of self-attention. Axes as in
-`transformer.model.attention`."""
+"""Decoding in constant memory: linear attention (Katharopoulos et al. 2020), and a recurrence instead of
+self-attention."""
 
 import flax.linen as nn
 import jax

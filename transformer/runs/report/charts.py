@@ -1,4 +1,4 @@
-"""Charts as SVG, which needs no script and follows the page's colours.
+"""Charts as SVG, which needs no script and follows the page's colours, and the parts that every page has.
 
 They are drawn for a width of about 400 pixels, that of a telephone or of half a page: letters stay legible.
 """

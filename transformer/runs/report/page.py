@@ -1,4 +1,5 @@
-"""A run as a page, `report.html`: results, curves, sounds, samples over time, data, configuration."""
+"""A run as a page, `report.html`: results, curves, sounds, samples over time, data, configuration; and
+several runs side by side."""
 
 import html
 from collections import deque

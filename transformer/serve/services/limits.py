@@ -1,4 +1,4 @@
-"""What a server accepts: limits, and which options requests may have."""
+"""What a server accepts: limits, which options requests may have, and the texts of a request."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

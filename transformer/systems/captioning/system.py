@@ -1,4 +1,4 @@
-"""Captioning."""
+"""Captioning: pictures in, texts that describe them out."""
 
 import functools
 import math

@@ -1,4 +1,5 @@
-"""The convolutional encoder-decoder."""
+"""Convolutional sequence to sequence (Gehring et al. 2017): gated convolutions, causal in the decoder, and
+attention in every decoder layer."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Models that copy words of the source."""
+"""Models that copy words of the source: their search, scores and alignments."""
 
 import functools
 from dataclasses import replace

@@ -1,4 +1,5 @@
-"""Detection with Transformers (Carion et al. 2020): learned queries become objects."""
+"""Detection with Transformers (Carion et al. 2020): learned queries become objects, and the search takes the
+most probable class of each."""
 
 import functools
 from collections.abc import Callable

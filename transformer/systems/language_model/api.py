@@ -1,4 +1,5 @@
-"""The Python API for language models: a decoder whose records are prompts."""
+"""The Python API for language models: a decoder whose records are prompts; and generation without an end, in
+memory of constant size."""
 
 import functools
 from collections.abc import Iterator, Sequence

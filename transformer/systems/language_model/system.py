@@ -1,4 +1,4 @@
-"""Language models."""
+"""Language models: the loss of running text, and the system."""
 
 import math
 

@@ -1,4 +1,5 @@
-"""Masked language models."""
+"""Masked language models (BERT, Devlin et al. 2019): an encoder with a head, the loss of hidden tokens, and
+sentences of which the objective hides tokens."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence

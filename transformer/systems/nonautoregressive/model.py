@@ -1,4 +1,5 @@
-"""A Transformer whose decoder self-attention is bidirectional: it predicts all target positions at once."""
+"""A Transformer whose decoder self-attention is bidirectional: it predicts all target positions at once; and
+its loss."""
 
 from collections.abc import Callable
 from pathlib import Path

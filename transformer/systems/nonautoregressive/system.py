@@ -1,4 +1,5 @@
-"""Non-autoregressive Transformers."""
+"""Non-autoregressive search: predicts the length or the fertilities, then all tokens; scores of given
+outputs; and the system."""
 
 import functools
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A non-autoregressive synthesiser (FastSpeech, Ren et al. 2019)."""
+"""A non-autoregressive synthesiser (FastSpeech, Ren et al. 2019), and its loss of frames and durations."""
 
 from collections.abc import Callable
 from pathlib import Path

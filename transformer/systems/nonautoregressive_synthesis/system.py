@@ -1,4 +1,4 @@
-"""Non-autoregressive speech synthesis."""
+"""Non-autoregressive speech synthesis: its search, and the system."""
 
 import functools
 from functools import partial

@@ -1,4 +1,4 @@
-"""Recurrent encoder-decoders."""
+"""Recurrent sequence to sequence: a bidirectional encoder, and a decoder with soft, hard or no attention."""
 
 import functools
 import math

@@ -1,4 +1,5 @@
-"""The scores of what is heard: error rates, and tables and comparisons of errors for the report."""
+"""The scores of what is heard: error rates, the errors of each speaker, words that are confused, and
+comparisons of errors for the report."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,4 +1,5 @@
-"""`decode.py RUN --input talk.wav`: a recording of any length in, its text, subtitles or JSON out."""
+"""`decode.py RUN --input talk.wav`: a recording of any length in, also while it arrives; its text, subtitles
+or JSON out."""
 
 import itertools
 import json

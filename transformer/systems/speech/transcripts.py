@@ -1,4 +1,4 @@
-"""What was said: in a recording, and in the parts of a long one."""
+"""What was said: in a recording, and in the parts of a long one; also as subtitles."""
 
 import html
 import itertools

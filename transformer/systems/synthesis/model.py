@@ -1,4 +1,5 @@
-"""A Transformer that speaks (Li et al. 2019): text in, frames of sound out."""
+"""A Transformer that speaks (Li et al. 2019): text in, frames of sound out; and what models that speak have
+in common."""
 
 from typing import Any, NamedTuple
 

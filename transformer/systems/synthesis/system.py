@@ -1,4 +1,5 @@
-"""Speech synthesis."""
+"""Speech synthesis: the loss of frames and of the stop token, a search that writes frames one after the
+other, and the system."""
 
 import functools
 import math

@@ -1,4 +1,5 @@
-"""The encoder with a linear layer to labels (Devlin et al. 2019, section 5.3)."""
+"""The encoder with a linear layer to labels (Devlin et al. 2019, section 5.3), its loss, and the most
+probable label of each word."""
 
 import functools
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""Taggers."""
+"""Tagging: sentences in words, and a label for each."""
 
 import functools
 import itertools

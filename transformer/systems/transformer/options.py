@@ -1,4 +1,5 @@
-"""Presets of the Transformer: the models of the paper (Table 3), the recipes, and what others start from."""
+"""Presets of the Transformer, the models of the paper (Table 3) and the recipes, and its variants, the rows
+of that table, attention mechanisms and training methods."""
 
 from collections.abc import Mapping
 from dataclasses import replace

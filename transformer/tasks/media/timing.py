@@ -1,4 +1,5 @@
-"""When each word was said, by the source positions of its tokens."""
+"""When each word was said, by the source positions of its tokens, and where a text may be divided in time and
+over lines."""
 
 import math
 from collections.abc import Sequence

@@ -1,5 +1,5 @@
-"""Exact match and F1 of answers, as SQuAD defines them (Rajpurkar et al. 2016, and 2018 for questions that
-have no answer)."""
+"""Scores of answers (exact match and F1, as SQuAD defines them: Rajpurkar et al. 2016, 2018) and of summaries
+(ROUGE, Lin 2004)."""
 
 import re
 import string

@@ -1,4 +1,5 @@
-"""Error rates of speech recognition, of words and of characters, by jiwer."""
+"""Error rates of speech recognition, of words and of characters, by jiwer, with or without differences of
+notation."""
 
 import functools
 import unicodedata

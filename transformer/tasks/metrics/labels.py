@@ -1,4 +1,4 @@
-"""Accuracy and F1 of labels: one for each text, or a set of them."""
+"""Accuracy and F1 of labels: one for each text, a set of them, or the spans that labels of words mark."""
 
 import re
 from collections import Counter

@@ -1,4 +1,4 @@
-"""BLEU, chrF and exact match, each with a signature of how it was computed."""
+"""BLEU, chrF and exact match, each with a signature of how it was computed; one reference or several."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,5 @@
-"""What scores of text count, words or characters: it follows the language, or what the references show."""
+"""What scores of text count, words or characters: it follows the language, or what the references show; and
+how far a simultaneous translation is behind its source."""
 
 import importlib.util
 import unicodedata

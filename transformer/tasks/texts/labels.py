@@ -1,4 +1,4 @@
-"""Classification: the label of a text, written as text."""
+"""Classification: the label of a text, or a set of labels, written as text; and tables about labels."""
 
 import json
 from collections import Counter

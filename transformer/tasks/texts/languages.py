@@ -1,4 +1,5 @@
-"""Texts that begin with the code of their language, and vocabularies that grow by words and languages."""
+"""The vocabularies of a translation; texts that begin with the code of their language, or are read after
+those before them."""
 
 import functools
 from abc import abstractmethod

@@ -1,4 +1,4 @@
-"""What is asked of a translation."""
+"""What is asked of a translation, and the parts of an evaluation that are scored alone."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized

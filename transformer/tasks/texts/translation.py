@@ -1,4 +1,4 @@
-"""Translation: sentences in, sentences out."""
+"""Translation, answers and summaries: texts in, texts out, which differ in their scores."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,5 +1,5 @@
-"""Training on a reward of the model's own outputs: minimum risk (Shen et al. 2016) and REINFORCE (Ranzato et
-al. 2016)."""
+"""Training on a reward of the model's own outputs, from 0 to 1: minimum risk (Shen et al. 2016) and REINFORCE
+(Ranzato et al. 2016)."""
 
 import functools
 from collections.abc import Callable, Sequence
