@@ -18,12 +18,12 @@ from transformer import GreedyConfig, Run, Translator, UserError, train
 from transformer.commands.decode import decode_main
 from transformer.commands.models import average_main
 from transformer.commands.train import train_main
-from transformer.config.locations import as_options
 from transformer.config.methods import AdapterConfig
+from transformer.config.options import as_options
 from transformer.data import remote
 from transformer.interop.pretrained import export_model, import_model
 from transformer.model.parameters import count
-from transformer.runs.base import hash_of, named_bases
+from transformer.runs.run import hash_of, named_bases
 from transformer.serve.command import parse_serve, services_of
 from transformer.trainer.resolved import resume_command
 

@@ -19,7 +19,6 @@ from transformer.config.records import (
     StreamConfig,
     TaggedConfig,
 )
-from transformer.data.corpus import Corpus
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.held_out import InMemory
 from transformer.data.sources.manifests import check_manifests, read_recording_list
@@ -29,6 +28,7 @@ from transformer.data.sources.tagged import open_tagged
 from transformer.data.sources.text_files import reading
 from transformer.data.sources.texts import open_texts
 from transformer.data.sources.unusual import unusual_pairs
+from transformer.data.store import Corpus
 
 GOOD = [b"a b\tc d", b"e f\tg h", b"i j\tk l", b"m n\to p"]
 ROWS = [json.dumps({"source": f"{n} a", "target": f"{n} b"}).encode() for n in range(4)]

@@ -22,9 +22,9 @@ from planned_pairs import (
 from python_calls import python_calls
 
 from transformer.config.corpus import DataConfig
-from transformer.data.corpus import Corpus
 from transformer.data.plans import Batcher, Batching, PackedPlan, fixed_batches, plan_of
 from transformer.data.sequences import side_lengths, sides
+from transformer.data.store import Corpus
 from transformer.runtime.errors import UserError
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import find_system

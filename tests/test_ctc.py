@@ -14,7 +14,7 @@ from transformer.decoding.searches.ctc import LOG_PROBS, POSITIONS, CtcScores, b
 from transformer.decoding.searches.ctc_alignment import best_paths, spans_of
 from transformer.model.cache import States
 from transformer.model.variants.ctc import log_likelihoods, log_probs_of, positions_needed
-from transformer.systems.speech.objective import ctc_sums
+from transformer.systems.speech.system import ctc_sums
 
 SPECIAL = SpecialIds()
 BLANK, EOS = SPECIAL.pad, SPECIAL.eos

@@ -7,7 +7,7 @@ import pytest
 
 from transformer import Run, Translator, UserError
 from transformer.commands.main import main
-from transformer.config.locations import as_options, locations
+from transformer.config.options import as_options, locations
 from transformer.translator.distill import ABOUT, _claimed, _write_side, distill
 
 

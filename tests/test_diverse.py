@@ -12,7 +12,7 @@ from small_translator import small_translator
 
 from transformer import BeamConfig, UserError
 from transformer.decoding.searches.search import autoregressive_search
-from transformer.tasks.metrics.consensus import expected_chrf, pairwise_chrf
+from transformer.tasks.text import expected_chrf, pairwise_chrf
 
 SPECIAL = MODEL.config.special
 Lives = list[list[Scored]]

@@ -15,7 +15,7 @@ from transformer.commands import doctor, installation
 from transformer.commands.doctor import doctor_main
 from transformer.commands.trial import disagreements, failures
 from transformer.runtime import machine
-from transformer.runtime.extras import PURPOSES
+from transformer.runtime.machine import PURPOSES
 
 VERSIONS = {"Python": "3.11.7", "jax": "0.10.2", "jaxlib": "0.10.2"}
 GIB = 2**30

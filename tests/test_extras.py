@@ -12,7 +12,7 @@ from configs import CONFIGS
 
 from transformer import UserError
 from transformer.commands.train import train_main
-from transformer.runtime.extras import EXTRAS, check_libraries, library
+from transformer.runtime.machine import EXTRAS, check_libraries, library
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.trainer import train as training

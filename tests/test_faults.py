@@ -26,7 +26,7 @@ from small_run import changed, quiet, same, small_config
 
 from transformer import OptimizerConfig, Run, Translator
 from transformer.cli import guard
-from transformer.config.locations import as_options, locations
+from transformer.config.options import as_options, locations
 from transformer.runs.config_json import to_json
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError

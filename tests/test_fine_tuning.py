@@ -30,9 +30,9 @@ from transformer import (
 from transformer.cli.parser import TrainLine
 from transformer.commands.train import _initial_arguments, train_main
 from transformer.config.transformer import EncoderConfig
-from transformer.data.corpus import Corpus
 from transformer.data.sequences import arrays_of
 from transformer.data.sources.held_out import InMemory
+from transformer.data.store import Corpus
 from transformer.interop.pretrained import import_model
 from transformer.runs.config_json import from_json, to_json
 from transformer.runtime.console import ProgressReporter

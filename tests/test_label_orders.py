@@ -18,7 +18,7 @@ from transformer.data.store import TextRecord
 from transformer.systems.registry import system_of
 from transformer.tasks.preparation import prepare
 from transformer.tasks.task import Evaluation
-from transformer.tasks.texts.text_tasks import text_task_of
+from transformer.tasks.texts import text_task_of
 from transformer.trainer.checks import OF_CORPUS
 from transformer.trainer.train import train
 

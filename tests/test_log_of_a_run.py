@@ -16,9 +16,9 @@ from small_run import changed, interrupted, quiet
 from transformer import Run, UserError
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import Stopped
-from transformer.trainer import transcript
+from transformer.trainer import journal as transcript
+from transformer.trainer.journal import NAME, Transcript, transcribed
 from transformer.trainer.train import train
-from transformer.trainer.transcript import NAME, Transcript, transcribed
 
 TIMED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ")
 

@@ -11,9 +11,9 @@ from tiers import combinations
 
 from transformer import BeamConfig, GreedyConfig, SampleConfig, Translator, UserError
 from transformer.decoding.searches.search import RowOptions, autoregressive_search, noise_of
+from transformer.decoding.slots import Noise
 from transformer.explorer.tree import search_tree
 from transformer.model.encoder_decoder import shift_right
-from transformer.model.variants.noise import Noise
 from transformer.systems.nonautoregressive.options import NonAutoregressiveDecodingConfig
 from transformer.systems.registry import find_system
 

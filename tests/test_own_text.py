@@ -15,7 +15,7 @@ from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import overfitting
 from transformer.runs.report import write_report
 from transformer.runtime.console import ProgressReporter
-from transformer.tasks.texts.text_tasks import text_task_of
+from transformer.tasks.texts import text_task_of
 
 
 @pytest.mark.parametrize(

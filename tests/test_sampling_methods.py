@@ -12,10 +12,10 @@ from small_run import interrupted, parameters, quiet, same, small_config
 from test_word_sampling import trained_elsewhere
 
 from transformer import Config, DataConfig, Run, UserError, train
-from transformer.data.corpus import Corpus
 from transformer.data.plans import Batcher
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import arrays_of
+from transformer.data.store import Corpus
 from transformer.data.tokenizers.sampled_examples import SentenceDraw, WordDraw
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.tasks.texts.translation import Translation

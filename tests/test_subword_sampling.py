@@ -13,7 +13,7 @@ from sampling_oracles import assert_frequencies, dropout_distribution, segmentat
 from transformer.config.corpus import DataConfig
 from transformer.data.tokenizers import sampled_examples as sampled
 from transformer.data.tokenizers.sampled_examples import Sampler, SamplerProcesses, with_method
-from transformer.data.tokenizers.subwords import choose_candidate, merge_with_dropout, uniform_draws
+from transformer.data.tokenizers.segmentations import choose_candidate, merge_with_dropout, uniform_draws
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runtime.errors import UserError

@@ -23,8 +23,7 @@ from tiers import mostly_slow
 from transformer import Config, Run, Translator, UserError
 from transformer.commands.decode import decode_main
 from transformer.commands.train import train_main
-from transformer.config.locations import as_options, locations
-from transformer.config.options import as_decided
+from transformer.config.options import as_decided, as_options, locations
 from transformer.runs.config_json import to_json
 from transformer.runtime.console import ProgressReporter
 from transformer.systems.convolutional.options import ConvolutionalConfig

@@ -16,11 +16,11 @@ from transformer.commands.decode import decode_main
 from transformer.config.corpus import DataConfig
 from transformer.config.decoding import BeamConfig
 from transformer.config.records import StreamConfig
-from transformer.data.corpus import Corpus
 from transformer.data.sequences import side_lengths
 from transformer.data.sources.corpora import open_corpus, tfds_folder
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.texts import open_texts
+from transformer.data.store import Corpus
 from transformer.data.tokenizers.trained import corpus_tokenizers, train_tokenizer
 from transformer.explorer import explore
 from transformer.runtime.text import has_text

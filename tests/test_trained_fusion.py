@@ -20,7 +20,7 @@ from small_translator import small_translator, stored
 
 from transformer import BeamConfig, Config, Run, UserError
 from transformer.config.records import StreamConfig
-from transformer.data.corpus import Corpus
+from transformer.data.store import Corpus
 from transformer.decoding.beside.ensemble import WEIGHT, WithLanguageModel, together
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.systems.language_model.model import LanguageModel, Past

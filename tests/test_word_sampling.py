@@ -12,8 +12,14 @@ from sampling_oracles import assert_frequencies, dropout_distribution, segmentat
 from tiers import mostly_slow
 
 from transformer.data.sequences import Field, Sequences
-from transformer.data.tokenizers.segmentations import DropoutSampler, UnigramSampler, WordSampler
-from transformer.data.tokenizers.subwords import Subwords, merge_with_dropout, uniform_draws
+from transformer.data.tokenizers.segmentations import (
+    DropoutSampler,
+    Subwords,
+    UnigramSampler,
+    WordSampler,
+    merge_with_dropout,
+    uniform_draws,
+)
 from transformer.data.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runtime.errors import UserError

@@ -34,8 +34,8 @@ from transformer.data.signals.audio import RATE
 from transformer.data.signals.waveforms import read_audio
 from transformer.data.sources.manifests import read_recording_list
 from transformer.runtime.errors import UserError
-from transformer.runtime.extras import library
 from transformer.runtime.files import Json
+from transformer.runtime.machine import library
 from transformer.tasks.metrics.error_rates import sentence_errors, word_errors
 
 FEWEST, MOST = 3, 7  # digits of a string

@@ -42,8 +42,8 @@ from transformer.data.signals.waveforms import read_audio
 from transformer.data.sources.manifests import read_recording_list
 from transformer.data.sources.recordings import digits
 from transformer.runtime.errors import UserError
-from transformer.runtime.extras import library
 from transformer.runtime.files import Json
+from transformer.runtime.machine import library
 from transformer.tasks.metrics.error_rates import word_errors
 
 TEST = 2  # number of the test split of the built-in digits

@@ -27,9 +27,9 @@ from benchmarks.runs import once, translated
 from benchmarks.studies.baselines import most_frequent
 from transformer import Config, Run, UserError, make_optimizer
 from transformer.config.options import text_data
-from transformer.data.corpus import Corpus
 from transformer.data.sequences import stacked
 from transformer.data.sources.tables import SEPARATOR
+from transformer.data.store import Corpus
 from transformer.model.parameters import Variables
 from transformer.model.stack import TransformerEncoder
 from transformer.tasks.preparation import prepare

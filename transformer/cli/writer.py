@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import input_lines, lines_of
-from transformer.data.corpus import Record
+from transformer.data.store import Record
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, parse_object
+from transformer.runtime.machine import check_libraries
 from transformer.runtime.text import has_text
 from transformer.tasks.outputs import Lines
 from transformer.translator.decoder import Decoder

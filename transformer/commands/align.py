@@ -23,8 +23,8 @@ from transformer.cli.output_file import (
 from transformer.cli.parser import parse
 from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted, program
-from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json
+from transformer.runtime.machine import check_libraries
 
 if TYPE_CHECKING:
     from transformer.data.sources.manifests import Listed

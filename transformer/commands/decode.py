@@ -21,8 +21,7 @@ def _decode(command_line: list[str]) -> None:
         from transformer.runtime.hosts import join
 
         join(**vars(arguments.hosts))
-        from transformer.runs.base import named_bases
-        from transformer.runs.run import Run, check_base_option
+        from transformer.runs.run import Run, check_base_option, named_bases
 
         runs = (arguments.run_dir, *arguments.ensemble, *arguments.rescore)
         check_base_option(arguments.base, [Run(run) for run in runs] if arguments.base else [])

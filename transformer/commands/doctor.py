@@ -22,8 +22,8 @@ from transformer.cli.guard import run_command
 from transformer.runtime import machine
 from transformer.runtime.compilation import programs_folder
 from transformer.runtime.errors import UserError, counted, program
-from transformer.runtime.extras import PURPOSES
 from transformer.runtime.files import Json, cache_root, module_path, parse_object
+from transformer.runtime.machine import PURPOSES
 from transformer.runtime.text import printable
 
 FAILED = 1

@@ -14,7 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 import transformer
 from transformer.runtime.errors import counted
-from transformer.runtime.extras import PURPOSES
+from transformer.runtime.machine import PURPOSES
 
 NAME = "transformer-jax"
 SHOWN = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")

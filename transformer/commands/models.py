@@ -14,9 +14,8 @@ from transformer.cli.output_file import check_replaced
 from transformer.cli.parser import options_in, parse, with_method
 from transformer.config.corpus import DataConfig
 from transformer.config.decoding import DecodingConfig
-from transformer.config.locations import without_locations
 from transformer.config.names import SEARCH
-from transformer.config.options import text_data
+from transformer.config.options import text_data, without_locations
 from transformer.runtime.errors import UserError, command, counted, program
 from transformer.runtime.files import check_local, display_path
 
@@ -45,8 +44,7 @@ def _average(command_line: list[str]) -> None:
     if arguments.last is not None and (arguments.last < 1 or arguments.steps):
         raise UserError("--last must be at least 1, and excludes --steps")
 
-    from transformer.runs.base import named_bases
-    from transformer.runs.run import Run, check_base_option
+    from transformer.runs.run import Run, check_base_option, named_bases
 
     run = Run(arguments.run_dir)
     if arguments.last is not None and arguments.last > len(run.checkpoints.steps()):
@@ -193,8 +191,7 @@ def import_command(command_line: list[str]) -> None:
 def export_command(command_line: list[str]) -> None:
     arguments = parse(Export, command_line, "export")
     check_local(arguments.folder, "the folder")
-    from transformer.runs.base import named_bases
-    from transformer.runs.run import Run, check_base_option
+    from transformer.runs.run import Run, check_base_option, named_bases
 
     check_base_option(arguments.base, [Run(arguments.run_dir)] if arguments.base else [])
     with named_bases(arguments.base):

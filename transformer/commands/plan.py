@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer.cli.output_file import check_replaced
-from transformer.config.locations import locations
-from transformer.config.options import Config
+from transformer.config.options import Config, locations
 from transformer.config.training import MeshConfig
 from transformer.plan.machines import machine
 from transformer.plan.plan import Limits, described, plan

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from transformer.cli.guard import run_command
 from transformer.cli.parser import FINE_TUNE, TrainLine
 from transformer.config.corpus import CorpusConfig, DataConfig
-from transformer.config.locations import completed, without_locations
-from transformer.config.options import Config, changed, flatten, position_limits
+from transformer.config.options import Config, changed, completed, flatten, position_limits, without_locations
 from transformer.config.training import TrainingConfig
 from transformer.runtime.errors import UserError, program
 from transformer.runtime.files import Json, display_path
@@ -174,7 +173,7 @@ def _configured(line: TrainLine, default: Config, values: Json) -> Config:
 
 def _continued(line: TrainLine, run_dir: Path) -> "TrainArguments":
     """Parses the command line of a resumed run, with the run's options as defaults, except for paths that
-    training opens (see `transformer.config.locations`)."""
+    training opens (see `transformer.config.options`)."""
     from transformer.commands.train_arguments import parse_train
     from transformer.runs.run import Run
 

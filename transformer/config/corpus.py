@@ -119,7 +119,7 @@ LANGUAGES: dict[str, tuple[str | None, str | None]] = {
 """Of the built-in corpora that are in languages."""
 
 TextTaskName = Literal["translation", "summaries", "answers", "labels", "label-sets", "trees"]
-"""The tasks of text (`transformer.tasks.texts.text_tasks`)."""
+"""The tasks of text (`transformer.tasks.texts`)."""
 LabelOrder = Literal["given", "sorted", "shuffled", "sampled"]
 """In which order the labels of a set are learned."""
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import regex
 
-from transformer.runtime.extras import library
+from transformer.runtime.machine import library
 from transformer.runtime.text import ends_unspaced
 from transformer.tasks.text import Hypothesis, chained
 

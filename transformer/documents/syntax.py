@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from transformer.runtime.extras import library
+from transformer.runtime.machine import library
 
 Environment = dict[str, Any]
 """What the parser has learned of a document: the addresses of links, and footnotes."""

@@ -13,8 +13,8 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config.ranges import Option
 from transformer.config.transformer import StackConfig
-from transformer.data.corpus import Record
 from transformer.data.sequences import Example, sides, stacked
+from transformer.data.store import Record
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.model.encoder_decoder import EncoderDecoder, decoder_input
 from transformer.model.parameters import Variables

@@ -17,8 +17,8 @@ from transformer.explorer.attention import Attention, Kind
 from transformer.explorer.tree import Candidate, SearchTree
 from transformer.model.positions import sinusoids
 from transformer.runtime.errors import UserError
-from transformer.runtime.extras import library
 from transformer.runtime.files import parse_object
+from transformer.runtime.machine import library
 from transformer.training.schedule import learning_rate
 from transformer.translator.translator import Hypothesis
 

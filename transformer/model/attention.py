@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float
 from transformer.config.transformer import StackConfig, TransformerConfig
 from transformer.model import kernels
 from transformer.model.cache import KeysValues
-from transformer.model.dropout import Dropout
+from transformer.model.layers import Dropout
 from transformer.model.masks import Attended, AttentionInputs, Mask, Mechanism, State, masked_softmax
 from transformer.model.parameters import Module, QuantizedMatrix, linear, matrix, param, variant
 from transformer.model.positions import SCHEMES, Positions, RelativePositions

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.transformer import StackConfig
-from transformer.model.dropout import Dropout
+from transformer.model.layers import Dropout
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Module, by_rows, param
 

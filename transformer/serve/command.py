@@ -17,8 +17,8 @@ from transformer.config.decoding import DecodingConfig, names_of
 from transformer.config.names import DECODING
 from transformer.config.ranges import Range, check_ranges
 from transformer.runtime.errors import UserError, counted, program
-from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import read_text
+from transformer.runtime.machine import check_libraries
 from transformer.serve.services.limits import ALLOWED, Limits, check_allowed
 
 if TYPE_CHECKING:
@@ -90,8 +90,7 @@ def _serve(command_line: list[str]) -> None:
         token = token_of(arguments)
         check_libraries(LIBRARIES, "the server")
 
-        from transformer.runs.base import named_bases
-        from transformer.runs.run import Run, check_base_option
+        from transformer.runs.run import Run, check_base_option, named_bases
         from transformer.serve.server import serve
 
         check_base_option(arguments.base, [Run(run) for run in arguments.runs] if arguments.base else [])

@@ -240,7 +240,7 @@ def system_of(config: Config) -> "System":
     name = getattr(config.data, "task", DEFAULT_TASK)
     if name == DEFAULT_TASK:
         return system
-    from transformer.tasks.texts.text_tasks import text_task_of
+    from transformer.tasks.texts import text_task_of
 
     if system.task is not text_task_of(DEFAULT_TASK):
         raise UserError(f"--data.task {name}: {config.system} has a task of its own; leave it out")

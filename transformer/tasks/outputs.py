@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from transformer.config.decoding import DecodingConfig
-from transformer.data.corpus import Record
 from transformer.data.sequences import Example, Fields
+from transformer.data.store import Record
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, brief

@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.config.options import Config
-from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.plans import Batcher
 from transformer.data.sequences import Arrays, Example, Sequences, arrays_of, stored
+from transformer.data.store import Corpus, Progress, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.tasks.outputs import described, unknown_of
 from transformer.tasks.task import Task

@@ -19,9 +19,9 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.config.options import Config
-from transformer.data.corpus import Corpus, Progress, Record, Records, silent
 from transformer.data.plans import Batching, Plan, fixed_batches, plan_of
 from transformer.data.sequences import Arrays, Example, Fields, side_lengths, sides
+from transformer.data.store import Corpus, Progress, Record, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError
@@ -163,7 +163,7 @@ class Task(Batches):
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:
         """The libraries that preparing, training or evaluating needs and that are not always installed
-        (`transformer.runtime.extras`)."""
+        (`transformer.runtime.machine`)."""
         return ("jieba",) if getattr(config.data, "tokenizer", "") == "jieba" else ()
 
     @classmethod

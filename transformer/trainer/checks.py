@@ -15,11 +15,11 @@ from jaxtyping import Array
 from transformer.config.corpus import DataConfig
 from transformer.config.decoding import methods_of
 from transformer.config.methods import check_idle
-from transformer.data.corpus import Corpus, Record
 from transformer.data.sequences import sides
+from transformer.data.store import Corpus, Record
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.model.statistics import INTERMEDIATES
-from transformer.runtime import extras
+from transformer.runtime import machine as extras
 from transformer.runtime.errors import UserError, counted
 from transformer.systems.parameters import declared_parameters, model_shapes, with_any_sizes
 from transformer.systems.registry import options_of

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from transformer.config.options import Config
-from transformer.data.corpus import Record, Records
+from transformer.data.store import Record, Records
 from transformer.explorer.attention import exhibits_of
 from transformer.model.parameters import Variables
 from transformer.runs.exhibits import exhibit_as_json

@@ -9,9 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from transformer.config.corpus import DataConfig
-from transformer.config.locations import NOT_OPENED, as_options, locations, to_resume
 from transformer.config.model import ModelConfig
-from transformer.config.options import Config, as_decided, changed, differences, first_added
+from transformer.config.options import (
+    NOT_OPENED,
+    Config,
+    as_decided,
+    as_options,
+    changed,
+    differences,
+    first_added,
+    locations,
+    to_resume,
+)
 from transformer.data.remote import has
 from transformer.data.tokenizers.trained import read_words
 from transformer.model.parameters import platform

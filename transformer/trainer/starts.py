@@ -18,8 +18,7 @@ from transformer.config.records import TaggedConfig
 from transformer.config.transformer import EncoderConfig, StackConfig, TransformerConfig
 from transformer.model.parameters import Declarations, Params, Variables, vocabulary_axes
 from transformer.model.stack import ENCODER, TransformerEncoder
-from transformer.runs.base import check_base
-from transformer.runs.run import Run
+from transformer.runs.run import Run, check_base
 from transformer.runtime.errors import UserError
 from transformer.systems.parameters import declared_parameters
 from transformer.systems.registry import find_system

@@ -11,10 +11,9 @@ import jax
 
 from transformer.config.options import Config
 from transformer.config.ranges import instance
-from transformer.data.corpus import Corpus
 from transformer.data.sources.text_files import BadLines, reading
-from transformer.runs.base import named_bases
-from transformer.runs.run import Run
+from transformer.data.store import Corpus
+from transformer.runs.run import Run, named_bases
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
@@ -23,10 +22,9 @@ from transformer.tasks.preparation import prepare
 from transformer.tasks.task import Task
 from transformer.tasks.text import spelling
 from transformer.trainer.checks import OF_CONFIG, OF_CORPUS, OF_MACHINE, check_libraries, check_texts
-from transformer.trainer.journal import Clock, Track, untracked
+from transformer.trainer.journal import Clock, Track, transcribed, untracked
 from transformer.trainer.loop import Loop
 from transformer.trainer.resolved import check_unchanged, load_teacher, resolve, resumable
-from transformer.trainer.transcript import transcribed
 from transformer.training.methods.registry import objective_of
 
 

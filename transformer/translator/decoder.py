@@ -13,8 +13,8 @@ import numpy as np
 from transformer.config.decoding import DecodingConfig, MbrConfig, changed_search
 from transformer.config.options import Config
 from transformer.config.ranges import Option, any_number, seconds, shown, true_or_false, whole_number
-from transformer.data.corpus import Record
 from transformer.data.sequences import length_in_search
+from transformer.data.store import Record
 from transformer.decoding.calls import Inputs
 from transformer.decoding.service.queue import Admission, Answer, Request, Together
 from transformer.model.encoder_decoder import EncoderDecoder

@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.config.decoding import BeamConfig, DecodingConfig
-from transformer.data.corpus import Record
 from transformer.data.sequences import Example, Fields, length_in_search
+from transformer.data.store import Record
 from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import NO_HOOK, Hooks, Renormalised, SearchHook
 from transformer.decoding.searches import shortlist

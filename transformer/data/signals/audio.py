@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.runtime.extras import library
+from transformer.runtime.machine import library
 
 RATE = 16_000
 """Samples a second."""

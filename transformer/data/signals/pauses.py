@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float
 from transformer.config.records import Detector
 from transformer.data.signals.audio import HOP, RATE
 from transformer.runtime.errors import UserError
-from transformer.runtime.extras import library
+from transformer.runtime.machine import library
 
 CONTEXT = 30.0
 """Seconds of sound by which speech and silence are told apart."""

@@ -8,8 +8,8 @@ from jaxtyping import Float, UInt8
 
 from transformer.data.remote import fetched
 from transformer.runtime.errors import UserError
-from transformer.runtime.extras import library
 from transformer.runtime.files import open_regular, unreadable
+from transformer.runtime.machine import library
 
 LIBRARY = "PIL"
 MOST = 50_000_000

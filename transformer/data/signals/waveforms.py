@@ -19,8 +19,8 @@ from jaxtyping import Bool, Float
 
 from transformer.data.signals.audio import RATE
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.extras import library
 from transformer.runtime.files import atomic_open, open_regular, unreadable
+from transformer.runtime.machine import library
 
 LONGEST = 3600
 """The most seconds of a file."""

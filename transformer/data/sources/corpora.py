@@ -27,7 +27,6 @@ from transformer.data.built_in import (
     topics,
     treebank,
 )
-from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.epochs import shares
 from transformer.data.sources.context import first_pairs, pairs_in_context, sentence_of
 from transformer.data.sources.held_out import HELD_OUT, held_out
@@ -42,7 +41,7 @@ from transformer.data.sources.text_files import (
     visible,
 )
 from transformer.data.sources.tfds_sets import tfds_rows, tfds_splits
-from transformer.data.store import DirectedPair, Pair
+from transformer.data.store import Corpus, DirectedPair, Pair, Progress, Records, silent
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import cache_root, read_text, write_whole
 from transformer.runtime.text import is_invisible

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.data.corpus import Corpus, Record
-from transformer.data.store import DirectedPair, Pair
+from transformer.data.store import Corpus, DirectedPair, Pair, Record
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import cache_root
 

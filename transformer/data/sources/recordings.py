@@ -17,7 +17,6 @@ from transformer.config.records import RecordingsConfig
 from transformer.data import store
 from transformer.data.built_in import pronunciation, spoken
 from transformer.data.built_in.inflection import number
-from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.remote import fetched
 from transformer.data.signals import audio
 from transformer.data.signals.audio import SILENT, features_before_silence
@@ -26,6 +25,7 @@ from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, bu
 from transformer.data.sources.manifests import Listed, check_manifests, read_recording_list
 from transformer.data.sources.text_files import Damaged, refuse_bad_lines
 from transformer.data.sources.tfds_sets import tfds_speech
+from transformer.data.store import Corpus, Progress, silent
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import open_regular, readable
 

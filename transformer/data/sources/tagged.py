@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from transformer.config.records import TaggedConfig
 from transformer.data import store
 from transformer.data.built_in import treebank
-from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.sources.corpora import SPLITS, built_in_folder, corpus_folder
 from transformer.data.sources.text_files import bad_line, numbered_lines, refuse_bad_lines
+from transformer.data.store import Corpus, Progress, silent
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief
 from transformer.runtime.text import has_text

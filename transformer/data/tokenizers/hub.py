@@ -21,8 +21,8 @@ from transformer.data.tokenizers.lossless import (
 )
 from transformer.data.tokenizers.tokenizer import Tokenizer, codes
 from transformer.runtime.errors import UserError
-from transformer.runtime.extras import library
 from transformer.runtime.files import Json, parse_object
+from transformer.runtime.machine import library
 
 # How the pieces of a vocabulary mark the beginnings of words.
 

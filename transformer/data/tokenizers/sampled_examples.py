@@ -15,9 +15,9 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.config.corpus import DataConfig
-from transformer.data.corpus import Records
 from transformer.data.sampled_plan import Draw
 from transformer.data.sequences import Arrays, Field, Sequences
+from transformer.data.store import Records
 from transformer.data.tokenizers.segmentations import WordSampler
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.runtime.errors import UserError

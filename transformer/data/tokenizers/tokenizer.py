@@ -28,7 +28,7 @@ from transformer.data.tokenizers.lossless import (
     unescape,
     with_pieces,
 )
-from transformer.data.tokenizers.subwords import (
+from transformer.data.tokenizers.segmentations import (
     Subwords,
     check_strength,
     choose_candidate,

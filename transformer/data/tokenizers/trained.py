@@ -11,8 +11,8 @@ from typing import Any
 from transformer.config.corpus import DataConfig
 from transformer.config.model import SpecialIds
 from transformer.config.ranges import any_number, shown, whole_number
-from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.remote import fetched
+from transformer.data.store import Corpus, Progress, silent
 from transformer.data.tokenizers import words as chinese  # noqa: F401  # registers itself
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.lossless import VocabularyTooLarge, train_sentencepiece

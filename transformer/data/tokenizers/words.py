@@ -23,8 +23,8 @@ from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.lossless import code_piece, to_utf8
 from transformer.data.tokenizers.tokenizer import MADE_HERE, Tokenizer
 from transformer.runtime.errors import UserError
-from transformer.runtime.extras import library
 from transformer.runtime.files import Json
+from transformer.runtime.machine import library
 from transformer.runtime.text import PIECE, begins_spaced
 
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word

@@ -28,11 +28,11 @@ from transformer.decoding.scores import (
     source_limits,
     wu_penalty,
 )
+from transformer.decoding.slots import Noise
 from transformer.decoding.steering.prefix import opening_of
 from transformer.decoding.steering.terms import ConstrainedBeam, Terms
 from transformer.decoding.steps import Strategy, search_all
 from transformer.model.parameters import Variables
-from transformer.model.variants.noise import Noise
 from transformer.runtime.errors import UserError
 
 

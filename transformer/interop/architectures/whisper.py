@@ -32,10 +32,9 @@ from transformer.model.parameters import declarations
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
-from transformer.systems.speech.codes import TASKS, Codes
 from transformer.systems.speech.model import SpeechTransformer
 from transformer.systems.speech.options import SpeechConfig
-from transformer.systems.speech.task import LATEST, SpeechToText
+from transformer.systems.speech.task import LATEST, TASKS, Codes, SpeechToText
 
 HALVED = 2  # frames to a position of the encoder
 _CONVOLUTIONS = {"convolutions_0": "conv1", "halvings_0": "conv2"}

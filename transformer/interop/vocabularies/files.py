@@ -16,8 +16,8 @@ from transformer.data.tokenizers.pieces import PiecesTokenizer
 from transformer.data.tokenizers.tokenizer import CODE
 from transformer.interop.folders.folder import CONFIG, TOKENIZER, naming, read_json, tokenizer_options
 from transformer.runtime.errors import UserError
-from transformer.runtime.extras import library
 from transformer.runtime.files import Json, brief_json, parse_object, read_bytes, read_text
+from transformer.runtime.machine import library
 
 PIECES = "tokenizer.json"
 SPECIAL = "special_tokens_map.json"

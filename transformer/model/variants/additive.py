@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.transformer import TransformerConfig
-from transformer.model.dropout import Dropout
+from transformer.model.layers import Dropout
 from transformer.model.masks import Attended, AttentionInputs, Mechanism, masked_softmax
 from transformer.model.parameters import param
 

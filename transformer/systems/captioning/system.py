@@ -14,9 +14,9 @@ from jaxtyping import Float
 
 from transformer.config.options import Config
 from transformer.config.records import PatchConfig
-from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.pictures import AnnotatedPicture
+from transformer.data.store import Corpus, Progress, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import load_tokenizer, trained
 from transformer.decoding.calls import forced_alignment, forced_scores

@@ -1,19 +1,111 @@
-"""Models that copy words of the source: their search, scores and alignments."""
+"""Models that copy words of the source: likelihood of generating and copying, the coverage loss, search,
+scores and alignments."""
 
 import functools
+import math
 from dataclasses import replace
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from transformer.config.options import Config, text_data
 from transformer.decoding.calls import Inputs
 from transformer.decoding.scores import SearchResult, TokenScores, score_tokens
 from transformer.decoding.searches.search import AutoregressiveSearch
+from transformer.model.encoder_decoder import decoder_input
 from transformer.model.parameters import Variables
-from transformer.systems.copying.model import CopyingTransformer, pointer
-from transformer.systems.copying.objective import TINY, copying_objective, forced
+from transformer.runtime.errors import UserError
+from transformer.systems.copying.model import TINY, CopyingTransformer, Mixture, counted, pointer
+from transformer.systems.copying.options import CopyingConfig
 from transformer.systems.system import System
+from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
+
+# Likelihood of generating and copying, and the coverage loss.
+
+
+def copying_objective(config: Config) -> Objective:
+    """-log P(target | source) of the mixture, and coverage if it has a weight.
+
+    The metrics are means over the tokens: `nll`; `correct`, whether a token has more than half of the
+    probability; `copied`, its share of copying (1 - p_gen); and `coverage`, if it has a weight.
+
+    Raises:
+      UserError: the tokenizer is not open-word, label smoothing is used, or vocabularies are separate.
+    """
+    data = text_data(config)
+    if data.tokenizer != "open-word":
+        raise UserError(
+            f"--data.tokenizer {data.tokenizer}: out-of-vocabulary words need their own ids to be "
+            "copied: use open-word"
+        )
+    if config.training.label_smoothing:
+        raise UserError("--training.label-smoothing must be 0: label smoothing is undefined for copied words")
+    if not data.joint_vocabulary:
+        raise UserError("--data.no-joint-vocabulary: copying needs a joint vocabulary")
+    assert isinstance(config.model, CopyingConfig)
+    coverage_weight = config.model.coverage_weight
+
+    def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
+        assert isinstance(model, CopyingTransformer)
+        source, target = batch["source"], batch["target"]
+        (log_p, likely, mixture), sown = forced(model, variables, source, target, context)
+        is_token = (target != model.config.special.pad).astype(jnp.float32)
+        loss = -(log_p * is_token).sum()
+        weight = is_token.sum()
+        sums = {
+            "nll": loss,
+            "correct": (likely * is_token).sum(),
+            "copied": (jnp.exp(mixture.log_copy) * is_token).sum(),
+        }
+        if coverage_weight:
+            seen = jnp.cumsum(mixture.pointer, axis=1) - mixture.pointer
+            sums["coverage"] = (jnp.minimum(mixture.pointer, seen).sum(axis=-1) * is_token).sum()
+            loss += coverage_weight * sums["coverage"]
+        metrics = {name: (jax.lax.stop_gradient(total), weight) for name, total in sums.items()}
+        return Loss(loss, weight, metrics, **sown)
+
+    return objective
+
+
+Forced = tuple[Float[Array, "b t"], Float[Array, "b t"], Mixture]
+EVALUATION = Context()
+
+
+def forced(
+    model: CopyingTransformer,
+    variables: Variables,
+    source: Int[Array, "b s"],
+    target: Int[Array, "b t"],
+    context: Context = EVALUATION,
+) -> tuple[Forced, dict[str, Variables]]:
+    """With teacher forcing: log P of every target token, whether P is more than one half (1 or 0), and the
+    mixture; and what the model has sown.
+
+    P(w) = p_gen P_vocab(w) + (1 - p_gen) sum of the pointer over the positions of w (See et al. 2017, Eq. 9).
+    An out-of-vocabulary word that is not in the source is generated as <unk>. A pointer network gives a word
+    that is not in the source the probability 1e-30.
+    """
+    special = model.config.special
+    target_input = decoder_input(target, special)
+
+    def run(model: CopyingTransformer) -> Mixture:
+        memory = model.encode(source, deterministic=context.deterministic)
+        hidden = model.decode(memory, target_input, deterministic=context.deterministic)
+        return model.mixture(hidden, memory, counted(target_input, source))
+
+    mixture, sown = apply_training(model, variables, context, rngs=context.rngs("dropout"), method=run)
+    log_vocabulary = jax.nn.log_softmax(mixture.logits)
+    outside = target >= model.config.output_size
+    held = target[:, :, None] == source[:, None, :]
+    spoken = jnp.where(outside, special.unk, target)
+    generated = jnp.take_along_axis(log_vocabulary, spoken[..., None], axis=-1)[..., 0] + mixture.log_generate
+    generated = jnp.where(outside & held.any(axis=-1), -jnp.inf, generated)
+    pointed = jnp.where(held, mixture.pointer, 0).sum(axis=-1)
+    log_p = jnp.logaddexp(generated, jnp.log(pointed + TINY) + mixture.log_copy)
+    return (log_p, (log_p > math.log(0.5)).astype(jnp.float32), mixture), sown
+
 
 # Search, scores and alignments of models that copy.
 

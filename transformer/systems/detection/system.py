@@ -14,9 +14,9 @@ from jaxtyping import Float
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config
 from transformer.data.built_in.drawings import FORMS
-from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.sequences import Example, Field
 from transformer.data.sources.pictures import AnnotatedPicture
+from transformer.data.store import Corpus, Progress, silent
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import parse_json, read_text, write_whole

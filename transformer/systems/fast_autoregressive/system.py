@@ -12,8 +12,8 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.decoding.calls import forced_alignment, forced_scores
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.cache import Cache, States
-from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import EncoderDecoder, Segments
+from transformer.model.layers import Dropout
 from transformer.model.parameters import Module, declared, dense, param
 from transformer.model.positions import sinusoids
 from transformer.model.statistics import INTERMEDIATES

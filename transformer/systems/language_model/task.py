@@ -14,7 +14,6 @@ import numpy as np
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config
 from transformer.config.records import StreamConfig
-from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.plans import Batching, Plan
 from transformer.data.sequences import (
     Arrays,
@@ -28,6 +27,7 @@ from transformer.data.sequences import (
 )
 from transformer.data.sources.tables import check_no_tables
 from transformer.data.sources.texts import check_texts, open_texts
+from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.streams import DOCUMENTS, SEGMENT, Stream, StreamPlan, whole_stream
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import load_tokenizer, trained

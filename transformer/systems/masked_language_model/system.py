@@ -14,10 +14,10 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from transformer.config.options import Config
 from transformer.config.records import SentencesConfig
-from transformer.data.corpus import Corpus, Progress, silent
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.tables import check_no_tables
 from transformer.data.sources.texts import check_texts, open_texts
+from transformer.data.store import Corpus, Progress, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import load_tokenizer, trained
 from transformer.model.layers import ACTIVATIONS, Affine

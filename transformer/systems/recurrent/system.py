@@ -15,8 +15,8 @@ from transformer.config.options import Config
 from transformer.decoding.calls import forced_alignment, forced_scores
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.cache import Cache, States
-from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import EncoderDecoder, Segments, decoder_input
+from transformer.model.layers import Dropout
 from transformer.model.parameters import Module, Variables, declared, dense
 from transformer.model.statistics import INTERMEDIATES
 from transformer.runtime.errors import UserError

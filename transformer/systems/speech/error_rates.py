@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from transformer.config.options import Config
 from transformer.config.training import ErrorRate, TextNormalisation
-from transformer.data.corpus import Corpus
+from transformer.data.store import Corpus
 from transformer.runtime.errors import counted
 from transformer.tasks.exhibit import Comparison, Overview, Table
 from transformer.tasks.metrics.error_rates import (

@@ -27,8 +27,8 @@ from transformer.data.sources.text_files import read_lines
 from transformer.runs.run import Run
 from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, parse_object
+from transformer.runtime.machine import check_libraries
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.long import speed_of
 from transformer.systems.speech.task import SpeechToText

@@ -15,8 +15,8 @@ from transformer.data.sources.manifests import listed_columns, listed_recordings
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, readable
+from transformer.runtime.machine import check_libraries
 from transformer.runtime.text import has_text, without_invisible
 from transformer.systems.speech.api import Transcriber, with_rules
 from transformer.systems.speech.long import LongRecording

@@ -9,9 +9,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.cache import Cache
-from transformer.model.dropout import Dropout
 from transformer.model.encoder_decoder import NOISE, Segments
-from transformer.model.layers import Affine
+from transformer.model.layers import Affine, Dropout
 from transformer.model.parameters import Axes, Module, param
 from transformer.model.stack import Memory
 from transformer.model.transformer import Transformer

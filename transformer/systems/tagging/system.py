@@ -13,17 +13,17 @@ import jax.numpy as jnp
 
 from transformer.config.options import Config
 from transformer.config.records import TaggedConfig
-from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.tables import check_no_tables
 from transformer.data.sources.tagged import TaggedSentence, check_tagged, open_tagged
 from transformer.data.sources.text_files import read_lines
+from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import load_tokenizer, trained
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import brief, write_whole
+from transformer.runtime.machine import check_libraries
 from transformer.systems.system import System
 from transformer.systems.tagging.model import (
     NO_LABEL,

@@ -16,7 +16,6 @@ from jaxtyping import Float
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config
 from transformer.config.records import PatchConfig, PicturesConfig
-from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.sequences import Field, Fields
 from transformer.data.signals.pixels import pixels_of, read_pixels, scaled
 from transformer.data.sources.corpora import SPLITS
@@ -28,6 +27,7 @@ from transformer.data.sources.pictures import (
     open_pictures,
     picture,
 )
+from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.model.variants.patches import NO_PICTURE
 from transformer.runtime.errors import UserError
 from transformer.tasks.exhibit import Axis, Exhibits, Picture

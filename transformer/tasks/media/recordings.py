@@ -14,13 +14,13 @@ from jaxtyping import Float
 
 from transformer.config.options import Config
 from transformer.config.records import RecordingsConfig
-from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.plans import Batching
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.signals.audio import HOP, RATE, SILENT, normalised, scaled_to_peak, sound_of
 from transformer.data.sources.manifests import check_manifests
 from transformer.data.sources.recordings import Recording, libraries_of, open_recordings
 from transformer.data.sources.tables import check_no_tables
+from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import load_tokenizer, trained
 from transformer.runtime.errors import UserError

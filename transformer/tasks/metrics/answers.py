@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import regex
 
-from transformer.runtime.extras import library
+from transformer.runtime.machine import library
 from transformer.runtime.text import words
 from transformer.tasks.metrics.scores import References, Score, all_of, percentage
 

@@ -9,7 +9,7 @@ from importlib import metadata
 from typing import Any, Literal
 
 from transformer.config.training import TextNormalisation
-from transformer.runtime.extras import library
+from transformer.runtime.machine import library
 from transformer.tasks.metrics.scores import Score
 
 # Texts as error rates compare them: as they are written, or without differences of notation.

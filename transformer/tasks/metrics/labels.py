@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from transformer.runtime.extras import library
+from transformer.runtime.machine import library
 from transformer.tasks.metrics.scores import ACCURACY, Metric, Score, percentage
 
 Labels = Sequence[str | Collection[str]]

@@ -9,12 +9,11 @@ from typing import Self
 import numpy as np
 
 from transformer.config.options import Config
-from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.epochs import Keys, LabelOrderPlan, sampled_by, shuffled
 from transformer.data.plans import Plan
 from transformer.data.sequences import Arrays
 from transformer.data.sources.tables import SEPARATOR
-from transformer.data.store import TextRecord
+from transformer.data.store import Corpus, Progress, Records, TextRecord, silent
 from transformer.data.tokenizers.trained import Tokenizers
 from transformer.decoding.steering.trees import EachOnce
 from transformer.runtime.errors import UserError, counted

@@ -5,11 +5,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Siz
 from typing import Any, NamedTuple
 
 from transformer.config.corpus import DataConfig
-from transformer.data.corpus import Record
 from transformer.data.sources.context import TURN, after, sentence_of
 from transformer.data.sources.tables import TARGET_LENGTH, check_inputs, input_text, joined
 from transformer.data.sources.text_files import one_line
-from transformer.data.store import DirectedPair, Pair, TextRecord
+from transformer.data.store import DirectedPair, Pair, Record, TextRecord
 from transformer.runtime.errors import UserError, counted, nearest
 from transformer.runtime.files import brief
 from transformer.runtime.text import has_text, without_formatting

@@ -17,7 +17,6 @@ from jaxtyping import Int
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config, text_data
 from transformer.config.training import BleuTokenizer, dropout_for
-from transformer.data.corpus import Corpus, Progress, Records, silent
 from transformer.data.epochs import TemperatureOrder, by_first_ids
 from transformer.data.plans import Batching, Plan, eligible_examples
 from transformer.data.sampled_plan import SampledPlan
@@ -25,7 +24,7 @@ from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype,
 from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.data.sources.text_files import one_line
 from transformer.data.sources.unusual import unusual_pairs
-from transformer.data.store import Pair, TextRecord
+from transformer.data.store import Corpus, Pair, Progress, Records, TextRecord, silent
 from transformer.data.tokenizers.sampled_examples import drawn_by, with_method
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import Tokenizers, corpus_tokenizers

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Self
 
 from transformer.config.options import Config
-from transformer.data.corpus import Corpus, Progress, Records, silent
+from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import Tokenizers
 from transformer.data.trees import BracketKinds, Tree, read_tree, with_words
