@@ -28,8 +28,8 @@ from transformer.runtime.hosts import refuse_forked, shard_rows
 from transformer.runtime.text import has_text
 from transformer.tasks.outputs import TRUNCATED
 from transformer.tasks.text import Hypothesis
-from transformer.tasks.texts.requests import Source, TranslationRequest, context_in, make_requests
 from transformer.tasks.texts import text_task_of
+from transformer.tasks.texts.requests import Source, TranslationRequest, context_in, make_requests
 from transformer.tasks.texts.text_to_text import TextToText
 from transformer.translator.choices import Chooser, Target, ids_of_targets
 from transformer.translator.decoder import Decoder

@@ -1,4 +1,4 @@
-"""Speech recognition, with the objective of joint training with CTC (Watanabe et al. 2017), or of CTC alone."""
+"""Speech recognition, with the objective of training with CTC (Watanabe et al. 2017), or of CTC alone."""
 
 from dataclasses import dataclass, replace
 from typing import Any

@@ -21,9 +21,9 @@ from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief
 from transformer.tasks.task import Task
 from transformer.tasks.text import Steering, TextTask
+from transformer.tasks.texts import text_task_of
 from transformer.tasks.texts.requests import Sentence, TranslationRequest, languages_of
 from transformer.tasks.texts.steering import TextSteering
-from transformer.tasks.texts import text_task_of
 
 # The vocabularies of a translation: stored ones, their sizes, and the languages that their texts are in.
 
