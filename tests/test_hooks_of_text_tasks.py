@@ -14,7 +14,7 @@ from transformer import BeamConfig
 from transformer.data.trees import BracketKinds, read_tree
 from transformer.decoding.hooks import first_states
 from transformer.decoding.searches.search import AutoregressiveSearch
-from transformer.decoding.steering.trees import EachOnce, WellFormedTrees
+from transformer.decoding.steering.structures import EachOnce, WellFormedTrees
 
 SPECIAL = MODEL.config.special
 PAD, EOS, UNK = SPECIAL.pad, SPECIAL.eos, SPECIAL.unk

@@ -10,7 +10,7 @@ import pytest
 from transformer import Hypothesis, UserError
 from transformer.config.training import OptimizerConfig
 from transformer.explorer import Attention, Candidate, SearchTree
-from transformer.explorer import pictures as p
+from transformer.explorer import figures as p
 
 SOURCE, TARGET = ("red", "cat", "</s>"), ("Katze", "</s>")
 RANDOM = np.random.default_rng(0)

@@ -15,7 +15,7 @@ from transformer.data.sequences import Arrays
 from transformer.data.sources.tables import SEPARATOR
 from transformer.data.store import Corpus, Progress, Records, TextRecord, silent
 from transformer.data.tokenizers.trained import Tokenizers
-from transformer.decoding.steering.trees import EachOnce
+from transformer.decoding.steering.structures import EachOnce
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, brief, read_stored, write_whole
 from transformer.runtime.text import has_text

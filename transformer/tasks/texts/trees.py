@@ -14,7 +14,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import Tokenizers
 from transformer.data.trees import BracketKinds, Tree, read_tree, with_words
 from transformer.decoding.scores import SearchResult
-from transformer.decoding.steering.trees import ANY_BRACKETS, WellFormedTrees
+from transformer.decoding.steering.structures import ANY_BRACKETS, WellFormedTrees
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import read_stored, write_whole
 from transformer.tasks.exhibit import Exhibits, ReportSample, TreePicture
