@@ -125,6 +125,25 @@ def test_files_are_few() -> None:
     assert {name: count for name, count in repeated.items() if count > MOST_OF_A_NAME} == {}
 
 
+def assigned(node: ast.stmt) -> list[str]:
+    """The names that a statement of a module binds."""
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        return [node.name]
+    if isinstance(node, ast.Assign | ast.AnnAssign):
+        aims = node.targets if isinstance(node, ast.Assign) else [node.target]
+        return [part.id for aim in aims for part in ast.walk(aim) if isinstance(part, ast.Name)]
+    return []
+
+
+def test_no_name_of_a_module_is_bound_twice() -> None:
+    """The later value would silently take the stead of the earlier one."""
+    for path in KNOWN.values():
+        names = Counter(
+            name for node in ast.parse(path.read_text(encoding="utf-8")).body for name in assigned(node)
+        )
+        assert {name for name, count in names.items() if count > 1} == set(), path
+
+
 CORE = (
     "model.transformer",
     "training.step",

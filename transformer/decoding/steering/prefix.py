@@ -23,8 +23,8 @@ from transformer.decoding.hooks import EqualByContent, SearchHook, parts_of
 # Outputs that begin with given tokens, such as the code of their language: these cost nothing.
 
 
-TOKENS, COUNT = "steer_opening", "steer_opening_count"
-OPENING_FIELDS = {TOKENS: Field(fill=0), COUNT: Field(padded=False)}
+OPENING, OPENING_COUNT = "steer_opening", "steer_opening_count"
+OPENING_FIELDS = {OPENING: Field(fill=0), OPENING_COUNT: Field(padded=False)}
 """What a search reads of each input: the first tokens of its output, and their number."""
 
 
@@ -53,8 +53,8 @@ class Opening:
 
     def init(self, inputs: Mapping[str, Array]) -> OpeningState:
         """Before the first token."""
-        count = inputs[COUNT]
-        return OpeningState(inputs[TOKENS], count, jnp.zeros_like(count))
+        count = inputs[OPENING_COUNT]
+        return OpeningState(inputs[OPENING], count, jnp.zeros_like(count))
 
     def is_free(self, state: OpeningState) -> Bool[Array, "b n"]:
         """Where one of the first tokens comes next."""
@@ -76,7 +76,7 @@ class Opening:
 
 def opening_example(tokens: Sequence[int]) -> dict[str, Any]:
     """The arrays of one input."""
-    return {TOKENS: list(tokens) or [0], COUNT: len(tokens)}
+    return {OPENING: list(tokens) or [0], OPENING_COUNT: len(tokens)}
 
 
 def opening_of(hook: SearchHook) -> Opening:

@@ -19,7 +19,7 @@ from transformer.runtime.files import Json
 GAP = 10  # between words, in pixels
 ROW, WORD = 40, 20  # from a constituent to its parts, and from a part of speech to its word
 TOP, BOTTOM = 14, 8  # room for a line of text: above the first one and below the last
-ABOVE, BELOW = 13, 5  # from the middle of a line of text to the lines of the tree
+ABOVE, UNDER = 13, 5  # from the middle of a line of text to the lines of the tree
 LONGEST = 40  # letters of a label or a word: files of a stranger may have any number
 
 
@@ -50,7 +50,7 @@ class Drawing(NamedTuple):
         x and y of both ends."""
         ends = ((index, node, self.nodes[node.parent]) for index, node in enumerate(self.nodes))
         return [
-            (index, above.x, above.y + BELOW, node.x, node.y - ABOVE)
+            (index, above.x, above.y + UNDER, node.x, node.y - ABOVE)
             for index, node, above in ends
             if node.parent >= 0 and node.y - above.y > WORD
         ]
