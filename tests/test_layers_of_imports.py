@@ -131,7 +131,8 @@ def assigned(node: ast.stmt) -> list[str]:
         return [node.name]
     if isinstance(node, ast.Assign | ast.AnnAssign):
         aims = node.targets if isinstance(node, ast.Assign) else [node.target]
-        return [part.id for aim in aims for part in ast.walk(aim) if isinstance(part, ast.Name)]
+        names = [part for aim in aims for part in getattr(aim, "elts", [aim])]
+        return [name.id for name in names if isinstance(name, ast.Name)]
     return []
 
 
