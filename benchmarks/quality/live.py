@@ -17,8 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.command import needs, positive, run
-from benchmarks.measure import keep, machine
-from benchmarks.plotting import picture
+from benchmarks.measure import keep, machine, picture
 from benchmarks.quality.long_recordings import Times, built_in, joined, recorded, words_of
 from transformer import Transcriber
 from transformer.data.signals.audio import RATE

@@ -24,9 +24,7 @@ import jax
 
 from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import Contestant, machine, report, save, side_by_side
-from benchmarks.runs import once, test_set, text_files, translated
-from benchmarks.studies.bootstrap import Comparison, compare
-from benchmarks.studies.updates import updates
+from benchmarks.runs import Comparison, compare, once, test_set, text_files, translated, updates
 from transformer import PRESETS, Config, Run, Translator, train
 from transformer.config.options import text_data
 from transformer.runtime.errors import UserError

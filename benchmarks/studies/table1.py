@@ -21,9 +21,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.command import drawing_options, run
-from benchmarks.measure import keep, machine
-from benchmarks.plotting import picture
-from benchmarks.programs import compiled, medians
+from benchmarks.measure import compiled, keep, machine, medians, picture
 from transformer.config.transformer import TransformerConfig
 from transformer.model.attention import self_attention
 from transformer.model.masks import Mask
