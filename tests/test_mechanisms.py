@@ -53,7 +53,7 @@ def test_the_options_are_what_there_is():
     hints = get_type_hints(TransformerConfig)
     named = get_args(hints["mechanism"]) + get_args(hints["cross_mechanism"])
     assert set(named) == set(MECHANISMS)
-    assert get_args(hints["cross_view"]) == tuple(VIEWS)
+    assert get_args(hints["cross_view"]) == ("last", *VIEWS)
     assert get_args(hints["normalization"]) == tuple(NORMALIZATIONS)
 
 

@@ -17,7 +17,7 @@ from transformer.documents.document import _undivided
 from transformer.documents.passages import ADDRESS, Mark, MarkedText
 from transformer.documents.projection import aligned_words, project
 from transformer.documents.suspicion import signs_of
-from transformer.runtime.text import UNIT, WORD_OR_SIGN, continues_word, words
+from transformer.runtime.words import UNIT, WORD_OR_SIGN, continues_word, words
 from transformer.tasks.metrics.answers import rouge
 from transformer.tasks.metrics.error_rates import normalised
 from transformer.tasks.text import Hypothesis

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from transformer.systems.captioning.api import Captioner as Captioner
     from transformer.systems.detection.api import Detector as Detector
     from transformer.systems.language_model.api import Generator as Generator
+    from transformer.systems.parameters import register as register
     from transformer.systems.presets import PRESETS as PRESETS
     from transformer.systems.presets import VARIANTS as VARIANTS
-    from transformer.systems.presets import register as register
     from transformer.systems.presets import variant as variant
     from transformer.systems.registry import Options as Options
     from transformer.systems.registry import Preset as Preset
@@ -101,7 +101,8 @@ _HOMES = {
     "runtime.errors": ("UserError",),
     "model.encoder_decoder": ("decoder_input",),
     "model.transformer": ("Transformer",),
-    "systems.presets": ("PRESETS", "VARIANTS", "variant", "register"),
+    "systems.parameters": ("register",),
+    "systems.presets": ("PRESETS", "VARIANTS", "variant"),
     "runs.run": ("Run",),
     "systems.registry": ("Options", "Preset", "Variant"),
     "systems.system": ("System",),

@@ -32,7 +32,7 @@ from transformer.documents.projection import (
 from transformer.documents.sentences import DividedText, Span, clauses, sentences
 from transformer.documents.suspicion import Limits, Signs, signs_of
 from transformer.runtime.errors import UserError
-from transformer.runtime.text import ends_unspaced
+from transformer.runtime.words import ends_unspaced
 from transformer.systems.system import System
 from transformer.tasks.outputs import Plain
 from transformer.tasks.text import Hypothesis

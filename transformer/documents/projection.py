@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer.documents.passages import Mark, MarkedText
 from transformer.documents.sentences import Span
-from transformer.runtime.text import UNIT, begins_with_word, within_words
+from transformer.runtime.words import UNIT, begins_with_word, within_words
 
 GLUE = "▁"
 PUNCTUATION = 0.3

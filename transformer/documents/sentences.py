@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import regex
 
 from transformer.runtime.machine import library
-from transformer.runtime.text import ends_unspaced
+from transformer.runtime.words import ends_unspaced
 from transformer.tasks.text import Hypothesis, chained
 
 Span = tuple[int, int]

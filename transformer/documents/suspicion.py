@@ -11,7 +11,7 @@ import numpy as np
 
 from transformer.documents.projection import Aligned
 from transformer.runtime.files import Json, read_stored, write_whole
-from transformer.runtime.text import UNIT, begins_with_word
+from transformer.runtime.words import UNIT, begins_with_word
 
 FILE = "limits.json"
 REMEDY = "delete it, and make it again with transformer calibrate"

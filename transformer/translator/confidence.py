@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float
 from transformer.documents.projection import token_spans
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, MiB, read_stored, write_whole
-from transformer.runtime.text import UNIT
+from transformer.runtime.words import UNIT
 from transformer.tasks.text import Hypothesis, WordConfidence
 
 FILE = "confidence.json"

@@ -10,7 +10,7 @@ from html.entities import html5
 import numpy as np
 
 from transformer.data.store import Progress, Records, silent
-from transformer.runtime.text import words
+from transformer.runtime.words import words
 
 MOST = 1_000_000  # pairs that are looked through
 FACTOR = 3.0  # of the usual ratio of lengths

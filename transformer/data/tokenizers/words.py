@@ -25,7 +25,7 @@ from transformer.data.tokenizers.tokenizer import MADE_HERE, Tokenizer
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.runtime.machine import library
-from transformer.runtime.text import PIECE, begins_spaced
+from transformer.runtime.words import PIECE, begins_spaced
 
 _WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
 CHARACTER = "\u2e80-\u2fdf\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"

@@ -186,7 +186,7 @@ def example(forced: Sequence[int], word: str) -> dict[str, Any]:
 # Times among the tokens of an output: when its segments begin and end (Whisper, Radford et al. 2022).
 
 
-TIMESTAMP_FIELDS = {COUNT: Field(padded=False)}
+TIMESTAMP_FIELDS = {OPENING_COUNT: Field(padded=False)}
 """What the hook reads of each input: the number of tokens before the first time."""
 
 
@@ -222,7 +222,7 @@ class Timestamps:
 
     def init(self, inputs: Mapping[str, Array]) -> Times:
         """Before the first token."""
-        left = inputs[COUNT].astype(jnp.int32)
+        left = inputs[OPENING_COUNT].astype(jnp.int32)
         no = jnp.zeros(left.shape, bool)
         return Times(left, no, ~no, jnp.full_like(left, self.first - 1))
 

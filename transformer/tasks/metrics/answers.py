@@ -11,7 +11,7 @@ from typing import Any, Literal
 import regex
 
 from transformer.runtime.machine import library
-from transformer.runtime.text import words
+from transformer.runtime.words import words
 from transformer.tasks.metrics.scores import References, Score, all_of, percentage
 
 ANSWER_EXACT = percentage("answer_exact", "exact match (SQuAD)")

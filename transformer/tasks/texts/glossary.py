@@ -11,7 +11,8 @@ import regex
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief, display_path
-from transformer.runtime.text import WORD_OR_SIGN, has_text, without_formatting
+from transformer.runtime.text import has_text, without_formatting
+from transformer.runtime.words import WORD_OR_SIGN
 
 LONGEST = 100  # words and signs of a term, and of its translation
 SECONDS = 1.0  # for the regular expression, in each line

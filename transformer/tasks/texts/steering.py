@@ -20,7 +20,8 @@ from transformer.decoding.steering.rules import segmentations
 from transformer.decoding.steering.terms import LONGEST, SIZES, Terms
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief
-from transformer.runtime.text import begins_with_word, continues_word, has_only_words, has_text, is_unspaced
+from transformer.runtime.text import has_text
+from transformer.runtime.words import begins_with_word, continues_word, has_only_words, is_unspaced
 from transformer.tasks.text import Steering
 
 
