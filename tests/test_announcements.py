@@ -6,7 +6,7 @@ import pytest
 from configs import CONFIGS
 
 from transformer import DataConfig, SampleConfig, TransformerConfig, UserError
-from transformer.cli.parser import TrainLine
+from transformer.cli.command_line import TrainLine
 from transformer.commands.train import _initial_arguments, announced
 from transformer.config.options import changed as everything
 from transformer.config.options import differences, flatten

@@ -9,7 +9,7 @@ from run_command import command
 from small_run import changed, quiet
 
 from transformer import Config, Run, UserError
-from transformer.cli.parser import TrainLine
+from transformer.cli.command_line import TrainLine
 from transformer.commands.train import _continued
 from transformer.config.corpus import DataConfig
 from transformer.data.sources.corpora import open_corpus

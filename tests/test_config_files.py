@@ -10,7 +10,7 @@ import yaml
 from small_run import changed, parameters
 
 from transformer import Config, UserError
-from transformer.cli.parser import TrainLine
+from transformer.cli.command_line import TrainLine
 from transformer.commands import train as command
 from transformer.commands.config_file import read_options, with_options
 from transformer.config.options import flatten

@@ -12,7 +12,7 @@ from small_run import changed, quiet, same
 from tiers import mostly_slow
 
 from transformer import Run, UserError
-from transformer.cli.parser import TrainLine
+from transformer.cli.command_line import TrainLine
 from transformer.commands.train import _continued
 from transformer.runtime import hosts
 from transformer.runtime.errors import command

@@ -27,7 +27,7 @@ from transformer import (
     UserError,
     train,
 )
-from transformer.cli.parser import TrainLine
+from transformer.cli.command_line import TrainLine
 from transformer.commands.train import _initial_arguments, train_main
 from transformer.config.transformer import EncoderConfig
 from transformer.data.sequences import arrays_of

@@ -19,7 +19,7 @@ from small_run import WORDS, small_config
 from small_translator import small_translator, stored
 
 from transformer import Config, Run, UserError
-from transformer.cli.parser import TrainLine
+from transformer.cli.command_line import TrainLine
 from transformer.commands.train_arguments import parse_train
 from transformer.config.options import HostsConfig
 from transformer.config.training import MeshConfig

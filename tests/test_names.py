@@ -6,8 +6,8 @@ import pytest
 from configs import CONFIGS
 
 from transformer import UserError
+from transformer.cli.command_line import TrainLine
 from transformer.cli.decode_arguments import DecodeArguments, parse_decode
-from transformer.cli.parser import TrainLine
 from transformer.commands.train_arguments import TrainArguments, parse_train
 from transformer.config.decoding import BeamConfig, changed_search, methods_of, names_of
 from transformer.config.names import DECODING, SEARCH, TRAINING, hint

@@ -8,7 +8,7 @@ from rich.console import Console
 from small_run import changed, quiet, same, small_config
 
 from transformer import PRESETS, Run, UserError, train
-from transformer.cli.parser import TrainLine
+from transformer.cli.command_line import TrainLine
 from transformer.commands.train import _initial_arguments
 from transformer.config.training import dropout_for
 from transformer.runs.config_json import from_json, to_json

@@ -21,7 +21,7 @@ soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 def test_numbers_have_the_words_and_phonemes_of_english():
     assert pronunciation.words_of(4207) == ["four", "thousand", "two", "hundred", "and", "seven"]
     assert pronunciation.words_of(80) == ["eighty"]
-    for digits, signs in itertools.islice(pronunciation.pairs("train"), 300):
+    for digits, signs in itertools.islice(pronunciation.pronounced_pairs("train"), 300):
         words = pronunciation.words_of(int(digits))
         assert signs.split(" ") == [spoken.WORDS[word] for word in words]
     every = {word for value in range(10_000) for word in pronunciation.words_of(value)}
@@ -31,13 +31,17 @@ def test_numbers_have_the_words_and_phonemes_of_english():
 
 def test_no_number_of_several_digits_is_in_two_splits():
     found = [
-        {source for source, _ in itertools.islice(pronunciation.pairs(split), 3000) if len(source) > 1}
+        {
+            source
+            for source, _ in itertools.islice(pronunciation.pronounced_pairs(split), 3000)
+            if len(source) > 1
+        }
         for split in ("train", "validation", "test")
     ]
     for one, other in itertools.combinations(found, 2):
         assert not one & other
     with pytest.raises(UserError, match="no tests split of the corpus pronunciation"):
-        next(pronunciation.pairs("tests"))
+        next(pronunciation.pronounced_pairs("tests"))
 
 
 def test_recordings_of_numbers_are_written_as_asked():

@@ -8,8 +8,8 @@ import pytest
 from configs import CONFIGS
 from of_a_config import check_config
 
+from transformer.cli.command_line import TrainLine
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.parser import TrainLine
 from transformer.commands.train_arguments import parse_train
 from transformer.systems.presets import preset, variant
 from transformer.systems.registry import find_system

@@ -9,8 +9,8 @@ import pytest
 import tutorial_pages
 from tutorial_pages import PAGES, Reader, blocks, chosen, stable
 
+from transformer.cli.command_line import TrainLine
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.parser import TrainLine
 from transformer.commands.train_arguments import parse_train
 from transformer.serve.command import parse_serve
 from transformer.systems.presets import PRESETS

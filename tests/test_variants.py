@@ -11,7 +11,7 @@ from configs import CONFIGS, VARIED
 from of_a_config import check_config, decided_for
 
 from transformer import PRESETS, VARIANTS, Config, Options, Preset, UserError, Variant, register, variant
-from transformer.cli.parser import TrainLine
+from transformer.cli.command_line import TrainLine
 from transformer.commands.train import _initial_arguments, train_main
 from transformer.config.options import changed, differences
 from transformer.runs.config_json import from_json, to_json

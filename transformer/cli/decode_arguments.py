@@ -11,7 +11,8 @@ from typing import Annotated, Literal, get_args, get_origin, get_type_hints
 
 import tyro
 
-from transformer.cli.parser import options_in, parse, with_method
+from transformer.cli.command_line import options_in, with_method
+from transformer.cli.parser import parse
 from transformer.config.corpus import DataConfig
 from transformer.config.decoding import DecodingConfig, methods_of
 from transformer.config.names import DECODING

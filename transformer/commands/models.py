@@ -8,10 +8,11 @@ from typing import Annotated, Literal
 
 import tyro
 
+from transformer.cli.command_line import options_in, with_method
 from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import run_command
 from transformer.cli.output_file import check_replaced
-from transformer.cli.parser import options_in, parse, with_method
+from transformer.cli.parser import parse
 from transformer.config.corpus import DataConfig
 from transformer.config.decoding import DecodingConfig
 from transformer.config.names import SEARCH

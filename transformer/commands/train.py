@@ -6,8 +6,8 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from transformer.cli.command_line import FINE_TUNE, TrainLine
 from transformer.cli.guard import run_command
-from transformer.cli.parser import FINE_TUNE, TrainLine
 from transformer.config.corpus import CorpusConfig, DataConfig
 from transformer.config.options import Config, changed, completed, flatten, position_limits, without_locations
 from transformer.config.training import TrainingConfig

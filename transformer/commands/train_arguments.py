@@ -7,7 +7,8 @@ from typing import Annotated
 
 import tyro
 
-from transformer.cli.parser import TrainLine, parse, with_method
+from transformer.cli.command_line import TrainLine, with_method
+from transformer.cli.parser import parse
 from transformer.config.names import TRAINING
 from transformer.config.options import Config, HostsConfig
 from transformer.runtime.errors import UserError

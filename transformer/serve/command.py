@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from transformer.cli.command_line import options_in, with_method
 from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import run_command
-from transformer.cli.parser import options_in, parse, with_method
+from transformer.cli.parser import parse
 from transformer.config.corpus import CODE
 from transformer.config.decoding import DecodingConfig, names_of
 from transformer.config.names import DECODING

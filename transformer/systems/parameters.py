@@ -2,6 +2,7 @@
 their mistakes are named in a sentence."""
 
 import contextlib
+import inspect
 import re
 import traceback
 from collections.abc import Iterator
@@ -16,8 +17,15 @@ import optax
 from transformer.config.options import Config
 from transformer.model.parameters import Declarations, Variables, declarations, shapes_of
 from transformer.runtime.errors import UserError, first_line
-from transformer.systems.presets import add
-from transformer.systems.registry import REGISTRY, Options, Registered, is_from_outside
+from transformer.systems.presets import PRESETS, VARIANTS, add
+from transformer.systems.registry import (
+    REGISTRY,
+    Options,
+    Preset,
+    Registered,
+    Variant,
+    is_from_outside,
+)
 from transformer.systems.system import System
 from transformer.tasks.task import Task
 

@@ -14,8 +14,8 @@ from jaxtyping import Array, Float, Int
 from transformer.config.decoding import BeamConfig, DecodingConfig, MbrConfig
 from transformer.data.sequences import length_in_search
 from transformer.decoding.calls import Inputs
-from transformer.decoding.diverse import distinct
 from transformer.decoding.scores import SearchResult, TokenScores
+from transformer.decoding.searches.search import distinct
 from transformer.decoding.service.lanes import LaneShape, batch
 from transformer.decoding.service.queue import Request
 from transformer.model.parameters import Variables

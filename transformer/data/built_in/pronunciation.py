@@ -13,10 +13,10 @@ from transformer.data.built_in.inflection import number
 from transformer.data.built_in.spoken import phonemes
 from transformer.runtime.errors import UserError
 
-VERSION = 1
+PRONUNCIATION_VERSION = 1
 """Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 Pair = tuple[str, str]
-LARGEST = 9_999
+LARGEST_NUMBER = 9_999
 
 
 def words_of(value: int) -> list[str]:
@@ -24,7 +24,7 @@ def words_of(value: int) -> list[str]:
     return number(value)[0].replace("-", " ").split()
 
 
-def drawn(split: str, chance: random.Random, digits: int = 4) -> int:
+def drawn_number(split: str, chance: random.Random, digits: int = 4) -> int:
     """A number of a split, of 1 to `digits` digits. A hash of its digits decides in which split it is."""
     while True:
         value = chance.randrange(10 ** chance.randint(1, digits))
@@ -32,7 +32,7 @@ def drawn(split: str, chance: random.Random, digits: int = 4) -> int:
             return value
 
 
-def pairs(split: str, seed: int = 0) -> Iterator[Pair]:
+def pronounced_pairs(split: str, seed: int = 0) -> Iterator[Pair]:
     """Yields numbers and their phonemes endlessly, the same for the same arguments.
 
     Args:
@@ -46,5 +46,5 @@ def pairs(split: str, seed: int = 0) -> Iterator[Pair]:
         raise UserError(f"no {split} split of the corpus pronunciation: there are {', '.join(SHARES)}")
     chance = random.Random(f"pronunciation {split} {seed}")
     while True:
-        value = drawn(split, chance)
+        value = drawn_number(split, chance)
         yield str(value), phonemes(words_of(value))

@@ -193,7 +193,9 @@ BUILT_IN: dict[str, BuiltIn] = {
         for task in pointing.TASKS
     },
     "spelling": BuiltIn("built-in spelled digits", spelling.VERSION, spelling.pairs),
-    "pronunciation": BuiltIn("built-in pronounced numbers", pronunciation.VERSION, pronunciation.pairs),
+    "pronunciation": BuiltIn(
+        "built-in pronounced numbers", pronunciation.PRONUNCIATION_VERSION, pronunciation.pronounced_pairs
+    ),
     **{
         name: BuiltIn(title, module.VERSION, module.pairs)
         for name, (title, module) in (TABLES | DOCUMENTS).items()

@@ -223,7 +223,7 @@ def numbers(split: int, index: int, most: int, one: bool = False) -> Spoken:
     """A number of up to `most` digits, at most 4, by a speaker as above."""
     random = np.random.default_rng((split, index))
     chance = Random(int(random.integers(2**32)))
-    return _said([pronunciation.drawn(SPLITS[split], chance, min(most, 4))], random, one)
+    return _said([pronunciation.drawn_number(SPLITS[split], chance, min(most, 4))], random, one)
 
 
 BUILT_IN: dict[str, Callable[[int, int, int, bool], Spoken]] = {

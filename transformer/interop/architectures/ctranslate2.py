@@ -19,7 +19,7 @@ import numpy as np
 from transformer.config.transformer import TransformerConfig
 from transformer.interop.architectures.bart import BART, bart_options
 from transformer.interop.folders.architecture import NEVER_GENERATED, Architecture, Names, Storage, Tensor
-from transformer.interop.vocabularies.words import ListVocabulary
+from transformer.interop.vocabularies.lists import ListVocabulary
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, open_regular
 

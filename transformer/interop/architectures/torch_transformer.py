@@ -17,7 +17,7 @@ from transformer.interop.folders.architecture import (
     check_sinusoids,
     interleaved,
 )
-from transformer.interop.vocabularies.words import WordVocabulary
+from transformer.interop.vocabularies.lists import WordVocabulary
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
