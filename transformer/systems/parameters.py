@@ -18,14 +18,7 @@ from transformer.config.options import Config
 from transformer.model.parameters import Declarations, Variables, declarations, shapes_of
 from transformer.runtime.errors import UserError, first_line
 from transformer.systems.presets import PRESETS, VARIANTS, add
-from transformer.systems.registry import (
-    REGISTRY,
-    Options,
-    Preset,
-    Registered,
-    Variant,
-    is_from_outside,
-)
+from transformer.systems.registry import REGISTRY, Options, Preset, Registered, Variant, is_from_outside
 from transformer.systems.system import System
 from transformer.tasks.task import Task
 

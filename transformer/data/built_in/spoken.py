@@ -1,5 +1,5 @@
 """Spoken numbers without recordings: a small formant synthesiser, in which every speaker, tempo and noise is
-drawn from a seed.
+drawn from a seed; and a corpus of numbers in digits and how they are pronounced.
 
 A voice is the sum of the harmonics of its pitch, each as loud as the resonances of a vocal tract make it
 (Klatt 1980); fricatives and bursts are noise around a frequency. It is no natural speech, but it has what
@@ -7,11 +7,16 @@ recognition has to cope with: other pitches, tracts and tempi, sounds that run i
 """
 
 import itertools
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
+
+from transformer.data.built_in.dialogue import SHARES, split_of
+from transformer.data.built_in.inflection import number
+from transformer.runtime.errors import UserError
 
 VERSION = 1
 """Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
@@ -201,12 +206,12 @@ def _voiced(
     wave = np.zeros(samples)
     widths = np.array([70.0, 110.0, 160.0])
     turn, turned = np.exp(1j * phase), np.ones(samples, complex)
-    for number in range(1, int(HIGHEST / pitch.min()) + 1):
-        frequency = number * pitch[:, None]
+    for harmonic in range(1, int(HIGHEST / pitch.min()) + 1):
+        frequency = harmonic * pitch[:, None]
         ratio = frequency / formants
         resonance = 1 / np.sqrt((1 - ratio**2) ** 2 + (ratio * widths / formants) ** 2)
-        loud = voice * resonance.prod(axis=1) / number * (frequency[:, 0] < HIGHEST)
-        turned *= turn  # exp(i * number * phase): a product is faster than a sine
+        loud = voice * resonance.prod(axis=1) / harmonic * (frequency[:, 0] < HIGHEST)
+        turned *= turn  # exp(i * harmonic * phase): a product is faster than a sine
         shift = np.exp(1j * random.uniform(0, 2 * np.pi))
         wave += np.interp(times, centres, loud) * (turned.imag * shift.real + turned.real * shift.imag)
     return wave / max(float(np.abs(wave).max()), 1e-6)
@@ -226,3 +231,43 @@ def _noisy(
         part = pieces[:, half * FRAME : (half + 1) * FRAME].reshape(-1)
         wave[half * FRAME : half * FRAME + len(part)] += part
     return 8 * wave[: len(loud) * FRAME]
+
+
+# A built-in corpus in which spelling and sound differ: numbers in digits, and how they are pronounced.
+
+
+PRONUNCIATION_VERSION = 1
+"""Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
+Pair = tuple[str, str]
+LARGEST_NUMBER = 9_999
+
+
+def words_of(value: int) -> list[str]:
+    """The English words of a number from 0 to 9,999."""
+    return number(value)[0].replace("-", " ").split()
+
+
+def drawn_number(split: str, chance: random.Random, digits: int = 4) -> int:
+    """A number of a split, of 1 to `digits` digits. A hash of its digits decides in which split it is."""
+    while True:
+        value = chance.randrange(10 ** chance.randint(1, digits))
+        if value < 10 or split_of(str(value)) == split:  # the digits are in all splits
+            return value
+
+
+def pronounced_pairs(split: str, seed: int = 0) -> Iterator[Pair]:
+    """Yields numbers and their phonemes endlessly, the same for the same arguments.
+
+    Args:
+      split: "train", "validation" or "test".
+      seed: of the random numbers.
+
+    Raises:
+      UserError: there is no such split.
+    """
+    if split not in SHARES:
+        raise UserError(f"no {split} split of the corpus pronunciation: there are {', '.join(SHARES)}")
+    chance = random.Random(f"pronunciation {split} {seed}")
+    while True:
+        value = drawn_number(split, chance)
+        yield str(value), phonemes(words_of(value))

@@ -20,9 +20,9 @@ from transformer.data.built_in import (
     opinions,
     pointing,
     pronouns,
-    pronunciation,
     reports,
     spelling,
+    spoken,
     stories,
     topics,
     treebank,
@@ -194,7 +194,7 @@ BUILT_IN: dict[str, BuiltIn] = {
     },
     "spelling": BuiltIn("built-in spelled digits", spelling.VERSION, spelling.pairs),
     "pronunciation": BuiltIn(
-        "built-in pronounced numbers", pronunciation.PRONUNCIATION_VERSION, pronunciation.pronounced_pairs
+        "built-in pronounced numbers", spoken.PRONUNCIATION_VERSION, spoken.pronounced_pairs
     ),
     **{
         name: BuiltIn(title, module.VERSION, module.pairs)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from transformer.config.records import RecordingsConfig
 from transformer.data import store
-from transformer.data.built_in import pronunciation, spoken
+from transformer.data.built_in import spoken
 from transformer.data.built_in.inflection import number
 from transformer.data.remote import fetched
 from transformer.data.signals import audio
@@ -223,7 +223,7 @@ def numbers(split: int, index: int, most: int, one: bool = False) -> Spoken:
     """A number of up to `most` digits, at most 4, by a speaker as above."""
     random = np.random.default_rng((split, index))
     chance = Random(int(random.integers(2**32)))
-    return _said([pronunciation.drawn_number(SPLITS[split], chance, min(most, 4))], random, one)
+    return _said([spoken.drawn_number(SPLITS[split], chance, min(most, 4))], random, one)
 
 
 BUILT_IN: dict[str, Callable[[int, int, int, bool], Spoken]] = {
@@ -234,7 +234,7 @@ BUILT_IN: dict[str, Callable[[int, int, int, bool], Spoken]] = {
 
 def _said(values: list[int], random: np.random.Generator, one: bool) -> Spoken:
     speaker = spoken.ONE if one else spoken.Speaker.drawn(random)
-    words = [word for value in values for word in pronunciation.words_of(value)]
+    words = [word for value in values for word in spoken.words_of(value)]
     signs = spoken.phonemes(words)
     counts = spoken.durations(signs, speaker, random)
     wave = spoken.spoken(signs, speaker, random, counts)
