@@ -129,6 +129,7 @@ def test_the_hook_counts_what_the_definition_says(seed):
         state = follow(jnp.asarray(tokens), state, jnp.take_along_axis(log_p, tokens[..., None], -1)[..., 0])
 
 
+@pytest.mark.thorough
 def test_long_names_take_time_in_proportion():
     """Names of 40,000 tokens, which repeat themselves: steps in their square would take hours."""
     name = (10, 5) * 10_000
@@ -339,6 +340,7 @@ def test_every_system_uses_names_or_refuses_them():
                 Biasing.of(["red"], 1, system, task)
 
 
+@pytest.mark.thorough
 def test_the_commands(tmp_path, monkeypatch, capsys):
     run = stored(small_translator(), tmp_path / "run")
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))

@@ -194,6 +194,7 @@ OPTIONS = DetectionConfig(
 )
 
 
+@pytest.mark.thorough
 def test_the_loss_of_the_right_set_is_zero_in_any_order() -> None:
     random = np.random.default_rng(0)
     classes = np.array([[0, 2, -1], [1, -1, -1], [-1, -1, -1], [2, 2, 2]])

@@ -52,6 +52,7 @@ def test_the_folder_is_the_users_choice(tmp_path: Path, name: str) -> None:
     assert there.is_relative_to(tmp_path / "chosen")
 
 
+@pytest.mark.thorough
 def test_a_damaged_program_is_compiled_and_stored_anew(tmp_path: Path) -> None:
     """As after a kill while JAX wrote it. JAX's warning would be an error here."""
     folder = Path(run(TRANSFORMER_COMPILED=str(tmp_path))[0])

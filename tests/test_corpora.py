@@ -114,6 +114,7 @@ def test_built_in_splits_share_no_source(tmp_path):
     assert sum(map(len, sources)) == len(set.union(*sources)) == 5000
 
 
+@pytest.mark.thorough
 def test_tensorflow_is_never_imported(tmp_path):
     config = text_config(tmp_path)
     program = (

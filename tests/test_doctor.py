@@ -38,6 +38,7 @@ def doctor_apart(*options: str, **environment: str) -> subprocess.CompletedProce
     return subprocess.run(words, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
 
 
+@pytest.mark.thorough
 def test_this_machine_works():
     done = doctor_apart("--format", "json")
     report = json.loads(done.stdout)

@@ -158,6 +158,7 @@ def test_every_system_uses_one_or_refuses_it():
                 output_tokenizer(system, task, "--lm x")
 
 
+@pytest.mark.thorough
 def test_the_commands(arpa, tmp_path, monkeypatch, capsys):
     run = stored(small_translator(), tmp_path / "run")
     text = [WORDS[at : at + 3] for at in range(6)]

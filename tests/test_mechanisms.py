@@ -83,6 +83,7 @@ def test_step_by_step_is_the_same_as_all_at_once(changes):
     np.testing.assert_allclose(alone[0], logits[1], rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("soft-sum")
 @every_change
 def test_it_trains(changes):
@@ -130,6 +131,7 @@ def test_the_decoding_state_of_linear_attention_has_one_size():
     assert jax.tree.map(jnp.shape, short) == jax.tree.map(jnp.shape, long)
 
 
+@pytest.mark.thorough
 def test_location_attention_without_filters_is_additive():
     located, variables = built(cross_mechanism="location")
     plain, _ = built(cross_mechanism="additive")
@@ -260,6 +262,7 @@ def softmax(x):
     return np.exp(x) / np.exp(x).sum(-1, keepdims=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("soft-sum")
 @pytest.mark.parametrize("kind", VIEWS)
 def test_a_view_is_one_more_attention_with_the_same_projections(kind):

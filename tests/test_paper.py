@@ -51,6 +51,7 @@ def test_logits() -> None:
     assert_close(ours[is_token], papers[is_token], 1e-5)
 
 
+@pytest.mark.thorough
 def test_loss_and_gradients() -> None:
     def ours(params: Any) -> jax.Array:
         batch = {"source": SOURCE, "target": TARGET}
@@ -63,6 +64,7 @@ def test_loss_and_gradients() -> None:
     assert_close(paper.from_package(gradients), of_paper, 1e-5)
 
 
+@pytest.mark.thorough
 def test_three_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     """The optimizer of the paper is the default one. The warmup is shorter: at the rates of the paper's first
     steps, about 1e-6, float32 would round the updates away."""
@@ -105,6 +107,7 @@ def test_greedy_search(row: int) -> None:
     assert papers == [token for token in ours.tokens[0, 0].tolist() if token]
 
 
+@pytest.mark.thorough
 def test_it_learns_and_then_translates(monkeypatch: pytest.MonkeyPatch) -> None:
     """From its initial parameters, with dropout, and no other file: to turn three words around."""
     monkeypatch.setattr(paper, "WARMUP", 40)

@@ -142,6 +142,7 @@ def test_its_gradient_is_that_of_finite_differences(params):
         assert found == pytest.approx(float(length), rel=5e-3, abs=2e-5)
 
 
+@pytest.mark.thorough
 def test_only_changes_are_trained(params):
     """The base stays, bit by bit; optimizer and average have the shapes of the changes."""
     how = of(rank=2)

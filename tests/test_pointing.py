@@ -125,6 +125,7 @@ def test_what_is_pointed_to_once_does_not_come_again():
         assert all(tokens.count(x) <= there.count(x) for x in tokens)
 
 
+@pytest.mark.thorough
 def test_a_pointer_network_generates_nothing():
     model, variables = built("pointer")
     log_p = np.asarray(apply(model, variables, WORDS, decoder_input(ANSWERS, SpecialIds())))

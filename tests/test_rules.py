@@ -108,6 +108,7 @@ STEERED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("transformer-beam")
 @pytest.mark.parametrize(
     ("system", "method"), combinations(["transformer", "recurrent", "copying"], ["beam", "greedy", "sample"])

@@ -131,6 +131,7 @@ def test_with_dropout_a_layout_repeats_itself(found: Callable[[str, str], Found]
     assert this["dropout"]["losses"] != this["losses"]
 
 
+@pytest.mark.thorough
 def test_pmap_is_shard_map(found: Callable[[str, str], Found]) -> None:
     """The same bits, also with dropout, and rows keep their memory."""
     this = found("8 replicas", "mapped")

@@ -166,6 +166,7 @@ def test_words_arrive_one_by_one(monkeypatch):
     stdin.close()
 
 
+@pytest.mark.thorough
 def test_the_command(translator, tmp_path, monkeypatch, capsys):
     run, text = stored(translator, tmp_path / "run"), tmp_path / "text"
     text.write_text("\n".join([*SENTENCES[:2], "", SENTENCES[2]]))

@@ -102,6 +102,7 @@ def test_the_loss_is_that_of_its_parts():
     assert float(loss.metrics["stop"][1]) == 4 + 1 + 5
 
 
+@pytest.mark.thorough
 def test_guidance_counts_steps_and_not_frames():
     model, variables = network()
     target = frames([7, 2, 10])
@@ -205,6 +206,7 @@ def test_an_utterance_ends_where_the_stop_token_says():
     assert empty.lengths.tolist() == [0, 0]
 
 
+@pytest.mark.thorough
 def test_noise_belongs_to_the_line():
     model, variables = network()
     noisy = options(prenet_dropout=0.5, stop=0.999)

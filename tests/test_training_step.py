@@ -229,6 +229,7 @@ def test_accumulation_changes_nothing(model, params, plain_update):
     assert_close((state.params, metrics), (plain_update[0].params, plain_update[1]))
 
 
+@pytest.mark.thorough
 def test_running_statistics_move_by_the_mean_of_the_batch(model, params):
     """Over slices of unequal numbers of words, once an update."""
 
@@ -246,6 +247,7 @@ def test_running_statistics_move_by_the_mean_of_the_batch(model, params):
         assert usual == pytest.approx(1.5 + 0.5 * float(metrics["loss"]), rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_metrics_have_weights_of_their_own_and_rows_keep_their_memory(model, params):
     def objective(model, variables, batch, context):
         loss = OBJECTIVE(model, variables, batch, context)
@@ -285,6 +287,7 @@ def test_rows_of_padding_change_nothing(model, params, plain_update):
     assert_close((state.params, metrics), (plain_update[0].params, plain_update[1]))
 
 
+@pytest.mark.thorough
 def test_dropout_follows_the_seed_and_the_step(tiny, params):
     model, still = Transformer(tiny(num_layers=1, activation_dropout=0.3)), optax.sgd(0.0)
 
@@ -329,6 +332,7 @@ def test_moving_average_by_hand_while_buffers_are_given_away(model):
     assert not np.allclose(average, newest)
 
 
+@pytest.mark.thorough
 def test_nothing_is_compiled_after_warm_up(model, params):
     traced, compiled = [], []
 

@@ -52,6 +52,7 @@ def decode(monkeypatch, capsys):
     return decode
 
 
+@pytest.mark.thorough
 def test_the_command_has_the_options_of_the_api(folder, decode):
     limits = {"rows": 1, "max_length": 24}
     command = [folder / "run", "--input", folder / "short.wav", "--rows", 1, "--max-length", 24]
