@@ -179,8 +179,8 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def what_is_compiled(config: Any) -> Any:
-    """The config without what the programs of a training do not depend on: when it stops, evaluates and logs, and
-    where its text is."""
+    """The config without what the programs of a training do not depend on: when it stops, evaluates and logs,
+    and where its text is."""
     steps = config.training.steps if config.optimizer.schedule == "cosine" else 1
     times = {"evaluate_every": 1, "evaluate_sentences": 1, "log_every": 1, "keep_last": 1, "samples": 0}
     never = {"patience": None, "minutes": None, "save_minutes": None}

@@ -97,6 +97,7 @@ def assert_same(found: list[Scored], expected: list[Scored]) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_beam_as_wide_as_the_space_ranks_all_there_is() -> None:
     special, best = TINY.config.special, set()
     for seed in range(4):

@@ -202,6 +202,7 @@ class Bigrams:
         return tokens
 
 
+@pytest.mark.thorough
 def test_a_search_waits_for_a_name_that_may_still_be_the_best():
     """The first token of a name costs more than the best end; the second one makes up for it."""
     table = np.full((SIZE, SIZE), 1e-9, np.float32)

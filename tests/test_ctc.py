@@ -93,6 +93,7 @@ def test_loss_leaves_out_texts_without_a_path_and_does_not_depend_on_padding() -
     assert not gradient[1].any()
 
 
+@pytest.mark.thorough
 def test_prefix_scores_sum_over_all_texts_that_begin_so() -> None:
     log_probs = drawn_log_probs(1)
     hook = CtcScores(0.4, SPECIAL)

@@ -117,6 +117,7 @@ def test_the_nth_translation_has_the_nth_of_each_sentence(translator):
         assert hypothesis.tokens == (*one[index].tokens, "</s>", *other[index].tokens)
 
 
+@pytest.mark.thorough
 def test_an_unfinished_text_is_seen_as_it_grows(translator):
     seen = []
     found = translator.submit(TEXTS[1], partial=lambda output: seen.append(output.text), min_length=5)

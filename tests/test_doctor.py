@@ -65,6 +65,7 @@ def test_two_devices_agree_and_work_together():
     assert done.stdout.endswith("Everything works.\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("environment", "sentence"),
     [

@@ -102,6 +102,7 @@ def as_lists(outputs):
     return [[each.to_dict() for each in several] for several in outputs]
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", ["transformer", "copying"])
 def test_a_translator_with_a_language_model(system, arpa):

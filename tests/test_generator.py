@@ -80,6 +80,7 @@ def test_generation_goes_on_beyond_all_rings(generator):
     assert text.startswith("".join(again))
 
 
+@pytest.mark.thorough
 def test_stop_strings_end_a_text_and_are_not_shown(generator):
     text = generator.generate("1 and", seed=2)
     for stop in (text[4:6], text[5]):

@@ -50,6 +50,7 @@ def in_segments(model, variables, ids, memory, segment):
     return jnp.concatenate(found, axis=1), past
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("kind13-3")
 @pytest.mark.parametrize(
     ("kind", "segment"), combinations([*itertools.product(SCHEMES, ("pre", "post"))], [1, 3, 4])

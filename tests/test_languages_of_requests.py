@@ -133,6 +133,7 @@ def test_languages_share_their_programs(translator, caplog):
     assert [message for message in caplog.messages if "ompiling" in message]  # it would have been seen
 
 
+@pytest.mark.thorough
 def test_scores_agree_with_those_of_the_search(translator):
     """Neither has the probability of the code, which is no choice of the model."""
     for pair in PAIRS:

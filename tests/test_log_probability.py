@@ -118,6 +118,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 SOURCES = ["red green blue", "cat", "dog bird runs sings", "sings"] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("greedy")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_in_slots(name: str) -> None:

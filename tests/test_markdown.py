@@ -195,6 +195,7 @@ def test_what_is_no_text_is_refused(format):
             check_text(other)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "sign", ["<b>", "<b>x</b>", "`x` ", "![](x)", "[a](b) ", "*a* ", "http://a.b ", "[", "**a ", "$a$ "]
 )

@@ -224,6 +224,7 @@ def test_hard_monotonic_attention_never_goes_back():
     assert heads_moved > 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", [0.0, 1e6])
 def test_noise_before_the_sigmoid_makes_stops_certain(noise):
     """Without noise a query stops at a key with the probability sigmoid(energy); with very much, it stops or

@@ -208,6 +208,7 @@ def test_the_gradient_of_rdrop(platform, smoothing):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("convolutional")
 @pytest.mark.parametrize("system", mostly_slow(LIKELIHOOD, ["recurrent", "convolutional"]))
 def test_without_replaced_tokens_scheduled_sampling_is_the_ordinary_loss(system):

@@ -187,6 +187,7 @@ def with_small_queries(variables, d_k):
     return jax.tree_util.tree_map_with_path(smaller, variables)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("torch")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_step_by_step_in_int8_and_in_slices_it_is_the_same_model(tiny, random_variables, name):

@@ -190,6 +190,7 @@ def test_options_that_make_no_sense_are_refused(given, message):
         NonAutoregressiveSynthesisDecodingConfig(length_scale=0.0)
 
 
+@pytest.mark.thorough
 def test_a_teacher_must_be_a_synthesiser():
     with pytest.raises(UserError, match="--model.teacher RUN"):
         teacher_durations(config_of(network(teacher=None)[0]), lambda _: None)

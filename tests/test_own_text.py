@@ -94,6 +94,7 @@ def test_a_run_that_memorises_is_told(losses, told):
     assert not overfitting([], evaluations)
 
 
+@pytest.mark.thorough
 def test_the_last_lines_and_the_report_tell_it(tmp_path, monkeypatch):
     from transformer.training.loop.evaluator import Evaluator
 

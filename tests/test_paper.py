@@ -90,6 +90,7 @@ def test_three_updates(monkeypatch: pytest.MonkeyPatch) -> None:
         assert abs(a - b).mean() < 1e-4 * abs(b).mean()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", range(len(SOURCE)))
 def test_the_n_best_of_beam_search(row: int) -> None:
     source = SOURCE[row : row + 1]
@@ -99,6 +100,7 @@ def test_the_n_best_of_beam_search(row: int) -> None:
     np.testing.assert_allclose(ours.scores[0], [score for score, _ in papers], rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", range(len(SOURCE)))
 def test_greedy_search(row: int) -> None:
     source = SOURCE[row : row + 1]

@@ -213,6 +213,7 @@ def test_fixed_parameters_keep_their_bits_in_every_layout():
 # --- every system ---
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("system", sorted(REGISTRY))
 def test_every_system_has_adapters_and_frozen_parts(system):
     """Split and merged again, its parameters have their names, shapes and types."""

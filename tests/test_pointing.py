@@ -115,6 +115,7 @@ def test_step_by_step_is_teacher_forcing(name):
         np.testing.assert_allclose(np.exp(log_p[:, 0])[live], whole[live, time], atol=2e-6)
 
 
+@pytest.mark.thorough
 def test_what_is_pointed_to_once_does_not_come_again():
     model, variables = built("once")
     found = beam_search(model, variables, WORDS, beam_size=3, extra_length=4)

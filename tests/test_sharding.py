@@ -236,6 +236,7 @@ def networks() -> list[str]:
     return list(first.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", mostly_slow(list(CONFIGS), networks()))
 def test_every_parameter_of_every_preset_declares_its_sharding(preset: str) -> None:
     config = CONFIGS[preset]

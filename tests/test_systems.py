@@ -179,6 +179,7 @@ def test_it_trains_and_translates(name, base, teacher, trained):
     assert (scores < 0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("convolutional")
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "copying, pointer"])
 def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(name):

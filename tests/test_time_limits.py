@@ -124,6 +124,7 @@ def test_checkpoints_by_time_change_no_result(
     assert told(run_dir) == told(finished)
 
 
+@pytest.mark.thorough
 def test_checkpoints_by_time_are_as_far_apart_as_asked(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -280,6 +280,7 @@ def test_random_streams_differ_by_name_step_and_slice():
     assert Context().rngs("dropout") is None
 
 
+@pytest.mark.thorough
 def test_rows_of_padding_change_nothing(model, params, plain_update):
     longer = jax.tree.map(lambda rows: np.pad(rows, ((0, 3), (0, 0))), a_batch())
     step = jax.jit(make_train_step(model, OBJECTIVE, optax.sgd(1.0), seed=0))
@@ -312,6 +313,7 @@ def test_the_state_starts_from_the_seed(tiny):
     assert state.step == 0
 
 
+@pytest.mark.thorough
 def test_moving_average_by_hand_while_buffers_are_given_away(model):
     optimizer, decay = optax.sgd(0.5), 0.8
     step = make_train_step(model, OBJECTIVE, optimizer, seed=0, ema=decay)
