@@ -122,7 +122,7 @@ def random_variables() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def short_config(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The config of a training that takes seconds."""
     from small_run import small_config
 
@@ -130,13 +130,19 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="session")
-def finished(config: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(short_config: Any) -> Any:
+    """The same, which a file may change for its tests."""
+    return short_config
+
+
+@pytest.fixture(scope="session")
+def finished(short_config: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The finished run of this training. Tests that change it copy it first."""
     from small_run import quiet
 
     from transformer.training.loop.train import train
 
-    return train(config, tmp_path_factory.mktemp("runs") / "finished", watch=quiet())
+    return train(short_config, tmp_path_factory.mktemp("runs") / "finished", watch=quiet())
 
 
 @pytest.fixture

@@ -37,8 +37,8 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def config(config):
-    return changed(config, steps=8, evaluate_every=4)
+def config(short_config):
+    return changed(short_config, steps=8, evaluate_every=4)
 
 
 @pytest.fixture(scope="module")
