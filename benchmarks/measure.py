@@ -1,4 +1,7 @@
-"""Side-by-side timing: contestants run in separate processes, warmed up, and take turns."""
+"""What benchmarks share: programs that take turns, in processes or compiled in this one, and results that are
+written and drawn. (JAX and matplotlib are imported where they are used: peers have neither.)"""
+
+from __future__ import annotations
 
 import json
 import multiprocessing
@@ -11,11 +14,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ROOT = Path(__file__).parents[1]
 REST = 0.3  # seconds before every turn: threads of the previous contestant may still be busy-waiting
@@ -132,6 +140,40 @@ def _serve(pipe: Any, contestant: Contestant) -> None:
             return
 
 
+@dataclass(frozen=True)
+class Program:
+    """A compiled program with its arguments."""
+
+    call: Callable[[], Any]
+    bytes: int
+    """Memory for results in between, besides arguments and results."""
+
+
+def compiled(function: Callable[..., Any], *arguments: Any) -> Program:
+    """The program of a function for these arguments."""
+    import jax
+
+    program = jax.jit(function).lower(*arguments).compile()
+    about = program.memory_analysis()
+    return Program(lambda: program(*arguments), 0 if about is None else about.temp_size_in_bytes)
+
+
+def medians(programs: Sequence[Program], rounds: int, what: str = "") -> list[float]:
+    """Median seconds of each program. They take turns, so that a disturbance of the machine affects all of
+    them. The first round, which warms up, does not count. `what` is the title of a progress bar; none: no
+    bar."""
+    import jax
+    from rich.progress import track
+
+    seconds: list[list[float]] = [[] for _ in programs]
+    for _ in track(range(rounds + 1), what, disable=not what):
+        for program, times in zip(programs, seconds, strict=True):
+            start = time.perf_counter()
+            jax.block_until_ready(program.call())
+            times.append(time.perf_counter() - start)
+    return [statistics.median(times[1:]) for times in seconds]
+
+
 def _peak_memory() -> int:
     """Peak memory of this process in bytes: of the accelerator if it uses one, otherwise of the host."""
     torch, jax = sys.modules.get("torch"), sys.modules.get("jax")
@@ -234,3 +276,32 @@ def keep(output: Path, results: dict[str, Any], draw: Callable[[Path], None]) ->
     save(str(data), results)
     draw(picture)
     return f"{results['about']}\nwritten to {data} and {picture}"
+
+
+@contextmanager
+def picture(
+    path: Path, rows: int = 1, columns: int = 1, *, size: tuple[float, float], sharey: bool = False
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure to draw on, which is saved at the end.
+
+    Args:
+      path: the file, PNG or SVG. An SVG of the same drawing has the same bytes.
+      rows: of panels.
+      columns: of panels.
+      size: width and height of the figure, in inches.
+      sharey: whether the panels have one vertical axis.
+
+    Yields:
+      The figure, and its panels row by row.
+    """
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")  # not pyplot's, which may open a window
+    axes = figure.subplots(rows, columns, sharey=sharey, squeeze=False)
+    yield figure, list(axes.flat)
+    if path.suffix == ".svg":
+        with rc_context({"svg.hashsalt": path.stem}):
+            figure.savefig(path, metadata={"Date": None})
+    else:
+        figure.savefig(path, dpi=110)

@@ -1,4 +1,4 @@
-"""What listens to synthetic speech otherwise than a recogniser: cepstra, F0, and how much draws differ."""
+"""What listens to synthetic speech otherwise than a recogniser: cepstra and F0."""
 
 import json
 from types import SimpleNamespace
@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from benchmarks.quality import draws, listening
+from benchmarks.quality import listening
 from benchmarks.quality.listening import Heard, cepstra, compared, distortions, pitch, summary, warped
 from transformer import UserError
-from transformer.data.features.audio import RATE, features_of, stretched
-from transformer.data.sources.spoken import ONE, phonemes, spoken
+from transformer.data.built_in.spoken import ONE, phonemes, spoken
+from transformer.data.signals.audio import RATE, features_of, stretched
 
 pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("librosa", reason="pip install '.[bench]'")
@@ -114,17 +114,6 @@ def test_the_table_has_each_run_with_and_without_noise(tmp_path, monkeypatch, ca
     assert rows["recordings, through features"]["length (%)"] == pytest.approx(100, abs=1)
 
 
-@pytest.mark.slow
-def test_draws_differ_by_their_noise(tmp_path, monkeypatch):
-    monkeypatch.setattr(draws.Synthesizer, "load", lambda _: Voice())
-    command = ["run", "--count", "3", "--text", "one", "--rates", "0", "0.5", "--output"]
-    draws.main([*command, str(tmp_path / "draws")])
-    rows = json.loads((tmp_path / "draws.json").read_text())["rows"]
-    assert {title for title, value in rows["dropout 0"].items() if value > 1e-6} == {"length (s)"}
-    assert all(value > 0 for value in rows["dropout 0.5"].values())
-    assert (tmp_path / "draws.png").stat().st_size > 0
-
-
 def test_what_cannot_be_compared_is_refused(tmp_path, monkeypatch):
     output = ["--output", str(tmp_path / "found")]
     with pytest.raises(UserError, match="there is no file such as 7_george_12.wav"):
@@ -133,11 +122,3 @@ def test_what_cannot_be_compared_is_refused(tmp_path, monkeypatch):
         (tmp_path / f"{word}_anna_0.wav").touch()
     with pytest.raises(UserError, match="fewer than two recordings of zero by anna are for the test"):
         listening.main(["run", "--recordings", str(tmp_path), "--speaker", "anna", *output])
-    with pytest.raises(UserError, match="--text: 'ten' is no digit"):
-        draws.main(["run", "--text", "one ten", *output])
-    with pytest.raises(UserError, match="--count at least 2"):
-        draws.main(["run", "--count", "1", *output])
-    quiet = SimpleNamespace(task=SimpleNamespace(config=SimpleNamespace(decoding=SimpleNamespace())))
-    monkeypatch.setattr(draws.Synthesizer, "load", lambda _: quiet)
-    with pytest.raises(UserError, match="run: its search has no noise; name a run of system synthesis"):
-        draws.main(["run", *output])

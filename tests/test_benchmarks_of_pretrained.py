@@ -10,10 +10,10 @@ import pytest
 from of_a_config import job_of
 
 from benchmarks.command import run
-from benchmarks.speed import pretrained_gpu, pretrained_peer, pretrained_programs
+from benchmarks.speed import pretrained_gpu, pretrained_programs
 from benchmarks.speed.gpu import time_limit
 from benchmarks.speed.pretrained import LITTLE, SHAPES, config_of, shape_of
-from benchmarks.speed.pretrained_gpu_table import markdown
+from benchmarks.speed.pretrained_gpu import markdown
 from transformer import UserError
 from transformer.systems.parameters import model_shapes
 from transformer.training.schedule import make_optimizer
@@ -70,7 +70,7 @@ def test_what_is_measured_is_what_is_planned(name):
     )
     assert pretrained_programs.rows_of(name, "search", quick=False) == job.config.decoding.rows
     family, _ = shape_of(name)
-    options = family.options(pretrained_peer.described(name), ())
+    options = family.options(pretrained_programs.described(name), ())
     assert {key: getattr(job.config.model, key) for key in options} == options
 
 

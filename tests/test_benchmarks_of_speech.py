@@ -1,27 +1,20 @@
 """The benchmarks of speech, at small sizes."""
 
 import json
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from benchmarks.quality import digits as recorded
-from benchmarks.quality import long_recordings, synthesis, whisper, word_times
-from benchmarks.quality.wrong_words import kinds
-from benchmarks.studies import ctc, own_recordings
-from transformer import Run, UserError
+from benchmarks.quality import long_recordings, whisper, word_times
+from transformer import UserError
+from transformer.data.built_in.spoken import DIGITS, RATE, Speaker, spoken
 from transformer.data.sources.recordings import digits
-from transformer.data.sources.spoken import DIGITS, RATE, Speaker, spoken
-from transformer.interop.pretrained import import_model
-from transformer.tasks.hypotheses import Hypothesis
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")
 pytest.importorskip("matplotlib", reason="pip install '.[bench]'")
-
-WHISPER = Path(__file__).parent / "data" / "whisper"
 
 
 def record(folder, speakers):
@@ -40,8 +33,12 @@ def test_recorded_digits(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
     record(tmp_path / "recordings", {"anna": 1, "theo": 2})
     arguments = [str(tmp_path / "work"), "--recordings", str(tmp_path / "recordings"), "--quick"]
-    recorded.main([*arguments, "--updates", "2", "--only", "plain"])
-    assert "| plain | " in capsys.readouterr().out
+    ways = ("plain", "CTC", "both")
+    for _ in range(2):  # the second only reads
+        recorded.main([*arguments, "--updates", "2", "--only", *ways])
+        out = capsys.readouterr().out
+        for name in ways:
+            assert all(f"| {name} | {search} | " in out for search in recorded.WAYS[name].searches)
     listed = {
         split: (tmp_path / f"work/strings/{split}.tsv").read_text().splitlines() for split in recorded.SIZES
     }
@@ -49,59 +46,32 @@ def test_recorded_digits(tmp_path, capsys, monkeypatch):
     for line in listed["train"]:
         assert 3 <= len(line.split("\t")[1].split()) <= 7
     found = json.loads((tmp_path / "work/digits.json").read_text())["models"]
-    assert found.keys() == {"plain"}
-    assert found["plain"]["test"]["words"] > 0
-    with pytest.raises(UserError, match="--held-out carl: the recordings have anna, theo"):
-        recorded.main([str(tmp_path / "other"), *arguments[1:], "--held-out", "carl"])
+    assert found.keys() == set(ways)
+    assert found["plain"][0]["searches"]["attention"]["test"]["words"] > 0
+    assert (tmp_path / "work/digits.png").exists()
+
+
+def test_recordings_and_ways_must_be_there(tmp_path):
+    record(tmp_path / "recordings", {"anna": 1, "theo": 2})
+    arguments = [str(tmp_path / "work"), "--recordings", str(tmp_path / "recordings")]
+    with pytest.raises(UserError, match="--held-out evmaki: the recordings have anna, theo"):
+        recorded.main([*arguments, "--letters"])
     with pytest.raises(UserError, match="there is no file such as 7_george_12.wav"):
         recorded.main([str(tmp_path / "other"), "--recordings", str(tmp_path)])
     with pytest.raises(UserError, match="'none': there is no such model"):
         recorded.main([*arguments, "--only", "none"])
 
 
-@pytest.mark.slow
-def test_attention_and_ctc_are_compared(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
-    record(tmp_path / "recordings", {"anna": 1, "theo": 2})
-    arguments = ["--digits", str(tmp_path / "recordings"), "--quick", "--updates", "2", "--seeds", "1"]
-    for _ in range(2):  # the second only reads
-        ctc.main([str(tmp_path / "work"), *arguments])
-        out = capsys.readouterr().out
-        for training, searches in ctc.SEARCHES.items():
-            assert all(f"| {training} | {search} | " in out for search in searches)
-    results = json.loads((tmp_path / "work/ctc.json").read_text())["results"]
-    assert results["digits"].keys() == ctc.WEIGHTS.keys()
-
-
-@pytest.mark.slow
-def test_whisper_learns_from_own_recordings(tmp_path, capsys, monkeypatch):
-    import_model(WHISPER, tmp_path / "whisper", "en")
-    record(tmp_path / "recordings", {"anna": 1, "theo": 2})
-    monkeypatch.setattr(own_recordings, "COUNTS", dict.fromkeys(own_recordings.COUNTS, 2))
-    monkeypatch.setattr(own_recordings, "LENGTHS", (1, 2))
-    arguments = ["--whisper", str(tmp_path / "whisper"), "--recordings", str(tmp_path / "recordings")]
-    for _ in range(2):  # the second only reads
-        own_recordings.main([str(tmp_path / "work"), *arguments, "--updates", "1"])
-        out = capsys.readouterr().out
-        for name in ("imported", "adapted"):
-            assert out.count(f"| {name} | heard in training (") == out.count(f"| {name} | not heard (") == 1
-    adapter = Run(tmp_path / "work/adapter").config
-    assert (adapter.adapter.rank, adapter.training.steps) == (8, 1)
-
-
-def test_recordings_of_the_study_of_ctc(tmp_path):
-    for name in ("7_theo_0.wav", "b_anna_nohash_3.flac", "seven_anna_nohash_0.flac", "other.txt"):
+def test_names_of_recordings(tmp_path):
+    names = ("7_theo_0.wav", "b_anna_nohash_3.flac", "seven_anna_nohash_0.flac", "12_theo_0.wav", "other.txt")
+    for name in names:
         (tmp_path / name).touch()
-    assert ctc.singles(tmp_path, "letters") == {
+    assert recorded.recordings_of(tmp_path) == {
         ("theo", "seven", 0): tmp_path / "7_theo_0.wav",
         ("anna", "b", 3): tmp_path / "b_anna_nohash_3.flac",
         ("anna", "seven", 0): tmp_path / "seven_anna_nohash_0.flac",
     }
-    assert [ctc.split_of_few(number) for number in range(4)] == ["test", "validation", "train", "train"]
-    with pytest.raises(UserError, match="--digits .*none: there is no file such as 7_george_12.wav"):
-        ctc.singles(tmp_path / "none", "digits")
-    with pytest.raises(UserError, match="no recordings: give --digits, --letters, or both"):
-        ctc.main([str(tmp_path / "work")])
+    assert [recorded.split_of_few(number) for number in range(4)] == ["test", "validation", "train", "train"]
 
 
 def test_the_strings_of_a_split_are_made_of_its_own_recordings():
@@ -112,43 +82,6 @@ def test_the_strings_of_a_split_are_made_of_its_own_recordings():
     found = recorded.joined(waves, np.random.default_rng(0))
     assert len(found) > 150 + 2 * RATE * recorded.PAUSE[0]
     assert (found == 0.5).sum() == 100
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("voice", ["built-in", "recorded"])
-def test_what_is_heard_in_synthetic_speech(tmp_path, capsys, monkeypatch, voice):
-    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(synthesis, "REPEATS", (1, 2))
-    monkeypatch.setattr(synthesis, "DIGITS", {"one": "", "two": ""})
-    # after two updates the first stage writes what no voice can speak
-    best = Hypothesis("wAn", tokens=(), score=0.0, log_probability=0.0)
-    first = SimpleNamespace(search=lambda texts, n_best: [[best] for _ in texts])
-    monkeypatch.setattr(synthesis.Translator, "load", lambda _: first)
-    arguments = [str(tmp_path / "work"), "--updates", "1", "--count", "1", "--quick"]
-    if voice == "recorded":
-        record(tmp_path / "recordings", {"george": 1, "anna": 2, "theo": 3})
-        arguments += ["--recordings", str(tmp_path / "recordings")]
-    synthesis.main(arguments)
-    out = capsys.readouterr().out
-    assert "| recordings, through features | " in out
-    found = json.loads((tmp_path / "work/synthesis.json").read_text())
-    rows = found["rows"]
-    assert rows.keys() > {"recordings", "not guided, with noise", "non-autoregressive, half as long"}
-    assert all(len(row["repeats"]) == 2 and row["length"] >= 0 for row in rows.values() if "cost" in row)
-    assert ("numbers" in found) == (voice == "built-in")
-    assert (tmp_path / "work/synthesis.png").exists()
-    assert "| substituted | deleted | inserted | first | last | without an end |" in out
-
-
-def test_errors_of_a_voice_are_counted_by_kind_and_place():
-    texts = ["one two three", "four five", "six seven"]
-    found = kinds(["one nine three", "four", "six seven seven"], texts)
-    assert found == {
-        **{"substituted": 1, "deleted": 1, "inserted": 1, "first": 0, "last": 2},
-        "confused": [["two", "nine", 1], ["five", "", 1], ["", "seven", 1]],
-    }
-    with pytest.raises(UserError, match="'bass': there is no such voice; there are autoregressive; not guid"):
-        synthesis.main(["work", "--only", "bass"])
 
 
 def test_times_of_words_are_compared_with_the_truth(capsys, monkeypatch):

@@ -1,14 +1,10 @@
-"""The built-in passages whose pronouns need context, and the study of them."""
+"""The built-in passages whose pronouns need context."""
 
 import itertools
 import re
 
-import pytest
-
-from benchmarks.studies import context as study
 from transformer import DataConfig
-from transformer.config import Config
-from transformer.data.sources import pronouns
+from transformer.data.built_in import pronouns
 from transformer.data.sources.corpora import open_corpus
 
 SPLITS = ("train", "validation", "test")
@@ -61,26 +57,3 @@ def test_the_corpus_is_read_by_passages(tmp_path):
     assert [source for source, _ in records] == expected[:30]
     both = DataConfig(dataset="pronouns", built_in_size=5, directions=("en:de", "de:en"), cache_dir=tmp_path)
     assert len(open_corpus(both).splits["train"]) == 10
-
-
-def test_lines_of_the_study_know_how_far_the_noun_is():
-    lines = study.lines_of_test(40)
-    assert len([line for line in lines if line.source]) == 40
-    for line in lines:
-        assert bool(line.others) == (line.distance > 0)
-    right = study.Line("It is new.", "Er ist neu.", ("Es ist neu.", "Sie ist neu."), 1)
-    assert study.is_right("Er ist neu.", right)
-    assert study.is_right("Er ist alt.", right)
-    assert not any(study.is_right(text, right) for text in ("Es ist neu.", "Neu.", "Er ist es."))
-
-
-def test_the_table_has_means_over_seeds():
-    row = {"bleu": 50.0, "right": 40.0, "chosen": 30.0, "1": 1.0, "2": 2.0, "3": 3.0}
-    row |= {"p of bleu": 0.2, "p of right": 0.0001}
-    more = row | {"bleu": 60.0, "p of bleu": 0.0001}
-    *_, first, second = study.table({0: [row, more], 1: [more, more]}).splitlines()
-    assert first.startswith("| 0 | 55.0 ± 7.1 | 40.0 ± 0.0 |")
-    assert second.endswith("| 3.0 | < 0.001 |")
-    assert study.p_of([False] * 10, [True] * 10) == pytest.approx(2 / 2**10)
-    assert study.config_of(3, 7, 2).data.context == 3
-    assert isinstance(study.config_of(0, 0, None), Config)

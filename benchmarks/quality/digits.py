@@ -1,20 +1,22 @@
-"""Recognition of recorded digits: speakers that were heard in training, and one that was not.
+"""Recognition of strings of recorded words: speakers that were heard in training, and one that was not.
 
-`python -m benchmarks.quality.digits WORK --recordings DIR` reads recordings of single digits named
-`{digit}_{speaker}_{number}.wav`, as in the Free Spoken Digit Dataset, and joins those of a speaker to strings
-of 3 to 7 digits: for training, validation and test from different recordings. One speaker is held out. It
-trains each model on the same strings for the same number of updates, and writes a table of word and sentence
-error rates (jiwer) for the speakers that were heard and for the other one, and learning curves. Everything is
-in WORK: if interrupted, the same command continues.
+`python -m benchmarks.quality.digits WORK --recordings DIR` reads recordings of single words, named as
+`7_george_12.wav` (the Free Spoken Digit Dataset) or, with `--letters`, `b_anna_nohash_1.flac` (the test
+assets of Moonshine), and joins those of a speaker to strings: for training, validation and test from
+different recordings. One speaker is held out. It trains the preset `speech` in several ways on the same
+strings for the same number of updates: by attention, by CTC and by both. Each model searches in every way
+that it can. A table has word and sentence error rates (jiwer), as means over the seeds, for the speakers that
+were heard and for the other one; a picture has learning curves. Everything is in WORK: if interrupted, the
+same command continues.
 """
 
 import argparse
-import json
 import re
+import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -22,42 +24,84 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command import needs, positive, run, work_folder
-from benchmarks.measure import keep, machine
-from benchmarks.plotting import picture
+from benchmarks.measure import keep, machine, picture
 from benchmarks.runs import once
 from transformer import PRESETS, Config, Run, Transcriber, train
-from transformer.config import Option
 from transformer.config.methods import GuidanceConfig
-from transformer.config.recordings import RecordingsConfig
-from transformer.data.features.audio import RATE
-from transformer.data.features.waveforms import read_audio
-from transformer.data.sources.recording_lists import read_manifest
-from transformer.data.sources.spoken import DIGITS
+from transformer.config.ranges import Option
+from transformer.config.records import RecordingsConfig
+from transformer.data.built_in.spoken import DIGITS
+from transformer.data.signals.audio import RATE
+from transformer.data.signals.waveforms import read_audio
+from transformer.data.sources.manifests import read_recording_list
 from transformer.runtime.errors import UserError
-from transformer.runtime.extras import library
 from transformer.runtime.files import Json
-from transformer.tasks.metrics.words import sentence_errors, word_errors
+from transformer.runtime.machine import library
+from transformer.tasks.metrics.error_rates import sentence_errors, word_errors
 
 FEWEST, MOST = 3, 7  # digits of a string
 TEST, VALIDATION = range(5), range(5, 10)  # numbers of the recordings of each digit and speaker
 SIZES = {"train": 3_000, "validation": 150, "test": 500, "unheard": 500}  # strings
 LENGTHS = (200, 300, 400, 600)  # of buckets, in frames
-PAUSE = (0.02, 0.2)  # seconds between digits
-NAME = re.compile(r"(?P<digit>\d)_(?P<speaker>\w+)_(?P<number>\d+)\.wav")
+PAUSE = (0.02, 0.2)  # seconds between words
+NAME = re.compile(r"(?P<word>[a-z]+|\d)_(?P<speaker>\w+?)_(?:nohash_)?(?P<number>\d+)\.(?:wav|flac)")
 WORDS = list(DIGITS)
+TIMED = 200  # recordings whose transcription is timed
 Single = tuple[str, str, int]
 """Speaker, word and number of a recording."""
 AUGMENTED: dict[str, Any] = {"speeds": (0.9, 1.0, 1.1)}
 MASKED: dict[str, Any] = {"masks": 1, "mask_bands": 10, "mask_frames": 10}  # a digit has 30 to 50 frames
-MODELS: dict[str, tuple[dict[str, Any], dict[str, Any], float]] = {
-    "plain": ({}, {}, 0.0),
-    "guided": ({}, {}, 2.0),
-    "monotonic": ({"cross_mechanism": "monotonic"}, {}, 0.0),
-    "speeds": ({}, AUGMENTED, 0.0),
-    "masks": (MASKED, {}, 0.0),
-    "speeds and masks": (MASKED, AUGMENTED, 0.0),
+Searches = dict[str, dict[str, Option]]
+"""Options by name."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to train, and those to search with the model."""
+
+    model: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    guidance: float = 0.0
+    """The weight of guided attention."""
+    searches: Searches = field(default_factory=lambda: {"attention": {}})
+
+
+BY_BOTH: Searches = {"both": {}, "attention": {"ctc_weight": 0.0}, "CTC": {"ctc_weight": 1.0}}
+WAYS = {
+    "plain": Way(),
+    "guided": Way(guidance=2.0),
+    "monotonic": Way({"cross_mechanism": "monotonic"}),
+    "speeds": Way(data=AUGMENTED),
+    "masks": Way(MASKED),
+    "speeds and masks": Way(MASKED, AUGMENTED),
+    "CTC": Way({**MASKED, "ctc_weight": 1.0}, searches={"CTC": {}, "CTC, best path": {"method": "greedy"}}),
+    "both": Way({**MASKED, "ctc_weight": 0.3}, searches=BY_BOTH),
 }
-"""Options of the model and of the data, and the weight of guided attention."""
+
+
+def split_of(number: int) -> str:
+    """What a recording is for."""
+    return "test" if number in TEST else "validation" if number in VALIDATION else "train"
+
+
+def split_of_few(number: int) -> str:
+    """What a recording is for, where there are few of each word."""
+    return {0: "test", 1: "validation"}.get(number, "train")
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """How recordings of a kind are divided and joined."""
+
+    held_out: str
+    """The speaker that is not heard in training."""
+    sizes: tuple[int, int]
+    """The fewest and the most words of a string."""
+    split_of: Callable[[int], str]
+
+
+DIGITS_OF_PEOPLE = Corpus("theo", (FEWEST, MOST), split_of)
+LETTERS_OF_PEOPLE = Corpus("evmaki", (2, 5), split_of_few)
 
 
 @dataclass(frozen=True)
@@ -65,30 +109,39 @@ class Plan:
     """What to compare."""
 
     work: Path
-    recordings: Path
-    held_out: str
     updates: int | None
     small: bool
 
     @property
-    def folder(self) -> Path:
+    def strings(self) -> Path:
         """Where the strings are."""
         return self.work / "strings"
 
-    def config(self, name: str) -> Config:
-        """The config of a run."""
-        model, data, guidance = MODELS[name]
-        base = config_of(self.folder, self.updates, self.small, model, data)
-        return replace(base, guidance=GuidanceConfig(weight=guidance))
+    def write_strings(self, recordings: Path, corpus: Corpus) -> None:
+        """Writes the strings and their manifests, unless they are there."""
+        if not (self.strings / "done").exists():
+            single = recordings_of(recordings)
+            counts = {split: count // 50 if self.small else count for split, count in SIZES.items()}
+            write_strings(self.strings, single, counts, corpus)
 
-    def build(self, name: str) -> Json:
+    def build(self, name: str, seed: int) -> Json:
         """Trains and measures a model, unless it is there."""
-        path = self.work / name.replace(", ", "-").replace(" ", "-")
+        path, way = self.work / f"{name.replace(' ', '-')}-{seed}", WAYS[name]
+        config = config_of(self.strings, self.updates, self.small, way.model, way.data)
+        training = replace(config.training, seed=seed)
+        config = replace(config, training=training, guidance=GuidanceConfig(weight=way.guidance))
 
         def trained() -> Json:
             before = time.process_time()
-            train(self.config(name), path)
-            return measured(path, self.folder) | {"cpu": time.process_time() - before}
+            train(config, path)
+            used = time.process_time() - before
+            found = {
+                search: measured(path, self.strings, **options)
+                | {"ms": milliseconds(path, self.strings, options)}
+                for search, options in way.searches.items()
+            }
+            curve = [(each["step"], each["word_error_rate"]) for each in Run(path).log.records("evaluation")]
+            return {"searches": found, "curve": curve, "cpu": used}
 
         return once(path.with_suffix(".json"), trained)
 
@@ -116,10 +169,10 @@ def config_of(
 
 
 def measured(path: Path, strings: Path, **options: Option) -> Json:
-    """Error rates of both kinds of speakers, and the learning curve. The options are those of the search."""
+    """Error rates of both kinds of speakers. The options are those of the search."""
     transcriber, found = Transcriber.load(path), {}
     for split in ("test", "unheard"):
-        listed = read_manifest(strings / f"{split}.tsv")
+        listed = read_recording_list(strings / f"{split}.tsv")
         heard = transcriber.transcribe([each.path for each in listed], **options)
         texts = [each.text for each in listed]
         found[split] = {
@@ -127,84 +180,72 @@ def measured(path: Path, strings: Path, **options: Option) -> Json:
             "sentences": sentence_errors(heard, texts).value,
             "wrong": [[theirs, ours] for ours, theirs in zip(heard, texts, strict=True) if ours != theirs],
         }
-    curve = [(each["step"], each["word_error_rate"]) for each in Run(path).log.records("evaluation")]
-    return {**found, "curve": curve}
+    return found
 
 
-# Strings of digits
+def milliseconds(path: Path, strings: Path, options: dict[str, Option]) -> float:
+    """CPU time of a recording that is transcribed beside others, after the programs have been compiled."""
+    transcriber = Transcriber.load(path)
+    heard = [transcriber.heard(each.path) for each in read_recording_list(strings / "test.tsv")][:TIMED]
+    transcriber.decode(heard, **options)
+    before = time.process_time()
+    transcriber.decode(heard, **options)
+    return 1000 * (time.process_time() - before) / len(heard)
 
 
-def strings_of(small: bool) -> dict[str, int]:
-    """How many of each split; few, for tests."""
-    return {split: count // 50 if small else count for split, count in SIZES.items()}
-
-
-def split_of(number: int) -> str:
-    """What a recording is for."""
-    return "test" if number in TEST else "validation" if number in VALIDATION else "train"
-
-
-def make_strings(plan: Plan) -> None:
-    """Writes the strings and their manifests, unless they are there."""
-    if not (plan.folder / "done").exists():
-        write_strings(
-            plan.folder, recordings_of(plan.recordings), WORDS, plan.held_out, strings_of(plan.small)
-        )
+# Strings of words
 
 
 def write_strings(
     folder: Path,
     single: Mapping[Single, Path],
-    words: Sequence[str],
-    held_out: str,
     counts: Mapping[str, int],
-    sizes: tuple[int, int] = (FEWEST, MOST),
-    split_of: Callable[[int], str] = split_of,
+    corpus: Corpus,
 ) -> None:
     """Writes strings of recordings of single words, and their manifests.
 
     Args:
       folder: where they are written.
       single: the recordings by speaker, word and number.
-      words: all of them.
-      held_out: the speaker of the split that is not heard in training.
       counts: strings of each split.
-      sizes: the fewest and the most words of a string.
-      split_of: what a recording with a number is for.
+      corpus: how recordings are divided and joined.
 
     Raises:
       UserError: there is no such speaker, or no other.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    speakers = sorted({speaker for speaker, _, _ in single})
+    speakers, held_out = sorted({speaker for speaker, _, _ in single}), corpus.held_out
+    known = {word for _, word, _ in single}
+    words = [*(word for word in WORDS if word in known), *sorted(known - set(WORDS))]
     if held_out not in speakers or len(speakers) < 2:
         raise UserError(f"--held-out {held_out}: the recordings have {', '.join(speakers)}")
-    waves, who = {key: read_audio(path) for key, path in single.items()}, dict[str, list[str]]()
+    waves = {key: read_audio(path) for key, path in single.items()}
     for place, (split, count) in enumerate(counts.items()):
         random, lines = np.random.default_rng(place), []
         heard = [speaker for speaker in speakers if (speaker == held_out) == (split == "unheard")]
-        who[split] = heard
-        choices = choices_of(waves, split, split_of)
+        choices = choices_of(waves, split, corpus.split_of)
         for index in range(count):
             speaker = heard[index % len(heard)]
-            said = random.integers(0, len(words), random.integers(sizes[0], sizes[1] + 1)).tolist()
+            size = random.integers(corpus.sizes[0], corpus.sizes[1] + 1)
+            said = random.integers(0, len(words), size).tolist()
             taken = [waves[speaker, words[i], int(random.choice(choices[speaker, words[i]]))] for i in said]
             library("soundfile").write(folder / f"{split}-{index}.wav", joined(taken, random), RATE)
             lines.append(f"{split}-{index}.wav\t{' '.join(words[i] for i in said)}\n")
         (folder / f"{split}.tsv").write_text("".join(lines))
-    (folder / "speakers.json").write_text(json.dumps(who))  # the strings of a split are theirs in turns
     (folder / "done").touch()
 
 
 def recordings_of(folder: Path) -> dict[Single, Path]:
-    """The recordings by speaker, digit and number. Raises UserError if there are none."""
+    """The recordings by speaker, word and number. Raises UserError if there are none."""
     found = {
-        (name["speaker"], WORDS[int(name["digit"])], int(name["number"])): path
-        for path in sorted(folder.glob("*.wav"))
-        if (name := NAME.fullmatch(path.name))
+        (name["speaker"], WORDS[int(word)] if word.isdigit() else word, int(name["number"])): path
+        for path in sorted(folder.glob("*"))
+        if (name := NAME.fullmatch(path.name)) and (word := name["word"])
     }
     if not found:
-        raise UserError(f"--recordings {folder}: there is no file such as 7_george_12.wav")
+        raise UserError(
+            f"--recordings {folder}: there is no file such as 7_george_12.wav or b_anna_nohash_1.flac"
+        )
     return found
 
 
@@ -234,20 +275,35 @@ def joined(waves: list[np.ndarray], random: np.random.Generator) -> np.ndarray:
 # What is written
 
 
-def table(found: dict[str, Json]) -> str:
-    """Markdown: a row for each model."""
-    lines = ["| | heard: words | sentences | not heard: words | sentences | CPU min |", "|---" * 6 + "|"]
-    for name, each in found.items():
-        rates = [each[split][kind] for split in ("test", "unheard") for kind in ("words", "sentences")]
-        lines.append(f"| {name} | {' | '.join(f'{x:.1f} %' for x in rates)} | {each['cpu'] / 60:.1f} |")
+def table(found: dict[str, list[Json]]) -> str:
+    """Markdown: a row for each training and search, with means over the seeds, and the range of words."""
+    titles = "heard: words", "sentences", "not heard: words", "sentences", "CPU ms", "training, CPU min"
+    lines = [f"| training | search | {' | '.join(titles)} |", "|---" * (len(titles) + 2) + "|"]
+    for name, seeds in found.items():
+        minutes = statistics.mean(each["cpu"] for each in seeds) / 60
+        for search in seeds[0]["searches"]:
+            runs = [each["searches"][search] for each in seeds]
+            rates = [
+                mean([each[split][what] for each in runs], what == "words")
+                for split in ("test", "unheard")
+                for what in ("words", "sentences")
+            ]
+            cost = statistics.mean(each["ms"] for each in runs)
+            lines.append(f"| {name} | {search} | {' | '.join(rates)} | {cost:.1f} | {minutes:.1f} |")
     return "\n".join(lines)
 
 
-def plot(found: dict[str, Json], path: Path) -> None:
-    """Learning curves."""
+def mean(values: list[float], with_range: bool) -> str:
+    """A percentage; of several seeds the mean, and the lowest and the highest."""
+    spread = f" ({min(values):.1f} to {max(values):.1f})" if with_range and len(values) > 1 else ""
+    return f"{statistics.mean(values):.1f} %{spread}"
+
+
+def plot(found: dict[str, list[Json]], path: Path) -> None:
+    """Learning curves of the first seed."""
     with picture(path, size=(6, 4)) as (_, [axis]):
-        for name, each in found.items():
-            axis.plot(*zip(*each["curve"], strict=True), label=name)
+        for name, seeds in found.items():
+            axis.plot(*zip(*seeds[0]["curve"], strict=True), label=name)
         axis.set(xlabel="update", ylabel="word error rate of validation strings, %", ylim=(0, 100))
         axis.grid(alpha=0.3)
         axis.legend()
@@ -257,18 +313,28 @@ def main(arguments: list[str] | None = None) -> None:
     """Trains and measures what is missing, prints the table and writes WORK/digits.json and .png."""
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
     parser.add_argument("work", type=work_folder, help="folder for strings, runs, table and picture")
-    parser.add_argument("--recordings", type=Path, required=True, help="folder of recorded digits")
-    parser.add_argument("--held-out", default="theo", help="the speaker that is not heard in training (theo)")
+    parser.add_argument("--recordings", type=Path, required=True, help="folder of recorded words")
+    parser.add_argument("--letters", action="store_true", help="few recordings of each word: shorter strings")
+    parser.add_argument("--held-out", help="the speaker that is not heard in training (theo; evmaki)")
     parser.add_argument("--updates", type=positive, help="of each training (twice those of the preset)")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"of {'; '.join(MODELS)}")
+    parser.add_argument("--seeds", type=positive, default=1, help="trainings of each (1)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help=f"of {'; '.join(WAYS)}")
     parser.add_argument("--quick", action="store_true", help="few strings and small models, to test it")
     given = parser.parse_args(arguments)
-    if unknown := sorted(set(given.only or ()) - set(MODELS)):
-        raise UserError(f"--only {unknown[0]!r}: there is no such model; there are {'; '.join(MODELS)}")
+    if unknown := sorted(set(given.only or ()) - set(WAYS)):
+        raise UserError(f"--only {unknown[0]!r}: there is no such model; there are {'; '.join(WAYS)}")
     needs("matplotlib")
-    plan = Plan(given.work, given.recordings, given.held_out, given.updates, given.quick)
-    make_strings(plan)
-    found = {name: plan.build(name) for name in given.only or MODELS}
+    corpus = LETTERS_OF_PEOPLE if given.letters else DIGITS_OF_PEOPLE
+    corpus = replace(corpus, held_out=given.held_out or corpus.held_out)
+    plan = Plan(given.work, given.updates, given.quick)
+    plan.write_strings(given.recordings, corpus)
+    found: dict[str, list[Json]] = {name: [] for name in given.only or WAYS}
+    for seed in range(given.seeds):
+        for name, seeds in found.items():
+            seeds.append(plan.build(name, seed))
+            for search, rates in seeds[-1]["searches"].items():
+                words = ", ".join(f"{rates[split]['words']:.1f} %" for split in ("test", "unheard"))
+                print(f"{name}, seed {seed}, searched by {search}: {words}", flush=True)
     results = {"about": machine(), "models": found}
     written = keep(given.work / "digits", results, lambda path: plot(found, path))
     print(f"{table(found)}\n{written}")

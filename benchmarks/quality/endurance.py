@@ -17,9 +17,8 @@ from pathlib import Path
 from rich.progress import track
 
 from benchmarks.command import needs, positive, run, work_folder
-from benchmarks.measure import keep, machine, script
-from benchmarks.plotting import picture
-from transformer.data.sources.built_in import pairs
+from benchmarks.measure import keep, machine, picture, script
+from transformer.data.built_in import pairs
 
 MIB = 2**20
 PARTS = 5

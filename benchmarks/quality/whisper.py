@@ -1,4 +1,4 @@
-"""Compares the outputs of Whisper here with those of CTranslate2 for the same recordings.
+"""Compares the outputs of Whisper here with those of CTranslate2 for the same recordings, or for silence.
 
 `python -m benchmarks.quality.whisper RECORDINGS [RECORDINGS ...] --weights FOLDER` imports a Whisper model
 from the folder of CTranslate2 or faster-whisper, draws 25 recordings of each folder of recordings, and
@@ -10,9 +10,15 @@ of each folder, which is divided into windows here; each is decoded by both prog
 With several beams CTranslate2 ranks hypotheses by their log-probability divided by the number of tokens
 without the end; here the end counts, as in Hugging Face. The last column is by the rule of CTranslate2: of
 the hypotheses that are found here, the one that is best by it.
+
+`python -m benchmarks.quality.whisper --silence --weights FOLDER` prints what both programs hear where nobody
+speaks, CTranslate2 by faster-whisper, each with its defaults: silence, noise, tones and music-like sounds of
+8 seconds, and of 40 seconds with `--long`. Samples are drawn, so outputs may differ where a program falls
+back to higher temperatures.
 """
 
 import argparse
+import importlib.util
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,9 +32,10 @@ import numpy as np
 from benchmarks.command import needs, positive, run
 from benchmarks.quality.long_recordings import joined, recorded
 from transformer import Transcriber
-from transformer.config.windows import WindowsConfig
+from transformer.config.records import WindowsConfig
+from transformer.data.signals.audio import RATE
 from transformer.data.sources.recordings import Recording
-from transformer.interop.ctranslate2 import MODEL
+from transformer.interop.architectures.ctranslate2 import MODEL
 from transformer.interop.pretrained import import_model
 from transformer.runtime.errors import UserError
 
@@ -37,6 +44,10 @@ TOGETHER = 5
 """Recordings that CTranslate2 decodes at once."""
 LONGEST = 448
 """Positions of Whisper's decoder."""
+SECONDS, LONG = 8, 40
+"""Of a sound in which nobody speaks."""
+NOTES = 220, 247, 262, 294, 330, 349, 392
+"""Hertz."""
 
 
 @dataclass(frozen=True)
@@ -175,42 +186,103 @@ def drawn(folders: Sequence[Path], count: int) -> list[Path]:
     return chosen
 
 
-def main(arguments: list[str] | None = None) -> None:
-    """Prints a table."""
-    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
-    parser.add_argument("recordings", nargs="+", type=Path, help="folders of recordings")
-    parser.add_argument("--weights", type=Path, required=True, help="folder of Whisper, of CTranslate2")
-    parser.add_argument("--language", default="en", help="that is spoken (en)")
-    parser.add_argument("--count", type=positive, default=25, help="recordings of each folder (25)")
-    parser.add_argument("--beams", type=positive, nargs="+", default=[1, 5], help="beam sizes (1 5)")
-    parser.add_argument("--minutes", type=positive, help="of a long recording of each folder")
-    given = parser.parse_args(arguments)
-    needs("ctranslate2")
-    if not (given.weights / MODEL).exists():
-        raise UserError(f"--weights {given.weights}: there is no {MODEL}; convert the model with CTranslate2")
-    recordings = drawn(given.recordings, given.count)
+# Where nobody speaks
+
+
+def sounds(seconds: int) -> dict[str, np.ndarray]:
+    """Waveforms in which nobody speaks, by their names."""
+    random = np.random.default_rng(0)
+    count = seconds * RATE
+    times = np.arange(count) / RATE
+    noise = random.normal(size=count)
+    walk = np.cumsum(noise) - np.linspace(noise[0], noise.sum(), count)
+    beat = np.arange(RATE // 2) / RATE
+
+    def note(pitch: float) -> np.ndarray:
+        tones = [np.sin(2 * np.pi * harmonic * pitch * beat) / harmonic for harmonic in (1, 2, 3)]
+        decay: np.ndarray = np.exp(-3 * beat) * np.sum(tones, axis=0)
+        return decay
+
+    waves = {
+        "digital silence": np.zeros(count),
+        "dither of one bit": random.choice([-1, 0, 1], count) / 2**15,
+        "near silence": 1e-3 * noise,
+        "a click": 0.5 * (np.arange(count) == count // 2),
+        "a constant": np.full(count, 0.1),
+        "white noise": 0.1 * noise,
+        "brown noise": 0.3 * walk / np.abs(walk).max(),
+        "a tone of 440 Hz": 0.3 * np.sin(2 * np.pi * 440 * times),
+        "a hum of 50 Hz": 0.1 * np.sin(2 * np.pi * 50 * times),
+        "a chord": 0.1 * np.sum([np.sin(2 * np.pi * pitch * times) for pitch in (220, 277, 330)], axis=0),
+        "notes": 0.2 * np.concatenate([note(pitch) for pitch in random.choice(NOTES, 2 * seconds)]),
+    }
+    return {name: wave.clip(-1, 1).astype(np.float32) for name, wave in waves.items()}
+
+
+def silence_table(transcriber: Transcriber, given: argparse.Namespace) -> None:
+    """Prints what both programs hear in each sound."""
+    from faster_whisper import WhisperModel
+
+    other = WhisperModel(str(given.weights), device="cpu", compute_type="float32")
+    print("| sound | here | faster-whisper |")
+    print("|---|---|---|")
+    for name, wave in sounds(LONG if given.long else SECONDS).items():
+        if given.only and name not in given.only:
+            continue
+        segments, _ = other.transcribe(wave, language=given.language)
+        theirs = " ".join(segment.text.strip() for segment in segments)
+        print(f"| {name} | {transcriber.transcribe(wave)} | {theirs} |", flush=True)
+
+
+def recordings_table(transcriber: Transcriber, given: argparse.Namespace, recordings: list[Path]) -> None:
+    """Prints how many outputs are equal, by search."""
     from ctranslate2.models import Whisper
 
     other = Whisper(str(given.weights), compute_type="float32")
     print("| search | equal | log-probabilities of equal outputs within | equal by CTranslate2's rule |")
     print("|---|---|---|---|")
+    task = transcriber.task
+    features = np.stack([task.frames(transcriber.heard(path)) for path in recordings]).astype(np.float32)
+    for search in [Search(beams, is_timed) for beams in given.beams for is_timed in (False, True)]:
+        prompt = [task.special.bos, *task.start(timestamps=search.is_timed)]
+        ours = found_here(transcriber, recordings, search)
+        found = agreement(ours, found_by_ctranslate2(other, features, prompt, search))
+        counts = [f"{equal} of {len(recordings)}" for equal in (found.equal, found.equal_by_rule)]
+        print(f"| {search} | {counts[0]} | {found.difference:.1e} | {counts[1]} |", flush=True)
+    for folder in given.recordings if given.minutes else ():
+        equal, difference = agreement_of_windows(transcriber, other, folder, given.minutes)
+        title = f"windows of {given.minutes} minutes of {folder.name}, each after the text before it"
+        print(f"| {title} | {equal} | {difference} | {equal} |", flush=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Prints a table."""
+    parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
+    parser.add_argument("recordings", nargs="*", type=Path, help="folders of recordings")
+    parser.add_argument("--weights", type=Path, required=True, help="folder of Whisper, of CTranslate2")
+    parser.add_argument("--language", default="en", help="that is spoken (en)")
+    parser.add_argument("--count", type=positive, default=25, help="recordings of each folder (25)")
+    parser.add_argument("--beams", type=positive, nargs="+", default=[1, 5], help="beam sizes (1 5)")
+    parser.add_argument("--minutes", type=positive, help="of a long recording of each folder")
+    parser.add_argument("--silence", action="store_true", help="compare sounds in which nobody speaks")
+    parser.add_argument("--long", action="store_true", help=f"such sounds of {LONG} seconds")
+    parser.add_argument("--only", nargs="+", choices=tuple(sounds(1)), metavar="SOUND", help="these of them")
+    given = parser.parse_args(arguments)
+    if bool(given.recordings) == given.silence:
+        parser.error("give either folders of recordings or --silence")
+    if given.silence and not importlib.util.find_spec("faster_whisper"):
+        raise UserError("faster-whisper is not installed: pip install faster-whisper")
+    needs("ctranslate2")
+    if not (given.weights / MODEL).exists():
+        raise UserError(f"--weights {given.weights}: there is no {MODEL}; convert the model with CTranslate2")
+    recordings = drawn(given.recordings, given.count)
     with tempfile.TemporaryDirectory() as folder:
         import_model(given.weights, Path(folder) / "run", given.language)
         transcriber = Transcriber.load(Path(folder) / "run")
-        task = transcriber.task
-        features = np.stack([task.frames(transcriber.heard(path)) for path in recordings]).astype(np.float32)
-        for search in [Search(beams, is_timed) for beams in given.beams for is_timed in (False, True)]:
-            prompt = [task.special.bos, *task.start(timestamps=search.is_timed)]
-            ours = found_here(transcriber, recordings, search)
-            found = agreement(ours, found_by_ctranslate2(other, features, prompt, search))
-            counts = [f"{equal} of {len(recordings)}" for equal in (found.equal, found.equal_by_rule)]
-            print(f"| {search} | {counts[0]} | {found.difference:.1e} | {counts[1]} |", flush=True)
-        for recordings_of in given.recordings if given.minutes else ():
-            equal, difference = agreement_of_windows(transcriber, other, recordings_of, given.minutes)
-            title = (
-                f"windows of {given.minutes} minutes of {recordings_of.name}, each after the text before it"
-            )
-            print(f"| {title} | {equal} | {difference} | {equal} |", flush=True)
+        if given.silence:
+            silence_table(transcriber, given)
+        else:
+            recordings_table(transcriber, given, recordings)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import ctypes
 import importlib.util
+import inspect
 import json
 import shutil
 import sys
@@ -71,8 +72,8 @@ def enlarged(config: "Config", vocab_size: int) -> bytes:
     """The SentencePiece model of a config, with subwords that never occur."""
     from sentencepiece import sentencepiece_model_pb2
 
-    from transformer.data.features.vocabulary import train_sentencepiece
     from transformer.data.sources.corpora import open_corpus
+    from transformer.data.tokenizers.lossless import train_sentencepiece
 
     data = config.data
     lines = (text for pair in open_corpus(data).splits["train"] for text in pair)
@@ -272,6 +273,32 @@ def agreement(one: Said, other: Said) -> float:
     return sum(ours == theirs for ours, theirs in zip(one, other, strict=True)) / max(len(one), 1)
 
 
+def translate_file(job: str) -> None:
+    """Translates a file with CTranslate2 as in its documentation. The source of this function is a whole
+    program, so that no other import counts as its time. `job` is JSON."""
+    import json
+    from pathlib import Path
+
+    import ctranslate2
+    import sentencepiece
+
+    *paths, beam, alpha, longest = json.loads(job)
+    converted, spm_folder, source, output = map(Path, paths)
+    cut = sentencepiece.SentencePieceProcessor(model_file=str(spm_folder / "source.spm"))
+    join = sentencepiece.SentencePieceProcessor(model_file=str(spm_folder / "target.spm"))
+    lines = source.read_text(encoding="utf-8").splitlines()
+    translator = ctranslate2.Translator(str(converted), device="cpu", inter_threads=2, intra_threads=1)
+    found = translator.translate_batch(
+        [[*pieces, "</s>"] for pieces in cut.encode(lines, out_type=str)],
+        beam_size=beam,
+        length_penalty=alpha,
+        max_decoding_length=longest,
+        max_batch_size=32,
+    )
+    texts = (join.decode_pieces(result.hypotheses[0]) for result in found)
+    output.write_text("".join(text + "\n" for text in texts), encoding="utf-8")
+
+
 def whole_process(run_dir: Path, folder: Path, sources: list[str]) -> dict[str, list[str]]:
     """The command lines that translate a file from start to end: ours, and CTranslate2's in Python."""
     hugging_face, converted = exported(folder, run_dir)
@@ -281,11 +308,12 @@ def whole_process(run_dir: Path, folder: Path, sources: list[str]) -> dict[str, 
     rule += ["--max-length", str(LONGEST), "--extra-length", str(LONGEST)]
     decode = script("decode.py", run_dir, "--input", text, *rule, "--output")
     ours, rounded, theirs = (str(folder / name) for name in WRITTEN)
+    program = inspect.getsource(translate_file)
     job = json.dumps([str(converted), str(hugging_face), str(text), theirs, BEAM, ALPHA, LONGEST])
     return {
         "decode.py": [*decode, ours],
         "decode.py --int8": [*decode, rounded, "--int8"],
-        "CTranslate2": [sys.executable, "-m", "benchmarks.speed.ctranslate2_file", job],
+        "CTranslate2": [sys.executable, "-c", f"{program}\ntranslate_file({job!r})"],
     }
 
 

@@ -22,9 +22,7 @@ from rich.progress import track
 from rich.table import Table
 
 from benchmarks.command import drawing_options, run
-from benchmarks.measure import keep, machine
-from benchmarks.plotting import picture
-from benchmarks.programs import Program, compiled, medians
+from benchmarks.measure import Program, compiled, keep, machine, medians, picture
 from benchmarks.speed.training import CASES, Case, batch_of, jax_update, network
 from transformer import Transformer
 from transformer.decoding.beam import beam_search

@@ -14,8 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.command import needs, new_file, positive
-from benchmarks.measure import Measurement, keep, machine, seconds_of
-from benchmarks.plotting import picture
+from benchmarks.measure import Measurement, keep, machine, picture, seconds_of
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,5 @@
-"""An update and a search of pretrained shapes with random weights, as `train.py` and `decode.py` run them."""
+"""An update and a search of pretrained shapes with random weights: as `train.py` and `decode.py` run them,
+and in PyTorch with `transformers`, on models of the same config.json."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -8,10 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.speed.pretrained import LITTLE, SPECIAL, WORK, adapted, config_of
+from benchmarks.speed.pretrained import LITTLE, RANK, SPECIAL, WORK, adapted, config_of, shape_of
 
 UPDATES = 3
 """Of a timed run."""
+RATE = 1e-4
+"""Of the updates in PyTorch."""
+START = SPECIAL.bos
 DEVIATION = 0.02
 """Of random weights."""
 Result = dict[str, Any]
@@ -72,13 +76,13 @@ def update(name: str, quick: bool, adapter: bool = False) -> Callable[[], Result
     import jax
     import jax.numpy as jnp
 
-    from transformer.model.sharding import Replicas
+    from transformer.plan.jobs import Job
     from transformer.runtime.compilation import keep_programs
     from transformer.systems.parameters import declared_parameters, model_shapes
     from transformer.systems.registry import find_system
     from transformer.training.parametrisation import parametrisation_of
-    from transformer.training.plan.jobs import Job
     from transformer.training.schedule import make_optimizer
+    from transformer.training.sharding import Replicas
     from transformer.training.step import TrainState, configured_step
     from transformer.translator.decoder import Decoder
 
@@ -126,14 +130,14 @@ def search(name: str, quick: bool, matrices: str = "bfloat16") -> Callable[[], R
       matrices: precision of the weights. The products are in bfloat16.
     """
 
-    from transformer.config import changed_search
-    from transformer.decoding.queue import Request
-    from transformer.decoding.rules import Rules
-    from transformer.decoding.service import SearchService
+    from transformer.config.decoding import changed_search
+    from transformer.decoding.service.queue import Request
+    from transformer.decoding.service.service import SearchService
+    from transformer.decoding.steering.rules import Rules
+    from transformer.plan.jobs import Job
     from transformer.runtime.compilation import keep_programs
     from transformer.systems.parameters import model_shapes
     from transformer.systems.registry import find_system
-    from transformer.training.plan.jobs import Job
     from transformer.translator.search_inputs import steered_search
 
     keep_programs()
@@ -167,3 +171,115 @@ def search(name: str, quick: bool, matrices: str = "bfloat16") -> Callable[[], R
         return work
 
     return run
+
+
+# In PyTorch
+
+
+def described(name: str, quick: bool = False) -> dict[str, Any]:
+    """config.json of the model that is measured here, with its dropout."""
+    family, published = shape_of(name, quick)
+    assert family.describe is not None
+    model: Any = config_of(name, 1, quick).model
+    ids = {f"{token}_token_id": getattr(SPECIAL, token) for token in ("pad", "bos", "eos")}
+    sizes = {key: published[key] for key in ("vocab_size", "num_mel_bins") if key in published}
+    return {**family.describe(model), **sizes, **ids, "decoder_start_token_id": START}
+
+
+def network(name: str, quick: bool, device: str, dtype: str) -> Any:
+    """The model on the device, with random weights of this precision."""
+    import torch
+    import transformers
+
+    kind = getattr(transformers, shape_of(name)[0].model_class)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, dtype))
+    try:
+        with torch.device(device):
+            return kind(kind.config_class(**described(name, quick)))
+    finally:
+        torch.set_default_dtype(before)
+
+
+def inputs_of(name: str, what: str, quick: bool, device: str, dtype: str) -> dict[str, Any]:
+    """The arguments of the model: the source, and for an update the target."""
+    import torch
+
+    batch = batch_of(name, rows_of(name, what, quick), quick)
+    source = torch.from_numpy(batch["source"]).to(device)
+    if source.ndim == 3:
+        inputs = {"input_features": source.transpose(1, 2).contiguous().to(getattr(torch, dtype))}
+    else:
+        inputs = {"input_ids": source.long(), "attention_mask": torch.ones_like(source).long()}
+    if what == "update":
+        inputs["labels"] = torch.from_numpy(batch["target"]).long().to(device)
+    return inputs
+
+
+def about(model: Any) -> Result:
+    """Its size, and how it computes attention."""
+    parameters = sum(x.numel() for x in model.parameters())
+    return {"parameters": parameters, "attention": model.config._attn_implementation}
+
+
+def torch_update(name: str, quick: bool, device: str, adapter: bool = False) -> Callable[[], Result]:
+    """Updates with autocast to bfloat16, gradient checkpointing and fused AdamW; of an adapter by `peft`."""
+    import torch
+
+    model = network(name, quick, device, "float32").train()
+    model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    model.config.use_cache = False
+    if adapter:
+        import peft
+
+        options = peft.LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules="all-linear")
+        model = peft.get_peft_model(model, options)
+    optimizer = torch.optim.AdamW([x for x in model.parameters() if x.requires_grad], lr=RATE, fused=True)
+    inputs = inputs_of(name, "update", quick, device, "float32")
+    work = about(model) | {"tokens": inputs["labels"].numel(), "steps": UPDATES}
+
+    def run() -> Result:
+        for _ in range(UPDATES):
+            optimizer.zero_grad(set_to_none=True)
+            with torch.autocast(device, torch.bfloat16):
+                loss = model(**inputs).loss
+            loss.backward()
+            optimizer.step()
+        if device == "cuda":
+            torch.cuda.synchronize()
+        return work | {"loss": loss.item()}
+
+    return run
+
+
+def torch_search(name: str, quick: bool, device: str) -> Callable[[], Result]:
+    """`generate` in bfloat16 with as many beams, whose outputs all have the same length."""
+    import torch
+    from transformers import GenerationMixin
+
+    model = network(name, quick, device, "bfloat16").eval()
+    inputs = inputs_of(name, "search", quick, device, "bfloat16")
+    length = (LITTLE if quick else WORK).length
+    rows = rows_of(name, "search", quick)
+    inputs["decoder_input_ids"] = torch.full((rows, 1), START, device=device)
+    options = {"num_beams": config_of(name, 1).decoding.num_hypotheses, "do_sample": False}
+    options |= {"min_new_tokens": length, "max_new_tokens": length}
+    work = about(model) | {"tokens": rows * length, "steps": length}
+
+    def run() -> Result:
+        # not Whisper's own method, which cuts recordings into parts and calls this one
+        outputs = GenerationMixin.generate(model, **inputs, **options).cpu()
+        if outputs.shape != (rows, 1 + length):
+            raise ValueError(f"outputs have {outputs.shape[1] - 1} tokens, and not {length}")
+        return work
+
+    return run
+
+
+PROGRAMS: dict[tuple[str, str], Callable[..., Callable[[], Result]]] = {
+    ("transformer", "update"): update,
+    ("transformer", "search"): search,
+    ("transformers", "update"): torch_update,
+    ("transformers", "search"): torch_search,
+}
+"""By program and what it does."""

@@ -1,10 +1,11 @@
 """A server under load: throughput and waits, against one request after another and CTranslate2; abuse; soak.
 
 `python -m benchmarks.speed.serving ADDRESS TEXTS` asks a server (`transformer serve RUN`), over loopback: the
-lines of a file, by several clients and by one. Then it disconnects, reads slowly, sends what is no request,
-and checks that slots are free again; it prints the server's memory. `--soak SECONDS` sends requests at
-random moments, some of which are cancelled; an answer must be the same each time. `--restart COMMAND`
-starts the server again twice meanwhile. A server to compare with is `benchmarks.speed.peer_server`.
+lines of a file, by several clients and by one, and with `--rates` at random moments. Then it disconnects,
+reads slowly, sends what is no request, and checks that slots are free again; it prints the server's memory.
+`--soak SECONDS` sends requests at random moments, some of which are cancelled; an answer must be the same
+each time. `--restart COMMAND` starts the server again twice meanwhile. A server to compare with is
+`benchmarks.speed.peer_server`.
 """
 
 import argparse
@@ -79,6 +80,24 @@ async def load(client: Client, texts: list[str], name: str) -> list[str]:
         flush=True,
     )
     return [text for text, _ in answers]
+
+
+async def arrivals(client: Client, texts: list[str], rate: float, name: str) -> None:
+    """Sends texts at random moments, so many a second (a Poisson process), and prints how long each took from
+    then, with its wait for other requests."""
+    draw, tasks = random.Random(0), list[asyncio.Task[float]]()
+
+    async def one(text: str) -> float:
+        arrived = time.monotonic()
+        await client.ask(text)
+        return time.monotonic() - arrived
+
+    for text in texts:
+        await asyncio.sleep(draw.expovariate(rate))
+        tasks.append(asyncio.create_task(one(text)))
+    waits = sorted(await asyncio.gather(*tasks))
+    at = [waits[int(share * (len(waits) - 1))] * 1e3 for share in (0.5, 0.95)]
+    print(f"{rate:g} a second, {name}: p50 {at[0]:,.0f} ms, p95 {at[1]:,.0f} ms", flush=True)
 
 
 async def abuse(client: Client, texts: list[str], count: int) -> None:
@@ -174,7 +193,11 @@ async def measure(given: argparse.Namespace) -> None:
     if given.reference:
         same = sum(map(str.__eq__, outputs, given.reference.read_text(encoding="utf-8").splitlines()))
         print(f"{same:,} of {len(outputs):,} are the lines of {given.reference}", flush=True)
-    await load(Client(given.address, 1), texts[: max(1, len(texts) // 4)], "one by one")
+    alone = Client(given.address, 1)
+    await load(alone, texts[: max(1, len(texts) // 4)], "one by one")
+    for rate in given.rates:
+        await arrivals(client, texts, rate, "joined")
+        await arrivals(alone, texts, rate, "one by one")
     if given.small:
         await load(client, [SMALL["text"]] * given.small, "small requests")
     if given.disconnects:
@@ -191,6 +214,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--count", type=positive, default=200, help="sentences (200)")
     parser.add_argument("--clients", type=positive, default=32, help="requests at the same time (32)")
     parser.add_argument("--reference", type=Path, help="what decode.py writes for the sentences")
+    parser.add_argument(
+        "--rates", type=positive, nargs="+", default=[], help="requests a second, such as 4 8"
+    )
     parser.add_argument("--small", type=int, default=0, help="small requests, such as 10000 (none)")
     parser.add_argument("--disconnects", type=int, default=0, help="clients that leave, such as 1000 (none)")
     parser.add_argument("--soak", type=float, default=0, help="seconds of random requests (none)")

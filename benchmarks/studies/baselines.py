@@ -10,14 +10,15 @@ import argparse
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.command import run
-from benchmarks.studies.tagging import MostFrequent
 from transformer import PRESETS, Config, DataConfig, Run, UserError
+from transformer.data.sources.tagged import TaggedSentence
 from transformer.data.trees import Tree, linearised, read_tree
 from transformer.systems.registry import system_of
 from transformer.tasks.task import Evaluation
@@ -78,6 +79,33 @@ def right_branching(train: Records) -> Guess:
         return linearised(tree)
 
     return guess
+
+
+@dataclass(frozen=True)
+class MostFrequent:
+    """The most frequent label of each word."""
+
+    labels: dict[str, str]
+    unknown: str
+    """That of other words."""
+
+    @classmethod
+    def of(cls, sentences: Iterable[TaggedSentence]) -> "MostFrequent":
+        """Of training sentences. Of labels that are as frequent, the first one of the alphabet."""
+        counts = defaultdict[str, Counter[str]](Counter)
+        for words, labels in sentences:
+            for word, label in zip(words, labels, strict=True):
+                counts[word][label] += 1
+        every = sum(counts.values(), Counter[str]())
+        return cls({word: _first(of_word) for word, of_word in counts.items()}, _first(every))
+
+    def tag(self, words: Sequence[str]) -> list[str]:
+        """The labels of the words of a sentence."""
+        return [self.labels.get(word, self.unknown) for word in words]
+
+
+def _first(counts: Counter[str]) -> str:
+    return min(counts, key=lambda label: (-counts[label], label))
 
 
 def most_frequent_labels(train: Records) -> Guess:

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import needs, positive, run, work_folder
-from benchmarks.measure import ROOT, machine, report
-from benchmarks.plotting import picture
+from benchmarks.measure import ROOT, machine, picture, report
 from benchmarks.runs import once
 from transformer import PRESETS, UserError
 
