@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.model import SpecialIds
 from transformer.data.sequences import Field
-from transformer.decoding.hooks import EqualByContent, SearchHook, parts_of
+from transformer.decoding.hooks import EqualByContent, Hooks, SearchHook, Term
 
 # Outputs that begin with given tokens, such as the code of their language: these cost nothing.
 
@@ -38,7 +38,7 @@ class OpeningState:
 
 
 @dataclass(frozen=True)
-class Opening:
+class Opening(Term):
     """A hook that forces first tokens. Their log-probability is 0, as they are no choice of the model.
 
     Args:
@@ -48,8 +48,6 @@ class Opening:
 
     size: int
     is_counted: bool = True
-
-    penalises = True
 
     def init(self, inputs: Mapping[str, Array]) -> OpeningState:
         """Before the first token."""
@@ -79,9 +77,9 @@ def opening_example(tokens: Sequence[int]) -> dict[str, Any]:
     return {OPENING: list(tokens) or [0], OPENING_COUNT: len(tokens)}
 
 
-def opening_of(hook: SearchHook) -> Opening:
-    """What a hook forces outputs to begin with."""
-    openings = (part for part in parts_of(hook) if isinstance(part, Opening))
+def opening_of(hooks: Hooks) -> Opening:
+    """What hooks force outputs to begin with."""
+    openings = (hook for hook in hooks.each if isinstance(hook, Opening))
     return next(openings, Opening(0))
 
 
@@ -109,7 +107,7 @@ class PrefixState:
     """Letters of the word that they spell."""
 
 
-class Prefix(EqualByContent):
+class Prefix(EqualByContent, SearchHook):
     """A hook that forces prefixes.
 
     Args:
@@ -205,7 +203,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Timestamps:
+class Timestamps(SearchHook):
     """A hook: outputs are segments, each with its begin before and its end after its text, so that times are
     in pairs between segments, and never decrease. Where all times together are more probable than any other
     token, a time comes next.

@@ -26,7 +26,7 @@ from transformer.data.sources.recordings import Recording, recording
 from transformer.data.store import Corpus, Records
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
+from transformer.decoding.hooks import NO_OUTPUT, SearchHook
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.steering import prefix as opening
 from transformer.decoding.steering.prefix import Timestamps
@@ -327,7 +327,7 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         if any(record.prompt is not None for record in records):
             fields = {PROMPT: Field(fill=self.special.pad, shape=(self.prompt_size,), padded=False)}
             prompts = [self.prompt(record.prompt or ()) for record in records]
-            steerings.append(Steering("prompt", NO_HOOK, fields, prompts, [0] * len(starts)))
+            steerings.append(Steering("prompt", SearchHook(), fields, prompts, [0] * len(starts)))
         return steerings
 
     @property
