@@ -81,7 +81,7 @@ class Term(SearchHook):
         """What an end that the limit forces counts in the sum, given what it counts without this term."""
         return log_p
 
-    def follow(self, tokens: Int[Array, "b n"], state: HookState, given: Float[Array, "b n"]) -> HookState:
+    def follow(self, tokens: Int[Array, "b n"], state: HookState, log_p: Float[Array, "b n"]) -> HookState:
         """As `advance`, by tokens for which `filter` was given these log-probabilities."""
         return self.advance(tokens, state)
 
@@ -154,7 +154,7 @@ class Hooks:
         Raises:
           UserError: a hook returned logits of another shape.
         """
-        left, given = logits, []
+        left, before = logits, []
         for hook, state in zip(self.level, states, strict=False):
             left = _filtered(hook, left, state, steps_left)
         end = logits[..., special.eos]
@@ -165,33 +165,33 @@ class Hooks:
             total = jax.nn.logsumexp(left, axis=-1, keepdims=True)
             left = left - jnp.where(jnp.isfinite(total), total, 0)
         for hook, state in zip(self.rising, states[len(self.level) :], strict=True):
-            given.append(left)
+            before.append(left)
             left = _filtered(hook, left, state, steps_left)
         if self.normalised is not None:
             of_end = left[..., special.eos]
             end = jnp.where(jnp.isfinite(of_end), of_end, end)
         continuing = jnp.where(never_predicted(special, logits.shape[-1]), -jnp.inf, left)
         ending = jnp.where(jnp.arange(logits.shape[-1]) == special.eos, end[..., None], -jnp.inf)
-        return jnp.where((steps_left <= 1)[:, None, None], ending, continuing), tuple(given)
+        return jnp.where((steps_left <= 1)[:, None, None], ending, continuing), tuple(before)
 
     def is_free(self, states: Sequence[HookState]) -> Bool[Array, "b n"] | None:
         """Where the next token of a beam is no choice of the model. None: nowhere."""
-        found = None
+        free = None
         for hook, state in zip(self.each, states, strict=True):
             mask = hook.is_free(state) if isinstance(hook, Term) else None
-            found = mask if found is None or mask is None else found | mask
-        return found
+            free = (mask if free is None else free | mask) if mask is not None else free
+        return free
 
     def advance(
         self,
         tokens: Int[Array, "b n"],
         states: Sequence[HookState],
-        given: Sequence[Float[Array, "b n"]],
+        log_ps: Sequence[Float[Array, "b n"]],
     ) -> tuple[HookState, ...]:
         """The states after tokens for which the terms that rise were given these log-probabilities."""
         first = len(self.level)
         after = [hook.advance(tokens, state) for hook, state in zip(self.level, states, strict=False)]
-        rising = zip(self.rising, states[first:], given, strict=True)
+        rising = zip(self.rising, states[first:], log_ps, strict=True)
         return *after, *(hook.follow(tokens, state, log_p) for hook, state, log_p in rising)
 
     def reach(self, states: Sequence[HookState]) -> Float[Array, "b n"] | float:

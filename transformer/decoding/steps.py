@@ -55,7 +55,7 @@ class Predicted:
     """The cache without noise, if there is some."""
     unrestricted: Unrestricted | None
     """The same logits, if only special ids and limits restrict them. None: a hook may do so."""
-    given: tuple[Float[Array, "b n v"], ...] = ()
+    before_rising: tuple[Float[Array, "b n v"], ...] = ()
     """What each term that rises was given."""
     reach: Reach | None = struct.field(pytree_node=False, default=None)
     """How much these may still add to beams, after what they chose. None: there are none."""
@@ -107,15 +107,15 @@ def predict(model: nn.Module, variables: Variables, slots: Slots, hooks: Hooks) 
     states = slots.hooks.value
     if log_p is not None and (is_free := hooks.is_free(states)) is not None:
         log_p = jnp.where(is_free[..., None], 0, log_p)
-    logits, given = hooks.allowed(logits if added is None else logits + added, states, special, steps_left)
+    logits, before = hooks.allowed(logits if added is None else logits + added, states, special, steps_left)
     if added is not None:  # an end that the limit forces costs nothing
         logits = jnp.where((steps_left <= 1)[:, None, None], logits - added, logits)
-    predicted = Predicted(logits, log_normaliser, cache, log_p, noiseless, None, given)
+    predicted = Predicted(logits, log_normaliser, cache, log_p, noiseless, None, before)
 
     def reach(tokens: Int[Array, "b n"], parents: Int[Array, "b n"]) -> Float[Array, "b n"]:
         return jnp.asarray(hooks.reach(states_after(hooks, slots, predicted, tokens, parents)))
 
-    return replace(predicted, reach=reach) if given else predicted
+    return replace(predicted, reach=reach) if before else predicted
 
 
 def _under_the_model(
@@ -136,8 +136,8 @@ def states_after(
     parents: Int[Array, "b n"],
 ) -> tuple[HookState, ...]:
     """The states of the hooks after tokens of beams that continue others."""
-    given = [of_tokens(log_p, tokens, parents) for log_p in predicted.given]
-    return hooks.advance(tokens, slots.hooks.select(parents).value, given)
+    log_ps = [of_tokens(log_p, tokens, parents) for log_p in predicted.before_rising]
+    return hooks.advance(tokens, slots.hooks.select(parents).value, log_ps)
 
 
 def extend(slots: Slots, predicted: Predicted, chosen: Selection, hooks: Hooks, eos: int) -> Slots:
