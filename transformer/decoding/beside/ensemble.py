@@ -44,11 +44,9 @@ class StackedCache(AnyCache):
         )
 
     def select(self, parents: Int[Array, "b n"]) -> "StackedCache":
-        """As `Cache.select`."""
         return self._map(lambda cache: cache.select(parents))
 
     def put_rows(self, rows: Int[Array, " r"], new: "StackedCache") -> "StackedCache":
-        """As `Cache.put_rows`."""
         axes = (StackedCache.axes(new.cache),)
         return self._map(lambda cache, other: cache.put_rows(rows, other), new.cache, axes=axes)
 
@@ -64,11 +62,9 @@ class Caches(AnyCache):
     """As of `AnyCache`. It is computed anew in each step."""
 
     def select(self, parents: Int[Array, "b n"]) -> "Caches":
-        """As `AnyCache.select`."""
         return replace(self, members=tuple(cache.select(parents) for cache in self.members))
 
     def put_rows(self, rows: Int[Array, " r"], new: "Caches") -> "Caches":
-        """As `Cache.put_rows`."""
         pairs = zip(self.members, new.members, strict=True)
         members = tuple(cache.put_rows(rows, other) for cache, other in pairs)
         return replace(self, members=members, of_rows=put_rows(self.of_rows, rows, new.of_rows))

@@ -50,7 +50,6 @@ class Opening(Term):
     is_counted: bool = True
 
     def init(self, inputs: Mapping[str, Array]) -> OpeningState:
-        """Before the first token."""
         count = inputs[OPENING_COUNT]
         return OpeningState(inputs[OPENING], count, jnp.zeros_like(count))
 
@@ -68,7 +67,6 @@ class Opening(Term):
         return jnp.where(self.is_free(state)[..., None], only, logits)
 
     def advance(self, tokens: Int[Array, "b n"], state: OpeningState) -> OpeningState:
-        """One token later."""
         return replace(state, length=state.length + 1)
 
 
@@ -128,7 +126,6 @@ class Prefix(EqualByContent, SearchHook):
         super().__init__(self._codes.tobytes(), special, joined, mark)
 
     def init(self, inputs: Mapping[str, Array]) -> PrefixState:
-        """Before the first token."""
         count = inputs[COUNT]
         return PrefixState(inputs[TOKENS], count, inputs[WORD], jnp.zeros_like(count), jnp.zeros_like(count))
 
@@ -149,7 +146,6 @@ class Prefix(EqualByContent, SearchHook):
         return jax.lax.cond(open_.any(), continuing, lambda logits: logits, logits)
 
     def advance(self, tokens: Int[Array, "b n"], state: PrefixState) -> PrefixState:
-        """After these tokens."""
         letters = jnp.asarray(self._lengths)[jnp.minimum(tokens, len(self._lengths) - 1)]
         spelled = jnp.where(state.length < state.count, 0, state.spelled + letters)
         return replace(state, length=state.length + 1, spelled=jnp.minimum(spelled, LETTERS))
@@ -219,7 +215,6 @@ class Timestamps(SearchHook):
     latest: int | None = None
 
     def init(self, inputs: Mapping[str, Array]) -> Times:
-        """Before the first token."""
         left = inputs[OPENING_COUNT].astype(jnp.int32)
         no = jnp.zeros(left.shape, bool)
         return Times(left, no, ~no, jnp.full_like(left, self.first - 1))
@@ -247,7 +242,6 @@ class Timestamps(SearchHook):
         return jnp.where((state.left > 0)[..., None], logits, left)
 
     def advance(self, tokens: Int[Array, "b n"], state: Times) -> Times:
-        """One token later."""
         is_time = (tokens >= self.first) & (state.left <= 0)
         latest = jnp.where(is_time, tokens, state.latest)
         return replace(

@@ -187,7 +187,6 @@ class Rules(SearchHook):
         return {PREFIX + name: value for name, value in rules.items()}
 
     def init(self, inputs: Mapping[str, Array]) -> History:
-        """Nothing yet."""
         limits: Limits = self.limits(inputs, self.special, self.options)
         rules = RowRules(**{name.removeprefix(PREFIX): inputs[name] for name in self.fields})
         return History.empty(rules, limits.longest)
@@ -214,7 +213,6 @@ class Rules(SearchHook):
         return jax.lax.cond((rules.ngram > 0).any(), without_repeating, lambda x: x, logits)
 
     def advance(self, tokens: Int[Array, "b n"], state: History) -> History:
-        """With the new tokens."""
         return state.append(tokens)
 
 

@@ -126,7 +126,6 @@ class WellFormedTrees(EqualByContent, SearchHook):
         self._forms = np.array(forms, np.int32)
 
     def init(self, inputs: Mapping[str, Array]) -> Progress:
-        """Nothing was output."""
         forms = jnp.asarray(self._forms)[inputs["source"]]
         is_word = forms != NO_WORD
         words = jnp.take_along_axis(forms, jnp.argsort(~is_word, axis=1, stable=True), axis=1)

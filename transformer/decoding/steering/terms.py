@@ -132,7 +132,6 @@ class Terms(EqualByContent, SearchHook):
         return {PHRASES: tokens, TIMES: times}
 
     def init(self, inputs: Mapping[str, Array]) -> Progress:
-        """Before the first token."""
         times = inputs[TIMES]
         return Progress(inputs[PHRASES], times, jnp.zeros(times.shape, jnp.uint32), jnp.zeros_like(times))
 
@@ -144,7 +143,6 @@ class Terms(EqualByContent, SearchHook):
         return jnp.where(early & (jnp.arange(logits.shape[-1]) == self.special.eos), -jnp.inf, logits)
 
     def advance(self, tokens: Int[Array, "b n"], state: Progress) -> Progress:
-        """After these tokens."""
         return state.after(None, tokens, self.ends(tokens))
 
     def ends(self, tokens: Int[Array, "..."]) -> Bool[Array, "..."]:

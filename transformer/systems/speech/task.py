@@ -209,7 +209,6 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         return [{**example, TRUNCATED: True} if record.whole else example for example, record in pairs]
 
     def shortened(self, name: str, size: int, longest: int) -> str:
-        """In seconds."""
         if longest != self.data.padded_length:
             return super().shortened(name, size, longest)
         before, after = (frames * HOP / RATE for frames in (size, longest))
@@ -352,7 +351,6 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
 
     @property
     def output_tokenizer(self) -> Tokenizer:
-        """That of the texts."""
         return self.tokenizer
 
     def pieces(self, ids: Sequence[int], record: Recording) -> list[str]:
@@ -364,7 +362,6 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         return self.tokenizer.decode(words_of(ids, self.special)).strip(" ")
 
     def scored(self, output: Hypothesis) -> str:
-        """The text."""
         return output.text
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
@@ -429,5 +426,4 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         return record, list(output.ids)
 
     def line(self, output: Hypothesis) -> str:
-        """The text."""
         return " ".join(output.text.split("\n"))
