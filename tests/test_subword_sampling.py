@@ -124,6 +124,7 @@ def test_dropout_follows_the_paper() -> None:
 PAIRS = list(zip(LINES, reversed(LINES), strict=True))
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("bpe")
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_each_sentence_is_sampled_by_a_seed_of_its_own(kind: str, tokenizers: dict[str, Tokenizer]) -> None:
