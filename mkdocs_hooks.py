@@ -65,8 +65,8 @@ def _variants() -> str:
 
 
 def _commands() -> str:
-    from transformer.cli.main import COMMANDS
-    from transformer.runtime.commands import command_for
+    from transformer.commands.main import COMMANDS
+    from transformer.runtime.errors import command_for
 
     parts = []
     for name, (_, _, what) in COMMANDS.items():

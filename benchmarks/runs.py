@@ -10,14 +10,14 @@ from typing import Any
 
 from benchmarks.measure import save
 from transformer import Config, Run, Translator
-from transformer.config import text_data
+from transformer.config.options import text_data
 from transformer.data.sources.corpora import open_corpus
-from transformer.model.sharding import Replicas
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import prepare
 from transformer.training.methods.registry import objective_of
 from transformer.training.schedule import make_optimizer
+from transformer.training.sharding import Replicas
 from transformer.training.step import TrainState, configured_step, init_state
 from transformer.translator.translator import translation_of
 

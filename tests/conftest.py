@@ -19,7 +19,7 @@ from hypothesis import settings
 from jaxtyping import install_import_hook
 from tiers import pytest_collection_modifyitems  # noqa: F401  # a hook of pytest
 
-from transformer.config import TransformerConfig
+from transformer.config.transformer import TransformerConfig
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -53,9 +53,7 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 
-UNCHECKED = tuple(
-    f"transformer.{part}" for part in ("translator.explorer", "training.methods", "training.plan")
-)
+UNCHECKED = tuple(f"transformer.{part}" for part in ("explorer", "training.methods", "plan"))
 """Packages that check what users give them, or read what other programs write."""
 
 
@@ -76,7 +74,7 @@ install_import_hook(
         "transformer.model",
         "transformer.training",
         "transformer.decoding",
-        "transformer.data.batching",
+        "transformer.data.plans",
         "transformer.systems",
         "transformer.translator",
     ],
@@ -134,7 +132,7 @@ def finished(config: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The finished run of this training. Tests that change it copy it first."""
     from small_run import quiet
 
-    from transformer.training.loop.train import train
+    from transformer.trainer.train import train
 
     return train(config, tmp_path_factory.mktemp("runs") / "finished", watch=quiet())
 
@@ -182,7 +180,7 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def trained_programs() -> Iterator[dict[Any, Any]]:
     """The programs of trainings by what determines them: a training with the config of an earlier one, such
     as one that resumes it, uses its programs."""
-    from transformer.training.loop import loop as module
+    from transformer.trainer import loop as module
 
     programs: dict[Any, Any] = {}
     initialise, configured_step = module.Loop.__init__, module.configured_step

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from transformer import Config
-from transformer.config.pictures import PicturesConfig
+from transformer.config.records import PicturesConfig
 from transformer.systems.detection.options import BoxesConfig
 
 

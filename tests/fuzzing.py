@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from transformer import Config
-from transformer.config import flatten
+from transformer.config.options import flatten
 
 CASES = int(os.environ.get("TRANSFORMER_FUZZ", 10))
 fuzz = settings(

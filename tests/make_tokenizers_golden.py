@@ -23,7 +23,7 @@ import sentencepiece
 import transformers
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.interop.vocabularies.files import read_pieces
 
 PLACE = Path(__file__).parent / "data" / "tokenizers"

@@ -19,12 +19,14 @@ import optax
 from jax.experimental import multihost_utils
 from toy_batches import WORDS, a_batch, state_of
 
-from transformer.config import Config, MeshConfig, TransformerConfig
+from transformer.config.options import Config
+from transformer.config.training import MeshConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.model.parameters import declarations
-from transformer.model.sharding import Layout, layout_of
 from transformer.model.transformer import Transformer
-from transformer.tasks.translation import Translation
+from transformer.tasks.texts.translation import Translation
 from transformer.training.objective import Loss, translation_objective
+from transformer.training.sharding import Layout, layout_of
 from transformer.training.step import EvalState, init_state, make_eval_step, make_train_step
 
 STEPS, ROWS = 20, 16

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from typing import Any
 
-from transformer.config import Config
-from transformer.systems import decided, parameters
+from transformer.config.options import Config
+from transformer.plan.jobs import Job
+from transformer.systems import parameters
+from transformer.systems import system as decided
 from transformer.systems.registry import find_system
-from transformer.training.loop import checks
-from transformer.training.loop.resolved import Resolved
+from transformer.trainer import checks
+from transformer.trainer.resolved import Resolved
 from transformer.training.methods import registry
 from transformer.training.objective import Objective
-from transformer.training.plan.jobs import Job
 
 
 def check_config(config: Config, but: tuple[Callable[..., None], ...] = ()) -> None:

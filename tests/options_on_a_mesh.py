@@ -19,11 +19,11 @@ from of_a_config import declared_parameters, model_shapes
 from toy_batches import state_of
 
 from transformer import Config, make_train_step
-from transformer.config import MeshConfig
+from transformer.config.training import MeshConfig
 from transformer.interop.pretrained import import_model
-from transformer.model.sharding import layout_of
 from transformer.runs.run import Run
 from transformer.systems.registry import find_system
+from transformer.training.sharding import layout_of
 from transformer.translator.translator import Translator
 
 DATA = Path(__file__).parent / "data"

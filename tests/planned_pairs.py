@@ -4,12 +4,12 @@ from collections import Counter
 
 import numpy as np
 
-from transformer.config import Config
-from transformer.data.batching import Batcher
-from transformer.data.features.tokenizers import train_tokenizer
+from transformer.config.options import Config
+from transformer.data.plans import Batcher
 from transformer.data.sequences import Sequences, arrays_of, sides
 from transformer.data.store import PairSource
-from transformer.tasks.translation import Translation
+from transformer.data.tokenizers.trained import train_tokenizer
+from transformer.tasks.texts.translation import Translation
 
 
 class Pairs(list, PairSource):

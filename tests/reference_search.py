@@ -10,10 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import DecodingConfig, SpecialIds, TransformerConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.model import SpecialIds
+from transformer.config.transformer import TransformerConfig
 from transformer.decoding.hooks import Hooks
-from transformer.decoding.rules import Rules
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.searches.search import AutoregressiveSearch
+from transformer.decoding.steering.rules import Rules
 from transformer.model.transformer import Transformer
 
 Tokens = tuple[int, ...]

@@ -9,9 +9,9 @@ from fastapi.testclient import TestClient
 from small_translator import small_translator
 
 from transformer.serve.app import server_app
-from transformer.serve.limits import ALLOWED, Limits
-from transformer.serve.service import Service
-from transformer.serve.translation import Translations
+from transformer.serve.services.limits import ALLOWED, Limits
+from transformer.serve.services.service import Service
+from transformer.serve.services.translation import Translations
 
 
 def translations(

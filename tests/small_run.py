@@ -11,11 +11,11 @@ import numpy as np
 from reference_search import random_variables
 
 from transformer import BeamConfig, Config, DataConfig, OptimizerConfig, Run, Transformer, TransformerConfig
-from transformer.config import TrainingConfig
-from transformer.data.features.tokenizers import train_tokenizer
+from transformer.config.training import TrainingConfig
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runtime.console import ProgressReporter
-from transformer.tasks.translation import Translation
-from transformer.training.loop import train as train_module
+from transformer.tasks.texts.translation import Translation
+from transformer.trainer import train as train_module
 from transformer.training.step import TrainState
 
 WORDS = ["red", "green", "blue", "cat", "dog", "bird", "runs", "sings", "sleeps"]

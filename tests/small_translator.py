@@ -9,7 +9,7 @@ from reference_search import random_variables
 from small_run import WORDS
 
 from transformer import BeamConfig, Config, Run, TransformerConfig, Translator
-from transformer.data.features.tokenizers import Tokenizer, train_tokenizer
+from transformer.data.tokenizers.trained import Tokenizer, train_tokenizer
 from transformer.systems.copying.options import CopyingConfig
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
 from transformer.systems.nonautoregressive.options import (

@@ -15,17 +15,17 @@ from flax.traverse_util import flatten_dict
 from small_run import WORDS, changed, interrupted, quiet, same, small_config
 
 from transformer import GreedyConfig, Run, Translator, UserError, train
-from transformer.cli.decode import decode_main
-from transformer.cli.models import average_main
-from transformer.cli.train import train_main
-from transformer.config.locations import as_options
+from transformer.commands.decode import decode_main
+from transformer.commands.models import average_main
+from transformer.commands.train import train_main
 from transformer.config.methods import AdapterConfig
+from transformer.config.options import as_options
 from transformer.data import remote
 from transformer.interop.pretrained import export_model, import_model
 from transformer.model.parameters import count
-from transformer.runs.base import hash_of, named_bases
+from transformer.runs.run import hash_of, named_bases
 from transformer.serve.command import parse_serve, services_of
-from transformer.training.loop.resuming import resume_command
+from transformer.trainer.resolved import resume_command
 
 DATA = Path(__file__).parent / "data"
 SENTENCES = ["red cat runs", "blue bird sings sleeps", "dog"]

@@ -7,9 +7,9 @@ from configs import CONFIGS
 
 from transformer import DataConfig, SampleConfig, TransformerConfig, UserError
 from transformer.cli.command_line import TrainLine
-from transformer.cli.train import _initial_arguments, announced
-from transformer.config import changed as everything
-from transformer.config import differences, flatten
+from transformer.commands.train import _initial_arguments, announced
+from transformer.config.options import changed as everything
+from transformer.config.options import differences, flatten
 from transformer.systems.presets import PRESETS
 
 

@@ -15,7 +15,7 @@ from run_command import command
 
 from transformer import Config, Run, UserError
 from transformer.cli.decode_arguments import parse_decode, positional
-from transformer.cli.train import _initialised_from
+from transformer.commands.train import _initialised_from
 from transformer.config.decoding import BeamConfig, methods_of
 from transformer.data import remote
 from transformer.runs.config_json import to_json

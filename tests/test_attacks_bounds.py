@@ -14,17 +14,16 @@ from small_run import WORDS, changed, quiet
 from tiers import combinations
 
 from transformer import BeamConfig, Config, Run, Translator, UserError
-from transformer.config import DataConfig
-from transformer.data.features.tokenizers import load_tokenizer
+from transformer.config.corpus import DataConfig
+from transformer.data.tokenizers.trained import load_tokenizer
 from transformer.runs import log
 from transformer.runs.config_json import from_json
-from transformer.runs.exhibits import read_exhibits, write_exhibits
-from transformer.runs.media import png_of
+from transformer.runs.exhibits import png_of, read_exhibits, write_exhibits
 from transformer.runs.report import write_comparison, write_report
 from transformer.runs.report.logged import Logged
 from transformer.runs.sealed import MANIFEST
 from transformer.runtime.files import parse_json
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 
 
 @pytest.mark.parametrize(

@@ -19,19 +19,19 @@ from small_run import changed, quiet
 
 from transformer import Config, Run, Translator, UserError
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.decode_lines import decode_lines
 from transformer.cli.guard import run_command
-from transformer.cli.main import main
 from transformer.cli.output_file import LongOutput
-from transformer.config import DataConfig
+from transformer.commands.decode_lines import decode_lines
+from transformer.commands.main import main
+from transformer.config.corpus import DataConfig
 from transformer.data.sources import text_files
 from transformer.interop.pretrained import import_model
-from transformer.runs import bounds
+from transformer.runs import sealed as bounds
 from transformer.runs.checkpoints import Checkpoints
 from transformer.runs.report import write_report
 from transformer.runtime.files import read_bytes
-from transformer.training.loop import loop
-from transformer.training.loop.train import train
+from transformer.trainer import loop
+from transformer.trainer.train import train
 
 MARIAN = Path(__file__).parent / "data" / "marian"
 
@@ -228,8 +228,8 @@ import pwd
 def unknown(*arguments): raise KeyError("uid not found")
 pwd.getpwuid = pwd.getpwnam = unknown
 sys.argv = sys.argv[1:]
-from transformer.cli.decode import decode_main
-from transformer.cli.train import train_main
+from transformer.commands.decode import decode_main
+from transformer.commands.train import train_main
 sys.exit((decode_main if "decode" in sys.argv[0] else train_main)())
 """
 

@@ -10,11 +10,11 @@ from small_run import changed, quiet
 
 from transformer import Config, Run, UserError
 from transformer.cli.command_line import TrainLine
-from transformer.cli.train import _continued
-from transformer.config import DataConfig
+from transformer.commands.train import _continued
+from transformer.config.corpus import DataConfig
 from transformer.data.sources.corpora import open_corpus
 from transformer.runs.config_json import to_json
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 
 EVIL = "open({!r}, 'w').close()\nclass Feature: pass\n"
 

@@ -11,7 +11,7 @@ from small_run import changed, quiet
 
 from transformer import Config, Run, Translator, UserError
 from transformer.runs.report import write_report
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 
 LINKED = [
     "lock",

@@ -19,12 +19,13 @@ import pytest
 from served import asked, translations
 from starlette.websockets import WebSocketDisconnect
 
-from transformer.serve import connections, gate, refusals
+from transformer.serve import gate, refusals
+from transformer.serve import server as connections
 from transformer.serve.app import server_app
-from transformer.serve.limits import Limits
-from transformer.serve.origins import hosts_of
+from transformer.serve.gate import hosts_of
 from transformer.serve.server import Server, bound, config_of, measured
-from transformer.serve.service import Service
+from transformer.serve.services.limits import Limits
+from transformer.serve.services.service import Service
 
 TEXT = {"text": []}
 READ = 422

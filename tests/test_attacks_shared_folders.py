@@ -16,9 +16,9 @@ from small_translator import small_translator
 from transformer import Config, Run, Translator, UserError
 from transformer.cli import output_file
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.decode_lines import decode_lines
 from transformer.cli.output_file import LongOutput
-from transformer.cli.translations import Translations
+from transformer.commands.decode_lines import decode_lines
+from transformer.commands.translations import Translations
 from transformer.data.sources import corpora
 from transformer.data.sources.corpora import open_corpus
 

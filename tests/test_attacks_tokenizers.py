@@ -10,8 +10,8 @@ import pytest
 import sentencepiece
 
 from transformer import SpecialIds, UserError
-from transformer.data.features.hub import HubTokenizer
-from transformer.data.features.vocabulary import opened
+from transformer.data.tokenizers.hub import HubTokenizer
+from transformer.data.tokenizers.lossless import opened
 
 pytest.importorskip("tokenizers")
 THOUSAND = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}

@@ -10,13 +10,12 @@ import pytest
 from compiled import apply
 from toy_sentences import SOURCE, TARGET
 
-from transformer.decoding.forced import sown_attention
+from transformer.decoding.calls import sown_attention
 from transformer.model.attention import attention_weights
 from transformer.model.cache import join_heads
 from transformer.model.kernels import with_joined_heads
-from transformer.model.masks import Mask
-from transformer.model.mechanism import AttentionInputs
-from transformer.model.placement import tracing_for
+from transformer.model.masks import AttentionInputs, Mask
+from transformer.model.parameters import tracing_for
 from transformer.model.stack import EncoderLayer
 from transformer.model.transformer import Transformer, cross_attention
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from transformer import UserError
-from transformer.data.features import audio
-from transformer.data.features.waveforms import read_audio
-from transformer.data.sources.spoken import DIGITS, RATE, Speaker, phonemes, spoken
+from transformer.data.built_in.spoken import DIGITS, RATE, Speaker, phonemes, spoken
+from transformer.data.signals import audio
+from transformer.data.signals.waveforms import read_audio
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 

@@ -10,23 +10,25 @@ import pytest
 from PIL import Image
 
 from transformer import UserError
-from transformer.cli.train import train_main
-from transformer.config import DataConfig
-from transformer.config.pictures import PicturesConfig
-from transformer.config.recordings import RecordingsConfig
-from transformer.config.streams import StreamConfig
-from transformer.config.tagged import TaggedConfig
-from transformer.config.texts import SentencesConfig
-from transformer.data.corpus import Corpus
-from transformer.data.sources.bad_lines import reading
+from transformer.commands.train import train_main
+from transformer.config.corpus import DataConfig
+from transformer.config.records import (
+    PicturesConfig,
+    RecordingsConfig,
+    SentencesConfig,
+    StreamConfig,
+    TaggedConfig,
+)
 from transformer.data.sources.corpora import open_corpus
-from transformer.data.sources.memory import InMemory
+from transformer.data.sources.held_out import InMemory
+from transformer.data.sources.manifests import check_manifests, read_recording_list
 from transformer.data.sources.pictures import open_pictures
-from transformer.data.sources.recording_lists import check_manifests, read_manifest
 from transformer.data.sources.recordings import open_recordings
 from transformer.data.sources.tagged import open_tagged
+from transformer.data.sources.text_files import reading
 from transformer.data.sources.texts import open_texts
 from transformer.data.sources.unusual import unusual_pairs
+from transformer.data.store import Corpus
 
 GOOD = [b"a b\tc d", b"e f\tg h", b"i j\tk l", b"m n\to p"]
 ROWS = [json.dumps({"source": f"{n} a", "target": f"{n} b"}).encode() for n in range(4)]
@@ -128,7 +130,7 @@ def test_lists_of_files(tmp_path):
     path = tmp_path / "list.tsv"
     path.write_bytes(b"a.wav\tyes\nb.wav\tno\na.wav\nc.wav\tno\n\xff\n")
     with reading(drops=True) as bad:
-        assert [line.name for line in read_manifest(path)] == ["a.wav"]
+        assert [line.name for line in read_recording_list(path)] == ["a.wav"]
     assert len(bad) == 4
     with pytest.raises(UserError, match=r"2 lines \(2, 4\): no such file"), reading(drops=False):
         check_manifests(RecordingsConfig(train=path))

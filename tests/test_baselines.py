@@ -12,20 +12,19 @@ from of_a_config import check_config
 from reference_search import SOURCES, hypotheses, next_log_p, random_variables, slow_search
 from tiers import mostly_slow
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.decoding.beam import beam_search
 from transformer.decoding.sampling import greedy_search
 from transformer.decoding.scores import wu_penalty
 from transformer.model.encoder_decoder import shift_right
 from transformer.runtime.errors import UserError
-from transformer.systems.convolutional.model import Convolutional
 from transformer.systems.convolutional.options import ConvolutionalConfig
-from transformer.systems.fast_autoregressive.model import FastAutoregressive
+from transformer.systems.convolutional.system import Convolutional
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
+from transformer.systems.fast_autoregressive.system import FastAutoregressive
 from transformer.systems.presets import PRESETS
-from transformer.systems.recurrent.hard_attention import hard_attention_objective
-from transformer.systems.recurrent.model import Recurrent
 from transformer.systems.recurrent.options import RecurrentConfig
+from transformer.systems.recurrent.system import Recurrent, hard_attention_objective
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.training.objective import Context, translation_objective
 

@@ -21,16 +21,15 @@ from planned_pairs import (
 )
 from python_calls import python_calls
 
-from transformer.config import DataConfig
-from transformer.data.batching import Batcher, fixed_batches
-from transformer.data.corpus import Corpus
-from transformer.data.plans import Batching, PackedPlan, plan_of
+from transformer.config.corpus import DataConfig
+from transformer.data.plans import Batcher, Batching, PackedPlan, fixed_batches, plan_of
 from transformer.data.sequences import side_lengths, sides
+from transformer.data.store import Corpus
 from transformer.runtime.errors import UserError
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import examples_of
-from transformer.tasks.translation import Translation
+from transformer.tasks.texts.translation import Translation
 
 BUCKETS = DataConfig(max_length=20, buckets=(5, 8, 12), batch_tokens=60, seed=3)
 PACKED = dataclasses.replace(BUCKETS, batching="packed")

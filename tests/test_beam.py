@@ -19,7 +19,8 @@ from reference_search import (
     slow_search,
 )
 
-from transformer.config import SpecialIds, TransformerConfig
+from transformer.config.model import SpecialIds
+from transformer.config.transformer import TransformerConfig
 from transformer.decoding.beam import beam_search
 from transformer.decoding.sampling import greedy_search
 from transformer.decoding.scores import SearchResult, wu_penalty

@@ -37,11 +37,11 @@ from benchmarks.speed import (
 from benchmarks.speed import input as input_speed
 from benchmarks.studies import methods, systems
 from transformer import Config
-from transformer.data.features.tokenizers import train_tokenizer
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.interop.pretrained import import_model
+from transformer.plan.machines import Machine
 from transformer.serve.app import server_app
-from transformer.serve.limits import Limits
-from transformer.training.plan.machines import Machine
+from transformer.serve.services.limits import Limits
 
 WHISPER = Path(__file__).parent / "data" / "whisper"
 NUMBERS = [str(number) for number in range(100)]
@@ -273,7 +273,7 @@ def test_the_grid_of_searches(
         seconds = {"computation": 2e-3, "copying": 1e-4}
         return {"lane": lane, "seconds": seconds, "memory": {"total": 2e9}}
 
-    monkeypatch.setattr("transformer.training.plan.plan.compiled", compiled)
+    monkeypatch.setattr("transformer.plan.plan.compiled", compiled)
     grid.main(f"--search --models base --machines h100:1 --output {tmp_path}/grid.json".split())
     assert asked == [("search", 32), ("search", 256)]
     out = capsys.readouterr().out

@@ -9,8 +9,8 @@ from test_tree_pictures import run as run_of_trees  # noqa: F401
 
 from benchmarks.studies import baselines
 from transformer import PRESETS, UserError
-from transformer.data.sources.conll import TaggedSentence
 from transformer.data.sources.pictures import AnnotatedPicture
+from transformer.data.sources.tagged import TaggedSentence
 from transformer.data.store import TextRecord
 from transformer.tasks.metrics.bracketing import count_brackets
 

@@ -9,8 +9,8 @@ import pytest
 from benchmarks.quality import listening
 from benchmarks.quality.listening import Heard, cepstra, compared, distortions, pitch, summary, warped
 from transformer import UserError
-from transformer.data.features.audio import RATE, features_of, stretched
-from transformer.data.sources.spoken import ONE, phonemes, spoken
+from transformer.data.built_in.spoken import ONE, phonemes, spoken
+from transformer.data.signals.audio import RATE, features_of, stretched
 
 pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("librosa", reason="pip install '.[bench]'")

@@ -9,7 +9,7 @@ from benchmarks.runs import compare, updates
 from benchmarks.runs import test_set as set_of_test
 from benchmarks.studies import methods
 from transformer import UserError
-from transformer.systems.transformer.variants import METHODS
+from transformer.systems.transformer.options import METHODS
 
 
 def test_every_variant_is_compared(tmp_path):

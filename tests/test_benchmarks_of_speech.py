@@ -9,8 +9,8 @@ import pytest
 from benchmarks.quality import digits as recorded
 from benchmarks.quality import long_recordings, whisper, word_times
 from transformer import UserError
+from transformer.data.built_in.spoken import DIGITS, RATE, Speaker, spoken
 from transformer.data.sources.recordings import digits
-from transformer.data.sources.spoken import DIGITS, RATE, Speaker, spoken
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")

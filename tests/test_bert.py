@@ -15,11 +15,11 @@ from safetensors.numpy import load_file, save_file
 from small_run import changed, quiet, write_text
 
 from transformer import Context, Run, UserError, train
-from transformer.cli.models import import_command
-from transformer.cli.train import train_main
+from transformer.commands.models import import_command
+from transformer.commands.train import train_main
 from transformer.interop.pretrained import import_model
-from transformer.systems.masked_language_model import objective
-from transformer.systems.masked_language_model.objective import Hidden, masked_lm_objective
+from transformer.systems.masked_language_model import system as objective
+from transformer.systems.masked_language_model.system import Hidden, masked_lm_objective
 
 DATA = Path(__file__).parent / "data" / "bert"
 

@@ -15,10 +15,10 @@ from transformer.runs.report.logged import Logged
 from transformer.runtime.console import ProgressReporter
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.tasks.metrics.scores import CHARACTERS, PERPLEXITY, WORDS, Score
-from transformer.tasks.text_tasks import TASKS, text_task_of
-from transformer.tasks.translation import BLEU, Translation
-from transformer.training.loop.evaluator import Evaluator
-from transformer.training.loop.train import train
+from transformer.tasks.texts import TASKS, text_task_of
+from transformer.tasks.texts.translation import BLEU, Translation
+from transformer.trainer.evaluator import Evaluator
+from transformer.trainer.train import train
 
 
 @pytest.mark.parametrize(

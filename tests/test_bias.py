@@ -22,14 +22,13 @@ from small_run import WORDS
 from small_translator import bare_task, check_alone, small_translator, stored
 
 from transformer import BeamConfig, UserError
-from transformer.cli.decode import decode_main
-from transformer.data.features.tokenizers import train_tokenizer
-from transformer.decoding.bias import Bias
+from transformer.commands.decode import decode_main
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.decoding.hooks import Hooks, first_states
-from transformer.decoding.names import NameAutomaton
-from transformer.decoding.search import autoregressive_search
+from transformer.decoding.searches.search import autoregressive_search
+from transformer.decoding.steering.names import Bias, NameAutomaton
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.tasks.spellings import letters_of, spellings
+from transformer.tasks.texts.steering import letters_of, spellings
 from transformer.translator.biasing import Biasing
 
 SPECIAL, SIZE = MODEL.config.special, MODEL.config.vocab_size

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from transformer.data.sources.built_in import inflection, lexicon, pairs, sentence_pair, sentences, split_of
-from transformer.data.sources.built_in.inflection import number
+from transformer.data.built_in import inflection, lexicon, pairs, sentence_pair, sentences, split_of
+from transformer.data.built_in.inflection import number
 from transformer.runtime.errors import UserError
 
 

@@ -14,10 +14,10 @@ from small_run import quiet
 from toy_runs import pictures_config
 
 from transformer import Captioner, Config, Context, Detector, EncoderConfig, Run, UserError, train
-from transformer.cli.decode import decode_main
-from transformer.data.sources.drawings import FORMS, drawing
+from transformer.commands.decode import decode_main
+from transformer.data.built_in.drawings import FORMS, drawing
 from transformer.runs.exhibits import read_exhibits
-from transformer.systems.captioning.task import lit
+from transformer.systems.captioning.system import lit
 from transformer.systems.detection.model import DetectionTransformer, Predictions
 from transformer.systems.detection.objective import detection_objective, set_losses
 from transformer.systems.detection.options import BoxesConfig, DetectionConfig

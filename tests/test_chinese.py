@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from transformer import PRESETS, UserError
-from transformer.data.features import chinese
-from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
+from transformer.data.tokenizers import words as chinese
+from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
 from transformer.systems.registry import find_system
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 
 GOLDEN = json.loads((Path(__file__).parent / "data" / "jieba.json").read_text(encoding="utf-8"))
 MIXED = [

@@ -11,8 +11,8 @@ import pytest
 from run_command import on_devices
 
 from transformer import Run
-from transformer.cli.decode import decode_main
-from transformer.cli.models import average_main
+from transformer.commands.decode import decode_main
+from transformer.commands.models import average_main
 
 ROOT = Path(__file__).parent.parent
 

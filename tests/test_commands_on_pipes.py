@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from small_translator import small_translator, stored
 
-from transformer.cli.decode import decode_main
-from transformer.cli.ngram import ngram_main
+from transformer.commands.decode import decode_main
+from transformer.commands.tables import ngram_main
 from transformer.runtime.files import write_output, write_whole
 
 ROOT = Path(__file__).parent.parent

@@ -16,16 +16,22 @@ from served import asked, translations
 from small_translator import small_translator, stored
 
 from transformer import Translator, UserError
-from transformer.cli.calibrate import calibrate_main
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.decode_lines import decode_lines
-from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.metrics.calibration import area_under_curve, calibration_error, right_words
+from transformer.commands.calibrate import calibrate_main
+from transformer.commands.decode_lines import decode_lines
+from transformer.documents import suspicion
+from transformer.explorer import explore
+from transformer.tasks.text import Hypothesis
 from transformer.translator import confidence
-from transformer.translator.calibration import calibrated, labels_of, scored_outputs
+from transformer.translator.calibration import (
+    area_under_curve,
+    calibrated,
+    calibration_error,
+    labels_of,
+    right_words,
+    scored_outputs,
+)
 from transformer.translator.confidence import FEATURES, FILE, RIDGE, Confidence, word_features, words_of
-from transformer.translator.documents import suspicion
-from transformer.translator.explorer import explore
 
 SOURCES = ["red green blue", "cat", "dog bird runs", "blue cat sings", "green dog"]
 CONFIDENCE = Confidence((0.5, -1, 1, -1, 0.5, 0.5), (1,) * 6, (1, 0.5, -0.5, 0.1, 0.2, 0.3), 0.25)

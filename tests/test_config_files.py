@@ -10,10 +10,10 @@ import yaml
 from small_run import changed, parameters
 
 from transformer import Config, UserError
-from transformer.cli import train as command
 from transformer.cli.command_line import TrainLine
-from transformer.cli.config_file import read_options, with_options
-from transformer.config import flatten
+from transformer.commands import train as command
+from transformer.commands.config_file import read_options, with_options
+from transformer.config.options import flatten
 from transformer.runs.config_json import to_json
 from transformer.systems.presets import every_system, preset
 

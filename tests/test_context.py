@@ -14,19 +14,19 @@ from small_run import WORDS, changed, small_config
 from small_translator import small_translator, stored
 
 from transformer import DataConfig, Translator, UserError, train
-from transformer.cli.decode import decode_main
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.decode_lines import decode_lines
 from transformer.cli.request_lines import lines_in_context
-from transformer.cli.translations import Translations as Lines
-from transformer.config import text_data
+from transformer.commands.decode import decode_main
+from transformer.commands.decode_lines import decode_lines
+from transformer.commands.translations import Translations as Lines
+from transformer.config.options import text_data
 from transformer.data.sources.context import SEPARATOR, context_of, in_context, sentence_of, shortened
 from transformer.data.sources.corpora import check_text, open_corpus
-from transformer.serve.limits import ALLOWED, Limits
-from transformer.serve.translation import Translations
-from transformer.tasks.hypotheses import Hypothesis
-from transformer.translator.documents.document import DocumentTranslator
-from transformer.translator.explorer.explorer import explore
+from transformer.documents.document import DocumentTranslator
+from transformer.explorer.explorer import explore
+from transformer.serve.services.limits import ALLOWED, Limits
+from transformer.serve.services.translation import Translations
+from transformer.tasks.text import Hypothesis
 
 SPLITS = ("train", "validation", "test")
 

@@ -21,7 +21,7 @@ from toys.forbidden import FORBIDDEN
 
 from transformer import Decoder, Run, Translator, UserError
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.decode_lines import decode_lines
+from transformer.commands.decode_lines import decode_lines
 from transformer.runs.report import REPORT
 from transformer.systems.registry import REGISTRY, find_system
 

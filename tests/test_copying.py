@@ -14,20 +14,19 @@ from compiled import apply
 from reference_search import hypotheses, random_variables, slow_search
 
 from transformer import Config, Translator, UserError
-from transformer.config import SpecialIds
-from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
-from transformer.data.features.words import OpenWordTokenizer, WordTokenizer
-from transformer.data.sources import dialogue
+from transformer.config.model import SpecialIds
+from transformer.data.built_in import dialogue
+from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
+from transformer.data.tokenizers.words import OpenWordTokenizer, WordTokenizer
 from transformer.decoding.beam import beam_search
 from transformer.decoding.scores import wu_penalty
 from transformer.model.encoder_decoder import decoder_input
 from transformer.runtime.console import ProgressReporter
 from transformer.systems.copying.model import CopyingTransformer, extended_ids
-from transformer.systems.copying.objective import copying_objective, forced
 from transformer.systems.copying.options import CopyingConfig
-from transformer.systems.copying.search import copying_scores, named, pointers
+from transformer.systems.copying.system import copying_objective, copying_scores, forced, named, pointers
 from transformer.systems.presets import PRESETS, variant
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 from transformer.training.objective import Context
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.data import store
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.text_files import read_lines
@@ -117,11 +117,12 @@ def test_built_in_splits_share_no_source(tmp_path):
 def test_tensorflow_is_never_imported(tmp_path):
     config = text_config(tmp_path)
     program = (
-        "import sys\nfrom pathlib import PosixPath\nfrom transformer.config import DataConfig, SpecialIds\n"
+        "import sys\nfrom pathlib import PosixPath\nfrom transformer.config.corpus import DataConfig\n"
+        "from transformer.config.model import SpecialIds\n"
         "from transformer.data.sources.corpora import open_corpus\n"
         f"corpus = open_corpus({config!r})\n"
         "assert len(list(corpus.splits['train'])) == 5\n"
-        "import transformer.training.loop.train, transformer.translator.translator\n"
+        "import transformer.trainer.train, transformer.translator.translator\n"
         "assert 'tensorflow' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.training import slices
+from transformer.training import cross_entropy as slices
 from transformer.training.cross_entropy import cross_entropy, output_cross_entropy
 
 

@@ -8,14 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.config import SpecialIds
-from transformer.decoding.ctc_alignment import best_paths, spans_of
-from transformer.decoding.ctc_scores import LOG_PROBS, POSITIONS, CtcScores
-from transformer.decoding.ctc_search import best_path, prefix_beam_search
+from transformer.config.model import SpecialIds
 from transformer.decoding.hooks import first_states
+from transformer.decoding.searches.ctc import LOG_PROBS, POSITIONS, CtcScores, best_path, prefix_beam_search
+from transformer.decoding.searches.ctc_alignment import best_paths, spans_of
 from transformer.model.cache import States
-from transformer.model.ctc import log_likelihoods, log_probs_of, positions_needed
-from transformer.systems.speech.objective import ctc_sums
+from transformer.model.variants.ctc import log_likelihoods, log_probs_of, positions_needed
+from transformer.systems.speech.system import ctc_sums
 
 SPECIAL = SpecialIds()
 BLANK, EOS = SPECIAL.pad, SPECIAL.eos

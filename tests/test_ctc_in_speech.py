@@ -13,17 +13,17 @@ import pytest
 from compiled import init
 
 from transformer import PRESETS, Run, Transcriber, UserError, train_tokenizer
-from transformer.cli.align import align_main
-from transformer.config import BeamConfig, GreedyConfig, SampleConfig, changed_search
-from transformer.data.corpus import Corpus
-from transformer.data.sources.memory import InMemory
+from transformer.commands.align import align_main
+from transformer.config.decoding import BeamConfig, GreedyConfig, SampleConfig, changed_search
+from transformer.data.sources.held_out import InMemory
 from transformer.data.sources.recordings import Recording
-from transformer.decoding.forced import forced_scores
-from transformer.model.ctc import labels_of, log_likelihoods
+from transformer.data.store import Corpus
+from transformer.decoding.calls import forced_scores
+from transformer.model.variants.ctc import labels_of, log_likelihoods
 from transformer.systems.registry import system_of
 from transformer.systems.speech.model import SILENCE
-from transformer.systems.speech.objective import speech_objective
 from transformer.systems.speech.options import ctc_weight_of
+from transformer.systems.speech.system import speech_objective
 from transformer.systems.speech.task import SpeechToText
 from transformer.training.objective import Context
 

@@ -13,8 +13,8 @@ from small_run import changed, quiet, same, small_config
 from tiers import mostly_slow
 
 from transformer import Config, Run, TransformerConfig, UserError, train
-from transformer.config import as_decided
 from transformer.config.methods import RewardConfig
+from transformer.config.options import as_decided
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
 from transformer.systems.presets import PRESETS
 from transformer.systems.recurrent.options import RecurrentConfig
@@ -88,7 +88,7 @@ def test_a_run_that_is_resumed_elsewhere_keeps_what_it_has_decided(tmp_path, mon
     config = small_config(tmp_path)
 
     def train_on(platform, given, name):
-        monkeypatch.setattr("transformer.training.loop.resolved.platform", lambda: platform)
+        monkeypatch.setattr("transformer.trainer.resolved.platform", lambda: platform)
         train(given, tmp_path / name, watch=quiet())
 
     train_on("gpu", changed(config, steps=4), "moved")

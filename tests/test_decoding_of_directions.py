@@ -16,14 +16,14 @@ from small_run import changed, drawn_run, quiet
 from two_directions import config_of, reversed_words, sentences, write
 
 from transformer import Translator
-from transformer.cli.calibrate import calibrate_main
-from transformer.cli.decode import decode_main
-from transformer.cli.models import distill_main
-from transformer.cli.shortlist import shortlist_main
-from transformer.cli.train import train_main
+from transformer.commands.calibrate import calibrate_main
+from transformer.commands.decode import decode_main
+from transformer.commands.models import distill_main
+from transformer.commands.tables import shortlist_main
+from transformer.commands.train import train_main
 from transformer.data.store import DirectedPair
 from transformer.runtime.errors import UserError
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 
 
 def large_config(folder):

@@ -11,22 +11,22 @@ from small_run import changed, interrupted, quiet, same
 from two_directions import config_of, files_of, reversed_words, sentences, write
 
 from transformer import DataConfig, Run, Translator
-from transformer.config import Config, SpecialIds
-from transformer.data.corpus import silent
-from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
+from transformer.data.epochs import TemperatureOrder, by_first_ids, shares
 from transformer.data.plans import Batching, plan_of
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import Field, Sequences
 from transformer.data.sources.corpora import open_corpus
-from transformer.data.store import DirectedPair
-from transformer.data.temperature import TemperatureOrder, by_first_ids, shares
+from transformer.data.store import DirectedPair, silent
+from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
 from transformer.interop.pretrained import import_model
 from transformer.interop.vocabularies.marian import MarianVocabulary
 from transformer.runtime.errors import UserError
 from transformer.systems.presets import preset, variant
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import prepare
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 
 PRETRAINED = Path(__file__).parent / "data" / "pretrained"
 

@@ -6,8 +6,8 @@ import shlex
 import pytest
 
 from transformer import Run, Translator, UserError
-from transformer.cli.main import main
-from transformer.config.locations import as_options, locations
+from transformer.commands.main import main
+from transformer.config.options import as_options, locations
 from transformer.translator.distill import ABOUT, _claimed, _write_side, distill
 
 

@@ -11,8 +11,8 @@ from sacrebleu.metrics.chrf import CHRF
 from small_translator import small_translator
 
 from transformer import BeamConfig, UserError
-from transformer.decoding.search import autoregressive_search
-from transformer.tasks.metrics.consensus import expected_chrf, pairwise_chrf
+from transformer.decoding.searches.search import autoregressive_search
+from transformer.tasks.text import expected_chrf, pairwise_chrf
 
 SPECIAL = MODEL.config.special
 Lives = list[list[Scored]]

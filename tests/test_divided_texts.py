@@ -13,10 +13,10 @@ from small_run import WORDS
 from small_translator import small_translator, stored
 
 from transformer import Decoder, Generator, Synthesizer, Tagger, Transcriber, Translator, UserError
-from transformer.cli.decode import decode_main
-from transformer.decoding.queue import Answer, Together
+from transformer.commands.decode import decode_main
+from transformer.decoding.service.queue import Answer, Together
+from transformer.documents.suspicion import Limits
 from transformer.systems.registry import REGISTRY
-from transformer.translator.documents.suspicion import Limits
 
 STORED = Path(__file__).parent / "data" / "older_runs"
 SENTENCE = "Red green blue."

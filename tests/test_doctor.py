@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from run_command import ROOT, on_devices
 
-from transformer.cli import doctor, installation
-from transformer.cli.doctor import doctor_main
-from transformer.cli.trial import disagreements, failures
+from transformer.commands import doctor, installation
+from transformer.commands.doctor import doctor_main
+from transformer.commands.trial import disagreements, failures
 from transformer.runtime import machine
-from transformer.runtime.extras import PURPOSES
+from transformer.runtime.machine import PURPOSES
 
 VERSIONS = {"Python": "3.11.7", "jax": "0.10.2", "jaxlib": "0.10.2"}
 GIB = 2**30
@@ -30,7 +30,7 @@ def untried(monkeypatch):
 def doctor_apart(*options: str, **environment: str) -> subprocess.CompletedProcess:
     """The command in a process of its own, which prints the modules that it has imported at its end."""
     program = (
-        "import atexit, sys; from transformer.cli.main import main\n"
+        "import atexit, sys; from transformer.commands.main import main\n"
         "atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr))\n"
         "sys.exit(main())"
     )

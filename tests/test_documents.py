@@ -11,15 +11,14 @@ from small_run import WORDS
 from small_translator import small_translator
 from tiers import mostly_slow
 
-from transformer.cli.decode import decode_main
+from transformer.commands.decode import decode_main
+from transformer.documents.document import DocumentTranslator
+from transformer.documents.markdown import marked_text, to_markdown
+from transformer.documents.passages import MarkedText, with_addresses
+from transformer.documents.sentences import clauses, sentences
+from transformer.documents.syntax import markdown_parser
 from transformer.runtime.errors import UserError
-from transformer.tasks.hypotheses import Hypothesis
-from transformer.translator.documents.document import DocumentTranslator
-from transformer.translator.documents.inline import marked_text, to_markdown
-from transformer.translator.documents.passages import MarkedText
-from transformer.translator.documents.plain_text import with_addresses
-from transformer.translator.documents.sentences import clauses, sentences
-from transformer.translator.documents.syntax import markdown_parser
+from transformer.tasks.text import Hypothesis
 
 DOCS = Path(__file__).parent.parent / "docs"
 PAGES = sorted(page.stem for page in DOCS.glob("*.md"))
@@ -179,7 +178,7 @@ def test_words_that_look_like_markdown_are_read_as_words(text):
 
 
 def plain(text):
-    from transformer.translator.documents.passages import MarkedText
+    from transformer.documents.passages import MarkedText
 
     return MarkedText(text)
 

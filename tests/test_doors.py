@@ -15,15 +15,15 @@ from small_run import WORDS
 from small_translator import small_translator, stored
 
 from transformer import PRESETS, Translator, UserError, train
-from transformer.cli.decode import decode_main
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.request_lines import request_of
-from transformer.config import DataConfig
-from transformer.data.sources.bad_lines import reading
+from transformer.commands.decode import decode_main
+from transformer.config.corpus import DataConfig
 from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.data.sources.tables import read_table
-from transformer.serve.limits import ALLOWED, Limits
-from transformer.serve.translation import Translations
+from transformer.data.sources.text_files import reading
+from transformer.serve.services.limits import ALLOWED, Limits
+from transformer.serve.services.translation import Translations
 
 NAMED = {"inputs": ("question", "text"), "target": ("answer",), "task": "answers"}
 GOOD = {"question": "red", "text": "cat"}
@@ -255,7 +255,7 @@ def test_messages_name_what_the_file_has(tmp_path):
 
 def test_a_text_is_no_list_of_recordings(tmp_path):
     """Its sentences are not in the message."""
-    from transformer.data.sources.recording_lists import listed_columns
+    from transformer.data.sources.manifests import listed_columns
 
     path = tmp_path / "text.txt"
     with pytest.raises(UserError) as error:

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from transformer import UserError
-from transformer.config.pictures import PicturesConfig
-from transformer.data.features.pixels import pixels_of, read_picture, scaled
-from transformer.data.sources.drawings import COLOURS, FORMS, SIZES, Shape, captions, drawing
+from transformer.config.records import PicturesConfig
+from transformer.data.built_in.drawings import COLOURS, FORMS, SIZES, Shape, captions, drawing
+from transformer.data.signals.pixels import pixels_of, read_picture, scaled
 from transformer.data.sources.manifests import read_manifest
 from transformer.data.sources.pictures import PictureSource, open_pictures
 
@@ -235,7 +235,7 @@ def test_mistakes_in_pictures_are_named(folder: Path) -> None:
 
 
 def test_a_picture_of_too_many_pixels_is_not_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("transformer.data.features.pixels.MOST", 100)
+    monkeypatch.setattr("transformer.data.signals.pixels.MOST", 100)
     with pytest.raises(UserError, match="20 x 10 pixels are too many: make it smaller"):
         read_picture(folder / "0.png", 8)
 

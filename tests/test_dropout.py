@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from toy_sentences import SOURCE, TARGET
 
-from transformer.model.dropout import Dropout, keep_mask
+from transformer.model.layers import Dropout, keep_mask
 from transformer.model.transformer import Transformer
 
 

@@ -13,15 +13,17 @@ from small_run import changed, interrupted, parameters, quiet, same, small_confi
 from toy_runs import sentences_config
 
 from transformer import PRESETS, Config, Run, TransformerConfig, Translator, UserError, train
-from transformer.cli.train import train_main
-from transformer.config import EncoderConfig, SpecialIds, TrainingConfig
+from transformer.commands.train import train_main
+from transformer.config.model import SpecialIds
+from transformer.config.training import TrainingConfig
+from transformer.config.transformer import EncoderConfig
 from transformer.interop.pretrained import import_model
-from transformer.model.encoder import ENCODER
+from transformer.model.stack import ENCODER
 from transformer.systems.nonautoregressive.options import (
     NonAutoregressiveConfig,
     NonAutoregressiveDecodingConfig,
 )
-from transformer.training.loop.starts import encoded
+from transformer.trainer.starts import encoded
 
 BERT = Path(__file__).parent / "data" / "bert"
 SENTENCES = ["red cat runs", "blue bird sings sleeps"]

@@ -19,9 +19,9 @@ from transformer import (
     TransformerConfig,
     UserError,
 )
-from transformer.config import CorpusConfig
-from transformer.decoding.lengths import within_positions
+from transformer.config.corpus import CorpusConfig
 from transformer.systems.registry import REGISTRY, find_system, options_of
+from transformer.translator.search_inputs import within_positions
 
 OF_ENCODER = {
     "d_model": 12,

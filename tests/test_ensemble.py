@@ -12,7 +12,7 @@ from tiers import combinations
 
 from transformer import Translator, UserError
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.decode_lines import decode_lines
+from transformer.commands.decode_lines import decode_lines
 from transformer.translator.ensemble import shares_of
 
 SOURCES = ["red green blue", "cat", "dog bird runs sings"]

@@ -7,13 +7,14 @@ import pytest
 from small_run import changed, quiet, same
 
 from transformer import Run, UserError, make_optimizer
-from transformer.config import COUNTS, TrainingConfig
+from transformer.config.ranges import COUNTS
+from transformer.config.training import TrainingConfig
+from transformer.plan.machines import machine
+from transformer.plan.plan import Limits, plan
 from transformer.runs.config_json import from_json, to_json
 from transformer.systems.presets import PRESETS
-from transformer.training.loop import train as training
-from transformer.training.loop.train import train
-from transformer.training.plan.machines import machine
-from transformer.training.plan.plan import Limits, plan
+from transformer.trainer import train as training
+from transformer.trainer.train import train
 
 
 @pytest.mark.parametrize(("epochs", "steps"), [(1, 7), (2.0, 14), (0.5, 4), (0.01, 1), (1.3, 9)])

@@ -15,16 +15,15 @@ from test_exhibits import Elements
 from toy_runs import speech_config
 
 from transformer import PRESETS, Run, UserError, train
-from transformer.cli.decode import decode_main
-from transformer.config.recordings import RecordingsConfig
+from transformer.commands.decode import decode_main
+from transformer.config.records import RecordingsConfig
 from transformer.data.sources.recordings import Recording, open_recordings
 from transformer.runs.exhibits import OVERVIEW, exhibit_as_json, read_exhibits, write_exhibits
 from transformer.runs.report.exhibits import overview_of
+from transformer.systems.speech.error_rates import WORST, by_speaker, confusions, worst
 from transformer.systems.speech.task import SpeechToText
-from transformer.tasks.error_tables import WORST, by_speaker, confusions, worst
 from transformer.tasks.exhibit import Comparison, ReportSample
-from transformer.tasks.metrics.normalisation import normalised
-from transformer.tasks.metrics.words import aligned
+from transformer.tasks.metrics.error_rates import aligned, normalised
 from transformer.tasks.task import Evaluation
 
 pytest.importorskip("soundfile", reason="pip install '.[speech]'")

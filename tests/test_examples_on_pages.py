@@ -9,10 +9,10 @@ import jax
 import pytest
 from of_a_config import model_shapes
 
-from transformer.data.sources import built_in
+from transformer.data import built_in
 from transformer.systems.presets import PRESETS
-from transformer.tasks.translation import Translation
-from transformer.training.loop.evaluator import _of_various_lengths
+from transformer.tasks.texts.translation import Translation
+from transformer.trainer.evaluator import _of_various_lengths
 
 ROOT = Path(__file__).parent.parent
 CONFIG = PRESETS["quickstart"]

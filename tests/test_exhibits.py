@@ -12,9 +12,16 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from transformer.data.features import audio
-from transformer.runs.exhibits import EXHIBITS, exhibit_as_json, read_exhibits, write_exhibits
-from transformer.runs.media import COLOURS, png_of, wav_of
+from transformer.data.signals import audio
+from transformer.runs.exhibits import (
+    COLOURS,
+    EXHIBITS,
+    exhibit_as_json,
+    png_of,
+    read_exhibits,
+    wav_of,
+    write_exhibits,
+)
 from transformer.runs.report.exhibits import exhibits_of
 from transformer.tasks.exhibit import Axis, Picture, ReportSample, Sound
 

@@ -13,8 +13,8 @@ from small_translator import small_translator
 from test_policy_of_pages import PAGES
 
 from transformer import Translator
-from transformer.translator.explorer import Attention, SearchTree, attention_of, explore, search_tree
-from transformer.translator.explorer.attention import KINDS, Kind
+from transformer.explorer import Attention, SearchTree, attention_of, explore, search_tree
+from transformer.explorer.attention import KINDS, Kind
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium: pip install '.[test]'")
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

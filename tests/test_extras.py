@@ -11,11 +11,11 @@ import pytest
 from configs import CONFIGS
 
 from transformer import UserError
-from transformer.cli.train import train_main
-from transformer.runtime.extras import EXTRAS, check_libraries, library
+from transformer.commands.train import train_main
+from transformer.runtime.machine import EXTRAS, check_libraries, library
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.training.loop import train as training
+from transformer.trainer import train as training
 
 ROOT = Path(__file__).parent.parent
 

@@ -13,12 +13,12 @@ from tiers import mostly_slow
 
 from transformer import Run, UserError
 from transformer.cli.command_line import TrainLine
-from transformer.cli.train import _continued
+from transformer.commands.train import _continued
 from transformer.runtime import hosts
-from transformer.runtime.commands import command
-from transformer.training.loop.evaluator import Evaluator
-from transformer.training.loop.resuming import resume_command
-from transformer.training.loop.train import train
+from transformer.runtime.errors import command
+from transformer.trainer.evaluator import Evaluator
+from transformer.trainer.resolved import resume_command
+from transformer.trainer.train import train
 
 ERRORS = [UserError("this needs jiwer"), MemoryError("out of memory")]
 

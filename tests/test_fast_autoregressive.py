@@ -12,8 +12,8 @@ from reference_search import random_variables
 from tiers import mostly_slow
 
 from transformer import UserError
-from transformer.systems.fast_autoregressive.model import FastAutoregressive
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
+from transformer.systems.fast_autoregressive.system import FastAutoregressive
 
 SOURCE = jnp.asarray([[5, 6, 7, 4, 2], [8, 9, 2, 0, 0]])
 GIVEN = jnp.asarray([[1, 4, 5, 6, 9, 2], [1, 8, 6, 9, 2, 0]])

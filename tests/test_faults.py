@@ -26,11 +26,11 @@ from small_run import changed, quiet, same, small_config
 
 from transformer import OptimizerConfig, Run, Translator
 from transformer.cli import guard
-from transformer.config.locations import as_options, locations
+from transformer.config.options import as_options, locations
 from transformer.runs.config_json import to_json
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 
 
 def cut_short(file: Path) -> None:
@@ -96,8 +96,8 @@ FULL_DISK = """
 import resource, signal, sys
 from transformer.runs.config_json import from_json
 from transformer.runtime.errors import UserError
-from transformer.training.loop import loop
-from transformer.training.loop.train import train
+from transformer.trainer import loop
+from transformer.trainer.train import train
 from transformer.runtime.console import ProgressReporter
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -154,8 +154,8 @@ def test_a_run_that_cannot_be_written_to_is_not_gone_on_with(finished, tmp_path)
 @pytest.mark.slow
 def test_a_second_signal_ends_at_once(config, tmp_path):
     program = (
-        "import sys, time; from transformer.cli.train import train_main\n"
-        "from transformer.training.loop.loop import Loop\n"
+        "import sys, time; from transformer.commands.train import train_main\n"
+        "from transformer.trainer.loop import Loop\n"
         "Loop._checkpoint = lambda self, stop: time.sleep(600)\n"
         "sys.exit(train_main())"
     )
@@ -242,7 +242,7 @@ KILLS = 50
 TRAIN = """
 import sys
 from transformer.runs.config_json import from_json
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 train(from_json(open(sys.argv[1]).read()), sys.argv[2])
 """
 

@@ -28,16 +28,15 @@ from transformer import (
     train,
 )
 from transformer.cli.command_line import TrainLine
-from transformer.cli.train import _initial_arguments, train_main
-from transformer.config import EncoderConfig
-from transformer.data.corpus import Corpus
+from transformer.commands.train import _initial_arguments, train_main
+from transformer.config.transformer import EncoderConfig
 from transformer.data.sequences import arrays_of
-from transformer.data.sources.memory import InMemory
+from transformer.data.sources.held_out import InMemory
+from transformer.data.store import Corpus
 from transformer.interop.pretrained import import_model
 from transformer.runs.config_json import from_json, to_json
 from transformer.runtime.console import ProgressReporter
-from transformer.systems.registry import REGISTRY, Registered
-from transformer.systems.variants import as_option
+from transformer.systems.registry import REGISTRY, Registered, as_option
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.preparation import TrainingData
 
@@ -162,9 +161,7 @@ def test_an_imported_model_is_not_trained_in_its_own_place(config, parent):
 
 def test_the_command_takes_the_parents_network(parent, monkeypatch):
     asked = []
-    monkeypatch.setattr(
-        "transformer.training.loop.train.train", lambda config, run_dir, **_: asked.append(config)
-    )
+    monkeypatch.setattr("transformer.trainer.train.train", lambda config, run_dir, **_: asked.append(config))
     for option in ([f"--init-from={parent.path}"], ["fine-tune", "--init-from", str(parent.path)]):
         monkeypatch.setattr(
             sys, "argv", ["train.py", *option, "--model.dropout", "0.3", "--data.train-tsv", "a"]

@@ -12,10 +12,10 @@ import pytest
 from small_run import write_text
 
 from transformer import Run
-from transformer.cli.decode import decode_main
-from transformer.cli.main import main
-from transformer.cli.train import train_main
-from transformer.data.sources.spoken import DIGITS, RATE, Speaker, spoken
+from transformer.commands.decode import decode_main
+from transformer.commands.main import main
+from transformer.commands.train import train_main
+from transformer.data.built_in.spoken import DIGITS, RATE, Speaker, spoken
 from transformer.interop.pretrained import import_model
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")

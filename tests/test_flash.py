@@ -13,11 +13,10 @@ from run_command import on_devices
 
 from transformer.model import flash
 from transformer.model.attention import attention_weights
-from transformer.model.dropout import keep_mask
 from transformer.model.kernels import flash_by_rows, runs_flash
-from transformer.model.masks import Mask
-from transformer.model.mechanism import AttentionInputs
-from transformer.model.placement import tracing_for
+from transformer.model.layers import keep_mask
+from transformer.model.masks import AttentionInputs, Mask
+from transformer.model.parameters import tracing_for
 
 ROWS, HEADS, WIDTH = 2, 3, 8
 KEY = jax.random.key(5)

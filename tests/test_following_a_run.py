@@ -15,11 +15,11 @@ from rich.console import Console
 from small_run import changed, quiet, same, small_config
 
 from transformer import OptimizerConfig, Run
-from transformer.cli.train import train_main
+from transformer.commands.train import train_main
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError
-from transformer.training.loop import loop
-from transformer.training.loop.train import train
+from transformer.trainer import loop
+from transformer.trainer.train import train
 from transformer.training.schedule import make_optimizer
 
 
@@ -67,7 +67,7 @@ def test_out_of_memory_says_what_to_lower_and_what_held_it(config, tmp_path, mon
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 12 bytes.\nmore")
 
     monkeypatch.setattr(loop, "configured_step", lambda *_: fail)
-    monkeypatch.setattr("transformer.model.sharding.Replicas.compile_step", lambda self, step, **_: step)
+    monkeypatch.setattr("transformer.training.sharding.Replicas.compile_step", lambda self, step, **_: step)
     with pytest.raises(UserError, match=r"lower --data.batch-tokens, .*memory.prof") as failed:
         train(config, tmp_path / "run", watch=quiet())
     assert "\n" not in str(failed.value)

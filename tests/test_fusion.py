@@ -19,12 +19,12 @@ from small_run import WORDS
 from small_translator import bare_task, check_alone, small_translator, stored
 
 from transformer import BeamConfig, Translator, UserError
-from transformer.cli.decode import decode_main
-from transformer.cli.main import main
-from transformer.data.features.ngrams import END, START, UNKNOWN, estimated
+from transformer.commands.decode import decode_main
+from transformer.commands.main import main
+from transformer.decoding.beside.arpa import END, START, UNKNOWN, estimated
+from transformer.decoding.beside.ngram import WEIGHT, ShallowFusion, Trie
 from transformer.decoding.hooks import Hooks
-from transformer.decoding.ngram import WEIGHT, ShallowFusion, Trie
-from transformer.decoding.search import autoregressive_search
+from transformer.decoding.searches.search import autoregressive_search
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.translator.fusion import output_tokenizer
 

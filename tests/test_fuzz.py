@@ -28,17 +28,17 @@ from small_translator import small_translator, stored
 
 from benchmarks.measure import peak_memory_of_host
 from transformer import PRESETS, VARIANTS, Config, Run, Translator, UserError
-from transformer.cli import plan as planning
-from transformer.cli.decode import decode_main
-from transformer.cli.train import train_main
-from transformer.config import flatten
-from transformer.decoding import workers
-from transformer.decoding.queue import SearchThread
+from transformer.commands import plan as planning
+from transformer.commands.decode import decode_main
+from transformer.commands.train import train_main
+from transformer.config.options import flatten
+from transformer.decoding.service import service as workers
+from transformer.decoding.service.queue import SearchThread
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.report import write_report
 from transformer.systems.registry import find_system
-from transformer.tasks.translation import Translation
-from transformer.training.loop import train as training
+from transformer.tasks.texts.translation import Translation
+from transformer.trainer import train as training
 from transformer.training.schedule import make_optimizer
 from transformer.training.step import init_state
 

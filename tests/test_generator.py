@@ -11,12 +11,12 @@ import pytest
 from tiers import mostly_slow
 
 from transformer import PRESETS, Generator, UserError, train
-from transformer.cli.decode import decode_main
-from transformer.cli.train import train_main
-from transformer.config.streams import StreamConfig
+from transformer.commands.decode import decode_main
+from transformer.commands.train import train_main
+from transformer.config.records import StreamConfig
+from transformer.explorer import search_tree
 from transformer.systems.language_model.api import texts_of
 from transformer.systems.language_model.page import attention_of_text
-from transformer.translator.explorer import search_tree
 
 TEXT = "".join(f"{n} and {n + 1} make {2 * n + 1}.\n" for n in range(60)) * 2
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from transformer.data.sources.built_in import inflection
-from transformer.data.sources.built_in.clauses import Clause, in_english, in_german
-from transformer.data.sources.built_in.inflection import Noun, conjugate, determiner, number
-from transformer.data.sources.built_in.phrases import Phrase
+from transformer.data.built_in import inflection
+from transformer.data.built_in.clauses import Clause, in_english, in_german
+from transformer.data.built_in.inflection import Noun, conjugate, determiner, number
+from transformer.data.built_in.phrases import Phrase
 
 NUMBERS = {
     0: ("zero", "null"),

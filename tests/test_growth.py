@@ -15,14 +15,19 @@ from tiers import mostly_slow
 
 from transformer import Config, GreedyConfig, Run, SpecialIds, Translator, UserError, train
 from transformer.config.methods import AdapterConfig
-from transformer.data.features.growth import first_new, read_words, replaced
-from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
+from transformer.data.tokenizers.trained import (
+    first_new,
+    load_tokenizer,
+    read_words,
+    replaced,
+    train_tokenizer,
+)
 from transformer.interop.pretrained import export_model, import_model
 from transformer.interop.vocabularies.files import read_pieces
 from transformer.model.parameters import Declared, vocabulary_axes
 from transformer.systems.parameters import declared_parameters, model_shapes, with_any_sizes
 from transformer.systems.registry import REGISTRY, find_system, options_of
-from transformer.training.growth import with_added_rows
+from transformer.trainer.starts import with_added_rows
 
 DATA = Path(__file__).parent / "data"
 WORDS = ["Blorb", "caféx", "東京"]

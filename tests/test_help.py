@@ -16,19 +16,18 @@ from configs import CONFIGS
 
 import transformer
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.doctor import DoctorArguments
 from transformer.cli.guard import wrapped
-from transformer.cli.help import preset_table, train_help
-from transformer.cli.main import COMMANDS, main
-from transformer.cli.models import AverageArguments, DistillArguments, ReportArguments
 from transformer.cli.parser import texts
-from transformer.cli.train_arguments import TrainArguments
-from transformer.config import HostsConfig, flatten
+from transformer.commands.doctor import DoctorArguments
+from transformer.commands.help import preset_table, train_help
+from transformer.commands.main import COMMANDS, main
+from transformer.commands.models import AverageArguments, DistillArguments, ReportArguments
+from transformer.commands.train_arguments import TrainArguments
+from transformer.config.options import HostsConfig, flatten
 from transformer.runs.config_json import to_json
-from transformer.runtime.commands import command_for
-from transformer.runtime.errors import nearest
-from transformer.systems.common_options import COMMON
+from transformer.runtime.errors import command_for, nearest
 from transformer.systems.presets import PRESET_GROUPS, PRESETS, VARIANT_GROUPS, VARIANTS
+from transformer.systems.registry import COMMON
 
 ROOT = Path(__file__).parent.parent
 
@@ -229,7 +228,7 @@ SLOW = {"jax", "numpy", "flax", "importlib.metadata", "google.protobuf"}
 )
 def test_a_help_imports_nothing_slow(words, unneeded):
     program = (
-        "import atexit, sys; from transformer.cli.main import main\n"
+        "import atexit, sys; from transformer.commands.main import main\n"
         "atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr)); main()"
     )
     done = subprocess.run([sys.executable, "-c", program, *words.split()], capture_output=True, text=True)
@@ -267,7 +266,7 @@ def test_installed_commands_are_there(monkeypatch):
     assert {*scripts} == {"transformer", "transformer-train", "transformer-decode"}
     for name, entry in scripts.items():
         module, _, function = entry.partition(":")
-        monkeypatch.setattr("transformer.cli.main.main", lambda: len(sys.argv))
+        monkeypatch.setattr("transformer.commands.main.main", lambda: len(sys.argv))
         monkeypatch.setattr(sys, "argv", [name, "--version"])
         with pytest.raises(SystemExit) as end:
             getattr(importlib.import_module(module), function)()

@@ -13,9 +13,8 @@ from reference_search import MODEL, SOURCES, hypotheses, random_variables
 from transformer import BeamConfig
 from transformer.data.trees import BracketKinds, read_tree
 from transformer.decoding.hooks import first_states
-from transformer.decoding.once import EachOnce
-from transformer.decoding.search import AutoregressiveSearch
-from transformer.decoding.trees import WellFormedTrees
+from transformer.decoding.searches.search import AutoregressiveSearch
+from transformer.decoding.steering.structures import EachOnce, WellFormedTrees
 
 SPECIAL = MODEL.config.special
 PAD, EOS, UNK = SPECIAL.pad, SPECIAL.eos, SPECIAL.unk

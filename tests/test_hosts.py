@@ -20,23 +20,25 @@ from small_translator import small_translator, stored
 
 from transformer import Config, Run, UserError
 from transformer.cli.command_line import TrainLine
-from transformer.cli.train_arguments import parse_train
-from transformer.config import HostsConfig, MeshConfig
+from transformer.commands.train_arguments import parse_train
+from transformer.config.options import HostsConfig
+from transformer.config.training import MeshConfig
 from transformer.runs.config_json import to_json
 from transformer.runtime import hosts
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.supervision import LOST
-from transformer.training.loop.resuming import resume_command
-from transformer.training.loop.train import train
+from transformer.trainer.resolved import resume_command
+from transformer.trainer.train import train
 
 ROOT = Path(__file__).parent.parent
 TRAIN = """
 import sys
-from transformer.config import HostsConfig, MeshConfig
+from transformer.config.options import HostsConfig
+from transformer.config.training import MeshConfig
 from transformer.runs.config_json import from_json
 from transformer.runtime.hosts import join
 from transformer.cli.guard import run_command
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 config, run_dir, port, count, index = sys.argv[1:]
 def command(_):
     join(f"localhost:{port}", int(count), int(index), heartbeat=10)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from transformer.interop import hub
+from transformer.interop.folders import folder as hub
 from transformer.interop.pretrained import import_model
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from transformer.config import SpecialIds
-from transformer.data.features.pieces import PiecesTokenizer
-from transformer.data.features.tokenizers import load_tokenizer
-from transformer.interop.vocabularies.files import read_pieces
-from transformer.interop.vocabularies.pieces import written_pieces
+from transformer.config.model import SpecialIds
+from transformer.data.tokenizers.pieces import PiecesTokenizer
+from transformer.data.tokenizers.trained import load_tokenizer
+from transformer.interop.vocabularies.files import read_pieces, written_pieces
 from transformer.runtime.errors import UserError
 
 DATA = Path(__file__).parent / "data" / "tokenizers"

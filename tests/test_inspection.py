@@ -15,11 +15,11 @@ from small_run import WORDS
 from small_translator import small_translator
 
 from transformer import Run, UserError
-from transformer.cli.decode import decode_main
+from transformer.commands.decode import decode_main
+from transformer.explorer import attention_of, explore, search_tree
+from transformer.explorer.attention import KINDS, Kind
 from transformer.model.positions import sinusoids
 from transformer.training.step import TrainState
-from transformer.translator.explorer import attention_of, explore, search_tree
-from transformer.translator.explorer.attention import KINDS, Kind
 from transformer.translator.translator import Hypothesis, Translator
 
 SOURCES = ["red cat runs", "blue dog sings green bird sleeps"]

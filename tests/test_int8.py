@@ -8,9 +8,9 @@ from small_run import WORDS
 from small_translator import small_translator, stored
 
 from transformer import Translator
-from transformer.model.int8 import INT8, quantized
+from transformer.model.parameters import INT8, quantized
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.tasks.translation import Translation
+from transformer.tasks.texts.translation import Translation
 
 MATRICES = 2 * 6 + 10 + 1  # of two layers of the encoder, one of the decoder, one embedding
 

@@ -11,16 +11,16 @@ from small_run import quiet, same
 from toy_label_sets import config_of, write
 
 from transformer import DataConfig, UserError
-from transformer.data.label_orders import reordered, sampled_by, shuffled
+from transformer.data.epochs import reordered, sampled_by, shuffled
 from transformer.data.sequences import Field, Sequences
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.store import TextRecord
 from transformer.systems.registry import system_of
 from transformer.tasks.preparation import prepare
 from transformer.tasks.task import Evaluation
-from transformer.tasks.text_tasks import text_task_of
-from transformer.training.loop.checks import OF_CORPUS
-from transformer.training.loop.train import train
+from transformer.tasks.texts import text_task_of
+from transformer.trainer.checks import OF_CORPUS
+from transformer.trainer.train import train
 
 ORDERS = DataConfig.__annotations__["label_order"].__args__
 COMMA, EOS = 9, 2

@@ -16,8 +16,8 @@ from transformer.runs.exhibits import OVERVIEW, exhibit_as_json, read_exhibits, 
 from transformer.runs.report.exhibits import overview_of
 from transformer.runs.report.page import REPORT
 from transformer.tasks.exhibit import ReportSample, Table
-from transformer.tasks.label_tables import MOST_CONFUSED, confusion_table, scores_of_labels
-from transformer.training.loop.train import train
+from transformer.tasks.texts.labels import MOST_CONFUSED, confusion_table, scores_of_labels
+from transformer.trainer.train import train
 
 
 def as_counts(table):

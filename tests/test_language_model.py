@@ -11,11 +11,11 @@ from compiled import apply, init
 from tiers import combinations
 
 from transformer import Context, UserError
-from transformer.config.streams import StreamConfig
+from transformer.config.records import StreamConfig
 from transformer.model.encoder_decoder import shift_right
 from transformer.systems.language_model.model import LanguageModel, Past
-from transformer.systems.language_model.objective import language_model_objective
 from transformer.systems.language_model.options import LanguageModelConfig
+from transformer.systems.language_model.system import language_model_objective
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import find_system
 

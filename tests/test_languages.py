@@ -9,13 +9,13 @@ import pytest
 from configs import CONFIGS
 
 from transformer import UserError
-from transformer.cli.models import export_command
-from transformer.config import DataConfig, text_data
-from transformer.config.languages import language_of
+from transformer.commands.models import export_command
+from transformer.config.corpus import DataConfig, language_of
+from transformer.config.options import text_data
 from transformer.interop.pretrained import import_model
 from transformer.runs.report.logged import Logged
 from transformer.runs.run import Run
-from transformer.training.loop.resolved import resolve
+from transformer.trainer.resolved import resolve
 from transformer.translator.distill import suffixes
 
 MARIAN = Path(__file__).parent / "data" / "marian"

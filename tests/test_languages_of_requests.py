@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 
 from transformer.cli.decode_arguments import DecodeArguments, parse_decode
-from transformer.cli.models import import_command
-from transformer.cli.translations import Translations
-from transformer.config import GreedyConfig, SpecialIds
-from transformer.data.features.tokenizers import train_tokenizer
+from transformer.commands.models import import_command
+from transformer.commands.translations import Translations
+from transformer.config.decoding import GreedyConfig
+from transformer.config.model import SpecialIds
+from transformer.data.tokenizers.trained import train_tokenizer
+from transformer.explorer.attention import attention_of
+from transformer.explorer.tree import search_tree
 from transformer.interop.pretrained import import_model
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.tasks.lines import Lines
-from transformer.tasks.translation import Translation
-from transformer.translator.explorer.attention import attention_of
-from transformer.translator.explorer.tree import search_tree
+from transformer.tasks.outputs import Lines
+from transformer.tasks.texts.translation import Translation
 from transformer.translator.translator import Translator
 
 DATA = Path(__file__).parent / "data" / "pretrained"

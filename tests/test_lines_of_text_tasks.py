@@ -10,8 +10,8 @@ from small_run import WORDS
 from text_tables import drawn_run_of, rows, write
 
 from transformer import DataConfig, Translator
-from transformer.cli.decode import decode_main
 from transformer.cli.request_lines import request_of
+from transformer.commands.decode import decode_main
 from transformer.data.sources.tables import read_table
 from transformer.runtime.errors import UserError
 from transformer.translator.choices import best_temperature

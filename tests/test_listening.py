@@ -14,10 +14,10 @@ from test_live import EXPECTED, WORDS, heard, sound_of
 from test_serving_clients import running
 from test_serving_systems import one_run
 
-from transformer.data.features.audio import RATE
-from transformer.serve.limits import ALLOWED, Limits
-from transformer.serve.service import service_of
-from transformer.systems.speech.live import live_texts
+from transformer.data.signals.audio import RATE
+from transformer.serve.services.limits import ALLOWED, Limits
+from transformer.serve.services.service import service_of
+from transformer.systems.speech.long import live_texts
 
 client_library = pytest.importorskip(
     "websockets.sync.client", reason="needs websockets: pip install '.[serve]'"

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from transformer.data.features.audio import RATE
-from transformer.systems.speech.live import live_texts
+from transformer.data.signals.audio import RATE
+from transformer.systems.speech.long import live_texts
 
 SECONDS = {"short": 0.3, "middle": 0.5, "long": 0.8}
 """A word is a tone of its length, so one that is cut sounds like a shorter one."""

@@ -16,9 +16,9 @@ from small_run import changed, interrupted, quiet
 from transformer import Run, UserError
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import Stopped
-from transformer.training.loop import transcript
-from transformer.training.loop.train import train
-from transformer.training.loop.transcript import NAME, Transcript, transcribed
+from transformer.trainer import journal as transcript
+from transformer.trainer.journal import NAME, Transcript, transcribed
+from transformer.trainer.train import train
 
 TIMED = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  ")
 

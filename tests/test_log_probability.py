@@ -13,9 +13,12 @@ from small_translator import small_translator
 from tiers import mostly_slow
 
 from transformer import BeamConfig, UserError
-from transformer.config import DecodingConfig, ModelConfig, TransformerConfig
-from transformer.config.pictures import PatchConfig
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.config.decoding import DecodingConfig
+from transformer.config.model import ModelConfig
+from transformer.config.records import PatchConfig
+from transformer.config.transformer import TransformerConfig
+from transformer.decoding.searches.search import AutoregressiveSearch
+from transformer.explorer.tree import search_tree
 from transformer.systems.convolutional.options import ConvolutionalConfig
 from transformer.systems.copying.options import CopyingConfig
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
@@ -28,7 +31,6 @@ from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.systems.speech.options import SpeechConfig
 from transformer.systems.system import System
-from transformer.translator.explorer.tree import search_tree
 from transformer.translator.rescoring import rescored
 
 SIZES: dict[str, Any] = {"vocab_size": 13, "d_model": 16, "dropout": 0.0, "num_layers": 1}

@@ -13,11 +13,10 @@ import pytest
 from test_ctc_in_speech import SPECIAL, run_with
 
 from transformer import PRESETS, Transcriber
-from transformer.cli.align import align_main
-from transformer.decoding import long_ctc_alignment
-from transformer.decoding.ctc_alignment import best_paths
-from transformer.decoding.long_ctc_alignment import Window, best_path_through
-from transformer.model.ctc import log_likelihoods
+from transformer.commands.align import align_main
+from transformer.decoding.searches import ctc_alignment as long_ctc_alignment
+from transformer.decoding.searches.ctc_alignment import Window, best_path_through, best_paths
+from transformer.model.variants.ctc import log_likelihoods
 from transformer.systems.speech.alignment import overlapping
 from transformer.systems.speech.windows import Sound
 

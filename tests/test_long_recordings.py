@@ -14,13 +14,12 @@ import pytest
 from invented_sound import bad_recordings
 
 from transformer import Run, Transcriber, UserError
-from transformer.cli.decode import decode_main
-from transformer.data.features import waveforms
-from transformer.data.features.pauses import parts_of
-from transformer.data.features.waveforms import audio_blocks, read_audio, seconds_of
-from transformer.systems.speech.subtitles import srt, subtitles_of, vtt
-from transformer.systems.speech.transcripts import SpokenPart, Transcript
-from transformer.tasks.timing import Segment, Word
+from transformer.commands.decode import decode_main
+from transformer.data.signals import waveforms
+from transformer.data.signals.pauses import parts_of
+from transformer.data.signals.waveforms import audio_blocks, read_audio, seconds_of
+from transformer.systems.speech.transcripts import SpokenPart, Transcript, srt, subtitles_of, vtt
+from transformer.tasks.media.timing import Segment, Word
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")

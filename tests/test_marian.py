@@ -17,15 +17,18 @@ import pytest
 from compiled import apply
 from safetensors.numpy import load_file, save_file
 
-from transformer.cli.models import export_command, import_command
-from transformer.config import BeamConfig, Config, DataConfig, EncoderConfig, TransformerConfig
-from transformer.data.features.tokenizers import train_tokenizer
+from transformer.commands.models import export_command, import_command
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import BeamConfig
+from transformer.config.options import Config
+from transformer.config.transformer import EncoderConfig, TransformerConfig
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.interop.pretrained import export_model, import_model
 from transformer.interop.vocabularies.marian import WORD_LISTS as CTRANSLATE2
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.tasks.translation import Translation
+from transformer.tasks.texts.translation import Translation
 from transformer.translator.translator import Translator
 
 DATA = Path(__file__).parent / "data"

@@ -16,17 +16,19 @@ import sentencepiece
 from compiled import apply
 from reference_search import random_variables
 
-from transformer.cli.models import export_command, import_command
-from transformer.config import BeamConfig, Config, GreedyConfig, TransformerConfig
-from transformer.data.features.tokenizers import train_tokenizer
-from transformer.data.features.vocabulary import SPACE
-from transformer.interop.marian.export import export_marian_files
+from transformer.commands.models import export_command, import_command
+from transformer.config.decoding import BeamConfig, GreedyConfig
+from transformer.config.options import Config
+from transformer.config.transformer import TransformerConfig
+from transformer.data.tokenizers.lossless import SPACE
+from transformer.data.tokenizers.trained import train_tokenizer
+from transformer.interop.marian.folder import export_marian_files
 from transformer.interop.marian.items import marian_file, parse_yaml
 from transformer.interop.pretrained import export_model, import_model
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.tasks.translation import Translation
+from transformer.tasks.texts.translation import Translation
 from transformer.translator.translator import Translator
 
 SPM = Path(__file__).parent / "data" / "marian" / "source.spm"

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from transformer.config import BeamConfig, MbrConfig, SampleConfig
-from transformer.interop.search import not_exported, not_imported, search_from_hub, search_to_hub
+from transformer.config.decoding import BeamConfig, MbrConfig, SampleConfig
+from transformer.interop.folders.search import not_exported, not_imported, search_from_hub, search_to_hub
 from transformer.runtime.errors import UserError
 
 SEARCHES = {

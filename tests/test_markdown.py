@@ -10,9 +10,9 @@ import random_markdown
 from markdown_it import MarkdownIt
 from test_documents import Pretender
 
+from transformer.documents.document import check_text
+from transformer.documents.markdown import read_markdown
 from transformer.runtime.errors import UserError
-from transformer.translator.documents.document import check_text
-from transformer.translator.documents.markdown import read_markdown
 
 HTML = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 

@@ -12,13 +12,12 @@ import pytest
 from small_run import quiet
 
 from transformer import Context, Run, UserError, init_state, make_train_step, train
-from transformer.cli.decode import decode_main
-from transformer.cli.models import average_main
-from transformer.config import SpecialIds
-from transformer.config.texts import SentencesConfig
-from transformer.systems.masked_language_model.model import MaskedLanguageModel
-from transformer.systems.masked_language_model.objective import hide, masked_lm_objective
+from transformer.commands.decode import decode_main
+from transformer.commands.models import average_main
+from transformer.config.model import SpecialIds
+from transformer.config.records import SentencesConfig
 from transformer.systems.masked_language_model.options import MaskedLanguageModelConfig
+from transformer.systems.masked_language_model.system import MaskedLanguageModel, hide, masked_lm_objective
 from transformer.systems.presets import PRESETS
 
 SIZES = {"vocab_size": 50, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "dropout": 0.0}

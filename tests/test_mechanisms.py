@@ -12,14 +12,12 @@ from reference_search import random_variables
 from tiers import mostly_slow
 
 from transformer import Transformer, TransformerConfig, UserError
-from transformer.model.additive import LocationAttention
-from transformer.model.attention import MECHANISMS
-from transformer.model.linear_attention import CHUNK, causal_sums
-from transformer.model.masks import Mask
-from transformer.model.mechanism import AttentionInputs
-from transformer.model.monotonic import MonotonicAttention, expected_alignment
+from transformer.model.attention import MECHANISMS, mechanism_of
+from transformer.model.masks import AttentionInputs, Mask
 from transformer.model.normalization import NORMALIZATIONS
-from transformer.model.views import VIEWS
+from transformer.model.variants.additive import LocationAttention, MonotonicAttention, expected_alignment
+from transformer.model.variants.recurrence import CHUNK, causal_sums
+from transformer.model.variants.views import VIEWS
 
 SIZES = {"vocab_size": 12, "num_layers": 2, "d_model": 8, "d_ff": 12, "num_heads": 2, "dropout": 0.0}
 SOURCE = jnp.asarray([[5, 6, 7, 4, 2], [8, 2, 0, 0, 0]])
@@ -55,7 +53,7 @@ def test_the_options_are_what_there_is():
     hints = get_type_hints(TransformerConfig)
     named = get_args(hints["mechanism"]) + get_args(hints["cross_mechanism"])
     assert set(named) == set(MECHANISMS)
-    assert get_args(hints["cross_view"]) == tuple(VIEWS)
+    assert get_args(hints["cross_view"]) == ("last", *VIEWS)
     assert get_args(hints["normalization"]) == tuple(NORMALIZATIONS)
 
 
@@ -115,7 +113,7 @@ def test_linear_attention_is_an_explicit_sum(length):
         terms = [phi(query[0, head, i]) @ phi(keys[0, head, j]) * values[0, head, j] for j in range(i + 1)]
         np.testing.assert_allclose(sums[0, head, i], sum(terms), rtol=1e-4, atol=1e-4)
 
-    mechanism = MECHANISMS["linear"](TransformerConfig(**SIZES))
+    mechanism = mechanism_of("linear")(TransformerConfig(**SIZES))
     arrays = map(jnp.asarray, (query, keys, values))
     inputs = AttentionInputs(*arrays, Mask(causal=True), needs_weights=True)
     context, weights, _ = jax.jit(lambda inputs: mechanism.apply({}, inputs))(inputs)

@@ -21,13 +21,13 @@ from transformer.systems.fast_autoregressive.options import FastAutoregressiveCo
 from transformer.systems.nonautoregressive.options import NonAutoregressiveConfig
 from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.tasks.translation import Translation
-from transformer.training.loop.checks import check_types
+from transformer.tasks.texts.translation import Translation
+from transformer.trainer.checks import check_types
+from transformer.training.cross_entropy import SLICE
 from transformer.training.methods import rdrop, scheduled
 from transformer.training.methods.guidance import off_diagonal
 from transformer.training.methods.scheduled import share_of_target
 from transformer.training.objective import TranslationObjective
-from transformer.training.slices import SLICE
 
 SIZES = {"vocab_size": 12, "num_layers": 2, "d_model": 8, "dropout": 0.0}
 LAYER = {"d_ff": 12, "num_heads": 2}

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from transformer.cli.align import align_main
-from transformer.cli.decode import decode_main
-from transformer.cli.models import report_main
-from transformer.cli.ngram import ngram_main
 from transformer.cli.output_file import RUN_FILES
-from transformer.cli.train import train_main
+from transformer.commands.align import align_main
+from transformer.commands.decode import decode_main
+from transformer.commands.models import report_main
+from transformer.commands.tables import ngram_main
+from transformer.commands.train import train_main
 
 ROOT = Path(__file__).parent.parent
 

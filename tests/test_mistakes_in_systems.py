@@ -18,30 +18,28 @@ from toys.task import SIZES, ToyData
 from toys.waves import SYSTEM, Waves
 
 from transformer import Config, Loss, SpecialIds, System, Transformer, TransformerConfig, UserError, register
-from transformer.config import BeamConfig, changed_search, check_beam
-from transformer.data.batching import fixed_batches
-from transformer.data.corpus import Corpus
+from transformer.config.decoding import BeamConfig, changed_search, check_beam
+from transformer.data.plans import fixed_batches
 from transformer.data.sequences import Field
-from transformer.data.sources.memory import in_memory
+from transformer.data.sources.held_out import in_memory
+from transformer.data.store import Corpus
 from transformer.decoding.hooks import NO_OUTPUT, NoHook
-from transformer.decoding.search import AutoregressiveSearch, limits_of_source
-from transformer.model.sharding import layout_of
+from transformer.decoding.searches.search import AutoregressiveSearch, limits_of_source
 from transformer.runtime.console import ProgressReporter
-from transformer.systems.mistakes import mistakes_named
-from transformer.systems.parameters import declared_parameters, model_shapes
+from transformer.systems.parameters import declared_parameters, mistakes_named, model_shapes
 from transformer.systems.presets import PRESETS, VARIANTS
-from transformer.systems.registry import REGISTRY, Options, Preset, Registered, load_entry_points
-from transformer.systems.variants import Variant
+from transformer.systems.registry import REGISTRY, Options, Preset, Registered, Variant, load_entry_points
 from transformer.tasks.exhibit import Axis, Picture
 from transformer.tasks.metrics.scores import Metric
 from transformer.tasks.preparation import prepare
 from transformer.tasks.task import Task
-from transformer.tasks.translation import Translation
-from transformer.training.loop.checks import OF_CORPUS
-from transformer.training.loop.evaluator import Evaluator
-from transformer.training.loop.signals import StopRequest
-from transformer.training.loop.train import open_corpus_shown
+from transformer.tasks.texts.translation import Translation
+from transformer.trainer.checks import OF_CORPUS
+from transformer.trainer.evaluator import Evaluator
+from transformer.trainer.profile import StopRequest
+from transformer.trainer.train import open_corpus_shown
 from transformer.training.objective import translation_objective
+from transformer.training.sharding import layout_of
 from transformer.training.step import EvalState, init_state, make_eval_step, make_train_step
 
 CONFIG = Config(model=TransformerConfig(**SIZES))
@@ -338,7 +336,7 @@ def test_mistakes_that_a_model_shows(
     for shapes in (declared_parameters, model_shapes):
         with pytest.raises(UserError, match=message):
             shapes(system, config)
-    monkeypatch.setattr("transformer.systems.mistakes.is_from_outside", lambda name: False)
+    monkeypatch.setattr("transformer.systems.parameters.is_from_outside", lambda name: False)
     with pytest.raises((TypeError, IndexError)):  # a fault of this package has its traceback
         model_shapes(system, config)
 

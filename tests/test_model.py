@@ -17,13 +17,13 @@ from tiers import combinations
 from toy_batches import BOS
 from toy_sentences import EOS, SOURCE, TARGET, logits_of
 
-from transformer.config import EncoderConfig
+from transformer.config.transformer import EncoderConfig
 from transformer.model.layers import Embedding
-from transformer.model.placement import tracing_for
+from transformer.model.parameters import tracing_for
 from transformer.model.positions import sinusoids
 from transformer.model.transformer import Transformer
 from transformer.systems.presets import PRESETS, variant
-from transformer.systems.transformer.variants import TABLE_3
+from transformer.systems.transformer.options import TABLE_3
 
 
 def test_shapes_are_checked_while_testing(tiny):

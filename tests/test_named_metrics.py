@@ -12,13 +12,11 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU, CHRF
 from sklearn.metrics import accuracy_score, f1_score
 
-from transformer.tasks.metrics.answers import answer_exact, answer_f1
-from transformer.tasks.metrics.calibration import calibration_error
-from transformer.tasks.metrics.labels import label_accuracy, macro_f1, micro_f1
-from transformer.tasks.metrics.rouge import rouge
+from transformer.tasks.metrics.answers import answer_exact, answer_f1, rouge
+from transformer.tasks.metrics.error_rates import character_errors, word_errors
+from transformer.tasks.metrics.labels import label_accuracy, macro_f1, micro_f1, span_f1
 from transformer.tasks.metrics.scores import bleu, chrf
-from transformer.tasks.metrics.spans import span_f1
-from transformer.tasks.metrics.words import character_errors, word_errors
+from transformer.translator.calibration import calibration_error
 
 REFERENCES = ["The dog is old.", "It runs, and it sleeps!", "a b c", "one", "He said: 'no' (twice)."]
 BROKEN = {

@@ -10,10 +10,9 @@ from compiled import apply
 from toy_sentences import SOURCE, TARGET
 
 from transformer import Transformer, UserError
-from transformer.model.int8 import in_int8
 from transformer.model.layers import ACTIVATIONS, Embedding, FeedForward
 from transformer.model.normalization import RmsNorm
-from transformer.model.parameters import declarations
+from transformer.model.parameters import declarations, in_int8
 from transformer.model.positions import PositionEncoding, bucket, halves
 
 T5 = {

@@ -13,10 +13,10 @@ import pytest
 from small_translator import small_translator, stored
 
 from transformer import PRESETS, UserError
-from transformer.cli.ngram import ngram_main
-from transformer.data.features.ngrams import END, START, UNKNOWN, estimated, read_arpa
+from transformer.commands.tables import ngram_main
+from transformer.decoding.beside.arpa import END, START, UNKNOWN, estimated, read_arpa
+from transformer.decoding.beside.ngram import WEIGHT, ShallowFusion, Trie
 from transformer.decoding.hooks import first_states
-from transformer.decoding.ngram import WEIGHT, ShallowFusion, Trie
 from transformer.systems.registry import system_of
 from transformer.translator.fusion import output_tokenizer
 

@@ -10,12 +10,12 @@ from test_methods import BATCH, MODELS
 from tiers import combinations
 
 from transformer import BeamConfig, GreedyConfig, SampleConfig, Translator, UserError
-from transformer.decoding.search import RowOptions, autoregressive_search, noise_of
+from transformer.decoding.searches.search import RowOptions, autoregressive_search, noise_of
+from transformer.decoding.slots import Noise
+from transformer.explorer.tree import search_tree
 from transformer.model.encoder_decoder import shift_right
-from transformer.model.noise import Noise
 from transformer.systems.nonautoregressive.options import NonAutoregressiveDecodingConfig
 from transformer.systems.registry import find_system
-from transformer.translator.explorer.tree import search_tree
 
 KEYS = jax.random.split(jax.random.key(0), 50)
 SOURCES = ["a b c", "d e f g", "h", "a b c"]

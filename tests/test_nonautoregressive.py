@@ -12,11 +12,12 @@ from compiled import apply
 from reference_search import random_variables
 from tiers import mostly_slow
 
-from transformer.config import Config, changed_search
+from transformer.config.decoding import changed_search
+from transformer.config.options import Config
 from transformer.runtime.errors import UserError
-from transformer.systems.nonautoregressive.forced import nonautoregressive_attention, nonautoregressive_scores
-from transformer.systems.nonautoregressive.model import NonAutoregressiveTransformer, copied_source
-from transformer.systems.nonautoregressive.objective import (
+from transformer.systems.nonautoregressive.model import (
+    NonAutoregressiveTransformer,
+    copied_source,
     length_class,
     nonautoregressive_objective,
     sample_mask,
@@ -25,8 +26,10 @@ from transformer.systems.nonautoregressive.options import (
     NonAutoregressiveConfig,
     NonAutoregressiveDecodingConfig,
 )
-from transformer.systems.nonautoregressive.search import (
+from transformer.systems.nonautoregressive.system import (
     draft_sizes,
+    nonautoregressive_attention,
+    nonautoregressive_scores,
     nonautoregressive_search,
     sample_fertilities,
     truncate_at_eos,

@@ -15,18 +15,19 @@ from untrained_teacher import untrained_teacher
 
 from transformer import PRESETS, Synthesizer, UserError, train
 from transformer.runs.exhibits import read_exhibits
-from transformer.systems.nonautoregressive_synthesis.durations import durations, teacher_durations
-from transformer.systems.nonautoregressive_synthesis.model import (
-    NonAutoregressiveSynthesiser,
-    Spoken,
-    steps_of,
-)
-from transformer.systems.nonautoregressive_synthesis.objective import nonautoregressive_synthesis_objective
 from transformer.systems.nonautoregressive_synthesis.options import (
     NonAutoregressiveSynthesisConfig,
     NonAutoregressiveSynthesisDecodingConfig,
 )
-from transformer.systems.nonautoregressive_synthesis.search import nonautoregressive_synthesis_search
+from transformer.systems.nonautoregressive_synthesis.system import (
+    NonAutoregressiveSynthesiser,
+    Spoken,
+    durations,
+    nonautoregressive_synthesis_objective,
+    nonautoregressive_synthesis_search,
+    steps_of,
+    teacher_durations,
+)
 from transformer.training.objective import Context
 
 SIZES = {"vocab_size": 9, "num_layers": 1, "d_model": 16, "d_ff": 32, "num_heads": 2, "bands": 3}

@@ -17,7 +17,7 @@ from transformer.model import normalization
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.normalization import BatchNorm, PowerNorm
 from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, SUMS, Sums
-from transformer.tasks.translation import Translation
+from transformer.tasks.texts.translation import Translation
 from transformer.training.objective import translation_objective
 from transformer.training.step import init_state, make_train_step
 

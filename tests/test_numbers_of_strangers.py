@@ -11,11 +11,11 @@ import pytest
 from small_translator import small_translator, stored
 
 from transformer import BeamConfig, SampleConfig, TransformerConfig, UserError
-from transformer.cli.decode import decode_main
-from transformer.cli.train import train_main
-from transformer.config import HostsConfig
+from transformer.commands.decode import decode_main
+from transformer.commands.train import train_main
+from transformer.config.options import HostsConfig
 from transformer.config.ranges import seconds, whole_number
-from transformer.data.features.ngrams import read_arpa
+from transformer.decoding.beside.arpa import read_arpa
 from transformer.interop.vocabularies.files import LAYOUTS
 from transformer.translator.choices import probabilities
 from transformer.translator.fusion import checked_weight

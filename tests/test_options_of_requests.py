@@ -11,8 +11,8 @@ from small_run import WORDS
 from small_translator import DECODING, small_translator
 
 from transformer import Translator, UserError
-from transformer.decoding.lane_programs import programs_of
-from transformer.translator.services import SERVICES
+from transformer.decoding.service.lanes import programs_of
+from transformer.translator.search_inputs import SERVICES
 
 SOURCES = ["red green blue", "cat", "dog bird runs sings", "sings red", "bird"]
 SAMPLING = {"method": "sample", "samples": 3}

@@ -9,13 +9,13 @@ from small_run import changed, quiet, same, small_config
 
 from transformer import PRESETS, Run, UserError, train
 from transformer.cli.command_line import TrainLine
-from transformer.cli.train import _initial_arguments
-from transformer.config import dropout_for
+from transformer.commands.train import _initial_arguments
+from transformer.config.training import dropout_for
 from transformer.runs.config_json import from_json, to_json
-from transformer.runs.overfitting import overfitting
+from transformer.runs.log import overfitting
 from transformer.runs.report import write_report
 from transformer.runtime.console import ProgressReporter
-from transformer.tasks.text_tasks import text_task_of
+from transformer.tasks.texts import text_task_of
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_run_that_memorises_is_told(losses, told):
 
 
 def test_the_last_lines_and_the_report_tell_it(tmp_path, monkeypatch):
-    from transformer.training.loop.evaluator import Evaluator
+    from transformer.trainer.evaluator import Evaluator
 
     losses = iter([2.0, 3.0, 4.0])
     monkeypatch.setattr(Evaluator, "_means", lambda *_: {"loss": 9.0, "nll": next(losses, 4.0)})

@@ -15,11 +15,11 @@ from tiers import mostly_slow
 from untrained_teacher import untrained_teacher
 
 from transformer import Config, Context, TrainState, make_train_step
-from transformer.config import StackConfig
 from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig, ScheduledConfig
+from transformer.config.transformer import StackConfig
 from transformer.model.normalization import NORMALIZATIONS
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.systems.tagging.objective import NO_LABEL
+from transformer.systems.tagging.model import NO_LABEL
 
 ROWS, COLUMNS = 2, 4
 """Of padding."""

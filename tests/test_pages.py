@@ -18,8 +18,8 @@ from run_command import on_devices
 from small_translator import small_translator, stored
 
 from transformer import BeamConfig, Config, EncoderConfig, TransformerConfig
-from transformer.cli.decode import decode_main
-from transformer.config import flatten
+from transformer.commands.decode import decode_main
+from transformer.config.options import flatten
 
 DOCS = Path(__file__).parent.parent / "docs"
 WIDEST = 130  # characters of a line of prose
@@ -173,7 +173,7 @@ class Outside:
 
 COMMANDS = """
 import json, os, sys
-from transformer.cli.main import main
+from transformer.commands.main import main
 open("statuses", "w").close()
 for number, (words, text) in enumerate(json.loads(sys.argv[1])):
     open(f"in-{number}", "w").write(text)
@@ -276,3 +276,21 @@ def test_a_system_from_outside(tmp_path: Path, config: Config) -> None:
     assert presets[0] == 0  # others are known nevertheless
     assert "sorts digits" in presets[1]
     assert "cannot be imported" in presets[2]
+
+
+@pytest.mark.parametrize("page", ["docs/design.md", "docs/journey.md", "docs/paper.md", "CONTRIBUTING.md"])
+def test_files_that_pages_name_exist(page: str) -> None:
+    """Files of the repository, of the package or of one of its rooms."""
+    root = DOCS.parent
+    here = {path.name for path in (root / "transformer").rglob("*.py")} | {
+        path.name for path in root.iterdir()
+    }
+    named = re.findall(r"(?<![\w/])(?:[\w.]+/)*\w+\.py\b", (root / page).read_text(encoding="utf-8"))
+    assert len(named) > 5
+    missing = [
+        name
+        for name in named
+        if "NAME" not in name
+        and not ((root / name).exists() or (root / "transformer" / name).exists() or name in here)
+    ]
+    assert missing == []

@@ -16,7 +16,9 @@ import pytest
 from reference_search import random_variables
 
 from transformer import paper
-from transformer.config import Config, OptimizerConfig, TransformerConfig
+from transformer.config.options import Config
+from transformer.config.training import OptimizerConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.decoding.beam import beam_search
 from transformer.decoding.sampling import greedy_search
 from transformer.model.transformer import Transformer

@@ -16,16 +16,23 @@ from run_command import on_devices
 from toy_batches import WORDS, a_batch
 
 from transformer import PRESETS, Config, Transformer, TransformerConfig, UserError, translation_objective
-from transformer.config import DataConfig, OptimizerConfig
+from transformer.config.corpus import DataConfig
 from transformer.config.methods import AdapterConfig
-from transformer.config.training import TrainingConfig
+from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.model.parameters import count, declarations
 from transformer.systems.parameters import declared_parameters, model_shapes, with_any_sizes
 from transformer.systems.registry import REGISTRY, find_system, options_of
-from transformer.tasks.translation import Translation
+from transformer.tasks.texts.translation import Translation
 from transformer.training.objective import Context
-from transformer.training.parametrisation import DOWN, UP, WHOLE, Parametrisation, parametrisation_of
-from transformer.training.patterns import chosen, matches
+from transformer.training.parametrisation import (
+    DOWN,
+    UP,
+    WHOLE,
+    Parametrisation,
+    chosen,
+    matches,
+    parametrisation_of,
+)
 from transformer.training.schedule import make_optimizer
 from transformer.training.step import init_state, make_train_step
 

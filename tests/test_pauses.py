@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from transformer.data.features.audio import RATE
-from transformer.data.features.pauses import MARGIN, parts_of
-from transformer.data.features.voice import LIBRARY, detector_of
+from transformer.data.signals.audio import RATE
+from transformer.data.signals.pauses import LIBRARY, MARGIN, detector_of, parts_of
 from transformer.data.sources.recordings import digits
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from transformer import Hypothesis, UserError
-from transformer.config import OptimizerConfig
-from transformer.translator.explorer import Attention, Candidate, SearchTree
-from transformer.translator.explorer import pictures as p
+from transformer.config.training import OptimizerConfig
+from transformer.explorer import Attention, Candidate, SearchTree
+from transformer.explorer import figures as p
 
 SOURCE, TARGET = ("red", "cat", "</s>"), ("Katze", "</s>")
 RANDOM = np.random.default_rng(0)
@@ -169,11 +169,11 @@ def test_pyplot_keeps_no_hold_of_them():
 def test_the_package_does_not_import_it():
     program = """
 import sys
-import transformer, transformer.cli.decode, transformer.cli.train
+import transformer, transformer.commands.decode, transformer.commands.train
 from transformer.systems.registry import REGISTRY, find_system
 for name in REGISTRY:
     find_system(name)
-print([name for name in sys.modules if name.startswith(("transformer.translator.explorer", "matplotlib"))])
+print([name for name in sys.modules if name.startswith(("transformer.explorer", "matplotlib"))])
 """
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert ran.stdout == "[]\n"

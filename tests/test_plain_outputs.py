@@ -9,14 +9,14 @@ import pytest
 from small_translator import small_translator
 
 from transformer import Hypothesis
+from transformer.documents.document import TranslatedDocument
+from transformer.explorer import Attention
 from transformer.systems.language_model.api import ScoredText
 from transformer.systems.language_model.task import Generated
 from transformer.systems.speech.transcripts import Transcript
 from transformer.systems.synthesis.task import Utterance
-from transformer.tasks.plain import Plain
-from transformer.tasks.timing import Word
-from transformer.translator.documents.document import TranslatedDocument
-from transformer.translator.explorer import Attention
+from transformer.tasks.media.timing import Word
+from transformer.tasks.outputs import Plain
 
 
 def test_of_a_search() -> None:

@@ -15,20 +15,19 @@ from configs import CONFIGS
 from of_a_config import job_of, model_shapes
 from tiers import mostly_slow
 
-from transformer.cli.plan import rows
-from transformer.cli.train import train_main
-from transformer.config import MeshConfig
+from transformer.commands.plan import rows
+from transformer.commands.train import train_main
+from transformer.config.training import MeshConfig
+from transformer.plan.compiler import too_much
+from transformer.plan.costs import estimate, flops_of
+from transformer.plan.jobs import input_rate, products, training_flops
+from transformer.plan.machines import CHIPS, machine
+from transformer.plan.plan import Limits, compiled, reason
+from transformer.plan.plan import plan as planned
+from transformer.plan.program import Collective, Program
 from transformer.runtime.errors import UserError
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.training.plan.compiler import too_much
-from transformer.training.plan.costs import estimate, flops_of
-from transformer.training.plan.feed import input_rate
-from transformer.training.plan.jobs import products, training_flops
-from transformer.training.plan.machines import CHIPS, machine
-from transformer.training.plan.plan import Limits, compiled, reason
-from transformer.training.plan.plan import plan as planned
-from transformer.training.plan.program import Collective, Program
 
 PROGRAM = """HloModule jit_f, num_partitions=16
 
@@ -261,8 +260,8 @@ def test_options_that_make_a_job_faster_are_named_with_their_gain(options, answe
         key = {"data": "batch", "mesh": "mesh", "model": "dtype"}[changed[0]] if changed else None
         return a_step(answers[key] if key else (1.0, 1.0))
 
-    monkeypatch.setattr("transformer.training.plan.plan.compiled", answer)
-    monkeypatch.setattr("transformer.training.plan.feed.input_rate", lambda config: 12_345_678.9)
+    monkeypatch.setattr("transformer.plan.plan.compiled", answer)
+    monkeypatch.setattr("transformer.plan.jobs.input_rate", lambda config: 12_345_678.9)
     place = machine("v5e:2x4")
     found = planned(config, place, Limits(), lambda what: contextlib.nullcontext())
     assert {each["option"]: each["times"] for each in found["faster"]} == pytest.approx(expected)
@@ -339,7 +338,7 @@ def test_what_is_refused(arguments, message, monkeypatch, capsys):
 
 
 def test_a_missing_compiler_is_named(monkeypatch):
-    monkeypatch.setattr("transformer.training.plan.machines._installed", lambda name: False)
+    monkeypatch.setattr("transformer.plan.machines._installed", lambda name: False)
     monkeypatch.setattr(
         "jax.experimental.topologies.get_topology_desc", lambda **_: (_ for _ in ()).throw(RuntimeError)
     )
@@ -366,7 +365,7 @@ def test_where_pip_has_put_cudnn_is_where_the_compiler_looks(tmp_path, monkeypat
         environment.update(env)
         raise OSError("stopped here")
 
-    monkeypatch.setattr("transformer.training.plan.plan.subprocess.Popen", started)
+    monkeypatch.setattr("transformer.plan.plan.subprocess.Popen", started)
     with pytest.raises(OSError, match="stopped here"):
         compiled("step", PRESETS["tiny"], machine("h200:1"), Limits(1))
     assert environment["LD_LIBRARY_PATH"].startswith(str(folder))
@@ -379,7 +378,7 @@ def test_a_compiler_without_cudnn_says_where_to_get_it(monkeypatch):
     def started(command, **options):
         return ordinary([sys.executable, "-c", failing], **options)
 
-    monkeypatch.setattr("transformer.training.plan.plan.subprocess.Popen", started)
+    monkeypatch.setattr("transformer.plan.plan.subprocess.Popen", started)
     advice = r"pip install '.\[plan\]', or nvidia-cudnn-cu13; .* LD_LIBRARY_PATH$"
     for name, remedy in (("h200:1", rf"\. .*{advice}"), ("cpu:2", "$")):
         with pytest.raises(UserError, match=f"the compiler failed: RuntimeError: cuDNN not found{remedy}"):

@@ -8,7 +8,7 @@ import jax
 import pytest
 from tiers import mostly_slow
 
-from transformer.cli.train import train_main
+from transformer.commands.train import train_main
 from transformer.interop.pretrained import import_model
 from transformer.runs.run import Run
 

@@ -9,11 +9,12 @@ from dataclasses import replace
 
 import pytest
 
-from transformer.config import Config, MeshConfig
+from transformer.config.options import Config
+from transformer.config.training import MeshConfig
+from transformer.plan.machines import machine
+from transformer.plan.plan import Limits, compiled
+from transformer.plan.program import Program, arrays_of
 from transformer.systems.presets import PRESETS
-from transformer.training.plan.machines import machine
-from transformer.training.plan.plan import Limits, compiled
-from transformer.training.plan.program import Program, arrays_of
 
 pytestmark = [
     pytest.mark.slow,

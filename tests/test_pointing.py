@@ -13,14 +13,13 @@ from reference_search import random_variables
 from test_copying import CONFIG, EOS, PAD, SIZE, SOURCE, TARGET, A, B
 
 from transformer import UserError
-from transformer.config import SpecialIds
-from transformer.data.sources import pointing
+from transformer.config.model import SpecialIds
+from transformer.data.built_in import pointing
 from transformer.decoding.beam import beam_search
 from transformer.model.encoder_decoder import decoder_input
 from transformer.systems.copying.model import CopyingTransformer, extended_ids
-from transformer.systems.copying.objective import forced
 from transformer.systems.copying.options import CopyingConfig
-from transformer.systems.copying.search import copying_scores
+from transformer.systems.copying.system import copying_scores, forced
 
 OUTPUTS = {
     "copynet": {"output": "copynet"},

@@ -6,19 +6,21 @@ from html.parser import HTMLParser
 
 import pytest
 
-from transformer.runs.report.markup import document, table
-from transformer.serve.page import FORM
-from transformer.translator.explorer import explorer, seen, sounds
-from transformer.translator.explorer.explorer import UNIT
-from transformer.translator.explorer.page_files import page_of
+from transformer.explorer import explorer
+from transformer.explorer import explorer as seen
+from transformer.explorer import explorer as sounds
+from transformer.explorer.explorer import UNIT
+from transformer.explorer.page_files import page_of
+from transformer.runs.report.charts import document, table
+from transformer.serve.app import FORM
 
 SOUNDS = {"unit": UNIT, "origin": "x", "stride": 0.04, "records": []}
 SEEN = {"unit": UNIT, "origin": "x", "threshold": None, "records": []}
 PAGES = {
     "report": document("x", [table([("name", "value")])]),
     "explorer": page_of({"unit": UNIT, "origin": "x", "sentences": []}, explorer.FILES),
-    "sounds": page_of(SOUNDS, sounds.FILES),
-    "seen": page_of(SEEN, seen.FILES),
+    "sounds": page_of(SOUNDS, sounds.SOUND_FILES),
+    "seen": page_of(SEEN, seen.PICTURE_FILES),
     "form": page_of([], FORM),
 }
 

@@ -13,10 +13,10 @@ from small_translator import small_translator, stored
 from tiers import combinations
 
 from transformer import BeamConfig, UserError
-from transformer.cli.decode import decode_main
-from transformer.data.features.tokenizers import train_tokenizer
-from transformer.decoding.prefix import COUNT, TOKENS, WORD, Prefix, example
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.commands.decode import decode_main
+from transformer.data.tokenizers.trained import train_tokenizer
+from transformer.decoding.searches.search import AutoregressiveSearch
+from transformer.decoding.steering.prefix import COUNT, TOKENS, WORD, Prefix, example
 
 SPECIAL = MODEL.config.special
 PIECES = ["", "", "", "", "▁a", "▁ab", "b", "▁b", "c", "▁", "abc"]

@@ -21,10 +21,10 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from benchmarks.speed import importing
-from transformer.cli.models import import_command
+from transformer.commands.models import import_command
 from transformer.interop.architectures import ARCHITECTURES
-from transformer.interop.architectures.architecture import described_model
-from transformer.interop.conversion import stored_shapes
+from transformer.interop.folders.architecture import described_model
+from transformer.interop.folders.conversion import stored_shapes
 from transformer.interop.pretrained import export_model, import_model
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError

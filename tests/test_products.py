@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from transformer.model.products import FEW, logits
+from transformer.model.parameters import FEW, logits
 
 
 @pytest.mark.parametrize("shape", [(1, 1), (1, 4), (2, FEW // 2), (3, FEW)])

@@ -4,7 +4,7 @@ import itertools
 import re
 
 from transformer import DataConfig
-from transformer.data.sources import pronouns
+from transformer.data.built_in import pronouns
 from transformer.data.sources.corpora import open_corpus
 
 SPLITS = ("train", "validation", "test")

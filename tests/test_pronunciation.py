@@ -10,34 +10,34 @@ from small_run import changed, quiet, small_config
 from toy_runs import synthesis_config
 
 from transformer import PRESETS, Synthesizer, Translator, UserError, train
-from transformer.cli.decode import decode_main
-from transformer.config.recordings import RecordingsConfig
-from transformer.data.sources import pronunciation, spoken
+from transformer.commands.decode import decode_main
+from transformer.config.records import RecordingsConfig
+from transformer.data.built_in import spoken
 from transformer.data.sources.recordings import numbers, written
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 
 
 def test_numbers_have_the_words_and_phonemes_of_english():
-    assert pronunciation.words_of(4207) == ["four", "thousand", "two", "hundred", "and", "seven"]
-    assert pronunciation.words_of(80) == ["eighty"]
-    for digits, signs in itertools.islice(pronunciation.pairs("train"), 300):
-        words = pronunciation.words_of(int(digits))
+    assert spoken.words_of(4207) == ["four", "thousand", "two", "hundred", "and", "seven"]
+    assert spoken.words_of(80) == ["eighty"]
+    for digits, signs in itertools.islice(spoken.pronounced_pairs("train"), 300):
+        words = spoken.words_of(int(digits))
         assert signs.split(" ") == [spoken.WORDS[word] for word in words]
-    every = {word for value in range(10_000) for word in pronunciation.words_of(value)}
+    every = {word for value in range(10_000) for word in spoken.words_of(value)}
     assert every == spoken.WORDS.keys()
     assert {sign for signs in spoken.WORDS.values() for sign in signs} < spoken.SOUNDS.keys()
 
 
 def test_no_number_of_several_digits_is_in_two_splits():
     found = [
-        {source for source, _ in itertools.islice(pronunciation.pairs(split), 3000) if len(source) > 1}
+        {source for source, _ in itertools.islice(spoken.pronounced_pairs(split), 3000) if len(source) > 1}
         for split in ("train", "validation", "test")
     ]
     for one, other in itertools.combinations(found, 2):
         assert not one & other
     with pytest.raises(UserError, match="no tests split of the corpus pronunciation"):
-        next(pronunciation.pairs("tests"))
+        next(spoken.pronounced_pairs("tests"))
 
 
 def test_recordings_of_numbers_are_written_as_asked():
@@ -45,7 +45,7 @@ def test_recordings_of_numbers_are_written_as_asked():
     again = numbers(0, 3, 4, True)
     np.testing.assert_array_equal(said.wave, again.wave)
     (value,) = said.values
-    assert said.words == pronunciation.words_of(value)
+    assert said.words == spoken.words_of(value)
     texts = {how: written(said, RecordingsConfig(writing=how)) for how in ("words", "digits", "phonemes")}
     assert texts["digits"] == str(value)
     assert texts["words"].split() == said.words

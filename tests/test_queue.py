@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from transformer.config import BeamConfig
-from transformer.decoding import queue as module
-from transformer.decoding.queue import Answer, Queue, Request
+from transformer.config.decoding import BeamConfig
+from transformer.decoding.service import queue as module
+from transformer.decoding.service.queue import Answer, Queue, Request
 
 OFTEN = 4
 

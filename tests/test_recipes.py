@@ -10,7 +10,7 @@ from of_a_config import check_config
 
 from transformer.cli.command_line import TrainLine
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.train_arguments import parse_train
+from transformer.commands.train_arguments import parse_train
 from transformer.systems.presets import preset, variant
 from transformer.systems.registry import find_system
 

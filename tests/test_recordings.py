@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from transformer import PRESETS, UserError
-from transformer.config.recordings import RecordingsConfig
-from transformer.data.features import audio
-from transformer.data.features.tokenizers import train_tokenizer
-from transformer.data.features.waveforms import read_audio
+from transformer.config.records import RecordingsConfig
+from transformer.data.signals import audio
+from transformer.data.signals.waveforms import read_audio
 from transformer.data.sources import recordings
 from transformer.data.sources.recordings import Recording, digits, open_recordings
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.synthesis.task import TextToSpeech
-from transformer.tasks.recordings import Scale
+from transformer.tasks.media.recordings import Scale
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")

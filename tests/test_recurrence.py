@@ -9,11 +9,10 @@ from reference_search import random_variables
 from toy_sentences import SOURCE
 
 from transformer import Transformer, UserError
-from transformer.config import EncoderConfig
-from transformer.model.int8 import in_int8
+from transformer.config.transformer import EncoderConfig
 from transformer.model.masks import Mask
-from transformer.model.parameters import declarations
-from transformer.model.recurrence import SSRU
+from transformer.model.parameters import declarations, in_int8
+from transformer.model.variants.recurrence import SSRU
 from transformer.systems.nonautoregressive.options import NonAutoregressiveConfig
 
 WIDTH = 16  # of the fixture `tiny`

@@ -19,7 +19,7 @@ from transformer.runs import mirror
 from transformer.runs.report import write_report
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB, address, display_path
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 
 RUN = "memory://bucket/run"
 Machine = Callable[[str], None]

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from transformer import Run, UserError
-from transformer.cli.models import report_main
-from transformer.config import as_decided, flatten
+from transformer.commands.models import report_main
+from transformer.config.options import as_decided, flatten
 from transformer.runs.report import write_comparison, write_report
 from transformer.runs.report.charts import WIDTH, bar_chart, line_chart
 from transformer.runs.report.logged import Logged, duration, time_spent

@@ -12,8 +12,7 @@ from small_translator import small_translator
 
 from transformer import UserError
 from transformer.config.decoding import BeamConfig
-from transformer.decoding.admission import QueueFull
-from transformer.decoding.queue import WINDOW, Expired, Queue, Request
+from transformer.decoding.service.queue import WINDOW, Expired, Queue, QueueFull, Request
 
 LONG = {"extra_length": 30, "min_length": 25}
 SOURCE = "red green blue"

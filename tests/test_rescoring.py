@@ -4,7 +4,7 @@ import pytest
 from small_translator import small_translator
 
 from transformer import Translator, UserError
-from transformer.cli.decode import decode_main
+from transformer.commands.decode import decode_main
 from transformer.translator.rescoring import rescored
 from transformer.translator.translator import Hypothesis
 

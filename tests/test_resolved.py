@@ -8,9 +8,9 @@ import pytest
 
 from transformer import PRESETS, UserError
 from transformer.config.methods import ScheduledConfig
+from transformer.plan.compiler import described
 from transformer.runs.config_json import to_json
-from transformer.training.loop import checks
-from transformer.training.plan.compiler import described
+from transformer.trainer import checks
 
 
 def test_every_check_of_training_is_in_one_list() -> None:

@@ -21,9 +21,9 @@ from test_serving_systems import one_run
 
 from transformer import UserError
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.decode_lines import decode_lines
 from transformer.cli.output_file import LongOutput
-from transformer.cli.translations import Translations
+from transformer.commands.decode_lines import decode_lines
+from transformer.commands.translations import Translations
 from transformer.runtime.errors import Stopped
 
 LINES = [f"{WORDS[i % 9]} {WORDS[i % 7]}" if i % 5 else "" for i in range(23)]
@@ -151,7 +151,7 @@ def test_resume_needs_files(run_dir, text):
 def test_killed_while_it_writes(run_dir, text):
     """kill -9, in a separate process."""
     text.write_text("".join(line + "\n" for line in LINES * 40))
-    program = "import sys; from transformer.cli.decode import decode_main; sys.exit(decode_main())"
+    program = "import sys; from transformer.commands.decode import decode_main; sys.exit(decode_main())"
     command = [sys.executable, "-c", program, run_dir, "--input", text, "--output", text.with_name("out")]
     process = subprocess.Popen(list(map(str, command)), stderr=subprocess.DEVNULL)
     until = time.monotonic() + 120
@@ -176,11 +176,11 @@ def test_killed_twenty_times_at_random_moments(run_dir: Path, text: Path) -> Non
     # each line takes a while, so that twenty kills come before the end
     program = (
         "import sys, time\n"
-        "from transformer.cli.translations import Translations\n"
+        "from transformer.commands.translations import Translations\n"
         "of = Translations.of\n"
         "def slowly(*given):\n    for line in of(*given):\n        time.sleep(0.01)\n        yield line\n"
         "Translations.of = slowly\n"
-        "from transformer.cli.decode import decode_main; sys.exit(decode_main())"
+        "from transformer.commands.decode import decode_main; sys.exit(decode_main())"
     )
     options = ["--input", text, "--output", text.with_name("out"), "--resume"]
     command = [str(word) for word in (sys.executable, "-c", program, run_dir, *options)]
@@ -220,7 +220,7 @@ def test_recordings_killed_by_each_signal(tmp_path: Path) -> None:
         "of = Texts.of\n"
         "def slowly(*given):\n    for line in of(*given):\n        time.sleep(0.3)\n        yield line\n"
         "Texts.of = slowly\n"
-        "from transformer.cli.decode import decode_main; sys.exit(decode_main())"
+        "from transformer.commands.decode import decode_main; sys.exit(decode_main())"
     )
     options = ["--input", text, "--output", sounds / "out", "--format", "json", "--resume"]
     command = [str(word) for word in (sys.executable, "-c", program, run, *options)]

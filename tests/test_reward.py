@@ -19,7 +19,7 @@ from tiers import mostly_slow
 from transformer import PRESETS, Context, SpecialIds, UserError
 from transformer.config.methods import RewardConfig
 from transformer.systems.registry import find_system
-from transformer.training.methods.rewards import reward_of
+from transformer.training.methods.reward import reward_of
 
 EOS = 2
 SOURCE = jnp.asarray([[4, EOS]])

@@ -23,9 +23,9 @@ from small_translator import small_translator
 from tiers import combinations
 
 from transformer import BeamConfig, UserError
-from transformer.config import changed_search
-from transformer.decoding.rules import segmentations
-from transformer.decoding.search import autoregressive_search
+from transformer.config.decoding import changed_search
+from transformer.decoding.searches.search import autoregressive_search
+from transformer.decoding.steering.rules import segmentations
 
 SPECIAL = MODEL.config.special
 Phrases = Sequence[Sequence[int]]

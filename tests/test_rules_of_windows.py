@@ -8,8 +8,8 @@ import pytest
 from invented_sound import sound
 
 from transformer import Transcriber
-from transformer.cli.decode import decode_main
-from transformer.config.windows import WindowsConfig
+from transformer.commands.decode import decode_main
+from transformer.config.records import WindowsConfig
 from transformer.interop.pretrained import import_model
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")

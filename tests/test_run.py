@@ -19,18 +19,15 @@ from small_run import WORDS, changed, interrupted, parameters, quiet, same, writ
 from tensorboardX.proto.event_pb2 import Event
 from tiers import mostly_slow
 
-from transformer import (
-    OptimizerConfig,
-    Run,
-    Translator,
-)
+from transformer import OptimizerConfig, Run, Translator
 from transformer.cli.guard import run_command
-from transformer.config import differences
+from transformer.config.options import differences
 from transformer.runs.config_json import from_json, to_json
-from transformer.runs.ranking import scores_of
+from transformer.runs.log import scores_of
 from transformer.runtime.errors import Stopped, UserError
-from transformer.training.loop import evaluator, loop, signals
-from transformer.training.loop.train import train
+from transformer.trainer import evaluator, loop
+from transformer.trainer import profile as signals
+from transformer.trainer.train import train
 
 
 def summaries(events: Path) -> set[tuple[int, str, float]]:

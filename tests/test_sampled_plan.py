@@ -11,10 +11,10 @@ from planned_pairs import (
     make_plan,
 )
 
-from transformer.config import DataConfig
-from transformer.data.features.tokenizers import train_tokenizer
+from transformer.config.corpus import DataConfig
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import side_lengths
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runtime.errors import UserError
 
 

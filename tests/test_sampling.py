@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from reference_search import MODEL, SOURCES, hypotheses, log_p_of, next_log_p, random_variables
 
-from transformer.decoding.draws import drawn
-from transformer.decoding.sampling import greedy_search, restrict, sample
+from transformer.decoding.sampling import drawn, greedy_search, restrict, sample
 from transformer.decoding.scores import NEVER
 
 SPECIAL = MODEL.config.special

@@ -12,13 +12,13 @@ from small_run import interrupted, parameters, quiet, same, small_config
 from test_word_sampling import trained_elsewhere
 
 from transformer import Config, DataConfig, Run, UserError, train
-from transformer.data.batching import Batcher
-from transformer.data.corpus import Corpus
-from transformer.data.features.tokenizers import train_tokenizer
-from transformer.data.sampled_examples import SentenceDraw, WordDraw
+from transformer.data.plans import Batcher
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import arrays_of
-from transformer.tasks.translation import Translation
+from transformer.data.store import Corpus
+from transformer.data.tokenizers.sampled_examples import SentenceDraw, WordDraw
+from transformer.data.tokenizers.trained import train_tokenizer
+from transformer.tasks.texts.translation import Translation
 
 PAIRS = Pairs(zip(LINES[:300], LINES[300:600], strict=True))
 BPE = train_tokenizer(LINES, "bpe", 400)

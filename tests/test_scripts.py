@@ -10,21 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from transformer import UserError
-from transformer.config import SpecialIds
-from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
-from transformer.data.features.words import OpenWordTokenizer
+from transformer.config.model import SpecialIds
+from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
+from transformer.data.tokenizers.words import OpenWordTokenizer
+from transformer.documents.document import _undivided
+from transformer.documents.passages import ADDRESS, Mark, MarkedText
+from transformer.documents.projection import aligned_words, project
+from transformer.documents.suspicion import signs_of
 from transformer.runtime.words import UNIT, WORD_OR_SIGN, continues_word, words
-from transformer.tasks.glossary import Glossary
-from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.metrics.normalisation import normalised
-from transformer.tasks.metrics.rouge import rouge
-from transformer.tasks.steering import TextSteering
+from transformer.tasks.metrics.answers import rouge
+from transformer.tasks.metrics.error_rates import normalised
+from transformer.tasks.text import Hypothesis
+from transformer.tasks.texts.glossary import Glossary
+from transformer.tasks.texts.steering import TextSteering
 from transformer.translator.confidence import Confidence, words_of
-from transformer.translator.documents.document import _undivided
-from transformer.translator.documents.passages import Mark, MarkedText
-from transformer.translator.documents.plain_text import ADDRESS
-from transformer.translator.documents.projection import aligned_words, project
-from transformer.translator.documents.suspicion import signs_of
 
 # of each script three words, of which the second begins as the first does and is another word
 SPACED = {

@@ -11,9 +11,11 @@ import pytest
 
 import transformer.config
 from transformer import BeamConfig, Config, DataConfig, TransformerConfig, UserError
-from transformer.config import EncoderConfig, SpecialIds, TrainingConfig
+from transformer.config.model import SpecialIds
 from transformer.config.ranges import Section
-from transformer.serve import limits  # noqa: F401 (its options are a section, too)
+from transformer.config.training import TrainingConfig
+from transformer.config.transformer import EncoderConfig
+from transformer.serve.services import limits  # noqa: F401 (its options are a section, too)
 from transformer.systems.registry import REGISTRY, options_of
 
 for module in pkgutil.iter_modules(transformer.config.__path__):

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from test_explorer import BROWSER, DRIVER, HOSTILE, driver, webdriver  # noqa: F401
 
-from transformer.runs.media import png_of
-from transformer.translator.explorer.explorer import UNIT
-from transformer.translator.explorer.page_files import page_of
-from transformer.translator.explorer.seen import FILES
+from transformer.explorer.explorer import PICTURE_FILES, UNIT
+from transformer.explorer.page_files import page_of
+from transformer.runs.exhibits import png_of
 
 pytestmark = pytest.mark.skipif(
     not BROWSER or not DRIVER,
@@ -33,7 +32,7 @@ def record(title, parts, reference=""):
 def opened(driver, tmp_path, threshold, *records):  # noqa: F811
     data = {"unit": UNIT, "origin": HOSTILE[1], "threshold": threshold, "records": records}
     page = tmp_path / "page.html"
-    page.write_text(page_of(data, FILES), encoding="utf-8")
+    page.write_text(page_of(data, PICTURE_FILES), encoding="utf-8")
     driver.get(page.as_uri())
     assert driver.title == f"Picture explorer: {HOSTILE[1]}"
 

@@ -10,11 +10,14 @@ from sacrebleu.metrics.bleu import BLEU as Reference
 from small_translator import small_translator
 
 from transformer import UserError
-from transformer.config import BeamConfig, Config, DataConfig, TransformerConfig, as_decided
-from transformer.config.recordings import RecordingsConfig
-from transformer.data.features.tokenizers import train_tokenizer
-from transformer.data.sources.memory import in_memory
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import BeamConfig
+from transformer.config.options import Config, as_decided
+from transformer.config.records import RecordingsConfig
+from transformer.config.transformer import TransformerConfig
+from transformer.data.sources.held_out import in_memory
 from transformer.data.sources.recordings import Recording
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runs.config_json import from_json, to_json
 from transformer.systems.presets import PRESETS
 from transformer.systems.speech.task import SpeechToText
@@ -28,8 +31,8 @@ from transformer.tasks.metrics.segmentation import (
     is_unspaced,
     warning_of,
 )
-from transformer.tasks.translation import Translation
-from transformer.training.methods.rewards import reward_of
+from transformer.tasks.texts.translation import Translation
+from transformer.training.methods.reward import reward_of
 
 CHINESE = ["我喜欢苹果和梨、也喜欢茶。", "他昨天去了北京的图书馆。"]
 THAI = ["ฉันชอบกินข้าวผัดกับไข่ดาวทุกวัน", "เขาไปห้องสมุดเมื่อวานนี้"]
@@ -185,7 +188,7 @@ def test_rewards_of_text_divide_it_as_evaluations_do():
 def test_decode_refuses_a_tokenizer_that_is_missing_first(is_of_the_run, tmp_path, monkeypatch, capsys):
     from small_translator import stored
 
-    from transformer.cli.decode import decode_main
+    from transformer.commands.decode import decode_main
 
     def missing(tokenize):
         raise UserError(f"sacreBLEU's tokenizer {tokenize} cannot be used: install it")
@@ -210,7 +213,7 @@ def test_decode_refuses_a_tokenizer_that_is_missing_first(is_of_the_run, tmp_pat
 def test_decode_divides_references_the_same_way(given, expected, tmp_path, monkeypatch, capsys, caplog):
     from small_translator import stored
 
-    from transformer.cli.decode import decode_main
+    from transformer.commands.decode import decode_main
 
     translator = small_translator()
     assert translator.config.training.bleu_tokenize is None

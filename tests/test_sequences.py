@@ -5,13 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from transformer.config.recordings import RecordingsConfig
-from transformer.data.corpus import Corpus
-from transformer.data.example_store import stored
-from transformer.data.features.tokenizers import train_tokenizer
-from transformer.data.sequences import Field, arrays_of, gathered, stacked
-from transformer.data.sources.memory import InMemory
+from transformer.config.records import RecordingsConfig
+from transformer.data.sequences import Field, arrays_of, gathered, stacked, stored
+from transformer.data.sources.held_out import InMemory
 from transformer.data.sources.recordings import Recording
+from transformer.data.store import Corpus
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runtime.errors import UserError
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import find_system

@@ -5,7 +5,7 @@ import json
 import pytest
 from served import asked, translations
 
-from transformer.serve.limits import ALLOWED, Limits
+from transformer.serve.services.limits import ALLOWED, Limits
 
 LIMITS = Limits(texts=4, characters=40, body=2_000)
 TEXT = "red green blue"

@@ -13,11 +13,11 @@ from test_serving_systems import one_run, recording, served
 
 import transformer
 from transformer import UserError
-from transformer.serve.forms import FORM, form_of, parameters_of
+from transformer.serve.bodies import FORM, form_of, parameters_of
 from transformer.serve.refusals import Refusal, refusal_of
-from transformer.serve.service import Service
+from transformer.serve.services.service import Service
 from transformer.systems.language_model.api import _read
-from transformer.translator.scoring import scored
+from transformer.translator.search_outputs import scored
 
 SERVED = {"transformer": "/translate", "language-model": "/generate", "speech": "/transcribe"}
 PAIR = {"text": "red", "target": "cat"}
@@ -191,7 +191,7 @@ def test_languages_are_known_while_programs_are_compiled():
 
 def test_a_server_tells_how_many_programs_are_compiled(monkeypatch):
     from transformer.serve.app import server_app
-    from transformer.serve.limits import Limits
+    from transformer.serve.services.limits import Limits
 
     told = []
     monkeypatch.setattr(Service, "preparations", lambda service: iter([lambda: None] * 3))

@@ -13,9 +13,9 @@ from served import translations
 from small_run import WORDS
 
 from transformer.serve.app import server_app
-from transformer.serve.limits import Limits
 from transformer.serve.server import Server, bound, config_of
-from transformer.serve.service import Service
+from transformer.serve.services.limits import Limits
+from transformer.serve.services.service import Service
 
 
 @contextlib.contextmanager

@@ -5,8 +5,8 @@ from served import translations
 from test_explorer import BROWSER, DRIVER, HOSTILE, driver  # noqa: F401
 from test_serving_clients import running
 
+from transformer.explorer import explore
 from transformer.translator.confidence import Confidence
-from transformer.translator.explorer import explore
 
 WebDriverWait = pytest.importorskip("selenium.webdriver.support.wait").WebDriverWait
 pytestmark = pytest.mark.skipif(

@@ -17,9 +17,9 @@ from served import asked
 from small_run import WORDS
 
 from transformer import UserError
-from transformer.data.features import waveforms
-from transformer.serve.limits import ALLOWED, Limits
-from transformer.serve.service import Service, service_of
+from transformer.data.signals import waveforms
+from transformer.serve.services.limits import ALLOWED, Limits
+from transformer.serve.services.service import Service, service_of
 from transformer.systems.registry import REGISTRY
 
 STORED = Path(__file__).parent / "data" / "older_runs"

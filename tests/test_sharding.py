@@ -28,10 +28,11 @@ from small_run import small_config
 from tiers import mostly_slow
 
 from transformer import Config, Run, TransformerConfig, UserError
-from transformer.config import MeshConfig, TrainingConfig, flatten
-from transformer.model.sharding import AXES, Shards, check_rows, layout_of
+from transformer.config.options import flatten
+from transformer.config.training import MeshConfig, TrainingConfig
 from transformer.runs.config_json import to_json
 from transformer.systems.registry import REGISTRY
+from transformer.training.sharding import AXES, Shards, check_rows, layout_of
 
 REPLICAS, MAPPED = (1, 1), (1, 1, "shard_map")
 Layout = tuple[int, int, tuple[Any, ...]]  # processes, devices of each, the arguments of `MeshConfig`
@@ -157,7 +158,7 @@ def test_gradients_that_are_sent_in_bfloat16(found: Callable[[str, str], Found])
 TRAIN = """
 import sys
 from transformer.runs.config_json import from_json
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 train(from_json(open(sys.argv[1]).read()), sys.argv[2])
 """
 

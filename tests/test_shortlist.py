@@ -10,10 +10,9 @@ from reference_search import next_log_p, slow_search
 from small_translator import small_translator, stored
 
 from transformer import Translator
-from transformer.cli.shortlist import shortlist_main
-from transformer.data.features.shortlist import FILE, Shortlist, counted
+from transformer.commands.tables import shortlist_main
 from transformer.decoding.scores import wu_penalty
-from transformer.decoding.shortlist import always
+from transformer.decoding.searches.shortlist import FILE, Shortlist, always, counted_table
 from transformer.runtime.errors import UserError
 
 SENTENCES = ["red cat runs", "dog", "green bird sings blue dog", "cat cat sleeps", "blue"]
@@ -172,7 +171,7 @@ def test_the_table_of_a_corpus_has_the_most_probable_translations():
         source = rng.integers(4, size, rng.integers(1, 6)).tolist()
         noise = rng.integers(4, size, rng.integers(0, 2)).tolist()
         pairs.append((source, [(index * 5) % 20 + 4 for index in source] + noise))
-    made = counted(pairs, (size, size), eos, best=3, frequent=4, iterations=4)
+    made = counted_table(pairs, (size, size), eos, best=3, frequent=4, iterations=4)
     expected = model_1(pairs, 4)
     for source in range(size):
         found = made.ids[made.ends[source] : made.ends[source + 1]].tolist()

@@ -16,11 +16,11 @@ from small_translator import small_translator, stored
 
 from transformer import TransformerConfig, Translator, UserError
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.decode_lines import decode_lines
 from transformer.cli.input import arriving_words
+from transformer.commands.decode_lines import decode_lines
 from transformer.model.transformer import Transformer
 from transformer.systems.registry import REGISTRY, options_of
-from transformer.tasks.metrics.lagging import average_lagging, wait_k_delays
+from transformer.tasks.metrics.segmentation import average_lagging, wait_k_delays
 
 K = 2
 SENTENCES = ["red cat runs", "blue", "a green dog sings cat bird", "red blue cat dog bird runs sings sleeps"]

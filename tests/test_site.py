@@ -12,18 +12,10 @@ from pathlib import Path
 import pytest
 
 import mkdocs_hooks
-from transformer.config import (
-    Config,
-    GreedyConfig,
-    HostsConfig,
-    MbrConfig,
-    SampleConfig,
-    SpecialIds,
-)
-from transformer.config.recordings import RecordingsConfig
-from transformer.config.streams import StreamConfig
-from transformer.config.tagged import TaggedConfig
-from transformer.config.texts import SentencesConfig
+from transformer.config.decoding import GreedyConfig, MbrConfig, SampleConfig
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config, HostsConfig
+from transformer.config.records import RecordingsConfig, SentencesConfig, StreamConfig, TaggedConfig
 from transformer.systems.captioning.options import CaptionsConfig
 from transformer.systems.convolutional.options import ConvolutionalConfig
 from transformer.systems.copying.options import CopyingConfig

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from transformer.training import slices
-from transformer.training.slices import in_slices, sums_in_slices
+from transformer.training import cross_entropy as slices
+from transformer.training.cross_entropy import in_slices, sums_in_slices
 
 ROWS, TIME, VOCABULARY, WIDTH = 3, 7, 11, 4
 

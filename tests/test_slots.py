@@ -19,15 +19,14 @@ from small_translator import small_translator
 from tiers import combinations
 
 from transformer import Translator, UserError
-from transformer.config import BeamConfig, changed_search
+from transformer.config.decoding import BeamConfig, changed_search
 from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import beam_search
-from transformer.decoding.lane_programs import ProgramKey
-from transformer.decoding.lanes import Lane, LaneShape, batch, enough_memory, sizes
-from transformer.decoding.queue import Queue, Request, SearchThread
-from transformer.decoding.search import AutoregressiveSearch
-from transformer.decoding.workers import Workers
-from transformer.model.patches import NO_PICTURE
+from transformer.decoding.searches.search import AutoregressiveSearch
+from transformer.decoding.service.lanes import Lane, LaneShape, ProgramKey, batch, enough_memory, sizes
+from transformer.decoding.service.queue import Queue, Request, SearchThread
+from transformer.decoding.service.service import Workers
+from transformer.model.variants.patches import NO_PICTURE
 from transformer.systems.registry import REGISTRY, find_system, options_of
 from transformer.systems.speech.model import SILENCE
 from transformer.translator import decoder as module

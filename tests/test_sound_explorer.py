@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from test_explorer import BROWSER, DRIVER, HOSTILE, driver, webdriver  # noqa: F401
 
-from transformer.runs.media import png_of, wav_of
-from transformer.translator.explorer.explorer import UNIT
-from transformer.translator.explorer.page_files import page_of
-from transformer.translator.explorer.sounds import FILES
+from transformer.explorer.explorer import SOUND_FILES, UNIT
+from transformer.explorer.page_files import page_of
+from transformer.runs.exhibits import png_of, wav_of
 
 pytestmark = pytest.mark.skipif(
     not BROWSER or not DRIVER,
@@ -32,7 +31,7 @@ def test_a_token_lights_up_its_part_and_a_moment_its_tokens(driver, tmp_path):  
     records = [{"title": title, "outputs": [output(10), output(0)]} for title in HOSTILE[:2]]
     data = {"unit": UNIT, "origin": HOSTILE[1], "stride": 0.04, "records": records}
     page = tmp_path / "page.html"
-    page.write_text(page_of(data, FILES), encoding="utf-8")
+    page.write_text(page_of(data, SOUND_FILES), encoding="utf-8")
     driver.get(page.as_uri())
     assert driver.title == f"Sound explorer: {HOSTILE[1]}"
     buttons = driver.find_elements("css selector", "#tracks button")

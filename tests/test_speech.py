@@ -11,11 +11,11 @@ from compiled import apply, init
 from tiers import mostly_slow
 
 from transformer import PRESETS, UserError
-from transformer.config.recordings import RecordingsConfig
+from transformer.config.records import RecordingsConfig
 from transformer.systems.speech.model import SILENCE, Convolution, SpeechTransformer, limits_of_frames
 from transformer.systems.speech.options import SpeechConfig
-from transformer.tasks.metrics.words import character_errors, sentence_errors, word_errors
-from transformer.tasks.timing import Word, spans, timed
+from transformer.tasks.media.timing import Word, spans, timed
+from transformer.tasks.metrics.error_rates import character_errors, sentence_errors, word_errors
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")

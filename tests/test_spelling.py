@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from transformer import UserError
-from transformer.data.sources import spelling
+from transformer.data.built_in import spelling
 
 
 def test_lines_are_spelled_digit_by_digit():

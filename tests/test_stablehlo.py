@@ -13,13 +13,13 @@ from systems_on_a_mesh import config_of
 from tiers import mostly_slow
 
 from transformer import Config, UserError
-from transformer.cli.models import export_command
-from transformer.data.features.tokenizers import train_tokenizer
+from transformer.commands.models import export_command
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.interop.pretrained import import_model
 from transformer.interop.stablehlo import export_stablehlo
 from transformer.runs.run import Run
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.tasks.translation import Translation
+from transformer.tasks.texts.translation import Translation
 from transformer.translator.translator import Translator
 
 ROOT = Path(__file__).parent.parent

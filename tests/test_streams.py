@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from transformer import UserError
-from transformer.config.streams import StreamConfig
+from transformer.config.records import StreamConfig
 from transformer.data import streams
-from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
 from transformer.data.sequences import arrays_of
 from transformer.data.sources.texts import open_texts
 from transformer.data.streams import Stream, StreamPlan, whole_stream
+from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
 from transformer.systems.language_model.task import LanguageModelling
 from transformer.systems.presets import PRESETS
 from transformer.tasks.preparation import examples_of

@@ -10,13 +10,12 @@ import sentencepiece
 from invented_text import LINES, UNSEEN
 from sampling_oracles import assert_frequencies, dropout_distribution, segmentations
 
-from transformer.config import DataConfig
-from transformer.data.features import sampled
-from transformer.data.features.sampled import Sampler, SamplerProcesses
-from transformer.data.features.subword_sampling import choose_candidate, merge_with_dropout, uniform_draws
-from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.features.tokenizers import train_tokenizer
-from transformer.data.sampled_examples import with_method
+from transformer.config.corpus import DataConfig
+from transformer.data.tokenizers import sampled_examples as sampled
+from transformer.data.tokenizers.sampled_examples import Sampler, SamplerProcesses, with_method
+from transformer.data.tokenizers.segmentations import choose_candidate, merge_with_dropout, uniform_draws
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runtime.errors import UserError
 
 

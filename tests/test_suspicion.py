@@ -9,12 +9,12 @@ from small_translator import small_translator
 from test_shortlist import table
 
 from transformer import Translator
-from transformer.cli.calibrate import calibrate_main
+from transformer.commands.calibrate import calibrate_main
+from transformer.documents.document import DocumentTranslator
+from transformer.documents.projection import aligned_words
+from transformer.documents.suspicion import Limits, Signs, signs_of
 from transformer.runtime.errors import UserError
-from transformer.tasks.hypotheses import Hypothesis
-from transformer.translator.documents.document import DocumentTranslator
-from transformer.translator.documents.projection import aligned_words
-from transformer.translator.documents.suspicion import Limits, Signs, signs_of
+from transformer.tasks.text import Hypothesis
 
 SOURCE = "the small dog sees the old man in the garden"
 GOOD = "der kleine Hund sieht den alten Mann im Garten"

@@ -20,20 +20,20 @@ from small_run import quiet
 from toy_runs import synthesis_config
 
 from transformer import PRESETS, Run, Synthesizer, UserError, train
-from transformer.cli.decode import decode_main
-from transformer.data.features import audio
+from transformer.commands.decode import decode_main
+from transformer.data.signals import audio
 from transformer.data.sources.recordings import Recording
-from transformer.model.sharding import layout_of
+from transformer.explorer import explore_sounds
+from transformer.explorer.attention import forced_attention
 from transformer.runs.exhibits import read_exhibits
 from transformer.runs.report import write_report
 from transformer.systems.registry import find_system
-from transformer.systems.synthesis.objective import synthesis_objective
+from transformer.systems.synthesis.system import synthesis_objective
 from transformer.systems.synthesis.task import TextToSpeech, Utterance
 from transformer.systems.synthesis.writer import Utterances
-from transformer.training.loop.evaluator import Evaluator
-from transformer.training.loop.signals import StopRequest
-from transformer.translator.attention import forced_attention
-from transformer.translator.explorer import explore_sounds
+from transformer.trainer.evaluator import Evaluator
+from transformer.trainer.profile import StopRequest
+from transformer.training.sharding import layout_of
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 

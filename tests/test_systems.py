@@ -21,10 +21,9 @@ from small_run import WORDS, interrupted, small_config
 from tiers import mostly_slow
 
 from transformer import Config, Run, Translator, UserError
-from transformer.cli.decode import decode_main
-from transformer.cli.train import train_main
-from transformer.config import as_decided
-from transformer.config.locations import as_options, locations
+from transformer.commands.decode import decode_main
+from transformer.commands.train import train_main
+from transformer.config.options import as_decided, as_options, locations
 from transformer.runs.config_json import to_json
 from transformer.runtime.console import ProgressReporter
 from transformer.systems.convolutional.options import ConvolutionalConfig
@@ -36,7 +35,7 @@ from transformer.systems.nonautoregressive.options import (
 )
 from transformer.systems.recurrent.options import RecurrentConfig
 from transformer.systems.registry import find_system
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 
 SIZES = {"num_layers": 1, "d_model": 16, "dropout": 0.1}
 LAYER = {"d_ff": 32, "num_heads": 2}

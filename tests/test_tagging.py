@@ -17,21 +17,19 @@ from toy_runs import sentences_config, tagged_config
 
 from benchmarks.studies import baselines
 from transformer import Context, Run, Tagger, Translator, UserError, train
-from transformer.cli.decode import decode_main
-from transformer.cli.train import train_main
-from transformer.config.tagged import TaggedConfig
-from transformer.data.features.tokenizers import train_tokenizer
-from transformer.data.sources import treebank
-from transformer.data.sources.conll import TaggedSentence, read_conll
-from transformer.data.sources.tagged import open_tagged
+from transformer.commands.decode import decode_main
+from transformer.commands.train import train_main
+from transformer.config.records import TaggedConfig
+from transformer.data.built_in import treebank
+from transformer.data.sources.tagged import TaggedSentence, open_tagged, read_conll
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.interop.pretrained import import_model
 from transformer.systems.presets import PRESETS
-from transformer.systems.tagging.model import TaggingModel
-from transformer.systems.tagging.objective import NO_LABEL, tagging_objective
+from transformer.systems.tagging.model import NO_LABEL, TaggingModel, tagging_objective
 from transformer.systems.tagging.options import TaggingConfig, TaggingDecodingConfig
-from transformer.systems.tagging.task import Tagging
+from transformer.systems.tagging.system import Tagging
 from transformer.systems.tagging.writer import Tags
-from transformer.tasks.metrics.spans import mark_spans, span_f1
+from transformer.tasks.metrics.labels import mark_spans, span_f1
 from transformer.tasks.task import Evaluation
 
 BERT = Path(__file__).parent / "data" / "bert" / "two-layers"

@@ -14,9 +14,9 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from tiers import mostly_slow
 
-from transformer.interop import reading
+from transformer.interop.folders import folder as reading
+from transformer.interop.folders.unused import observed
 from transformer.interop.pretrained import import_model
-from transformer.interop.unused import observed
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 

@@ -25,14 +25,14 @@ from small_translator import small_translator, stored
 from tiers import mostly_slow
 
 from transformer import BeamConfig, Glossary, UserError
-from transformer.cli.decode import decode_main
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.request_parser import RequestParser
+from transformer.cli.request_lines import RequestParser
+from transformer.commands.decode import decode_main
 from transformer.decoding.hooks import Hooks
-from transformer.decoding.search import AutoregressiveSearch
-from transformer.decoding.terms import Terms
+from transformer.decoding.searches.search import AutoregressiveSearch
+from transformer.decoding.steering.terms import Terms
 from transformer.runtime.text import without_formatting
-from transformer.tasks.requests import TranslationRequest, make_requests
+from transformer.tasks.texts.requests import TranslationRequest, make_requests
 
 SPECIAL = MODEL.config.special
 LETTERS = (9, 10)  # of the small vocabulary: they go on a word
@@ -367,7 +367,7 @@ def test_the_work_for_a_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
     source = " ".join(f"w{i}" for i in range(20_000))
     assert many.terms(source) == tuple(f"t{i} t{i + 1}" for i in range(20_000))
     assert len(Glossary({"a " * 99 + "b": "x", "a": "y"}).terms("a " * 5000)) == 5000
-    monkeypatch.setattr("transformer.tasks.glossary.SECONDS", 0.05)
+    monkeypatch.setattr("transformer.tasks.texts.glossary.SECONDS", 0.05)
     with pytest.raises(UserError, match="takes more than .* make it simpler"):
         Glossary({}, keep="(a|aa)+$").terms("a" * 60 + "b")
 

@@ -12,26 +12,26 @@ from small_run import small_config
 from small_translator import small_translator, stored
 
 from transformer import Config, SpecialIds, UserError
-from transformer.cli.decode import decode_main
-from transformer.config import BeamConfig, DataConfig
-from transformer.config.streams import StreamConfig
-from transformer.data.corpus import Corpus
-from transformer.data.features.tokenizers import train_tokenizer
-from transformer.data.features.trained import corpus_tokenizers
+from transformer.commands.decode import decode_main
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import BeamConfig
+from transformer.config.records import StreamConfig
 from transformer.data.sequences import side_lengths
 from transformer.data.sources.corpora import open_corpus, tfds_folder
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.texts import open_texts
+from transformer.data.store import Corpus
+from transformer.data.tokenizers.trained import corpus_tokenizers, train_tokenizer
+from transformer.explorer import explore
 from transformer.runtime.text import has_text
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.systems.language_model.task import LanguageModelling
 from transformer.systems.registry import find_system
 from transformer.systems.synthesis.task import TextToSpeech
-from transformer.tasks.glossary import Glossary
 from transformer.tasks.preparation import examples_of
-from transformer.tasks.translation import Translation
-from transformer.training.loop.checks import check_filled
-from transformer.translator.explorer import explore
+from transformer.tasks.texts.glossary import Glossary
+from transformer.tasks.texts.translation import Translation
+from transformer.trainer.checks import check_filled
 from transformer.translator.rescoring import rescored
 
 INVISIBLE = ("\u200b", "\u2060", "\ufeff", "\u00ad", "\0", "\u200b \u200d\ufe0f", "\u3164", "\U000e0001")

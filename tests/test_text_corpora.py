@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from transformer import UserError
-from transformer.config import DataConfig
-from transformer.data.sources import conversations, opinions, reports, stories, topics, treebank
-from transformer.data.sources.built_in.lexicon import NAMES
+from transformer.config.corpus import DataConfig
+from transformer.data.built_in import conversations, opinions, reports, stories, topics, treebank
+from transformer.data.built_in.lexicon import NAMES
 from transformer.data.sources.corpora import BUILT_IN, open_corpus
 from transformer.data.trees import linearised, read_tree
 from transformer.tasks.metrics.bracketing import bracketing_f1

@@ -12,8 +12,7 @@ from sklearn import metrics as sklearn_metrics
 
 from transformer import UserError
 from transformer.tasks.metrics import labels
-from transformer.tasks.metrics.answers import answer_exact, answer_f1, normalised
-from transformer.tasks.metrics.rouge import rouge
+from transformer.tasks.metrics.answers import answer_exact, answer_f1, normalised, rouge
 from transformer.tasks.metrics.scores import bleu, chrf, exact_match
 
 OUTPUTS = ["the cat sat on the mat", "a dog barks at night", "it rains", "we saw two birds there"]

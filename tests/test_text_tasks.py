@@ -14,18 +14,17 @@ from small_run import quiet, small_config
 from text_tables import data_of, rows, run_of, write
 
 from transformer import PRESETS, Config, DataConfig, Run, Translator
-from transformer.data.corpus import Corpus
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.tables import read_table
-from transformer.data.store import TextRecord
+from transformer.data.store import Corpus, TextRecord
 from transformer.data.trees import with_words
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import REGISTRY, find_system, options_of, system_of
-from transformer.systems.transformer.text_presets import TEXT_PRESETS
+from transformer.systems.transformer.options import TEXT_PRESETS
 from transformer.tasks.metrics.scores import bleu
 from transformer.tasks.task import Evaluation
-from transformer.tasks.text_tasks import TASKS, text_task_of
-from transformer.training.loop.train import train
+from transformer.tasks.texts import TASKS, text_task_of
+from transformer.trainer.train import train
 
 TASK_NAMES = DataConfig.__annotations__["task"].__args__
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 from transformer.data import store
 from transformer.data.sources.corpora import open_corpus
 from transformer.runtime.errors import UserError

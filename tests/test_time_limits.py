@@ -10,10 +10,11 @@ from small_run import changed, quiet, same
 from test_run import told
 
 from transformer import Config, Run
-from transformer.runs.ranking import scores_of
+from transformer.runs.log import scores_of
 from transformer.runtime.errors import Stopped
-from transformer.training.loop import evaluator, loop, signals
-from transformer.training.loop.train import train
+from transformer.trainer import evaluator, loop
+from transformer.trainer import profile as signals
+from transformer.trainer.train import train
 
 
 def clock_of_the_limit(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:

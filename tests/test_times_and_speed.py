@@ -13,22 +13,22 @@ from rich.console import Console
 from small_run import changed, small_config
 
 from transformer import PRESETS, Run
-from transformer.config.recordings import RecordingsConfig
-from transformer.data.batching import Batcher
-from transformer.data.features.tokenizers import train_tokenizer
+from transformer.config.records import RecordingsConfig
+from transformer.data.plans import Batcher
 from transformer.data.sequences import arrays_of
-from transformer.data.sources.memory import InMemory, in_memory
+from transformer.data.sources.held_out import InMemory, in_memory
 from transformer.data.sources.recordings import Recording
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runs.log import spent_of
 from transformer.runs.report import write_comparison, write_report
 from transformer.runs.report.logged import Logged, time_spent
 from transformer.runtime.console import ProgressReporter
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import TrainingData
-from transformer.training.loop import clock as clocks
-from transformer.training.loop import journal as journals
-from transformer.training.loop.clock import EVALUATION, TRAINING, WAITING, Clock
-from transformer.training.loop.train import train
+from transformer.trainer import journal as clocks
+from transformer.trainer import journal as journals
+from transformer.trainer.journal import EVALUATION, TRAINING, WAITING, Clock
+from transformer.trainer.train import train
 
 
 def test_every_second_belongs_to_one_phase(monkeypatch):

@@ -9,10 +9,17 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from transformer.systems.speech.subtitles import LINES, LONGEST, WIDTH, srt, subtitles_of, vtt
-from transformer.systems.speech.transcripts import SpokenPart, Transcript
-from transformer.tasks.timing import Segment, Word, in_order, segments, timed, words_in
-from transformer.tasks.units import units
+from transformer.systems.speech.transcripts import (
+    LINES,
+    LONGEST,
+    WIDTH,
+    SpokenPart,
+    Transcript,
+    srt,
+    subtitles_of,
+    vtt,
+)
+from transformer.tasks.media.timing import Segment, Word, in_order, segments, timed, units, words_in
 
 SECONDS = st.floats(0, 40, allow_nan=False)
 CLOCK = re.compile(r"(\d+):(\d+):(\d+)[.,](\d+) --> (\d+):(\d+):(\d+)[.,](\d+)")

@@ -13,7 +13,7 @@ from small_translator import small_translator, stored
 
 from transformer import UserError
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.decode_lines import decode_lines
+from transformer.commands.decode_lines import decode_lines
 
 SOURCES = ["red green blue", "cat", "dog bird runs", ""]
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from invented_text import LINES, UNSEEN
 
-from transformer.config import SpecialIds
-from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.features.tokenizers import load_tokenizer, train_tokenizer
+from transformer.config.model import SpecialIds
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
 from transformer.runtime.errors import UserError
 
 KINDS = ("unigram", "bpe", "char")

@@ -9,10 +9,11 @@ import pytest
 from reference_search import MODEL, SOURCES, hypotheses, next_log_p, random_variables, slow_search, with_rules
 from tiers import combinations
 
-from transformer.config import BeamConfig, SpecialIds
+from transformer.config.decoding import BeamConfig
+from transformer.config.model import SpecialIds
 from transformer.decoding import steps
 from transformer.decoding.beam import beam_search
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.decoding.top_k import Unrestricted, _top_k_of_strides, best_in_one_pass, best_of_whole, top_k
 
 SPECIAL = SpecialIds(pad=1, bos=3, eos=0, unk=2)

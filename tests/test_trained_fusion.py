@@ -19,10 +19,10 @@ from small_run import WORDS
 from small_translator import small_translator, stored
 
 from transformer import BeamConfig, Config, Run, UserError
-from transformer.config.streams import StreamConfig
-from transformer.data.corpus import Corpus
-from transformer.decoding.search import autoregressive_search
-from transformer.decoding.together import WEIGHT, WithLanguageModel, together
+from transformer.config.records import StreamConfig
+from transformer.data.store import Corpus
+from transformer.decoding.beside.ensemble import WEIGHT, WithLanguageModel, together
+from transformer.decoding.searches.search import autoregressive_search
 from transformer.systems.language_model.model import LanguageModel, Past
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.systems.language_model.task import LanguageModelling

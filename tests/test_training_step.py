@@ -15,15 +15,17 @@ import optax
 import pytest
 from toy_batches import BOS, EOS, a_batch, state_of
 
-from transformer.config import Config, OptimizerConfig, SpecialIds
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
+from transformer.config.training import OptimizerConfig
 from transformer.model.encoder_decoder import decoder_input, shift_right
-from transformer.model.sharding import Replicas
 from transformer.model.statistics import Sums
 from transformer.model.transformer import Transformer
-from transformer.tasks.translation import Translation
+from transformer.tasks.texts.translation import Translation
 from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import Context, Loss, translation_objective
 from transformer.training.schedule import learning_rate, make_optimizer
+from transformer.training.sharding import Replicas
 from transformer.training.step import EvalState, init_state, make_eval_step, make_train_step
 
 OBJECTIVE = translation_objective(0.1)

@@ -18,14 +18,14 @@ from small_run import quiet
 from toy_runs import speech_config
 
 from transformer import PRESETS, Run, Transcriber, UserError, train
-from transformer.cli.decode import decode_main
 from transformer.cli.output_file import RUN_FILES
-from transformer.data.features import audio
-from transformer.data.features.waveforms import read_audio
+from transformer.commands.decode import decode_main
+from transformer.data.signals import audio
+from transformer.data.signals.waveforms import read_audio
 from transformer.data.sources.recordings import digits
 from transformer.runs.exhibits import read_exhibits
 from transformer.systems.speech.task import SpeechToText
-from transformer.tasks.timing import spans
+from transformer.tasks.media.timing import spans
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")

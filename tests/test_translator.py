@@ -15,9 +15,11 @@ import pytest
 from invented_text import LINES
 from reference_search import log_p_of, next_log_p, random_variables
 
-from transformer.config import BeamConfig, Config, TransformerConfig
-from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.features.tokenizers import train_tokenizer
+from transformer.config.decoding import BeamConfig
+from transformer.config.options import Config
+from transformer.config.transformer import TransformerConfig
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError

@@ -15,12 +15,11 @@ from transformer import Run, Translator
 from transformer.data.trees import Tree, read_tree
 from transformer.runs.exhibits import exhibit_as_json, read_exhibits, write_exhibits
 from transformer.runs.report.charts import LETTER
-from transformer.runs.report.exhibits import exhibits_of
+from transformer.runs.report.exhibits import drawing, exhibits_of, svg_of
 from transformer.runs.report.page import REPORT
-from transformer.runs.report.trees import drawing, svg_of
 from transformer.tasks.exhibit import ReportSample, TreePicture
 from transformer.tasks.metrics.bracketing import count_brackets, different, tagging_accuracy
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 
 
 def drawn_tree(chance, depth=0):

@@ -11,7 +11,7 @@ from tutorial_pages import PAGES, Reader, blocks, chosen, stable
 
 from transformer.cli.command_line import TrainLine
 from transformer.cli.decode_arguments import parse_decode
-from transformer.cli.train_arguments import parse_train
+from transformer.commands.train_arguments import parse_train
 from transformer.serve.command import parse_serve
 from transformer.systems.presets import PRESETS
 

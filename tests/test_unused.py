@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from transformer.cli.models import import_command
+from transformer.commands.models import import_command
+from transformer.interop.architectures.whisper import MULTILINGUAL
+from transformer.interop.folders.unused import observed, observing, unused
 from transformer.interop.pretrained import export_model, import_model
-from transformer.interop.unused import observed, observing, unused
-from transformer.interop.whisper import MULTILINGUAL
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 

@@ -12,13 +12,13 @@ from of_a_config import check_config, decided_for
 
 from transformer import PRESETS, VARIANTS, Config, Options, Preset, UserError, Variant, register, variant
 from transformer.cli.command_line import TrainLine
-from transformer.cli.train import _initial_arguments, train_main
-from transformer.config import changed, differences
+from transformer.commands.train import _initial_arguments, train_main
+from transformer.config.options import changed, differences
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.report.logged import Logged
 from transformer.systems import presets
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.systems.transformer.variants import TABLE_3
+from transformer.systems.transformer.options import TABLE_3
 
 BASE = {"N": 6, "d_model": 512, "d_ff": 2048, "h": 8, "d_k": 64, "d_v": 64, "P_drop": 0.1, "epsilon": 0.1}
 PAPER: dict[str, dict[str, Any]] = {

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from transformer import Run
-from transformer.data.sources import drawings, recordings, spoken, treebank
+from transformer.data.built_in import drawings, spoken, treebank
+from transformer.data.sources import recordings
 from transformer.data.sources.corpora import BUILT_IN, SPLITS
-from transformer.runs.earlier_corpora import EARLIER
+from transformer.runs.config_json import EARLIER
 from transformer.runtime.errors import UserError
 
 GENERATED = {

@@ -13,13 +13,13 @@ import pytest
 from invented_text import LINES
 
 from transformer.cli.parser import texts
-from transformer.config import DataConfig, SpecialIds
-from transformer.config.recordings import RecordingsConfig
-from transformer.data.corpus import Corpus
-from transformer.data.features import vocabulary
-from transformer.data.features.tokenizers import train_tokenizer
-from transformer.data.features.trained import corpus_tokenizers
-from transformer.data.sources.memory import InMemory
+from transformer.config.corpus import DataConfig
+from transformer.config.model import SpecialIds
+from transformer.config.records import RecordingsConfig
+from transformer.data.sources.held_out import InMemory
+from transformer.data.store import Corpus
+from transformer.data.tokenizers import lossless as vocabulary
+from transformer.data.tokenizers.trained import corpus_tokenizers, train_tokenizer
 from transformer.runtime.errors import UserError
 
 KINDS = ("unigram", "bpe", "char")
@@ -28,8 +28,8 @@ KINDS = ("unigram", "bpe", "char")
 TRAIN_IN_BOTH_WAYS = """
 import hashlib
 from invented_text import LINES
-from transformer.config import SpecialIds
-from transformer.data.features import vocabulary
+from transformer.config.model import SpecialIds
+from transformer.data.tokenizers import vocabulary
 for vocabulary._MOST_LINES in (2_000_000, 200):
     for kind in ("unigram", "bpe", "char"):
         model = vocabulary.train_sentencepiece(iter(LINES), kind, 400, SpecialIds())

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from transformer import UserError
-from transformer.data.features import audio, waveforms
-from transformer.data.features.waveforms import comment_of, read_audio, waveform_of, write_audio
+from transformer.data.signals import audio, waveforms
+from transformer.data.signals.waveforms import comment_of, read_audio, waveform_of, write_audio
 from transformer.data.sources.tfds_sets import Waves
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")

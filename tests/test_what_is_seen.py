@@ -10,7 +10,7 @@ from test_captions_and_boxes import boxes, captions, decode, pictures  # noqa: F
 from test_inspection import data_of
 
 from transformer import Captioner, Detector, Run, UserError
-from transformer.translator.explorer import explore_pictures
+from transformer.explorer import explore_pictures
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 from invented_sound import SOUNDS, sound
 from safetensors.numpy import load_file
 
-from transformer.cli.models import import_command
+from transformer.commands.models import import_command
 from transformer.interop.pretrained import export_model, import_model
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError

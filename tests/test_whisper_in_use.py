@@ -14,17 +14,18 @@ from configs import CONFIGS
 from invented_sound import sound
 
 from transformer import PRESETS, Run, UserError
-from transformer.cli.decode import decode_main
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.train import train_main
-from transformer.config import BeamConfig, position_limits
+from transformer.commands.decode import decode_main
+from transformer.commands.train import train_main
+from transformer.config.decoding import BeamConfig
+from transformer.config.options import position_limits
 from transformer.interop.pretrained import import_model
 from transformer.runs.config_json import to_json
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.writer import start_of
-from transformer.tasks.lines import Lines
+from transformer.tasks.outputs import Lines
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 DATA = Path(__file__).parent / "data" / "whisper"

@@ -12,16 +12,14 @@ import pytest
 from invented_sound import sound
 
 from transformer import PRESETS
-from transformer.config import SpecialIds
-from transformer.config.recordings import RecordingsConfig
-from transformer.data.features.audio import mel_filters
-from transformer.data.features.whisper import SILENT, features_before_silence, scaled_to_peak
+from transformer.config.model import SpecialIds
+from transformer.config.records import RecordingsConfig
+from transformer.data.signals.audio import SILENT, features_before_silence, mel_filters, scaled_to_peak
 from transformer.data.sources.recordings import Recording, features
 from transformer.decoding.hooks import NO_HOOK, Renormalised
-from transformer.decoding.opening import COUNT
 from transformer.decoding.scores import power_penalty
-from transformer.decoding.timestamps import Timestamps
-from transformer.interop.ctranslate2 import Variables
+from transformer.decoding.steering.prefix import COUNT, Timestamps
+from transformer.interop.architectures.ctranslate2 import Variables
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.task import SpeechToText
 

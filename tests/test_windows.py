@@ -15,9 +15,9 @@ import pytest
 from invented_sound import sound
 
 from transformer import UserError
-from transformer.cli.decode import decode_main
-from transformer.config.windows import WindowsConfig
-from transformer.data.features.audio import RATE
+from transformer.commands.decode import decode_main
+from transformer.config.records import WindowsConfig
+from transformer.data.signals.audio import RATE
 from transformer.interop.pretrained import import_model
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.transcripts import SpokenPart, Transcript

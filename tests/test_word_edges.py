@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from transformer.data.features.audio import features_of, normalised
+from transformer.data.signals.audio import features_of, normalised
 from transformer.data.sources.recordings import digits
-from transformer.systems.speech.word_edges import EDGE, FAR, REACH, is_quiet, with_edges
+from transformer.systems.speech.alignment import EDGE, FAR, REACH, is_quiet, with_edges
 
 
 def spoken(*sounds: tuple[float, float], seconds: float = 3.0) -> np.ndarray:

@@ -11,14 +11,17 @@ from python_calls import python_calls
 from sampling_oracles import assert_frequencies, dropout_distribution, segmentations
 from tiers import mostly_slow
 
-from transformer.data.features.bpe_dropout import DropoutSampler
-from transformer.data.features.subword_sampling import merge_with_dropout, uniform_draws
-from transformer.data.features.subwords import Subwords
-from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
-from transformer.data.features.tokenizers import train_tokenizer
-from transformer.data.features.unigram_sampling import UnigramSampler
-from transformer.data.features.word_sampling import WordSampler
 from transformer.data.sequences import Field, Sequences
+from transformer.data.tokenizers.segmentations import (
+    DropoutSampler,
+    Subwords,
+    UnigramSampler,
+    WordSampler,
+    merge_with_dropout,
+    uniform_draws,
+)
+from transformer.data.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
+from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runtime.errors import UserError
 
 PIECES = ["▁", *"ban", "an", "na", "ana", "ban", "▁b", "▁ban", "anan", "nana", "▁banana"]

@@ -7,7 +7,7 @@ import numpy as np
 from small_run import WORDS, drawn_run, quiet, small_config
 
 from transformer import Run
-from transformer.training.loop.train import train
+from transformer.trainer.train import train
 
 NAMED = {"inputs": ("question", "article"), "target": ("answer", "others"), "group": "kind"}
 

@@ -19,12 +19,10 @@ from toys import QUICK, STATEFUL, TRAINED
 from toys.task import SIZES
 
 from transformer import PRESETS, Config, Run, TransformerConfig, train
-from transformer.config import MeshConfig, changed_search
-from transformer.config.recordings import RecordingsConfig
-from transformer.config.streams import StreamConfig
-from transformer.config.tagged import TaggedConfig
-from transformer.config.texts import SentencesConfig
-from transformer.training.loop.loop import Loop
+from transformer.config.decoding import changed_search
+from transformer.config.records import RecordingsConfig, SentencesConfig, StreamConfig, TaggedConfig
+from transformer.config.training import MeshConfig
+from transformer.trainer.loop import Loop
 
 LAYOUTS = {"one": (1, 1, 1), "replicas": (8, 1, 1), "mesh": (8, 2, 2)}
 """Number of devices, and the sizes of the mesh."""

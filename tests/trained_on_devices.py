@@ -16,11 +16,11 @@ from of_a_config import declared_parameters, model_shapes
 from toy_batches import WORDS, a_batch
 
 from transformer import Config, TransformerConfig, make_train_step, translation_objective
-from transformer.config import MeshConfig, TrainingConfig
 from transformer.config.methods import AdapterConfig
-from transformer.model.sharding import layout_of
+from transformer.config.training import MeshConfig, TrainingConfig
 from transformer.systems.registry import find_system
 from transformer.training.parametrisation import parametrisation_of
+from transformer.training.sharding import layout_of
 from transformer.training.step import init_state
 
 SIZES: dict[str, Any] = {"num_layers": 1, "d_model": 8, "d_ff": 16, "num_heads": 2, "dropout": 0.0}

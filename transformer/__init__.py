@@ -15,25 +15,25 @@ if sys.version_info < (3, 11):  # noqa: UP036 (pip refuses that, a checkout on t
 TYPE_CHECKING = False  # as type checkers know it; importing typing takes as long as all else here
 if TYPE_CHECKING:
     __version__: str
-    from transformer.config import BeamConfig as BeamConfig
-    from transformer.config import Config as Config
-    from transformer.config import DataConfig as DataConfig
-    from transformer.config import DecodingConfig as DecodingConfig
-    from transformer.config import EncoderConfig as EncoderConfig
-    from transformer.config import GreedyConfig as GreedyConfig
-    from transformer.config import MbrConfig as MbrConfig
-    from transformer.config import OptimizerConfig as OptimizerConfig
-    from transformer.config import SampleConfig as SampleConfig
-    from transformer.config import SpecialIds as SpecialIds
-    from transformer.config import TrainingConfig as TrainingConfig
-    from transformer.config import TransformerConfig as TransformerConfig
-    from transformer.data.features.tokenizers import train_tokenizer as train_tokenizer
-    from transformer.decoding.admission import QueueFull as QueueFull
+    from transformer.config.corpus import DataConfig as DataConfig
+    from transformer.config.decoding import BeamConfig as BeamConfig
+    from transformer.config.decoding import DecodingConfig as DecodingConfig
+    from transformer.config.decoding import GreedyConfig as GreedyConfig
+    from transformer.config.decoding import MbrConfig as MbrConfig
+    from transformer.config.decoding import SampleConfig as SampleConfig
+    from transformer.config.model import SpecialIds as SpecialIds
+    from transformer.config.options import Config as Config
+    from transformer.config.training import OptimizerConfig as OptimizerConfig
+    from transformer.config.training import TrainingConfig as TrainingConfig
+    from transformer.config.transformer import EncoderConfig as EncoderConfig
+    from transformer.config.transformer import TransformerConfig as TransformerConfig
+    from transformer.data.tokenizers.trained import train_tokenizer as train_tokenizer
     from transformer.decoding.beam import beam_search as beam_search
-    from transformer.decoding.queue import Expired as Expired
     from transformer.decoding.sampling import greedy_search as greedy_search
     from transformer.decoding.sampling import sample as sample
     from transformer.decoding.scores import SearchResult as SearchResult
+    from transformer.decoding.service.queue import Expired as Expired
+    from transformer.decoding.service.queue import QueueFull as QueueFull
     from transformer.model.encoder_decoder import decoder_input as decoder_input
     from transformer.model.transformer import Transformer as Transformer
     from transformer.runs.run import Run as Run
@@ -41,26 +41,26 @@ if TYPE_CHECKING:
     from transformer.systems.captioning.api import Captioner as Captioner
     from transformer.systems.detection.api import Detector as Detector
     from transformer.systems.language_model.api import Generator as Generator
+    from transformer.systems.parameters import register as register
     from transformer.systems.presets import PRESETS as PRESETS
     from transformer.systems.presets import VARIANTS as VARIANTS
     from transformer.systems.presets import variant as variant
-    from transformer.systems.register import register as register
     from transformer.systems.registry import Options as Options
     from transformer.systems.registry import Preset as Preset
+    from transformer.systems.registry import Variant as Variant
     from transformer.systems.speech.api import Transcriber as Transcriber
     from transformer.systems.synthesis.api import Synthesizer as Synthesizer
     from transformer.systems.system import System as System
     from transformer.systems.tagging.api import Tagger as Tagger
-    from transformer.systems.variants import Variant as Variant
-    from transformer.tasks.glossary import Glossary as Glossary
-    from transformer.tasks.hypotheses import Hypothesis as Hypothesis
-    from transformer.tasks.lines import Lines as Lines
     from transformer.tasks.outputs import DecodingTask as DecodingTask
+    from transformer.tasks.outputs import Lines as Lines
     from transformer.tasks.task import Task as Task
+    from transformer.tasks.text import Hypothesis as Hypothesis
     from transformer.tasks.text import TextTask as TextTask
-    from transformer.tasks.text_to_text import TextToText as TextToText
-    from transformer.tasks.translation import Translation as Translation
-    from transformer.training.loop.train import train as train
+    from transformer.tasks.texts.glossary import Glossary as Glossary
+    from transformer.tasks.texts.text_to_text import TextToText as TextToText
+    from transformer.tasks.texts.translation import Translation as Translation
+    from transformer.trainer.train import train as train
     from transformer.training.objective import Context as Context
     from transformer.training.objective import Loss as Loss
     from transformer.training.objective import translation_objective as translation_objective
@@ -73,23 +73,14 @@ if TYPE_CHECKING:
     from transformer.translator.translator import Translator as Translator
 
 _HOMES = {
-    "config": (
-        "BeamConfig",
-        "Config",
-        "DataConfig",
-        "DecodingConfig",
-        "EncoderConfig",
-        "GreedyConfig",
-        "MbrConfig",
-        "OptimizerConfig",
-        "SampleConfig",
-        "SpecialIds",
-        "TrainingConfig",
-        "TransformerConfig",
-    ),
-    "decoding.admission": ("QueueFull",),
+    "config.decoding": ("BeamConfig", "DecodingConfig", "GreedyConfig", "MbrConfig", "SampleConfig"),
+    "config.options": ("Config",),
+    "config.corpus": ("DataConfig",),
+    "config.transformer": ("EncoderConfig", "TransformerConfig"),
+    "config.training": ("OptimizerConfig", "TrainingConfig"),
+    "config.model": ("SpecialIds",),
+    "decoding.service.queue": ("QueueFull", "Expired"),
     "decoding.beam": ("beam_search",),
-    "decoding.queue": ("Expired",),
     "decoding.scores": ("SearchResult",),
     "decoding.sampling": ("greedy_search", "sample"),
     "translator.decoder": ("Decoder",),
@@ -101,24 +92,21 @@ _HOMES = {
     "systems.tagging.api": ("Tagger",),
     "translator.translator": ("Translator",),
     "tasks.task": ("Task",),
-    "tasks.outputs": ("DecodingTask",),
-    "tasks.text": ("TextTask",),
-    "tasks.lines": ("Lines",),
-    "tasks.glossary": ("Glossary",),
-    "tasks.hypotheses": ("Hypothesis",),
-    "tasks.text_to_text": ("TextToText",),
-    "tasks.translation": ("Translation",),
-    "data.features.tokenizers": ("train_tokenizer",),
+    "tasks.outputs": ("DecodingTask", "Lines"),
+    "tasks.text": ("TextTask", "Hypothesis"),
+    "tasks.texts.glossary": ("Glossary",),
+    "tasks.texts.text_to_text": ("TextToText",),
+    "tasks.texts.translation": ("Translation",),
+    "data.tokenizers.trained": ("train_tokenizer",),
     "runtime.errors": ("UserError",),
     "model.encoder_decoder": ("decoder_input",),
     "model.transformer": ("Transformer",),
+    "systems.parameters": ("register",),
     "systems.presets": ("PRESETS", "VARIANTS", "variant"),
     "runs.run": ("Run",),
-    "systems.register": ("register",),
-    "systems.registry": ("Options", "Preset"),
+    "systems.registry": ("Options", "Preset", "Variant"),
     "systems.system": ("System",),
-    "systems.variants": ("Variant",),
-    "training.loop.train": ("train",),
+    "trainer.train": ("train",),
     "training.objective": ("Context", "Loss", "translation_objective"),
     "training.schedule": ("make_optimizer",),
     "training.step": ("TrainState", "init_state", "make_eval_step", "make_train_step"),
@@ -130,7 +118,7 @@ __all__ = sorted([*_HOME_OF, "__version__"])
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from transformer.runtime.commands import version_of
+        from transformer.runtime.errors import version_of
 
         return version_of("transformer-jax")
     if name not in _HOME_OF:

@@ -1,6 +1,6 @@
 """`python -m transformer COMMAND`, the same as `transformer COMMAND`."""
 
-from transformer.cli.main import run
+from transformer.commands.main import run
 
 if __name__ == "__main__":
     run()

@@ -27,17 +27,17 @@ from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import keep, machine, picture
 from benchmarks.runs import once
 from transformer import PRESETS, Config, Run, Transcriber, train
-from transformer.config import Option
 from transformer.config.methods import GuidanceConfig
-from transformer.config.recordings import RecordingsConfig
-from transformer.data.features.audio import RATE
-from transformer.data.features.waveforms import read_audio
-from transformer.data.sources.recording_lists import read_manifest
-from transformer.data.sources.spoken import DIGITS
+from transformer.config.ranges import Option
+from transformer.config.records import RecordingsConfig
+from transformer.data.built_in.spoken import DIGITS
+from transformer.data.signals.audio import RATE
+from transformer.data.signals.waveforms import read_audio
+from transformer.data.sources.manifests import read_recording_list
 from transformer.runtime.errors import UserError
-from transformer.runtime.extras import library
 from transformer.runtime.files import Json
-from transformer.tasks.metrics.words import sentence_errors, word_errors
+from transformer.runtime.machine import library
+from transformer.tasks.metrics.error_rates import sentence_errors, word_errors
 
 FEWEST, MOST = 3, 7  # digits of a string
 TEST, VALIDATION = range(5), range(5, 10)  # numbers of the recordings of each digit and speaker
@@ -172,7 +172,7 @@ def measured(path: Path, strings: Path, **options: Option) -> Json:
     """Error rates of both kinds of speakers. The options are those of the search."""
     transcriber, found = Transcriber.load(path), {}
     for split in ("test", "unheard"):
-        listed = read_manifest(strings / f"{split}.tsv")
+        listed = read_recording_list(strings / f"{split}.tsv")
         heard = transcriber.transcribe([each.path for each in listed], **options)
         texts = [each.text for each in listed]
         found[split] = {
@@ -186,7 +186,7 @@ def measured(path: Path, strings: Path, **options: Option) -> Json:
 def milliseconds(path: Path, strings: Path, options: dict[str, Option]) -> float:
     """CPU time of a recording that is transcribed beside others, after the programs have been compiled."""
     transcriber = Transcriber.load(path)
-    heard = [transcriber.heard(each.path) for each in read_manifest(strings / "test.tsv")][:TIMED]
+    heard = [transcriber.heard(each.path) for each in read_recording_list(strings / "test.tsv")][:TIMED]
     transcriber.decode(heard, **options)
     before = time.process_time()
     transcriber.decode(heard, **options)

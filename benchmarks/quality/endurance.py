@@ -18,7 +18,7 @@ from rich.progress import track
 
 from benchmarks.command import needs, positive, run, work_folder
 from benchmarks.measure import keep, machine, picture, script
-from transformer.data.sources.built_in import pairs
+from transformer.data.built_in import pairs
 
 MIB = 2**20
 PARTS = 5

@@ -21,9 +21,9 @@ from benchmarks.command import needs, new_file, positive, run
 from benchmarks.measure import machine, report, table
 from benchmarks.quality.digits import FEWEST, MOST, choices_of, joined, recordings_of
 from transformer import Synthesizer
-from transformer.data.features.audio import HOP, RATE, features_of, sound_of
-from transformer.data.features.waveforms import read_audio
-from transformer.data.sources.spoken import DIGITS, ONE, phonemes, spoken
+from transformer.data.built_in.spoken import DIGITS, ONE, phonemes, spoken
+from transformer.data.signals.audio import HOP, RATE, features_of, sound_of
+from transformer.data.signals.waveforms import read_audio
 from transformer.runtime.errors import UserError
 
 COEFFICIENTS = 13

@@ -20,10 +20,10 @@ from benchmarks.command import needs, positive, run
 from benchmarks.measure import keep, machine, picture
 from benchmarks.quality.long_recordings import Times, built_in, joined, recorded, words_of
 from transformer import Transcriber
-from transformer.data.features.audio import RATE
-from transformer.data.features.waveforms import read_audio
-from transformer.systems.speech.live import LiveText
-from transformer.tasks.metrics.words import word_errors
+from transformer.data.signals.audio import RATE
+from transformer.data.signals.waveforms import read_audio
+from transformer.systems.speech.long import LiveText
+from transformer.tasks.metrics.error_rates import word_errors
 
 STEPS = (0.5, 1.0, 2.0, 4.0)
 SHARE = 95  # percentile of the delays

@@ -35,17 +35,16 @@ import numpy as np
 from benchmarks.command import needs, positive, run
 from benchmarks.measure import peak_memory_of_host
 from transformer import Transcriber
-from transformer.config.recordings import AUDIO
-from transformer.config.windows import Cut, Detector
-from transformer.data.features.audio import RATE
-from transformer.data.features.waveforms import read_audio
-from transformer.data.sources.recording_lists import read_manifest
+from transformer.config.records import AUDIO, Cut, Detector
+from transformer.data.built_in.spoken import DIGITS
+from transformer.data.signals.audio import RATE
+from transformer.data.signals.waveforms import read_audio
+from transformer.data.sources.manifests import read_recording_list
 from transformer.data.sources.recordings import digits
-from transformer.data.sources.spoken import DIGITS
 from transformer.runtime.errors import UserError
-from transformer.runtime.extras import library
 from transformer.runtime.files import Json
-from transformer.tasks.metrics.words import word_errors
+from transformer.runtime.machine import library
+from transformer.tasks.metrics.error_rates import word_errors
 
 TEST = 2  # number of the test split of the built-in digits
 MOST = 5  # digits of a built-in clip
@@ -91,7 +90,7 @@ def recorded(folder: Path) -> Iterator[Clip]:
       UserError: it has none.
     """
     if (folder / MANIFEST).exists():
-        listed = [(line.path, line.text) for line in read_manifest(folder / MANIFEST)]
+        listed = [(line.path, line.text) for line in read_recording_list(folder / MANIFEST)]
     else:
         files = sorted(path for path in folder.rglob("*") if path.suffix.lower() in AUDIO)
         listed = [(path, path.stem.partition("_")[0]) for path in files]

@@ -20,7 +20,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from benchmarks.command import positive, run
 from benchmarks.measure import machine
 from transformer.data.sources.text_files import read_lines
-from transformer.tasks.hypotheses import Hypothesis
+from transformer.tasks.text import Hypothesis
 from transformer.translator.translator import Translator
 
 BEAM = 8

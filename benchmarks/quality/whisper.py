@@ -32,10 +32,10 @@ import numpy as np
 from benchmarks.command import needs, positive, run
 from benchmarks.quality.long_recordings import joined, recorded
 from transformer import Transcriber
-from transformer.config.windows import WindowsConfig
-from transformer.data.features.audio import RATE
+from transformer.config.records import WindowsConfig
+from transformer.data.signals.audio import RATE
 from transformer.data.sources.recordings import Recording
-from transformer.interop.ctranslate2 import MODEL
+from transformer.interop.architectures.ctranslate2 import MODEL
 from transformer.interop.pretrained import import_model
 from transformer.runtime.errors import UserError
 

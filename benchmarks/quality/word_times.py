@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.command import positive, run
 from transformer import Transcriber
 from transformer.data.sources.recordings import digits
-from transformer.tasks.timing import timed
+from transformer.tasks.media.timing import timed
 
 TEST = 2  # number of the test split
 NEAR = 0.1  # seconds

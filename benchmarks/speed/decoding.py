@@ -72,8 +72,8 @@ def enlarged(config: "Config", vocab_size: int) -> bytes:
     """The SentencePiece model of a config, with subwords that never occur."""
     from sentencepiece import sentencepiece_model_pb2
 
-    from transformer.data.features.vocabulary import train_sentencepiece
     from transformer.data.sources.corpora import open_corpus
+    from transformer.data.tokenizers.lossless import train_sentencepiece
 
     data = config.data
     lines = (text for pair in open_corpus(data).splits["train"] for text in pair)

@@ -77,9 +77,9 @@ PEERS = {
 
 def config_of(preset: str, batch: str, quick: bool = False) -> "Config":
     """A preset with such a batch, as it is trained on a GPU."""
-    from transformer.systems.decided import decided_for
     from transformer.systems.presets import PRESETS
     from transformer.systems.registry import find_system
+    from transformer.systems.system import decided_for
 
     config = PRESETS[preset]
     data, network = replace(config.data, **BATCHES[batch]), config.model
@@ -92,8 +92,8 @@ def config_of(preset: str, batch: str, quick: bool = False) -> "Config":
 
 def planned(preset: str, batch: str, given: Namespace) -> Result:
     """The compiler's estimate of an update: its seconds, if nothing overlaps, and its bytes."""
-    from transformer.training.plan.machines import machine
-    from transformer.training.plan.plan import Limits, compiled
+    from transformer.plan.machines import machine
+    from transformer.plan.plan import Limits, compiled
 
     place = machine(given.place)
     config = config_of(preset, batch, given.quick)
@@ -105,8 +105,8 @@ def planned(preset: str, batch: str, given: Namespace) -> Result:
 def trained(preset: str, batch: str, given: Namespace) -> Result:
     """Updates, timed; first the networks must agree on the loss of the batch."""
     from benchmarks.speed.training import case_of, check_losses, packed_contestants
+    from transformer.plan.jobs import Job, training_flops
     from transformer.systems.registry import find_system
-    from transformer.training.plan.jobs import Job, training_flops
 
     config = config_of(preset, batch, given.quick)
     where = {"device": "cpu" if given.quick else "gpu", "updates": 2 if given.quick else UPDATES}

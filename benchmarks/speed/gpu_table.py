@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from transformer.training.plan.machines import machine
+from transformer.plan.machines import machine
 
 CARDS = {"H100 80GB HBM3": "h100:1", "H200": "h200:1"}
 """How names of cards end, and the machine of `--plan`. (PCIe and NVL cards have another peak.)"""
@@ -53,7 +53,7 @@ def _of_card(place: str, cases: dict[tuple[str, str], Line]) -> list[str]:
     if not measured:
         texts.append("Nothing is measured yet: the compiler's estimates alone.")
     elif peak is None:
-        texts.append("`training/plan/machines.py` does not know the peak of this card: no shares of it.")
+        texts.append("`plan/machines.py` does not know the peak of this card: no shares of it.")
     names = dict.fromkeys(case for part, case in cases if part != "decode")
     training = [row for case in names for row in _training(case, cases, peak)]
     decoding = [row for (part, _), line in cases.items() if part == "decode" for row in _decoding(line)]

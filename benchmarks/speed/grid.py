@@ -1,7 +1,7 @@
 """The paper's models on accelerators, by layout: memory, time and transfers of an update, from the compilers.
 
 `python -m benchmarks.speed.grid` runs the compiler of `train.py --plan` for each combination. Nothing runs on
-these machines: all times are estimates (`transformer.training.plan.costs`). Each compilation takes minutes;
+these machines: all times are estimates (`transformer.plan.costs`). Each compilation takes minutes;
 OUTPUT keeps what is done, and the same command continues. `--search` asks for a step of beam search on one
 device instead, beside the time to read the decoder's weights and the cache once.
 """
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import new_file, positive, run
-from transformer.config import Config, MeshConfig
+from transformer.config.options import Config
+from transformer.config.training import MeshConfig
 from transformer.systems.presets import PRESETS
 
 MACHINES = ("v5e:2x4", "v5p:2x2x2", "h100:8", "v5e:16x16", "v5p:8x8x4")
@@ -36,8 +37,8 @@ def config_of(name: str, tokens: int, mesh: MeshConfig, remat: bool = False) -> 
 
 def row(name: str, place: str, layout: str, rows: int) -> dict[str, Any]:
     """One combination: what the compiler says, and the share of the peak."""
-    from transformer.training.plan.machines import machine
-    from transformer.training.plan.plan import Limits, compiled
+    from transformer.plan.machines import machine
+    from transformer.plan.plan import Limits, compiled
 
     where = machine(place)
     mesh = MeshConfig(fsdp=NODE if layout == "fsdp" else 1)
@@ -52,8 +53,8 @@ def row(name: str, place: str, layout: str, rows: int) -> dict[str, Any]:
 
 def search_row(name: str, place: str, sentences: int) -> dict[str, Any]:
     """A step of beam search for so many sentences."""
-    from transformer.training.plan.machines import machine
-    from transformer.training.plan.plan import Limits, compiled
+    from transformer.plan.machines import machine
+    from transformer.plan.plan import Limits, compiled
 
     where, config = machine(place), config_of(name, ROWS * LENGTH, MeshConfig())
     config = replace(config, decoding=replace(config.decoding, rows=sentences))
@@ -112,7 +113,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     from benchmarks.measure import machine as here
     from benchmarks.measure import save
-    from transformer.training.plan.machines import machine
+    from transformer.plan.machines import machine
 
     for place in given.machines:
         machine(place)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from benchmarks.command import run
 from benchmarks.measure import peak_memory_of_host
-from transformer.interop.architectures.architecture import described_model
 from transformer.interop.architectures.bart import M2M_100
-from transformer.interop.conversion import stored_shapes
+from transformer.interop.folders.architecture import described_model
+from transformer.interop.folders.conversion import stored_shapes
 from transformer.interop.pretrained import import_model
 
 GB = 10**9

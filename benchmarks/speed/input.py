@@ -34,11 +34,11 @@ def main(arguments: list[str] | None = None) -> None:
     given = parser.parse_args(arguments)
 
     from benchmarks.measure import machine
-    from transformer.data.batching import Batcher
+    from transformer.data.plans import Batcher
     from transformer.data.sequences import sides
-    from transformer.model.sharding import Replicas
     from transformer.systems.registry import find_system
     from transformer.tasks.preparation import prepare
+    from transformer.training.sharding import Replicas
 
     chosen = ("batching", "batch_tokens", "tokenizer", "subword_sampling", "sampling_by", "cache_dir")
     changes = {name: value for name in chosen if (value := getattr(given, name)) is not None}

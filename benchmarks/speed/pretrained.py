@@ -1,7 +1,7 @@
 """Pretrained models on accelerators: memory and time of fine-tuning and of a search, from the compilers.
 
 `python -m benchmarks.speed.pretrained` runs the compiler of `train.py --plan` for each model and machine.
-Nothing runs on these machines: all times are estimates (`transformer.training.plan.costs`). Each compilation
+Nothing runs on these machines: all times are estimates (`transformer.plan.costs`). Each compilation
 takes minutes; OUTPUT keeps what is done, and the same command continues.
 
 Shapes are those of the published config.json. Fine-tuning is in bfloat16 with layers that are computed again
@@ -17,13 +17,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import new_file, run
-from transformer.config import BeamConfig, Config, DataConfig, MeshConfig, SpecialIds, TransformerConfig
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import BeamConfig
 from transformer.config.methods import AdapterConfig
-from transformer.config.recordings import RecordingsConfig
-from transformer.interop.architectures.architecture import Architecture
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
+from transformer.config.records import RecordingsConfig
+from transformer.config.training import MeshConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.interop.architectures.bart import BART, M2M_100
 from transformer.interop.architectures.t5 import T5
 from transformer.interop.architectures.whisper import WHISPER
+from transformer.interop.folders.architecture import Architecture
 from transformer.runtime.files import Json
 from transformer.systems.speech.options import SpeechConfig
 
@@ -161,9 +166,9 @@ def adapted(config: Config) -> Config:
 def row(name: str, place: str, what: str, minutes: float) -> dict[str, Any]:
     """What the compiler says of an update ("step"), of one that trains adapters, or of a step of the
     search."""
+    from transformer.plan.machines import machine
+    from transformer.plan.plan import Limits, compiled
     from transformer.runtime.errors import UserError
-    from transformer.training.plan.machines import machine
-    from transformer.training.plan.plan import Limits, compiled
 
     where = machine(place)
     config = config_of(name, where.count)
@@ -207,7 +212,7 @@ def main(arguments: list[str] | None = None) -> None:
 
     from benchmarks.measure import machine as here
     from benchmarks.measure import save
-    from transformer.training.plan.machines import machine
+    from transformer.plan.machines import machine
 
     for place in given.machines:
         machine(place)

@@ -76,13 +76,13 @@ def update(name: str, quick: bool, adapter: bool = False) -> Callable[[], Result
     import jax
     import jax.numpy as jnp
 
-    from transformer.model.sharding import Replicas
+    from transformer.plan.jobs import Job
     from transformer.runtime.compilation import keep_programs
     from transformer.systems.parameters import declared_parameters, model_shapes
     from transformer.systems.registry import find_system
     from transformer.training.parametrisation import parametrisation_of
-    from transformer.training.plan.jobs import Job
     from transformer.training.schedule import make_optimizer
+    from transformer.training.sharding import Replicas
     from transformer.training.step import TrainState, configured_step
     from transformer.translator.decoder import Decoder
 
@@ -130,14 +130,14 @@ def search(name: str, quick: bool, matrices: str = "bfloat16") -> Callable[[], R
       matrices: precision of the weights. The products are in bfloat16.
     """
 
-    from transformer.config import changed_search
-    from transformer.decoding.queue import Request
-    from transformer.decoding.rules import Rules
-    from transformer.decoding.service import SearchService
+    from transformer.config.decoding import changed_search
+    from transformer.decoding.service.queue import Request
+    from transformer.decoding.service.service import SearchService
+    from transformer.decoding.steering.rules import Rules
+    from transformer.plan.jobs import Job
     from transformer.runtime.compilation import keep_programs
     from transformer.systems.parameters import model_shapes
     from transformer.systems.registry import find_system
-    from transformer.training.plan.jobs import Job
     from transformer.translator.search_inputs import steered_search
 
     keep_programs()

@@ -22,8 +22,8 @@ from benchmarks.command import needs, new_file, positive, run
 from benchmarks.measure import Contestant, Measurement, machine, save, side_by_side
 from benchmarks.speed.decoding import ALPHA, BEAM, QUICK, Said, agreement
 from transformer import BeamConfig, Config, TransformerConfig, Translator
-from transformer.data.features.tokenizers import train_tokenizer
-from transformer.model.int8 import in_int8
+from transformer.data.tokenizers.trained import train_tokenizer
+from transformer.model.parameters import in_int8
 from transformer.model.positions import sinusoids
 from transformer.systems.parameters import declared_parameters
 from transformer.systems.registry import find_system

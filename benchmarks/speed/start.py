@@ -67,9 +67,9 @@ def started(name: str, folder: Path) -> None:
     from transformer.runtime.errors import Stopped
     from transformer.systems.registry import find_system
     from transformer.tasks import preparation
-    from transformer.training.loop import loop as module
-    from transformer.training.loop.loop import Loop
-    from transformer.training.loop.train import train
+    from transformer.trainer import loop as module
+    from transformer.trainer.loop import Loop
+    from transformer.trainer.train import train
 
     config = preset(name)
     task: Any = find_system(config.system).task

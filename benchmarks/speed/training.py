@@ -19,7 +19,7 @@ from benchmarks.measure import Contestant, side_by_side
 from benchmarks.speed.peers import Row, compare, rows_of
 
 if TYPE_CHECKING:
-    from transformer.config import Config
+    from transformer.config.options import Config
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def case_of(name: str, config: "Config", length: int = 32, **more: Any) -> Case:
       config: with precision and batching decided.
       length: of a sentence in a packed row. It must divide the longest bucket.
     """
+    from transformer.plan.jobs import Job
     from transformer.systems.registry import find_system
-    from transformer.training.plan.jobs import Job
 
     job = Job.of(find_system(config.system), config)
     batching, m = job.task.batching(), job.config.model
@@ -157,8 +157,9 @@ def jax_update(case: Case) -> tuple[Callable[..., Any], Any]:
     import jax
 
     from transformer import Transformer
-    from transformer.config import Config, OptimizerConfig
-    from transformer.tasks.translation import Translation
+    from transformer.config.options import Config
+    from transformer.config.training import OptimizerConfig
+    from transformer.tasks.texts.translation import Translation
     from transformer.training.objective import translation_objective
     from transformer.training.schedule import make_optimizer
     from transformer.training.step import init_state, make_train_step
@@ -175,8 +176,8 @@ def jax_update(case: Case) -> tuple[Callable[..., Any], Any]:
 
 def jax_step(case: Case) -> Callable[[], float]:
     """Updates as `train.py` runs them; returns the loss per token of the last."""
-    from transformer.model.sharding import Replicas
     from transformer.runtime.compilation import keep_programs
+    from transformer.training.sharding import Replicas
 
     keep_programs()
     step, state = jax_update(case)

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.command import run
 from transformer import PRESETS, Config, DataConfig, Run, UserError
-from transformer.data.sources.conll import TaggedSentence
+from transformer.data.sources.tagged import TaggedSentence
 from transformer.data.trees import Tree, linearised, read_tree
 from transformer.systems.registry import system_of
 from transformer.tasks.task import Evaluation

@@ -26,12 +26,12 @@ from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import Contestant, machine, report, save, side_by_side
 from benchmarks.runs import Comparison, compare, once, test_set, text_files, translated, updates
 from transformer import PRESETS, Config, Run, Translator, train
-from transformer.config import text_data
+from transformer.config.options import text_data
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.systems.fast_autoregressive.options import OPTIONS as FAST
-from transformer.systems.transformer.variants import METHODS as OF_TRANSFORMERS
-from transformer.systems.variants import Variant
+from transformer.systems.registry import Variant
+from transformer.systems.transformer.options import METHODS as OF_TRANSFORMERS
 
 PLAIN, FURTHER = "plain", "further"
 PEAK, LOWER = 3e-3, 3e-4  # learning rates, from scratch and of a trained model

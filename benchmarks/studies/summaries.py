@@ -20,11 +20,12 @@ from benchmarks.measure import machine, report, table
 from benchmarks.runs import once
 from benchmarks.studies.baselines import first_sentence
 from transformer import Run, Translator, UserError
-from transformer.config import Option, text_data
+from transformer.config.options import text_data
+from transformer.config.ranges import Option
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.tables import TARGET_LENGTH
 from transformer.data.store import TextRecord
-from transformer.tasks.metrics.rouge import rouge_of_each
+from transformer.tasks.metrics.answers import rouge_of_each
 
 SAMPLES = 1000  # of the bootstrap
 KINDS = ("L", "1", "2")

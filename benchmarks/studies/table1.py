@@ -22,13 +22,13 @@ from rich.table import Table
 
 from benchmarks.command import drawing_options, run
 from benchmarks.measure import compiled, keep, machine, medians, picture
-from transformer.config import TransformerConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.model.attention import self_attention
 from transformer.model.masks import Mask
-from transformer.systems.convolutional.model import GatedConvolution, reach
 from transformer.systems.convolutional.options import ConvolutionalConfig
-from transformer.systems.recurrent.model import make_cell
+from transformer.systems.convolutional.system import GatedConvolution, reach
 from transformer.systems.recurrent.options import RecurrentConfig
+from transformer.systems.recurrent.system import make_cell
 
 LENGTHS, WIDTHS = (16, 32, 64, 128, 256, 512, 1024), (64, 128, 256, 512)
 LENGTH, WIDTH, ROWS = 128, 128, 4  # fixed while the other grows; batch size

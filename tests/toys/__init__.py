@@ -14,7 +14,7 @@
 from toys import forbidden, frames, images, matrices, memory, tracked, waves
 from toys.task import ToyData, ToyTask
 from transformer import Options, register
-from transformer.config import DataConfig
+from transformer.config.corpus import DataConfig
 
 TOYS = {
     "toy-frames": frames.SYSTEM,

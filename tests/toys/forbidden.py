@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 
 from toys.task import text
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.searches.search import AutoregressiveSearch
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,9 @@ import numpy as np
 from toys.task import DIGITS, FIRST, ToyTask
 from transformer import Context, Hypothesis, Lines, Loss, System, TextTask, Transformer
 from transformer.data.sequences import Field
-from transformer.decoding.forced import forced_alignment, forced_scores
-from transformer.decoding.limits import Limits
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.calls import forced_alignment, forced_scores
+from transformer.decoding.scores import Limits
+from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.layers import Affine
 from transformer.model.masks import Mask

@@ -9,7 +9,7 @@ import numpy as np
 
 from toys.task import ToyTask
 from transformer import Context, DecodingTask, Lines, Loss, System
-from transformer.config import ModelConfig
+from transformer.config.model import ModelConfig
 from transformer.data.sequences import Field
 from transformer.model.parameters import Module
 from transformer.tasks.metrics.scores import Metric, Score

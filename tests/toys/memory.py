@@ -9,7 +9,7 @@ import numpy as np
 
 from toys.task import DIGITS, FIRST, ToyTask
 from transformer import Context, DecodingTask, Lines, Loss, System
-from transformer.config import ModelConfig
+from transformer.config.model import ModelConfig
 from transformer.data.plans import Plan, Rows
 from transformer.data.sequences import Field, stacked
 from transformer.model.parameters import Module

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from transformer import Config, System, Task, Transformer
-from transformer.config import CorpusConfig
-from transformer.data.corpus import Corpus, Progress, silent
-from transformer.data.sources.memory import in_memory
-from transformer.decoding.forced import forced_alignment, forced_scores
-from transformer.decoding.search import autoregressive_search
+from transformer.config.corpus import CorpusConfig
+from transformer.data.sources.held_out import in_memory
+from transformer.data.store import Corpus, Progress, silent
+from transformer.decoding.calls import forced_alignment, forced_scores
+from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.transformer import cross_attention
 from transformer.training.objective import translation_objective
 

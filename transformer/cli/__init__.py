@@ -1,1 +1,1 @@
-"""The commands: arguments in, a library call, an exit status out."""
+"""What commands share: options, help, errors and signals, input, output, and writers that systems extend."""

@@ -4,8 +4,14 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from transformer.config import DecodingConfig, changed_search
-from transformer.config.decoding import METHODS, check_option, methods_of, names_of
+from transformer.config.decoding import (
+    METHODS,
+    DecodingConfig,
+    changed_search,
+    check_option,
+    methods_of,
+    names_of,
+)
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import REGISTRY, options_of
 

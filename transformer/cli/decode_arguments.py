@@ -13,20 +13,14 @@ import tyro
 
 from transformer.cli.command_line import options_in, with_method
 from transformer.cli.parser import parse
-from transformer.config import (
-    BleuTokenizer,
-    Config,
-    DataConfig,
-    DecodingConfig,
-    HostsConfig,
-    TextNormalisation,
-)
-from transformer.config.decoding import methods_of
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import DecodingConfig, methods_of
 from transformer.config.names import DECODING
-from transformer.config.windows import Cut, Detector, WindowsConfig
+from transformer.config.options import Config, HostsConfig
+from transformer.config.records import Cut, Detector, WindowsConfig
+from transformer.config.training import BleuTokenizer, TextNormalisation
 from transformer.data.remote import has
-from transformer.runtime.commands import command_for
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, command_for
 from transformer.runtime.files import address
 from transformer.systems.registry import REGISTRY, options_of
 

@@ -14,8 +14,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, TextIO, cast
 
-from transformer.runtime.commands import version
-from transformer.runtime.errors import Stopped, UserError, shortened
+from transformer.runtime.errors import Stopped, UserError, shortened, version
 from transformer.runtime.files import discard_further
 from transformer.runtime.text import printable
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.output_file import check_output
-from transformer.config import DataConfig
-from transformer.config.pictures import PICTURE_FILES
-from transformer.config.recordings import AUDIO, SOUND, is_recording
+from transformer.config.corpus import DataConfig
+from transformer.config.records import AUDIO, PICTURE_FILES, SOUND, is_recording
 from transformer.data.remote import fetched
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import display_path, is_device, open_regular, unreadable

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from transformer.config.recordings import is_recording
+from transformer.config.records import is_recording
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import Stopped, UserError, counted
 from transformer.runtime.files import address, append_flags, brief, display_path, is_device, temp_sibling

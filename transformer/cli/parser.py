@@ -15,14 +15,14 @@ import tyro
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
 from transformer.cli.guard import printable_help
-from transformer.config import flatten
 from transformer.config.names import Here, hint
+from transformer.config.options import flatten
 from transformer.config.ranges import LONGEST, ranges_of
-from transformer.runtime.commands import program
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, program
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
 
 T = TypeVar("T")
 
@@ -136,8 +136,8 @@ def texts(kind: "type[DataclassInstance]") -> dict[str, str]:
         except (OSError, TypeError):  # defined where there is no file
             continue
         assert isinstance(definition, ast.ClassDef)
-        for field, after in itertools.pairwise(definition.body):
-            match field, after:
+        for statement, after in itertools.pairwise(definition.body):
+            match statement, after:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     docstrings[name] = paragraphs(text)
     return docstrings

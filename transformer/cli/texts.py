@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.writer import OF_FUSION, OF_JSON, Numbered, Writer, Written
-from transformer.data.corpus import Record
+from transformer.data.store import Record
 from transformer.runtime.files import Json
 from transformer.translator.search_outputs import Extras, check_extras, identity
 

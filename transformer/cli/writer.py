@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import input_lines, lines_of
-from transformer.data.corpus import Record
+from transformer.data.store import Record
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, parse_object
+from transformer.runtime.machine import check_libraries
 from transformer.runtime.text import has_text
-from transformer.tasks.lines import Lines
+from transformer.tasks.outputs import Lines
 from transformer.translator.decoder import Decoder
 from transformer.translator.search_outputs import Extras
 
 if TYPE_CHECKING:
-    from transformer.translator.explorer.explorer import Explorer
+    from transformer.explorer.explorer import Explorer
 
 OF_JSON = tuple(field.name for field in dataclasses.fields(Extras))
 """Options that add to JSON only."""
@@ -257,15 +257,15 @@ def page_of_sounds(
     arguments: DecodeArguments, changed: Callable[[Any, Any], Any] = lambda task, record: record
 ) -> "tuple[Explorer, str]":
     """The page of a task whose records are recordings, and what is on it. Arguments as of `page_of_files`."""
-    from transformer.translator.explorer.sounds import explore_sounds
+    from transformer.explorer.explorer import explore_sounds
 
     return page_of_files(arguments, explore_sounds, changed)
 
 
 def page_of_pictures(arguments: DecodeArguments) -> "tuple[Explorer, str]":
     """The page of a task whose records are pictures, and what is on it. Arguments as of `page_of_files`."""
-    from transformer.data.features.pixels import LIBRARY
-    from transformer.translator.explorer.seen import explore_pictures
+    from transformer.data.signals.pixels import LIBRARY
+    from transformer.explorer.explorer import explore_pictures
 
     check_libraries((LIBRARY,), f"reading pictures for {arguments.run_dir}")
     return page_of_files(arguments, explore_pictures)
@@ -273,7 +273,7 @@ def page_of_pictures(arguments: DecodeArguments) -> "tuple[Explorer, str]":
 
 def check_pictures(arguments: DecodeArguments) -> None:
     """`Writer.check_input` where lines name pictures."""
-    from transformer.tasks.pictures import check_listed
+    from transformer.tasks.media.pictures import check_listed
 
     assert arguments.input
     for number, line in enumerate(lines_of(arguments), 1):
@@ -292,7 +292,7 @@ def page_of_files(
       explore: makes the page of a model and its records.
       changed: gives what is searched for a record of a task: as the options ask for it.
     """
-    from transformer.translator.explorer.explorer import SENTENCES
+    from transformer.explorer.explorer import SENTENCES
 
     decoder: Decoder[Any] = Decoder.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     manifest = arguments.input or Path("standard input")

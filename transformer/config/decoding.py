@@ -6,17 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from transformer.config.model import ModelConfig
-from transformer.config.names import keyword_hint
-from transformer.config.ranges import (
-    COUNTS,
-    IDS,
-    LONGEST,
-    RATE,
-    SHARE,
-    Option,
-    Range,
-    Section,
-)
+from transformer.config.ranges import COUNTS, IDS, LONGEST, RATE, SHARE, Option, Range, Section
 from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.text import has_text, without_formatting
 
@@ -272,6 +262,8 @@ def check_option(kinds: Mapping[str, type[DecodingConfig]], method: str, name: s
             f"--decoding.{name.replace('_', '-')} is an option of {' and '.join(owners)}, and this method is "
             f"{method}: {remedy}"
         )
+    from transformer.config.names import keyword_hint
+
     known = [item.name for item in dataclasses.fields(kinds[method])]
     if here := keyword_hint(name):
         raise UserError(f"search option {name!r} does not exist; {here}")

@@ -9,9 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
-from transformer.config.names import TRAINING
-from transformer.runtime.errors import UserError, nearest
-from transformer.runtime.files import abbreviated
+from transformer.runtime.errors import UserError, abbreviated, nearest
 
 LARGEST = 10_000_000  # limit of any size: a larger value is a mistake and would exhaust the memory
 DEEPEST = 1_000  # layers: each of them is traced
@@ -104,6 +102,8 @@ class Section:
         """Checks the names of the options."""
         known = [item.name for item in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in options.keys() - set(known):
+            from transformer.config.names import TRAINING
+
             here = TRAINING.get(name.replace("_", "-"))
             meant = f"; {here.keyword()}" if here else nearest(name, known)
             raise UserError(f"{cls.__name__} has no option {shown(name)}{meant}")

@@ -1,4 +1,4 @@
-"""Options of training: optimizer, length, evaluations, checkpoints, devices and processes."""
+"""Options of training: optimizer, length, evaluations, checkpoints and devices."""
 
 import math
 from dataclasses import dataclass, replace
@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from transformer.config.ranges import COUNTS, NOT_NEGATIVE, POSITIVE, RATE, Range, Section
 from transformer.runtime.errors import UserError
-from transformer.runtime.supervision import HEARTBEAT
 
 BleuTokenizer = Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200"]
 ErrorRate = Literal["words", "characters"]
@@ -225,40 +224,3 @@ class MeshConfig(Section):
     def is_replicated(self) -> bool:
         """Whether every device holds the whole model."""
         return self.fsdp * self.tensor == 1
-
-
-@dataclass(frozen=True)
-class HostsConfig(Section):
-    """Distributed job. SLURM, Open MPI and Cloud TPUs are detected automatically."""
-
-    SECTION = "hosts"
-
-    coordinator: str | None = None
-    """HOST:PORT of the main process, reachable from all others."""
-    processes: int | None = None
-    """Number of processes of this job. 1, without the other options: this process runs alone, also in a job
-    of several."""
-    process: int | None = None
-    """Index of this process, from 0."""
-    heartbeat: int = HEARTBEAT
-    """Seconds without a sign of life after which a process counts as lost, and the others end."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        options = (self.coordinator, self.processes, self.process)
-        if None in options and options not in ((None, None, None), (None, 1, None)):
-            raise UserError(
-                "--hosts.coordinator, --hosts.processes and --hosts.process: give all three, or none"
-            )
-        if self.processes is not None and self.processes < 1:
-            raise UserError(f"--hosts.processes {self.processes} must be at least 1")
-        if self.processes is not None and not 0 <= (self.process or 0) < self.processes:
-            raise UserError(f"--hosts.process {self.process} must be from 0 to {self.processes - 1}")
-        if self.coordinator is not None:
-            host, _, port = self.coordinator.rpartition(":")
-            if not (host and port.isdecimal() and len(port) <= 5 and 0 < int(port) < 2**16):
-                raise UserError(
-                    f"--hosts.coordinator {self.coordinator}: give HOST:PORT, the port from 1 to 65535"
-                )
-        if self.heartbeat < 1:
-            raise UserError("--hosts.heartbeat must be at least 1 second")

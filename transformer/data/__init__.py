@@ -1,1 +1,1 @@
-"""From text to batches of ids."""
+"""From examples to batches: stores, sequences, and plans of what comes when."""

@@ -11,9 +11,9 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Int
 
-from transformer.data.corpus import Progress, silent
 from transformer.data.plans import Batching, Lengths, Plan, Rows, eligible_examples, plan_of
 from transformer.data.sequences import Arrays, Sequences, concatenated, side_lengths
+from transformer.data.store import Progress, silent
 from transformer.runtime.errors import UserError
 
 

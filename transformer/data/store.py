@@ -1,5 +1,5 @@
-"""Corpora as TFDS datasets in array_record files: random access, never entirely in memory, prepared and read
-without TensorFlow.
+"""What a corpus is, and corpora as TFDS datasets in array_record files: random access, never entirely in
+memory, prepared and read without TensorFlow.
 
 Records are written and read as `tf.train.Example` messages, without the feature codec of TFDS, which takes
 several times as long. TFDS reads the same files.
@@ -9,16 +9,59 @@ import functools
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from google.protobuf.message import DecodeError
 
-from transformer.data.corpus import Progress, silent
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import folder_whole
+
+# What a corpus is, whatever its records are.
+
+
+T = TypeVar("T")
+
+Record = Any
+"""What a corpus holds, such as a pair of sentences."""
+Progress = Callable[[str, Iterable[Any], int | None], Iterable[Any]]
+"""(label, items, total) -> the same items, with progress shown."""
+
+
+def silent(what: str, items: Iterable[T], total: int | None) -> Iterable[T]:
+    """No progress shown."""
+    return items
+
+
+@runtime_checkable
+class Records(Protocol):
+    """Any number of records, by index."""
+
+    def __len__(self) -> int: ...
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Record]:
+        """Several records at once."""
+        ...
+
+    def __iter__(self) -> Iterator[Record]: ...
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Records in splits, and a folder that caches what is computed from them."""
+
+    name: str
+    """For people."""
+    splits: Mapping[str, Records]
+    """train and validation, and test if there is one."""
+    folder: Path
+    """Its name changes with the content, so that a run is not resumed on another corpus."""
+    note: str = ""
+    """What people should know about it, such as that a part is held out."""
+
 
 Pair = tuple[str, str]
 """A sentence and its translation."""

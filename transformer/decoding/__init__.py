@@ -1,1 +1,1 @@
-"""Decoding: searches, scores, re-ranking and the translator."""
+"""The search: slots, steps, and how each strategy chooses among the next tokens."""

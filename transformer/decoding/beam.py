@@ -16,10 +16,9 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import BeamConfig
+from transformer.config.decoding import BeamConfig
 from transformer.decoding.calls import checked, special_ids
-from transformer.decoding.limits import source_limits
-from transformer.decoding.scores import NEVER, SearchResult, as_penalty
+from transformer.decoding.scores import NEVER, SearchResult, as_penalty, source_limits
 from transformer.decoding.slots import Finished, Slots
 from transformer.decoding.steps import Predicted, Reach, Selection, search_all
 from transformer.model.parameters import Variables

@@ -1,4 +1,4 @@
-"""What searches return, and how hypotheses of different lengths compare.
+"""What searches return, how long outputs may be, and how hypotheses of different lengths compare.
 
 A hypothesis has the score log P(Y | X) / lp(|Y|) (Wu et al. 2016, Eq. 14), where |Y| counts <eos>.
 """
@@ -11,6 +11,27 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
+
+# The maximum lengths of outputs.
+
+
+@struct.dataclass
+class Limits:
+    """The maximum length of each output, counting <eos>."""
+
+    each: Int[Array, " b"]
+    """0 for a row that only pads the batch."""
+    longest: int = struct.field(pytree_node=False)
+    """An upper bound of all, on which the compiled program depends."""
+
+
+def source_limits(source: Int[Array, "b s"], pad: int, extra_length: int, max_length: int | None) -> Limits:
+    """The limits of translations, relative to the lengths of their sources."""
+    longest = source.shape[1] + extra_length
+    longest = max(1, longest if max_length is None else min(longest, max_length))
+    lengths = (source != pad).sum(axis=1)
+    return Limits(jnp.where(lengths > 0, jnp.clip(lengths + extra_length, 1, longest), 0), longest)
+
 
 NEVER = -jnp.inf
 

@@ -14,21 +14,12 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding.calls import Inputs, advance, as_variables, special_ids
-from transformer.decoding.hooks import (
-    NO_HOOK,
-    HookState,
-    SearchHook,
-    advanced,
-    allowed,
-    boosting,
-    free,
-)
-from transformer.decoding.limits import Limits
-from transformer.decoding.scores import LengthPenalty, SearchResult
-from transformer.decoding.slots import Finished, LogP, Slots, init_slots, results
+from transformer.decoding.hooks import NO_HOOK, HookState, SearchHook, advanced, allowed, boosting, free
+from transformer.decoding.scores import LengthPenalty, Limits, SearchResult
+from transformer.decoding.slots import Finished, LogP, Noise, Slots, init_slots, results
 from transformer.decoding.top_k import Best, Unrestricted, best_of, top_k
 from transformer.model.cache import AnyCache, States
-from transformer.model.noise import NOISE, OF_INPUTS, Noise
+from transformer.model.encoder_decoder import NOISE, OF_INPUTS
 from transformer.model.parameters import Variables
 
 Reach = Callable[[Int[Array, "b n"], Int[Array, "b n"]], Float[Array, "b n"]]

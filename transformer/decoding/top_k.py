@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import SpecialIds
+from transformer.config.model import SpecialIds
 from transformer.decoding.scores import NEVER
 
 BLOCK = 128  # logits

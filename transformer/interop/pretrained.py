@@ -5,10 +5,22 @@ from pathlib import Path
 
 import numpy as np
 
-from transformer.config import Config, DataConfig, TransformerConfig
-from transformer.config.languages import CODE
+from transformer.config.corpus import CODE, DataConfig
+from transformer.config.options import Config
+from transformer.config.transformer import TransformerConfig
 from transformer.interop.architectures import ARCHITECTURES
-from transformer.interop.architectures.architecture import (
+from transformer.interop.architectures.bert import MODEL_TYPE as BERT
+from transformer.interop.architectures.bert import has_head, import_bert
+from transformer.interop.architectures.ctranslate2 import (
+    CTRANSLATE2,
+    MODEL,
+    SEARCH,
+    Variables,
+    is_ctranslate2_folder,
+    transformer_config,
+)
+from transformer.interop.architectures.whisper import WHISPER, WHISPER_MODEL, export_whisper, import_whisper
+from transformer.interop.folders.architecture import (
     NEVER_GENERATED,
     Architecture,
     Tokenizers,
@@ -17,26 +29,20 @@ from transformer.interop.architectures.architecture import (
     network_options,
     undescribed,
 )
-from transformer.interop.architectures.ctranslate2 import CTRANSLATE2, SEARCH, transformer_config
-from transformer.interop.architectures.whisper import WHISPER
-from transformer.interop.bert import MODEL_TYPE as BERT
-from transformer.interop.bert import has_head, import_bert
-from transformer.interop.conversion import (
+from transformer.interop.folders.conversion import (
     Source,
     different,
     exported_tensors,
     imported_params,
     stored_names,
 )
-from transformer.interop.ctranslate2 import MODEL, Variables, is_ctranslate2_folder
-from transformer.interop.hub import located
-from transformer.interop.marian.export import has_network
-from transformer.interop.marian.folder import import_marian_files, is_marian_folder
-from transformer.interop.reading import (
+from transformer.interop.folders.folder import (
     CONFIG,
     GENERATION,
     TOKENIZER,
+    check_new,
     check_no_pointers,
+    located,
     naming,
     read_json,
     search_of,
@@ -44,18 +50,18 @@ from transformer.interop.reading import (
     searched_file,
     tensors,
     tokenizer_options,
+    write_folder,
 )
-from transformer.interop.search import not_exported, not_imported, search_to_hub, searched_ids
-from transformer.interop.unused import observing, unused, with_kept
+from transformer.interop.folders.search import not_exported, not_imported, search_to_hub, searched_ids
+from transformer.interop.folders.unused import observing, unused, with_kept
+from transformer.interop.marian.folder import has_network, import_marian_files, is_marian_folder
 from transformer.interop.vocabularies.marian import LANGUAGES
-from transformer.interop.whisper import WHISPER_MODEL, export_whisper, import_whisper
-from transformer.interop.writing import check_new, write_folder
 from transformer.model.parameters import Params
 from transformer.runs.deferred import Deferred
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, parse_object
-from transformer.tasks.translation import Translation
+from transformer.tasks.texts.translation import Translation
 
 OF_LANGUAGES = "outputs begin with the code of the language that --target-language or a request names."
 

@@ -25,17 +25,18 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jax import export
 from jaxtyping import Array, Float, Int
 
-from transformer.config import LONGEST, StackConfig
-from transformer.data.features.hub import HubTokenizer
+from transformer.config.ranges import LONGEST
+from transformer.config.transformer import StackConfig
+from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.decoding import calls
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.searches.search import AutoregressiveSearch
+from transformer.interop.folders.folder import as_json, check_new
 from transformer.interop.vocabularies.files import PIECES
-from transformer.interop.writing import as_json, check_new
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import folder_whole
 from transformer.systems.registry import system_of
-from transformer.tasks.text_to_text import TextToText
+from transformer.tasks.texts.text_to_text import TextToText
 from transformer.translator.translator import translation_of
 
 PLATFORMS = ("cpu", "cuda", "tpu")

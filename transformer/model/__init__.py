@@ -1,1 +1,1 @@
-"""The network, in the paper's order: attention, layers, transformer."""
+"""The network, in the order of the paper: attention, layers, stacks, transformer."""

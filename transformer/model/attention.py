@@ -10,19 +10,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer.config import StackConfig, TransformerConfig
+from transformer.config.transformer import StackConfig, TransformerConfig
 from transformer.model import kernels
-from transformer.model.additive import AdditiveAttention, LocationAttention
 from transformer.model.cache import KeysValues
-from transformer.model.dropout import Dropout
-from transformer.model.int8 import QuantizedMatrix
-from transformer.model.linear_attention import LinearAttention
-from transformer.model.masks import Mask, masked_softmax
-from transformer.model.mechanism import Attended, AttentionInputs, Mechanism, State
-from transformer.model.monotonic import MonotonicAttention
-from transformer.model.parameters import Module, matrix, param
+from transformer.model.layers import Dropout
+from transformer.model.masks import Attended, AttentionInputs, Mask, Mechanism, State, masked_softmax
+from transformer.model.parameters import Module, QuantizedMatrix, linear, matrix, param, variant
 from transformer.model.positions import SCHEMES, Positions, RelativePositions
-from transformer.model.products import linear
 from transformer.model.statistics import INTERMEDIATES
 
 Projection = tuple[Array | QuantizedMatrix, Array | None]
@@ -57,14 +51,21 @@ class DotProductAttention(Mechanism):
         return *kernels.attend(self.config, inputs, attention, dropout.key), inputs.state
 
 
-MECHANISMS: dict[str, type[Mechanism]] = {
+MECHANISMS: dict[str, type[Mechanism] | str] = {
     "dot-product": DotProductAttention,
-    "linear": LinearAttention,
-    "additive": AdditiveAttention,
-    "location": LocationAttention,
-    "monotonic": MonotonicAttention,
+    "linear": "recurrence.LinearAttention",
+    "additive": "additive.AdditiveAttention",
+    "location": "additive.LocationAttention",
+    "monotonic": "additive.MonotonicAttention",
 }
-"""The mechanisms of `StackConfig.mechanism` and `TransformerConfig.cross_mechanism`."""
+"""The mechanisms of `StackConfig.mechanism` and `TransformerConfig.cross_mechanism`. Those that the paper
+does not have are named as `variant` finds them."""
+
+
+def mechanism_of(name: str) -> type[Mechanism]:
+    """The mechanism of that name in `MECHANISMS`."""
+    mechanism = MECHANISMS[name]
+    return variant(mechanism) if isinstance(mechanism, str) else mechanism
 
 
 class MultiHeadAttention(Module):
@@ -85,7 +86,7 @@ class MultiHeadAttention(Module):
         self.key = self._heads("key", c.key_width)
         self.value = self._heads("value", c.value_width)
         self.out = self._merge("out", c.value_width)
-        self.mechanism = MECHANISMS[self.kind](c)
+        self.mechanism = mechanism_of(self.kind)(c)
         self.positions = self.scheme(c) if self.scheme else None
 
     def _heads(self, name: str, width: int) -> Projection:

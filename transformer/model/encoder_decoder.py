@@ -9,13 +9,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import ModelConfig, SpecialIds
+from transformer.config.model import ModelConfig, SpecialIds
 from transformer.model.cache import Cache
-from transformer.model.int8 import QuantizedMatrix
 from transformer.model.layers import Embedding
-from transformer.model.noise import NOISE, OF_INPUTS
-from transformer.model.parameters import Module, check_array, check_ids, param
-from transformer.model.products import logits
+from transformer.model.parameters import Module, QuantizedMatrix, check_array, check_ids, logits, param
 from transformer.runtime.errors import UserError
 
 Memory = Any
@@ -28,6 +25,8 @@ DECODER_INPUT = "decoder_input"
 """The argument of a model's methods that the decoder reads."""
 EARLIER = "target"
 """The earlier name of this argument, which callers may use, and models of other packages may have."""
+NOISE, OF_INPUTS = "noise", "of_inputs"
+"""The collection, and the variable in it, of what a search does to the embedded tokens that it reads."""
 Segments = tuple[Int[Array, "b s"], Int[Array, "b t"]]
 """The index of the sentence in its row of each source and target token, from 1; 0 is padding."""
 

@@ -16,7 +16,7 @@ import numpy as np
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int, UInt32
 
-from transformer.model.dropout import hashed
+from transformer.model.layers import hashed
 from transformer.model.masks import Mask
 
 MOST_SCORES = 2**18  # of a block and head: 1 MB, of which the backward pass has about five
@@ -65,7 +65,7 @@ def flash(
       keys: of all positions.
       values: of all positions.
       mask: without `pairs`.
-      dropout: of the weights: a random key and the rate. The elements that `transformer.model.dropout` drops.
+      dropout: of the weights: a random key and the rate. The elements that `transformer.model.layers` drops.
       interpret: run it without a TPU.
     """
     rows, queries, _ = query.shape

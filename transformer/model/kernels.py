@@ -10,11 +10,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float
 
-from transformer.config import StackConfig
-from transformer.model import cache, flash
-from transformer.model.masks import Mask, masked_softmax
-from transformer.model.mechanism import AttentionInputs
-from transformer.model.placement import platform
+from transformer.config.transformer import StackConfig
+from transformer.model import cache
+from transformer.model.masks import AttentionInputs, Mask, masked_softmax
+from transformer.model.parameters import platform
 
 SMALLEST_BLOCK = 16  # of `in_blocks`: smaller products are no faster
 FEWEST_QUERIES = 16  # for `fused`, which is no faster for the few queries of a decoding step
@@ -76,7 +75,11 @@ def runs_flash(config: StackConfig, inputs: AttentionInputs) -> bool:
         config.attention == "auto" and config.compute_dtype == "bfloat16"
     )
     is_sharded = not jax.sharding.get_abstract_mesh().empty
-    return chosen and is_sharded and flash.fits(inputs.query.shape[2], inputs.keys.shape[2], inputs.mask)
+    if not (chosen and is_sharded):
+        return False
+    from transformer.model import flash
+
+    return flash.fits(inputs.query.shape[2], inputs.keys.shape[2], inputs.mask)
 
 
 def flash_by_rows(
@@ -84,6 +87,8 @@ def flash_by_rows(
 ) -> Float[Array, "b h q d_v"]:
     """`flash` for the rows and heads of each device: XLA cannot shard a kernel. On a mesh, each device drops
     other elements."""
+    from transformer.model import flash
+
     mesh = jax.sharding.get_abstract_mesh()
     axes = dict(nn.get_logical_axis_rules())
     one = mesh.empty or not mesh.auto_axes

@@ -12,9 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from transformer.config import StackConfig
-from transformer.model.parameters import Declared, Module
-from transformer.model.placement import platform
+from transformer.config.transformer import StackConfig
+from transformer.model.parameters import Declared, Module, platform
 from transformer.model.statistics import counts, over_replicas, running_gradient, running_mean
 
 MOMENTUM = 0.9  # share of the old running mean in the new one (Shen et al. 2020, section 5)

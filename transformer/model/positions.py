@@ -20,11 +20,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import StackConfig
-from transformer.model.dropout import Dropout
+from transformer.config.transformer import StackConfig
+from transformer.model.layers import Dropout
 from transformer.model.normalization import normalization
-from transformer.model.parameters import Module, param
-from transformer.model.placement import by_rows
+from transformer.model.parameters import Module, by_rows, param
 
 Positions = Int[Array, "... _"]
 """`[time]`, or `[b, time]` if rows differ. Those of shape `[time]` are consecutive, and the last query is

@@ -1,20 +1,22 @@
-"""The layers of encoder and decoder (section 3.1, Figure 1)."""
+"""The layers of encoder and decoder, and the encoder (section 3.1, Figure 1)."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
+import flax.linen as nn
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import StackConfig, TransformerConfig
-from transformer.model.attention import MECHANISMS, self_attention, source_attention
+from transformer.config.transformer import StackConfig, TransformerConfig
+from transformer.model.attention import mechanism_of, self_attention, source_attention
 from transformer.model.cache import ByRows, Cache, KeysValues, States
+from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.layers import FeedForward, Residual
-from transformer.model.masks import Mask
-from transformer.model.mechanism import State
-from transformer.model.parameters import Module
-from transformer.model.positions import Positions
-from transformer.model.recurrence import SSRU
+from transformer.model.masks import Mask, State
+from transformer.model.normalization import normalization
+from transformer.model.parameters import Module, variant
+from transformer.model.positions import DistanceScores, PositionEncoding, Positions, positions_in
 
 Views = tuple[Float[Array, "b s m"], ...]
 """What a decoder layer reads of the source: states of the encoder, each of the same shape."""
@@ -86,7 +88,7 @@ class DecoderLayer(Module):
 
     def setup(self) -> None:
         if self.config.decoder_recurrence == "ssru":
-            self.recurrence = SSRU(self.config)
+            self.recurrence = variant("recurrence.SSRU")(self.config)
         else:
             self.self_attention = self_attention(self.config)
         self.self_residual = Residual(self.config)
@@ -212,9 +214,94 @@ class DecoderLayer(Module):
 
 def keeps_past(config: TransformerConfig) -> bool:
     """Whether decoding caches the keys and values of earlier tokens."""
-    return config.decoder_recurrence == "none" and MECHANISMS[config.mechanism].keeps_past
+    return config.decoder_recurrence == "none" and mechanism_of(config.mechanism).keeps_past
 
 
 def mean(outputs: list[Array]) -> Array:
     """The mean of a layer's attention to each view."""
     return outputs[0] if len(outputs) == 1 else sum(outputs[1:], outputs[0]) / len(outputs)
+
+
+# The encoder of the Transformer (section 3.1, the left half of Figure 1).
+
+
+ENCODER = ("source_embedding", "source_positions", "source_distances", "encoder")
+"""The modules of the encoder: what their names begin with."""
+
+
+@struct.dataclass
+class Memory:
+    """What the decoder reads of the source."""
+
+    states: Float[Array, "b s m"]
+    """The output of the encoder's last layer."""
+    mask: Bool[Array, "b s"]
+    """False for padding."""
+    layers: tuple[Float[Array, "b s m"], ...]
+    """The output of every layer, if they were asked for; otherwise empty."""
+
+
+class TransformerEncoder(EncoderDecoder):
+    """Embeddings and the encoder stack. The options of the encoder are those of `config.of_encoder`."""
+
+    config: StackConfig
+
+    def setup(self) -> None:
+        super().setup()
+        c = self.config.of_encoder
+        layer = nn.remat(EncoderLayer, static_argnums=(5,)) if c.remat else EncoderLayer
+        self.encoder = [layer(c) for _ in range(c.num_layers)]
+        if c.normalizes_output:
+            self.encoder_norm = normalization(c)
+        self.source_positions = PositionEncoding(c)
+        self.source_distances = DistanceScores(c, is_causal=False)
+
+    def encode(
+        self,
+        source: Int[Array, "b s"],
+        *,
+        segments: Int[Array, "b s"] | None = None,
+        deterministic: bool = True,
+        every_layer: bool = False,
+    ) -> Memory:
+        """The encoder stack. With `every_layer` the memory has the output of each layer."""
+        source_mask = self.source_mask(source)
+        mask = Mask(keys=source_mask) if segments is None else Mask(segments=(segments, segments))
+        mask = replace(mask, window=self.config.window, causal=self.config.encodes_causally)
+        return self.encode_embedded(
+            self.source_embedding(source),
+            source_mask,
+            mask,
+            jnp.arange(source.shape[1]) if segments is None else positions_in(segments),
+            deterministic,
+            every_layer,
+        )
+
+    def encode_embedded(
+        self,
+        embedded: Float[Array, "b s m"],
+        source_mask: Bool[Array, "b s"],
+        mask: Mask,
+        positions: Positions,
+        deterministic: bool = True,
+        every_layer: bool = False,
+    ) -> Memory:
+        """The encoder stack on embedded inputs of any kind: adds positions, drops out, and runs the layers.
+
+        Args:
+          embedded: one vector for each position, as wide as the encoder.
+          source_mask: False for padding.
+          mask: of self-attention.
+          positions: of the inputs.
+          deterministic: False draws dropout masks.
+          every_layer: whether the memory also has the output of each layer.
+        """
+        x = self.source_positions(embedded, positions, deterministic, source_mask)
+        shared_scores = self.source_distances(positions, positions)
+        outputs = []
+        for layer in self.encoder:
+            x = layer(x, source_mask, mask, positions, deterministic, shared_scores)
+            outputs.append(x)
+        normalizes = self.config.of_encoder.normalizes_output
+        states = self.encoder_norm(x, source_mask, deterministic) if normalizes else x
+        return Memory(states, source_mask, tuple(outputs) if every_layer else ())

@@ -9,19 +9,17 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import TransformerConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.model import kernels
 from transformer.model.cache import Cache, KeysValues, join_heads
-from transformer.model.encoder import Memory, TransformerEncoder
 from transformer.model.encoder_decoder import Segments
 from transformer.model.layers import Affine
 from transformer.model.masks import Mask
 from transformer.model.normalization import normalization
-from transformer.model.parameters import Variables
+from transformer.model.parameters import Variables, variant
 from transformer.model.positions import DistanceScores, PositionEncoding, Positions, positions_in
-from transformer.model.stack import DecoderLayer, LayerPast, Views, keeps_past
+from transformer.model.stack import DecoderLayer, LayerPast, Memory, TransformerEncoder, Views, keeps_past
 from transformer.model.statistics import layers_sown
-from transformer.model.views import VIEWS
 
 Newest = Int[Array, "b n"] | Float[Array, "b n bands"]
 """The newest token of each beam, or the last frame."""
@@ -37,7 +35,8 @@ class Transformer(TransformerEncoder):
         c = self.config
         decoder_layer = nn.remat(DecoderLayer, static_argnums=(7,)) if c.remat else DecoderLayer
         self.decoder = [decoder_layer(c) for _ in range(c.decoder_depth)]
-        self.second_view = VIEWS[c.cross_view](c)
+        if c.cross_view != "last":
+            self.second_view = variant("views.VIEWS")[c.cross_view](c)
         if c.normalizes_output:
             self.decoder_norm = normalization(c)
         if c.of_encoder.d_model != c.d_model:

@@ -1,1 +1,1 @@
-"""Run directories: configuration, checkpoints, metrics, reports."""
+"""Run directories: configuration, checkpoints, logs, and copies of them elsewhere."""

@@ -1,4 +1,4 @@
-"""The checkpoints of a run: saved in the background and sealed, found, restored."""
+"""The checkpoints of a run and their items: saved in the background and sealed, found, restored."""
 
 import errno
 import functools
@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import absl.logging
@@ -14,17 +15,58 @@ import jax
 import orbax.checkpoint as ocp
 
 from transformer.model.parameters import Variables
-from transformer.runs.bounds import allowed
 from transformer.runs.deferred import deferred, deferred_checkpointer
-from transformer.runs.items import items_of, state_of
-from transformer.runs.ranking import Manager, best_of, scores_of
-from transformer.runs.sealed import MANIFEST, read, seal
+from transformer.runs.log import Manager, best_of, scores_of
+from transformer.runs.sealed import MANIFEST, allowed, read, seal
 from transformer.runs.stores import RunStore
-from transformer.runtime.arrays import as_global_arrays, on_host
 from transformer.runtime.errors import UserError, first_line
-from transformer.runtime.files import forbid_links, temp_sibling
-from transformer.runtime.hosts import barrier, is_main_process
+from transformer.runtime.files import Json, forbid_links, temp_sibling
+from transformer.runtime.hosts import as_global_arrays, barrier, is_main_process, on_host
 from transformer.training.step import TrainState
+
+# The items of a checkpoint: `model`, which decoding reads, and `training`, which only resuming needs.
+
+
+def items_of(state: TrainState) -> dict[str, Variables]:
+    """What a checkpoint stores of a training state, by item."""
+    training: Json = {"step": state.step, "optimizer": state.optimizer}
+    if state.average is not None:  # otherwise the model has them
+        training["params"] = state.trained
+    if jax.tree.leaves(state.carry):
+        training["carry"] = state.carry
+    return {"model": model_of(state), "training": training}
+
+
+def model_of(state: TrainState) -> Variables:
+    """The item "model": all variables, or those of an adapter without the parameters that it changes."""
+    if state.parametrisation.is_adapter:
+        return {"params": state.best_trained, **state.statistics}
+    return state.best_variables
+
+
+def state_of(model: Variables, training: Json, like: TrainState) -> TrainState:
+    """The training state that these items were stored of: the inverse of `items_of`.
+
+    Args:
+      model: the item "model".
+      training: the item "training".
+      like: a state of the same run; the fixed parameters of an adapter are taken from it.
+    """
+    statistics = dict(model)
+    best, fixed = statistics.pop("params"), like.fixed
+    if not like.parametrisation.is_adapter:
+        best, fixed = like.parametrisation.split(best)
+    return replace(
+        like,
+        step=training["step"],
+        trained=training.get("params") or best,
+        optimizer=training["optimizer"],
+        statistics=statistics,
+        average=None if like.average is None else best,
+        carry=training.get("carry", ()),
+        fixed=fixed,
+    )
+
 
 log = logging.getLogger("transformer")
 _STEP = re.compile(r"0|[1-9][0-9]{0,9}")  # the name of a checkpoint

@@ -12,15 +12,16 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 import secrets
 import shutil
 import socket
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
@@ -36,8 +37,6 @@ from transformer.data.remote import (
     reaching,
     version,
 )
-from transformer.runs.contents import checkpoint_of, is_light, whole
-from transformer.runs.lock import lock
 from transformer.runs.sealed import MANIFEST
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import (
@@ -50,6 +49,71 @@ from transformer.runtime.files import (
     write_whole,
 )
 from transformer.runtime.hosts import barrier, is_main_process
+
+# Which files of a run directory are sent to a remote one and copied from it, by their names.
+
+
+T = TypeVar("T")
+_HEAVY = re.compile(
+    r"checkpoints/[^/]+/(?!metrics/|manifest)|(average|damaged|tensorboard|profile)/|report\.html|memory\.prof"
+)
+
+
+def is_light(name: str) -> bool:
+    """Whether a file is copied at once: what is small and always read."""
+    return not _HEAVY.match(name)
+
+
+def checkpoint_of(name: str) -> str:
+    """The checkpoint that a file belongs to, or the average; empty for others."""
+    parts = name.split("/")
+    if parts[0] == "checkpoints" and len(parts) > 1:
+        return f"checkpoints/{parts[1]}"
+    return parts[0] if parts[0] == "average" else ""
+
+
+def whole(files: Mapping[str, T]) -> dict[str, T]:
+    """The files, by name, that are part of a run and complete: nothing hidden, temporary or local, and no
+    checkpoint without its manifest."""
+    return {name: about for name, about in files.items() if _is_whole(name, files)}
+
+
+def _is_whole(name: str, files: Mapping[str, T]) -> bool:
+    parts = name.split("/")
+    if any(part.startswith(".") or ".orbax-checkpoint-tmp" in part for part in parts) or "" in parts:
+        return False  # among them names that would lead out of the folder
+    checkpoint = checkpoint_of(name)
+    return name != "lock" and (checkpoint in ("", "average") or f"{checkpoint}/{MANIFEST}" in files)
+
+
+# The lock of a run directory: one training at a time.
+
+
+LONGEST = 200  # bytes of a name that are shown
+
+
+def lock(file: int, where: str) -> None:
+    """Locks an open file, and writes into it which process has it.
+
+    Args:
+      file: its descriptor, to read and write. The lock ends when it is closed, or with the process.
+      where: the run directory, for the message.
+
+    Raises:
+      UserError: another process has the lock.
+    """
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        who = os.pread(file, LONGEST, 0).decode(errors="replace").strip()
+        holder = f" ({who})" if who.isprintable() and who else ""
+        raise UserError(
+            f"{where}: another process trains there{holder}; wait for it, or choose another --run-dir"
+        ) from error
+    with contextlib.suppress(OSError):  # a full disk is reported when it matters
+        os.ftruncate(file, 0)
+        os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+
 
 MOST = 4 * LARGEST_FILE  # of what is copied at once, in bytes
 LARGE = 64 * MiB  # smaller files are sent as they are now, since they may grow meanwhile

@@ -1,22 +1,148 @@
-"""Seals checkpoints with the hashes of their files, and detects damage when reading them."""
+"""Seals checkpoints with the hashes of their files, detects damage when reading them, and bounds the memory
+that reading takes."""
 
 import asyncio
 import gc
 import hashlib
 import json
+import mmap
+import re
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
+import tensorstore
 from flax.traverse_util import flatten_dict
 
 from transformer.model.parameters import Variables
-from transformer.runs.bounds import check_arrays, check_sizes
 from transformer.runtime.errors import UserError, first_line
-from transformer.runtime.files import forbid_links, parse_object, read_text, write_whole
+from transformer.runtime.files import MiB, forbid_links, parse_object, read_text, write_whole
+
+# Bounds the memory that reading a checkpoint takes, by its headers, before it is read.
+
+
+LARGEST_HEADER = 64 * MiB  # largest file without arrays
+_KEY = re.compile(r"(?P<array>.*?)/?(?P<part>\.zarray|\d+(\.\d+)*)")
+_FRAME = b"\x28\xb5\x2f\xfd"  # magic number of a zstd frame
+_BLOCK = 128 * 1024  # largest decompressed block (RFC 8878, section 3.1.1.2.4)
+_SMALLEST = 1024  # smallest expected block, except for the last one of an array
+_WIDEST = 16  # largest number of bytes per element
+
+
+def check_sizes(folder: Path, like: Variables) -> None:
+    """Refuses an item of a checkpoint whose files are larger than the arrays it should hold.
+
+    Args:
+      folder: the item, which contains only regular files and folders.
+      like: the arrays, or their shapes.
+
+    Raises:
+      ValueError: the files are too large.
+    """
+    sizes = {path: path.stat().st_size for path in folder.rglob("*") if path.is_file()}
+    if sum(sizes.values()) > allowed(like):
+        raise ValueError(f"its files have {sum(sizes.values()):,} bytes, more than its arrays need")
+    for path, size in sizes.items():
+        if path.parent.name != "d" and size > LARGEST_HEADER:
+            raise ValueError(f"{path.relative_to(folder)} is larger than {LARGEST_HEADER // MiB} MiB")
+
+
+def check_arrays(folder: Path, like: Variables) -> None:
+    """Refuses an item of a checkpoint that would take more memory than the arrays it should hold.
+
+    Args:
+      folder: the item.
+      like: the arrays, or their shapes.
+
+    Raises:
+      ValueError: it takes too much memory, or is not in Orbax's format.
+    """
+    if not (folder / "manifest.ocdbt").is_file():
+        raise ValueError("manifest.ocdbt is missing")
+    for path in (folder / "_METADATA", folder / "_sharding", *(folder / "array_metadatas").glob("*")):
+        if path.exists():
+            parse_object(read_text(path))
+    decoded = blocks = 0
+    limit = allowed(like)
+    for path in folder.rglob("*"):
+        for size in _decoded_sizes(path) if path.is_file() else ():
+            decoded += size
+            blocks += 1
+            if decoded > limit or blocks > limit // _SMALLEST:
+                raise ValueError(f"its files decompress to more than {limit:,} bytes")
+    if (total := sum(_array_sizes(folder))) > limit:
+        raise ValueError(f"its arrays have {total:,} bytes, more than they should")
+
+
+def allowed(like: Variables) -> int:
+    """The bytes an item may have on disk or in memory: twice those of the arrays, and room for headers."""
+    return 2 * sum(x.size * jnp.dtype(x.dtype).itemsize for x in jax.tree.leaves(like)) + LARGEST_HEADER
+
+
+def _array_sizes(folder: Path) -> Iterator[int]:
+    """Yields the size of each array in bytes, which none of its chunks exceeds."""
+    spec = {"driver": "ocdbt", "base": folder.absolute().as_uri() + "/"}
+    database = tensorstore.KvStore.open(spec).result()
+    for key in database.list().result():
+        if not (parts := _KEY.fullmatch(key.decode(errors="replace"))):
+            raise ValueError(f"{key!r} is not part of an array")
+        if parts["part"] != ".zarray":
+            continue
+        about = parse_object(database.read(key).result().value.decode())
+        shape = about["shape"]
+        chunks = about["chunks"]
+        width = jnp.dtype(about["dtype"]).itemsize
+        if not all(type(size) is int and size >= 0 for size in [*shape, *chunks]) or width > _WIDEST:
+            raise ValueError(f"{parts['array']} has no sensible shape or type")
+        if len(shape) != len(chunks) or any(map(lambda c, s: c > max(s, 1), chunks, shape)):
+            raise ValueError(f"{parts['array']} has chunks of {chunks} and a shape of {shape}")
+        if (about.get("compressor") or {}).get("id") not in (None, "zstd") or about.get("filters"):
+            raise ValueError(f"{parts['array']} has an unsupported compressor or filter")
+        size = width
+        for length in shape:
+            size *= length
+        yield size
+
+
+def _decoded_sizes(path: Path) -> Iterator[int]:
+    """Yields the maximum decompressed size of each block in a file, from the headers."""
+    if not path.stat().st_size:
+        return
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        # other data that happens to contain the magic number adds next to nothing
+        at = data.find(_FRAME)
+        while at >= 0:
+            yield from _block_sizes(data, at + len(_FRAME))
+            at = data.find(_FRAME, at + 1)
+
+
+def _block_sizes(data: mmap.mmap, at: int) -> Iterator[int]:
+    """Yields the maximum decompressed size of each block of a zstd frame (RFC 8878, section 3.1.1).
+
+    Args:
+      data: the file that contains the frame.
+      at: the offset of the frame header, after the magic number.
+    """
+    about = data[at] if at < len(data) else 0
+    single = about >> 5 & 1
+    wide = (single, 2, 4, 8)[about >> 6]
+    at += 1 + (1 - single) + (0, 1, 2, 4)[about & 3]
+    block_size = _BLOCK
+    if single:  # the header states the decompressed size, which no block exceeds
+        block_size = min(_BLOCK, int.from_bytes(data[at : at + wide], "little") + (256 if wide == 2 else 0))
+    at += wide
+    last = 0
+    while not last and len(header := data[at : at + 3]) == 3:
+        block = int.from_bytes(header, "little")
+        last, kind, length = block & 1, block >> 1 & 3, block >> 3
+        yield block_size if kind == 2 else length
+        at += 3 + (1 if kind == 1 else length)
+
 
 MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last
 

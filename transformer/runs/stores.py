@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from transformer.runs.lock import lock
-from transformer.runs.mirror import RemoteStore
+from transformer.runs.mirror import RemoteStore, lock
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import address, append_flags, folder_whole
 from transformer.runtime.hosts import barrier, is_main_process

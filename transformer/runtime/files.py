@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, abbreviated
 
 MiB = 2**20
 T = TypeVar("T")
@@ -48,11 +48,6 @@ def address(path: Path | str) -> str | None:
         return None
     scheme, rest = match[1].lower(), (match[2] or "").rstrip("/")
     return f"{scheme}://{'/' * (scheme == 'file')}{rest}"
-
-
-def abbreviated(text: str) -> str:
-    """A text for messages, shortened to 60 characters."""
-    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 def brief(text: str) -> str:

@@ -1,4 +1,5 @@
-"""Several processes as one job, on one host or many: joins JAX's distributed runtime, and communicates.
+"""Several processes as one job, on one host or many: joins JAX's distributed runtime, communicates, and moves
+arrays between processes, hosts and devices.
 
 With a single process, these functions cost nothing.
 """
@@ -10,13 +11,38 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.runtime.errors import UserError
 from transformer.runtime.supervision import HEARTBEAT, end_with_parent, is_child, supervise
+
+# Refuses JAX in a forked process, where it would hang.
+
+
+_forked = False
+
+
+def _note() -> None:
+    """Notes in the child whether the parent was using JAX, which has no public function for this."""
+    global _forked
+    _forked = _forked or bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None))
+
+
+os.register_at_fork(after_in_child=_note)
+
+
+def refuse_forked() -> None:
+    """Raises UserError in a process that was forked from one that used JAX."""
+    if _forked:
+        raise UserError(
+            "this process was forked from one that used JAX, which would hang here: start it with "
+            "multiprocessing.get_context('spawn') and load the model there, or use threads"
+        )
+
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -171,3 +197,72 @@ def by_turns(items: list[T], work: Callable[[list[T]], list[R]]) -> list[R]:
     if failed := next((reason for _, reason in parts if reason), ""):
         raise UserError(failed)
     return [result for results, _ in parts for result in results]
+
+
+# Where arrays are: those of several processes as one, in host memory, on the devices of this process.
+
+
+S = TypeVar("S")
+ROWS = "rows"
+
+
+def as_global_arrays(tree: S) -> S:
+    """A tree as Orbax saves it from several processes: the arrays that `jax.pmap` leaves on each process
+    become global arrays, replicated on all devices."""
+    if jax.process_count() == 1:
+        return tree
+    replicated = NamedSharding(_mesh(jax.devices()), PartitionSpec())
+
+    def as_global(x: jax.Array) -> jax.Array:
+        if not x.is_fully_addressable:
+            return x
+        return jax.make_array_from_process_local_data(replicated, np.asarray(x))
+
+    return jax.tree.map(as_global, tree)
+
+
+def on_host(tree: S) -> S:
+    """A tree of arrays in this process's memory, whole. All processes must call it."""
+
+    def whole(x: Any) -> Any:
+        if isinstance(x, jax.Array) and not (x.is_fully_replicated or x.is_fully_addressable):
+            from jax.experimental import multihost_utils
+
+            return multihost_utils.process_allgather(x, tiled=True)
+        return np.asarray(x)
+
+    return jax.tree.map(whole, tree)
+
+
+def on_local_devices(tree: S) -> S:
+    """A tree of arrays on the devices of this process: replicated, or still sharded if that is how they are
+    on exactly these devices."""
+    devices = jax.local_devices()
+    replicated = NamedSharding(_mesh(devices), PartitionSpec())
+
+    def local(x: Any) -> jax.Array:
+        if not isinstance(x, jax.Array):
+            return jax.device_put(x, replicated)
+        if x.sharding.device_set == set(devices):
+            return x
+        return jax.device_put(on_host(x), replicated)
+
+    return jax.tree.map(local, tree)
+
+
+def on_one_cpu() -> bool:
+    """Whether the only device is a CPU, not split into virtual devices."""
+    return jax.default_backend() == "cpu" and jax.device_count() == 1
+
+
+def shard_rows(*arrays: np.ndarray) -> list[jax.Array]:
+    """Arrays with their rows split over the devices of this process, or replicated if the devices do not
+    divide the rows."""
+    devices = jax.local_devices()
+    uneven = len(arrays[0]) % len(devices)
+    sharding = NamedSharding(_mesh(devices), PartitionSpec() if uneven else PartitionSpec(ROWS))
+    return [jax.device_put(rows, sharding) for rows in arrays]
+
+
+def _mesh(devices: list[jax.Device]) -> Mesh:
+    return Mesh(np.array(devices), (ROWS,))

@@ -12,13 +12,13 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
-from transformer.decoding.admission import QueueFull
+from transformer.decoding.service.queue import QueueFull
 from transformer.runtime.files import Json
 from transformer.serve.gate import Disconnected
-from transformer.serve.messages import Asked
 from transformer.serve.metrics import Metrics
 from transformer.serve.refusals import UNAVAILABLE, later, of_json_parts, refusal_of
-from transformer.serve.service import Service
+from transformer.serve.services.messages import Asked
+from transformer.serve.services.service import Service
 
 STOPPING = later(UNAVAILABLE, "the server is stopping")
 

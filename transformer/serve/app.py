@@ -1,30 +1,271 @@
-"""The application of a server: its endpoints, behind its gate."""
+"""The application of a server: its endpoints and its page, behind its gate."""
 
 import asyncio
 import logging
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
-from fastapi import FastAPI
+from fastapi import APIRouter, Body, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette import exceptions
 
 import transformer
-from transformer.runtime.errors import UserError
+from transformer.explorer.page_files import PageFiles, page_of
+from transformer.runtime.errors import UserError, shortened
+from transformer.runtime.files import Json
 from transformer.serve import libretranslate
 from transformer.serve.answers import Answers
-from transformer.serve.endpoints import of_runs, of_server
-from transformer.serve.forms import ReadBodies
-from transformer.serve.gate import Gate
-from transformer.serve.limits import Limits
-from transformer.serve.listening import PATH, Listening
-from transformer.serve.metrics import Metrics
-from transformer.serve.origins import Origins
-from transformer.serve.readiness import Readiness
-from transformer.serve.refusals import Refusal, refuse
-from transformer.serve.service import Service
+from transformer.serve.bodies import BoundedRoute, ReadBodies
+from transformer.serve.gate import Gate, Origins
+from transformer.serve.libretranslate import (
+    EXAMPLE,
+    LIBRETRANSLATE_PATH,
+    LibreTranslation,
+    either,
+    languages,
+    service_and_fields,
+    translated,
+)
+from transformer.serve.listening import LISTEN_PATH, Listening
+from transformer.serve.metrics import Metrics, Readiness
+from transformer.serve.refusals import INVALID, JsonResponse, Refusal, refuse
+from transformer.serve.services.limits import Limits
+from transformer.serve.services.messages import AskedChoices, AskedScores, Endpoint, Sent, with_options
+from transformer.serve.services.service import Service, named
+
+# The page that a server has: a form for what its runs can do.
+
+
+FORM = PageFiles(
+    "transformer",
+    "form.html",
+    scripts=("form.js", "microphone.js"),
+    shared=("marked.js",),
+    styles=("form.css",),
+    package="transformer.serve",
+    sources="connect-src 'self';",
+)
+
+
+def page_of_services(services: Sequence[Service]) -> str:
+    """A form for the endpoints of runs."""
+    return page_of([service.about() for service in services], FORM)
+
+
+# The endpoints of a server: of its runs, each only if one of them can do it, and of the server itself.
+
+
+REFUSALS = {
+    400: "the request is malformed",
+    401: "the token is missing or wrong",
+    403: "the server is not called so, or the page is of another server",
+    408: "nothing arrived in time",
+    413: "the body is too large",
+    415: "the body is compressed",
+    422: "something in the request is wrong",
+    429: "there is no room; Retry-After has the seconds to wait",
+    503: "the server is not ready, or the time was over",
+}
+ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
+Responses = dict[int | str, dict[str, Any]]
+
+
+def refused(*statuses: int) -> Responses:
+    """What is answered to a request that is not served: JSON with `error`, a sentence."""
+    content = {"application/json": {"schema": ERROR}}
+    return {status: {"description": REFUSALS[status], "content": content} for status in statuses}
+
+
+ALWAYS = refused(403)
+OF_CLIENTS = refused(400, 401, 403, 415, 429, 503)
+EVENTS: Responses = {
+    200: {
+        "content": {"text/event-stream": {"schema": {"description": "events, each with its name and JSON"}}}
+    }
+}
+"""Of a search with `stream`."""
+
+
+def of_runs(
+    services: Sequence[Service], readiness: Readiness, answers: Answers, scoring: Executor
+) -> APIRouter:
+    """What runs do.
+
+    Args:
+      services: of the runs.
+      readiness: of their programs.
+      answers: to searches.
+      scoring: the thread that scores.
+    """
+    router = APIRouter(
+        route_class=BoundedRoute, dependencies=[Depends(readiness.check)], responses=refused(*REFUSALS)
+    )
+    endpoints = {service.search.path: service.search for service in services}
+    for path, endpoint in endpoints.items():
+        able = [service for service in services if service.search.path == path]
+        add_search(router, endpoint, able, answers)
+    if scorers := [service for service in services if service.scores]:
+        add_scores(router, scorers, scoring)
+    if choosers := [service for service in services if service.choices]:
+        add_choices(router, choosers, scoring)
+    return router
+
+
+def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], answers: Answers) -> None:
+    """An endpoint that searches.
+
+    Args:
+      router: what it is added to.
+      endpoint: what can be asked.
+      able: the runs that can do it.
+      answers: to searches.
+    """
+    fields = with_options(endpoint, dict.fromkeys(option for service in able for option in service.options))
+    examples: dict[str, Any] = {"default": {"value": endpoint.example}}
+
+    async def hear(request: Request, asked: Any) -> Response:
+        return await answers.search(request, named(able, asked.model), asked, [await request.body()])
+
+    async def search(request: Request, asked: Any) -> Response:
+        service = named(able, asked.model)
+        return await answers.search(request, service, asked, service.items(asked))
+
+    async def translate(request: Request, asked: Any) -> Response:
+        if not isinstance(asked, LibreTranslation):
+            return await search(request, asked)
+        service, plain = service_and_fields(asked, able, fields)
+        work = await answers.begun(service, plain, service.items(plain))
+        return JsonResponse(translated(asked, await answers.outputs(request, work)))
+
+    options: Json = {"summary": endpoint.about, "name": endpoint.path[1:], "responses": EVENTS}
+    options["dependencies"] = [sent_once(fields)]
+    if endpoint.hears:
+        file = {"schema": {"type": "string", "format": "binary"}}
+        options["openapi_extra"] = {"requestBody": {"required": True, "content": {endpoint.media: file}}}
+        function, kind = hear, Annotated[fields, Query()]
+    elif endpoint.path == LIBRETRANSLATE_PATH:
+        examples["LibreTranslate"] = {"value": EXAMPLE}
+        function, kind = translate, Annotated[either(fields), Body(openapi_examples=examples)]
+    else:
+        function, kind = search, Annotated[fields, Body(openapi_examples=examples)]
+    function.__annotations__["asked"] = kind
+    router.post(endpoint.path, **options)(function)
+
+
+def sent_once(fields: type[Sent]) -> Any:
+    """A dependency that refuses an address which has a field twice, unless the field is a list."""
+    hints = get_type_hints(fields).items()
+    lists = {name for name, kind in hints if {list, tuple} & set(map(get_origin, get_args(kind)))}
+
+    async def check(request: Request) -> None:
+        names = Counter(name for name, _ in request.query_params.multi_items() if name not in lists)
+        if repeated := [name for name, count in names.items() if count > 1]:
+            raise HTTPException(INVALID, shortened(f"{repeated[0]}: the address has it twice; send it once"))
+
+    return Depends(check)
+
+
+def add_scores(router: APIRouter, able: Sequence[Service], scoring: Executor) -> None:
+    """The endpoint for scores of given texts.
+
+    Args:
+      router: what it is added to.
+      able: the runs that have scores.
+      scoring: the thread that computes them.
+    """
+    pair = {"text": "A dog runs.", "target": "Ein Hund rennt."}
+    examples: dict[str, Any] = {"default": {"value": pair}}
+
+    @router.post(
+        "/score",
+        summary="The log-probabilities of given texts, in nats.",
+        dependencies=[sent_once(AskedScores)],
+    )
+    async def score(asked: Annotated[AskedScores, Body(openapi_examples=examples)]) -> Response:
+        service = named(able, asked.model)
+        assert service.scores
+        loop = asyncio.get_running_loop()
+        scores = await loop.run_in_executor(scoring, service.scores, asked)
+        return JsonResponse({"model": service.name, "scores": scores})
+
+
+def add_choices(router: APIRouter, able: Sequence[Service], scoring: Executor) -> None:
+    """The endpoint for the probabilities of given labels. Arguments as of `add_scores`."""
+    texts = {"text": ["A dog runs."], "choices": ["Ein Hund rennt.", "Zwei Hunde rennen."]}
+    examples: dict[str, Any] = {"default": {"value": texts}}
+
+    @router.post(
+        "/choose",
+        summary="The probability of each of some labels, or other outputs.",
+        dependencies=[sent_once(AskedChoices)],
+    )
+    async def choose(asked: Annotated[AskedChoices, Body(openapi_examples=examples)]) -> Response:
+        service = named(able, asked.model)
+        assert service.choices
+        loop = asyncio.get_running_loop()
+        outputs = await loop.run_in_executor(scoring, service.choices, asked)
+        return JsonResponse({"model": service.name, "outputs": outputs})
+
+
+def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metrics) -> APIRouter:
+    """What a server says of itself.
+
+    Args:
+      services: of the runs.
+      readiness: of their programs.
+      metrics: of the server.
+    """
+    router = APIRouter()
+    page = page_of_services(services)
+
+    @router.get("/", include_in_schema=False)
+    async def form() -> Response:
+        return HTMLResponse(page)
+
+    @router.get("/health", summary="Whether the server runs.", responses=ALWAYS)
+    async def health() -> Response:
+        return JsonResponse({"status": "ok"})
+
+    @router.get(
+        "/ready",
+        summary="Whether all programs are compiled.",
+        dependencies=[Depends(readiness.check)],
+        responses=refused(403, 503),
+    )
+    async def ready() -> Response:
+        return JsonResponse({"status": "ok"})
+
+    @router.get(
+        "/metrics",
+        summary="Metrics in the format of Prometheus.",
+        response_class=PlainTextResponse,
+        responses=OF_CLIENTS,
+    )
+    async def measured() -> Response:
+        return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
+
+    @router.get("/models", summary="The runs, and what each can do.", responses=OF_CLIENTS)
+    async def models() -> Response:
+        return JsonResponse({"models": [service.about() for service in services]})
+
+    if able := [service for service in services if service.search.path == LIBRETRANSLATE_PATH]:
+
+        @router.get(
+            "/languages",
+            summary="The languages of texts, and those they are translated to.",
+            responses=OF_CLIENTS,
+        )
+        async def list_languages() -> Response:
+            return JsonResponse(languages(able))
+
+    return router
+
 
 log = logging.getLogger("transformer")
 PREPARING = 4  # threads that prepare searches and write their outputs
@@ -78,8 +319,8 @@ def server_app(
     app.include_router(of_runs(services, readiness, Answers(metrics, preparing), scoring))
     app.include_router(of_server(services, readiness, metrics))
     if able := [service for service in services if service.listens]:
-        app.add_api_websocket_route(PATH, Listening(able, readiness, limits, token, hearing).serve)
-    for error in Refusal, UserError, RequestValidationError, HTTPException, Exception:
+        app.add_api_websocket_route(LISTEN_PATH, Listening(able, readiness, limits, token, hearing).serve)
+    for error in Refusal, UserError, RequestValidationError, exceptions.HTTPException, Exception:
         app.add_exception_handler(error, refuse)
     hearing_paths = {service.search.path for service in services if service.search.hears}
     app.add_middleware(ReadBodies, hearing=hearing_paths)

@@ -1,16 +1,19 @@
-"""Bodies of requests as JSON, within bounds: no body that is allowed takes long to read, since all requests
-of a server wait while one is read."""
+"""Bodies of requests within bounds, however clients send them: JSON, forms, files. No body that is allowed
+takes long to read, since all requests of a server wait while one is read."""
 
 import json
-from collections.abc import Callable
-from typing import Any
+import re
+from codecs import BOM_UTF8
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs, urlencode
 
 from fastapi import HTTPException, Request
 from fastapi.routing import APIRoute
 from pydantic_core import from_json
 
-from transformer.runtime.errors import shortened
-from transformer.serve.refusals import INVALID
+from transformer.runtime.errors import counted, shortened
+from transformer.serve.refusals import INVALID, App, Message, Receive, Refusal, Send, header, replayed
 
 VALUES = 20_000
 """Values in the lists of a body, at all depths; lists, objects and fields."""
@@ -98,3 +101,152 @@ def check_size(value: Any, name: str = "the body") -> int:
                 raise HTTPException(INVALID, f"{name} has lists of more than {VALUES:,} values: divide them")
             values += inner
     return names
+
+
+# Bodies of requests as they are read, however clients send them: JSON also where a client sends a form or
+# does not say what it sends, as with curl, and a recording or a picture also where it is a file of a form.
+
+
+JSON, FORM, MULTIPART = "application/json", "application/x-www-form-urlencoded", "multipart/form-data"
+FIELDS = 100
+"""Fields that a form, or the query of an address, may have."""
+ESCAPES = 100_000
+"""Bytes of a form that may be escaped, which take long to read."""
+LONGEST_FIELDS = 10_000
+"""Characters in all fields beside a file: what they are, such as languages, is short."""
+LONGEST_HEAD = 4096
+"""Bytes of the lines before the content of a part."""
+PARAMETER = re.compile(r""";((?:[^;"]|"(?:[^"\\]|\\.)*+"?)*+)""", re.DOTALL)
+"""One of a header (RFC 9110, 5.6.6), such as `; name="text"`. It fits at every `;` outside of one, so that
+any header is read in one pass."""
+
+
+class Form(NamedTuple):
+    """What a client sends as a form."""
+
+    fields: dict[str, str]
+    files: list[bytes]
+
+
+def form_of(body: bytes, content: str) -> Form | None:
+    """A form; None for another body, such as JSON of which the header says that it is a form.
+
+    Args:
+      body: of the request.
+      content: its Content-Type, or empty.
+
+    Raises:
+      Refusal: it has too many fields or one twice, or its header names no boundary between its parts.
+    """
+    if content.startswith(FORM) and body.removeprefix(BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
+        if body.count(b"%") > ESCAPES:
+            raise Refusal(INVALID, f"the form has more than {ESCAPES:,} escaped bytes: send JSON")
+        try:
+            fields = parse_qs(body.decode("utf-8", "replace"), True, max_num_fields=FIELDS)
+        except ValueError as error:
+            raise Refusal(INVALID, f"the form has more than {FIELDS} fields") from error
+        if repeated := [name for name, values in fields.items() if len(values) > 1]:
+            raise _twice(repeated[0])
+        return Form({name: value for name, (value,) in fields.items()}, [])
+    return _parts(body, content) if content.startswith(MULTIPART) else None
+
+
+def _parts(body: bytes, content: str) -> Form:
+    """A form in parts (RFC 7578), such as that of curl -F."""
+    boundary = parameters_of(content).get("boundary")
+    if not boundary:
+        raise Refusal(INVALID, "the form names no boundary of its parts in its Content-Type")
+    form = Form({}, [])
+    parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("latin-1"), FIELDS + 2)[1:]
+    if len(parts) > FIELDS + 1:
+        raise Refusal(INVALID, f"the form has more than {FIELDS} fields")
+    for part in parts:
+        if part.startswith(b"--"):
+            break  # the end
+        about, _, value = part.partition(b"\r\n\r\n")
+        if len(about) > LONGEST_HEAD:
+            raise Refusal(INVALID, f"a part of the form has a head of more than {LONGEST_HEAD:,} bytes")
+        named: dict[str, str] = {}
+        for line in about.decode("utf-8", "replace").splitlines():
+            kind, _, text = line.partition(":")
+            if kind.strip().lower() == "content-disposition":
+                named = parameters_of(text)
+        name = named.get("name", "")
+        if named.keys() & {"filename", "filename*"}:
+            form.files.append(value)
+        elif name in form.fields:
+            raise _twice(name)
+        elif name:
+            form.fields[name] = value.decode("utf-8", "replace")
+    return form
+
+
+def parameters_of(value: str) -> dict[str, str]:
+    """The parameters of a header by their names, such as the boundary of a form, without quotes.
+
+    Args:
+      value: of the header.
+    """
+    parameters: dict[str, str] = {}
+    for part in PARAMETER.findall(value):
+        name, _, text = part.partition("=")
+        text = text.strip()
+        if text[:1] == '"':
+            text = re.sub(r"\\(.)", r"\1", text[1:].removesuffix('"'))
+        parameters.setdefault(name.strip().lower(), text)
+    return parameters
+
+
+def _twice(name: str) -> Refusal:
+    return Refusal(INVALID, shortened(f"{name}: the form has it twice; send it once"))
+
+
+class ReadBodies:
+    """An ASGI application around another one, which gets JSON, or a file and fields in the query of the
+    address, where a client sent a form or did not say what it sends.
+
+    Args:
+      app: the other one.
+      hearing: paths of requests whose bodies are files, such as recordings.
+    """
+
+    def __init__(self, app: App, hearing: Collection[str]) -> None:
+        self.app, self.hearing = app, hearing
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Passes a request on."""
+        headers = dict(scope.get("headers", ()))
+        content = header(scope, b"content-type") if scope["type"] == "http" else ""
+        hears = scope.get("path") in self.hearing
+        query = scope.get("query_string", b"")
+        if scope["type"] == "http" and query.count(b"&") >= FIELDS:
+            raise Refusal(INVALID, f"the address has more than {FIELDS} fields")
+        is_form = content.startswith(MULTIPART if hears else (FORM, MULTIPART))
+        if scope.get("method") != "POST" or not (is_form or (not content and not hears)):
+            await self.app(scope, receive, send)
+            return
+        body = (await receive()).get("body", b"")  # whole: the gate has read it
+        form = form_of(body, content)
+        if form and hears:
+            body = _only_file(form)
+            if sum(map(len, form.fields.values())) > LONGEST_FIELDS:
+                raise Refusal(
+                    INVALID, f"the fields beside the file have more than {LONGEST_FIELDS:,} characters"
+                )
+            query = b"&".join(filter(None, [query, urlencode(form.fields).encode()]))
+        elif form:
+            body = json.dumps(form.fields).encode()
+        headers[b"content-type"] = b"application/octet-stream" if hears else JSON.encode()
+        headers[b"content-length"] = str(len(body)).encode()
+        changed = {"headers": list(headers.items()), "query_string": query}
+        await self.app({**scope, **changed}, replayed(body, receive), send)
+
+
+def _only_file(form: Form) -> bytes:
+    """The file of a form. Raises Refusal if there is none, or more than one."""
+    if len(form.files) != 1:
+        raise Refusal(
+            INVALID,
+            f"the form has {counted(len(form.files), 'file')}: send one, in a form or as the whole body",
+        )
+    return form.files[0]

@@ -13,19 +13,17 @@ from transformer.cli.command_line import options_in, with_method
 from transformer.cli.decode_arguments import run_defaults, short_options
 from transformer.cli.guard import run_command
 from transformer.cli.parser import parse
-from transformer.config import DecodingConfig
-from transformer.config.decoding import names_of
-from transformer.config.languages import CODE
+from transformer.config.corpus import CODE
+from transformer.config.decoding import DecodingConfig, names_of
 from transformer.config.names import DECODING
 from transformer.config.ranges import Range, check_ranges
-from transformer.runtime.commands import program
-from transformer.runtime.errors import UserError, counted
-from transformer.runtime.extras import check_libraries
+from transformer.runtime.errors import UserError, counted, program
 from transformer.runtime.files import read_text
-from transformer.serve.limits import ALLOWED, Limits, check_allowed
+from transformer.runtime.machine import check_libraries
+from transformer.serve.services.limits import ALLOWED, Limits, check_allowed
 
 if TYPE_CHECKING:
-    from transformer.serve.service import Service
+    from transformer.serve.services.service import Service
 
 LIBRARIES = ("fastapi", "uvicorn", "websockets", "prometheus_client", "sentencex")
 TOKEN = "TRANSFORMER_TOKEN"
@@ -93,8 +91,7 @@ def _serve(command_line: list[str]) -> None:
         token = token_of(arguments)
         check_libraries(LIBRARIES, "the server")
 
-        from transformer.runs.base import named_bases
-        from transformer.runs.run import Run, check_base_option
+        from transformer.runs.run import Run, check_base_option, named_bases
         from transformer.serve.server import serve
 
         check_base_option(arguments.base, [Run(run) for run in arguments.runs] if arguments.base else [])
@@ -182,7 +179,7 @@ def services_of(arguments: ServeArguments, search: dict[str, Any]) -> "list[Serv
     Raises:
       UserError: a run cannot be loaded or served, or an option is wrong for it.
     """
-    from transformer.serve.service import service_of
+    from transformer.serve.services.service import service_of
 
     services = []
     pairs = map(pair_of, arguments.languages) if arguments.languages else itertools.repeat(None)

@@ -9,12 +9,11 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
-from transformer.serve.bodies import json_of
-from transformer.serve.forms import form_of
-from transformer.serve.messages import Asked, Name, Sent, Texts
-from transformer.serve.service import Service
+from transformer.serve.bodies import form_of, json_of
+from transformer.serve.services.messages import Asked, Name, Sent, Texts
+from transformer.serve.services.service import Service
 
-PATH = "/translate"
+LIBRETRANSLATE_PATH = "/translate"
 ANY = "auto"
 """The source language of a client that leaves it open."""
 EXAMPLE = {"q": "A dog runs.", "source": "en", "target": "de", "format": "text"}
@@ -92,7 +91,7 @@ def translated(asked: LibreTranslation, outputs: Sequence[list[Any]]) -> Json:
 
 def key_of(path: str, body: bytes, content: str) -> str | None:
     """The token in the body of a request. None: such a request has none there."""
-    if path != PATH:
+    if path != LIBRETRANSLATE_PATH:
         return None
     try:
         form = form_of(body, content) if body else None

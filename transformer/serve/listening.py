@@ -18,20 +18,19 @@ from fastapi import WebSocket, WebSocketDisconnect
 from fastapi.exceptions import RequestValidationError
 from pydantic import Field, ValidationError
 
-from transformer.data.features.audio import RATE
-from transformer.data.features.waveforms import RATES, Resampling
+from transformer.data.signals.audio import RATE
+from transformer.data.signals.waveforms import RATES, Resampling
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB
-from transformer.serve.asgi import begun
 from transformer.serve.bodies import json_of
 from transformer.serve.gate import STRANGERS, Places, bearer, in_time, is_token, unknown
-from transformer.serve.limits import Limits
-from transformer.serve.messages import Name, Sent
-from transformer.serve.readiness import Readiness
-from transformer.serve.refusals import FAILED, refusal_of
-from transformer.serve.service import Service, named
+from transformer.serve.metrics import Readiness
+from transformer.serve.refusals import FAILED, begun, refusal_of
+from transformer.serve.services.limits import Limits
+from transformer.serve.services.messages import Name, Sent
+from transformer.serve.services.service import Service, named
 
-PATH = "/listen"
+LISTEN_PATH = "/listen"
 END = "end"
 WAITING = 32
 """Messages that are stored until they are heard; a client that sends faster has to wait."""

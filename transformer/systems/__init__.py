@@ -1,1 +1,1 @@
-"""Systems: a model with its objective, searches and scores."""
+"""The contract of systems, their registry and their presets. Each folder is a system."""

@@ -1,12 +1,59 @@
-"""The variables of the model that a config describes."""
+"""The variables of the model that a config describes; and systems from outside: how they are added, and how
+their mistakes are named in a sentence."""
 
+import contextlib
+import inspect
+import re
+import traceback
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from transformer.config import Config
+import flax
+import jax
+import optax
+
+from transformer.config.options import Config
 from transformer.model.parameters import Declarations, Variables, declarations, shapes_of
-from transformer.systems.mistakes import mistakes_named
+from transformer.runtime.errors import UserError, first_line
+from transformer.systems.presets import PRESETS, VARIANTS, add
+from transformer.systems.registry import REGISTRY, Options, Preset, Registered, Variant, is_from_outside
 from transformer.systems.system import System
+from transformer.tasks.task import Task
+
+# Mistakes in the model or objective of a system from outside, named in a sentence.
+
+
+_OTHERS = str(Path(__file__).parents[1]), *(str(Path(x.__file__ or "").parent) for x in (flax, jax, optax))
+"""The folders of code that is not the system's."""
+_MISTAKES = (
+    *(TypeError, ValueError, LookupError, AttributeError, AssertionError, NotImplementedError),
+    flax.errors.FlaxError,
+)
+
+
+@contextlib.contextmanager
+def mistakes_named(system: str) -> Iterator[None]:
+    """While code of a system runs. Errors of the systems of this package remain what they are.
+
+    Raises:
+      UserError: the model or objective of a system from outside has failed.
+    """
+    try:
+        yield
+    except _MISTAKES as error:
+        if not is_from_outside(system):
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [
+            f"{x.filename}, line {x.lineno}" for x in frames if not x.filename.startswith((*_OTHERS, "<"))
+        ]
+        where = f" ({lines[-1]})" if lines else ""
+        raise UserError(
+            f"system {system}: {type(error).__name__}: {first_line(error)}{where}. Its model must accept "
+            "what its task's example gives, and its objective the fields of a batch"
+        ) from error
 
 
 def with_any_sizes(config: Config) -> Config:
@@ -31,3 +78,61 @@ def declared_parameters(system: System, config: Config) -> Declarations:
     """The declaration of each of the model's parameters."""
     with mistakes_named(config.system):
         return declarations(system.model(config.model), system.task.example(config))
+
+
+# Adds systems from outside this package.
+
+
+def register(name: str, options: Options, system: System) -> None:
+    """Adds a system, so that training, decoding, resuming and reports work with it.
+
+    Args:
+      name: for `--system` and config.json.
+      options: its options, presets and help texts.
+      system: what training and decoding need.
+
+    Raises:
+      UserError: a name is taken or unusable, or an argument is of the wrong kind.
+    """
+    if not re.fullmatch("[a-z0-9][a-z0-9_-]*", name):
+        raise UserError(f"system {name!r}: its name must consist of small letters, digits, - and _")
+    if name in REGISTRY:
+        raise UserError(f"system {name} is registered already: choose another name")
+    for argument, kind in ((options, Options), (system, System)):
+        if not isinstance(argument, kind):
+            raise UserError(
+                f"system {name}: must be a transformer.{kind.__name__}, not {type(argument).__name__}"
+            )
+    types = options.model, options.decoding, options.data
+    if wrong := [kind for kind in types if not isinstance(kind, type)]:
+        raise UserError(f"system {name}: {wrong[0]!r} must be a type of options, not options")
+    for preset, described in options.presets.items():
+        if not isinstance(described, Preset) or described.config.system != name:
+            raise UserError(f"preset {preset}: must be a transformer.Preset of a config with system={name!r}")
+    for variant, change in options.variants.items():
+        if not isinstance(change, Variant):
+            raise UserError(f"variant {variant}: must be a transformer.Variant, not {type(change).__name__}")
+    _check_task(system.task)
+    try:
+        inspect.signature(system.objective).bind(Config(), None)
+    except TypeError as error:
+        raise UserError(
+            f"system {name}: its objective must be a function of the config and of a function that loads a "
+            f"teacher, such as lambda config, load_teacher: OBJECTIVE ({error})"
+        ) from None
+    taken = [f"preset {preset}" for preset in options.presets if preset in PRESETS]
+    taken += [f"variant {variant}" for variant in options.variants if variant in VARIANTS]
+    if taken:
+        raise UserError(f"{taken[0]} is registered already: choose another name")
+    REGISTRY[name] = Registered(options, system)
+    add(name, options)
+
+
+def _check_task(task: Any) -> None:
+    """Raises UserError if something that every task must have is missing."""
+    if not (isinstance(task, type) and issubclass(task, Task)):
+        raise UserError(f"task {getattr(task, '__name__', task)}: must be a subclass of transformer.Task")
+    missing = sorted(getattr(task, "__abstractmethods__", ()))
+    missing += [name for name in ("criterion",) if not hasattr(task, name)]
+    if missing:
+        raise UserError(f"task {task.__name__}: define {', '.join(missing)}, as transformer.Task describes")

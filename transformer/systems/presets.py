@@ -5,11 +5,17 @@ import functools
 import itertools
 from collections.abc import Mapping, Sequence
 
-from transformer.config import Config
-from transformer.runtime.commands import command_for
-from transformer.runtime.errors import UserError, nearest
-from transformer.systems.registry import REGISTRY, Options, load_entry_points, options_of, unknown
-from transformer.systems.variants import Variant, as_option
+from transformer.config.options import Config
+from transformer.runtime.errors import UserError, command_for, nearest
+from transformer.systems.registry import (
+    REGISTRY,
+    Options,
+    Variant,
+    as_option,
+    load_entry_points,
+    options_of,
+    unknown,
+)
 
 PRESETS: dict[str, Config] = {}
 """By name."""

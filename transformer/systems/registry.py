@@ -7,25 +7,135 @@ Other packages bring systems: their entry points in the group `transformer.syste
 
 import functools
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from transformer.config import (
-    BeamConfig,
-    Config,
-    CorpusConfig,
-    DataConfig,
-    DecodingConfig,
-    ModelConfig,
-    TransformerConfig,
-)
+from transformer.config.corpus import CorpusConfig, DataConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig
+from transformer.config.model import ModelConfig
+from transformer.config.options import Config, as_word
+from transformer.config.ranges import Option
+from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
-from transformer.systems.common_options import COMMON
-from transformer.systems.variants import Variant
 
 if TYPE_CHECKING:
     from transformer.systems.system import System
+
+
+# The options that `train.py --help` lists.
+
+
+COMMON = {
+    "run_dir": "run directory; an existing run is resumed",
+    "training.init_from": "a trained or imported run to initialise from",
+    "training.init_encoder_from": "a run to take only the encoder of",
+    "data.train_source": "text, a sentence a line; also --data.train-target",
+    "data.train": "or a table, .jsonl or .tsv; also --data.inputs, --data.target, --data.task",
+    "data.dataset": "or the name of a TFDS set",
+    "data.tokenizer": "bpe, unigram, char, word, whitespace",
+    "data.vocab_size": "size of the vocabulary to train",
+    "data.batch_tokens": "batch size in padded tokens per side",
+    "data.max_length": "longer training pairs are dropped",
+    "model.num_layers": "layers of the encoder, and of the decoder",
+    "model.d_model": "width; also --model.d-ff, --model.num-heads",
+    "model.dropout": "more for a small corpus, less for a large one",
+    "optimizer.peak": "peak learning rate of most schedules",
+    "training.steps": "number of updates; or --training.epochs",
+    "training.evaluate_every": "updates between evaluations, which save",
+    "training.minutes": "stop and save after this time; the same command continues",
+    "training.seed": "seed of initial parameters and dropout",
+}
+"""What most people need to train a model of text, and what it does."""
+
+PICTURES = "pictures"  # the group of the presets that see
+COMMON_TO_PICTURES = {
+    "run_dir": COMMON["run_dir"],
+    "training.init_from": "a trained run to initialise from",
+    "data.train": "PNG files with their annotations, one a line",
+    "data.picture_size": "height and width in pixels",
+    "data.batch_tokens": "batch size",
+    "model.patch_size": "height and width of a patch in pixels",
+    **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("model", "optimizer")},
+    **{name: what for name, what in COMMON.items() if name.startswith("training.") and "init" not in name},
+}
+"""The same for systems that see."""
+
+
+# Variants: changes of presets that have names.
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A change of presets. It has a name in `Options.variants`."""
+
+    about: str
+    """What it changes, in a line."""
+    options: Mapping[str, Option] = field(default_factory=dict)
+    """The values of options by their dotted names, such as {"rdrop.weight": 3.0}."""
+    group: str = ""
+    """The group of variants that lists it. Empty: that of its system."""
+    systems: tuple[str, ...] = ()
+    """The systems whose presets it changes. Empty: every system that has these options."""
+    change: Callable[[Config], Config] | None = None
+    """What it changes before the options, such as the type of the model. None: nothing."""
+    continues: bool = False
+    """Whether it is for a trained model, given by --init-from."""
+
+    def of(self, config: Config) -> Config:
+        """The changed config.
+
+        Raises:
+          UserError: the variant does not fit its system; its options do not go together with the others.
+        """
+        if self.systems and config.system not in self.systems:
+            raise UserError(f"it is for system {' or '.join(self.systems)}, not for {config.system}")
+        if self.change:
+            config = self.change(config)
+        sections: dict[str, dict[str, Option]] = {}
+        for name, value in self.options.items():
+            section, _, option = name.partition(".")
+            if not hasattr(getattr(config, section), option):
+                raise UserError(f"it changes {as_option(name)}, which system {config.system} does not have")
+            sections.setdefault(section, {})[option] = value
+        return replace(
+            config,
+            **{section: replace(getattr(config, section), **values) for section, values in sections.items()},
+        )
+
+    @property
+    def described(self) -> str:
+        """What it changes, with its options."""
+        return ": ".join(filter(None, (self.about, self.words)))
+
+    @property
+    def words(self) -> str:
+        """Its options, as on a command line."""
+        return " ".join(itertools.starmap(as_words, self.options.items()))
+
+
+def as_option(name: str) -> str:
+    """The option of a dotted name: --model.d-model of model.d_model."""
+    return f"--{name.replace('_', '-')}"
+
+
+def as_words(name: str, value: Option) -> str:
+    """An option as on a command line: --model.d-model 512, --model.remat, --decoding.buckets 8 16."""
+    if isinstance(value, bool):
+        section, dot, option = name.rpartition(".")
+        return as_option(name if value else f"{section}{dot}no-{option}")
+    return f"{as_option(name)} {as_word(value)}"
+
+
+def of_system(config: Config, system: str, model: type[ModelConfig]) -> Config:
+    """The config with a model of another system, which may not support packed batches. Options that both
+    types have keep their values."""
+    shared = {item.name for item in fields(model)} & {item.name for item in fields(config.model)}
+    values = {name: getattr(config.model, name) for name in shared}
+    data = replace(config.data, batching="auto") if config.data.batching == "packed" else config.data
+    return replace(config, system=system, model=model(**values), data=data)
+
 
 GROUP = "transformer.systems"
 DEFAULT_TASK = DataConfig.task
@@ -130,7 +240,7 @@ def system_of(config: Config) -> "System":
     name = getattr(config.data, "task", DEFAULT_TASK)
     if name == DEFAULT_TASK:
         return system
-    from transformer.tasks.text_tasks import text_task_of
+    from transformer.tasks.texts import text_task_of
 
     if system.task is not text_task_of(DEFAULT_TASK):
         raise UserError(f"--data.task {name}: {config.system} has a task of its own; leave it out")

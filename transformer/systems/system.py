@@ -1,21 +1,23 @@
-"""What training and decoding need to know about a model."""
+"""What training and decoding need to know about a model, and what is decided for the kind of device."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
 import numpy as np
 
-from transformer.config import Config, DecodingConfig, ModelConfig, check_beam
-from transformer.decoding.forced import Attentions
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.config.decoding import DecodingConfig, check_beam
+from transformer.config.model import ModelConfig
+from transformer.config.options import Config
+from transformer.decoding.calls import Attentions
+from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
 from transformer.tasks.text import TextTask
-from transformer.tasks.translation import Translation
+from transformer.tasks.texts.translation import Translation
 from transformer.training.objective import Carry, Objective
 
 _LACKS = {
@@ -106,3 +108,24 @@ class System:
             if not np.issubdtype(task.fields[task.inputs[0]].dtype, np.integer):
                 raise UserError(f"{option}: what {name} reads has no words to cover; leave it out")
         task.check_search(settings)
+
+
+# What is decided for the kind of device where a config leaves it open.
+
+
+def packs(system: System, config: Config) -> bool:
+    """Whether a row may have several sentences."""
+    return system.packs and not config.model.packing_conflict and not config.reward.share
+
+
+def decided_for(system: System, config: Config, platform: str) -> Config:
+    """The config with what depends on the kind of device, "cpu", "gpu" or "tpu", as far as it is left open:
+    on accelerators the fastest precision and batches that the system supports."""
+    accelerated = platform != "cpu"
+    dtype: Any = config.model.DTYPES[-1] if accelerated else "float32"
+    if config.model.dtype == "auto":
+        config = replace(config, model=replace(config.model, dtype=dtype))
+    if config.data.batching == "auto":
+        batching: Any = "packed" if accelerated and packs(system, config) else "buckets"
+        config = replace(config, data=replace(config.data, batching=batching))
+    return config

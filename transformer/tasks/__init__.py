@@ -1,1 +1,1 @@
-"""Tasks: what goes in and out of a system, as records, batches and scores."""
+"""The contracts of tasks: what goes in and out of a system, as records, batches and scores."""

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from transformer.data.corpus import Record, Records
+from transformer.data.store import Record, Records
 from transformer.data.trees import Tree
 from transformer.runtime.errors import UserError
 from transformer.tasks.outputs import Output

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config import Config
-from transformer.data.batching import Batcher
-from transformer.data.corpus import Corpus, Progress, silent
-from transformer.data.example_store import stored
-from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.sequences import Arrays, Example, Sequences, arrays_of
+from transformer.config.options import Config
+from transformer.data.plans import Batcher
+from transformer.data.sequences import Arrays, Example, Sequences, arrays_of, stored
+from transformer.data.store import Corpus, Progress, silent
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.tasks.outputs import described, unknown_of
 from transformer.tasks.task import Task
-from transformer.tasks.unknown_text import described, unknown_of
 
 VERSION = 1  # changes with what `stored_examples` of a task here makes of the same record
 MOST_NAMED = 10_000  # texts of which it is said what the vocabulary does not know

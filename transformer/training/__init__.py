@@ -1,1 +1,1 @@
-"""Training: objectives, the step, the optimizer. On top of them: methods, the loop, plans of jobs."""
+"""The training step as a pure function: objectives, cross-entropy, optimizer, and its layout on devices."""

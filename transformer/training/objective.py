@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from transformer.config import SpecialIds, TrainingConfig
+from transformer.config.model import SpecialIds
 from transformer.config.ranges import any_number
+from transformer.config.training import TrainingConfig
 from transformer.model.encoder_decoder import EncoderDecoder, decoder_argument, decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, SUMS

@@ -1,24 +1,94 @@
-"""Learning-rate schedules and the optimizer (section 5.3), in optax."""
+"""Learning-rate schedules and the optimizer (section 5.3), in optax; and a rate that falls when evaluations
+no longer improve."""
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax.traverse_util import flatten_dict, unflatten_dict
+from jaxtyping import Array, Float, Int
 
-from transformer.config import Config, OptimizerConfig
 from transformer.config.ranges import instance
+from transformer.config.training import OptimizerConfig
 from transformer.runtime.errors import UserError
-from transformer.training.patterns import Path, matches
-from transformer.training.plateau import scale_by_plateau
+from transformer.training.parametrisation import Path, matches
+
+if TYPE_CHECKING:
+    from transformer.config.options import Config
+
+# A learning rate that falls when the score of the evaluations no longer improves. What that depends on is
+# part of the optimizer's state, and so of a checkpoint.
+
+
+class PlateauState(NamedTuple):
+    """The evaluations so far."""
+
+    scale: Float[Array, ""]
+    """Factor on the learning rate."""
+    best: Float[Array, "2"]
+    """The best evaluation: its merit, and minus its loss."""
+    waited: Int[Array, ""]
+    """Number of evaluations since the best one, or since the rate fell."""
+
+
+def scale_by_plateau() -> optax.GradientTransformation:
+    """Multiplies updates by the scale of its state, which `after_evaluation` changes."""
+
+    def init(params: optax.Params) -> PlateauState:
+        return PlateauState(jnp.ones(()), jnp.full((2,), -jnp.inf), jnp.zeros((), jnp.int32))
+
+    def update(
+        updates: optax.Updates, state: PlateauState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, PlateauState]:
+        return jax.tree.map(lambda x: x * state.scale.astype(x.dtype), updates), state
+
+    return optax.GradientTransformation(init, update)  # type: ignore[arg-type]  # its state is a tuple
+
+
+def after_evaluation(state: Any, standing: tuple[float, float], config: OptimizerConfig) -> Any:
+    """The optimizer's state after an evaluation, each array placed as it was.
+
+    Args:
+      state: of an optimizer that has `scale_by_plateau` somewhere.
+      standing: merit of the evaluation, and minus its loss: the higher, the better.
+      config: the factor, and the number of evaluations to wait.
+    """
+    current = np.asarray(standing, np.float32)
+
+    def observed(part: Any) -> Any:
+        if not isinstance(part, PlateauState):
+            return part
+        scale, best, waited = (np.asarray(x) for x in part)
+        if tuple(current) > tuple(best):
+            best, waited = current, np.zeros_like(waited)
+        elif waited + 1 < config.decay_patience:
+            waited = waited + 1
+        else:
+            scale, waited = scale * np.float32(config.decay), np.zeros_like(waited)
+        after = PlateauState(*map(np.asarray, (scale, best, waited)))  # type: ignore[arg-type]  # placed below
+        return jax.tree.map(lambda x, like: jax.device_put(x, like.sharding), after, part)
+
+    return jax.tree.map(observed, state, is_leaf=_is_plateau)
+
+
+def scale_of(state: Any) -> float:
+    """The factor on the learning rate, 1 without `scale_by_plateau`."""
+    parts = jax.tree.leaves(state, is_leaf=_is_plateau)
+    return next((float(part.scale) for part in parts if _is_plateau(part)), 1.0)
+
+
+def _is_plateau(part: Any) -> bool:
+    return isinstance(part, PlateauState)
 
 
 def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> optax.Schedule:
     """The learning rate of every update. Optax counts updates from 0, the paper from 1.
 
     paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Eq. 3), times scale. That of plateau is
-    the rate before it falls (`transformer.training.plateau`).
+    the rate before it falls (`transformer.training.schedule`).
 
     Raises:
       UserError: it falls each epoch, and how many updates these have is not known yet.
@@ -58,12 +128,14 @@ def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> op
     return lambda count: shape(jnp.asarray(count + 1, jnp.float32))
 
 
-def make_optimizer(config: Config) -> optax.GradientTransformation:
+def make_optimizer(config: "Config") -> optax.GradientTransformation:
     """Adam or Adafactor, after clipping, with decoupled weight decay on matrices, at the scheduled rate.
 
     Raises:
       UserError: the length of training is given in epochs, and not yet in updates.
     """
+    from transformer.config.options import Config
+
     instance("config", config, Config)
     config.training.check_in_steps()
     c = config.optimizer

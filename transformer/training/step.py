@@ -13,7 +13,7 @@ from flax.core import FrozenDict
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int
 
-from transformer.config import TrainingConfig
+from transformer.config.training import TrainingConfig
 from transformer.model.parameters import Arguments, Params, Variables
 from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, Sums, replicas
 from transformer.runtime.errors import UserError
@@ -143,7 +143,7 @@ def make_train_step(
     The metrics are `loss` and those of the objective, as means over the whole batch, `gradient_norm`, and
     `weight`, that of the loss. With `axis_name` the sums also run over that axis, outside `grad`; gradients
     are sent as `reduce_dtype`. Random numbers depend only on (seed, step, replica, slice). `gather` is that
-    of the layout (`transformer.model.sharding`).
+    of the layout (`transformer.training.sharding`).
     """
     TrainingConfig(seed=seed, accumulate=accumulate, ema=ema, reduce_dtype=reduce_dtype)  # type: ignore[arg-type]  # checks them
 

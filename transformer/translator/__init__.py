@@ -1,1 +1,1 @@
-"""The text API, and what is built on it."""
+"""Trained models as decoders of records, and the Python API for translation."""

@@ -6,18 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from transformer.data.features.tokenizer import Tokenizer
 from transformer.data.sequences import Example, Fields
 from transformer.data.sources.text_files import one_line, read_lines
-from transformer.decoding.bias import SIZES, Bias
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.hooks import SearchHook
-from transformer.decoding.names import NameAutomaton, Tokens
+from transformer.decoding.steering.names import SIZES, Bias, NameAutomaton, Tokens
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief, display_path
 from transformer.runtime.text import has_text, without_formatting
 from transformer.systems.system import System
-from transformer.tasks.spellings import letters_of, spellings
 from transformer.tasks.task import Task
+from transformer.tasks.texts.steering import letters_of, spellings
 from transformer.translator.fusion import checked_weight, output_tokenizer
 
 SHOWN = 3  # names that a warning lists

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Float
 
+from transformer.documents.projection import token_spans
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, MiB, read_stored, write_whole
 from transformer.runtime.words import UNIT
-from transformer.tasks.hypotheses import Hypothesis, WordConfidence
-from transformer.translator.documents.projection import token_spans
+from transformer.tasks.text import Hypothesis, WordConfidence
 
 FILE = "confidence.json"
 REMEDY = "delete it, and make it again with transformer calibrate"

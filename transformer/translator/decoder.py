@@ -10,27 +10,20 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import (
-    Config,
-    DecodingConfig,
-    MbrConfig,
-    Option,
-    changed_search,
-)
-from transformer.config.ranges import any_number, seconds, shown, true_or_false, whole_number
-from transformer.data.corpus import Record
+from transformer.config.decoding import DecodingConfig, MbrConfig, changed_search
+from transformer.config.options import Config
+from transformer.config.ranges import Option, any_number, seconds, shown, true_or_false, whole_number
 from transformer.data.sequences import length_in_search
-from transformer.decoding.admission import Admission
+from transformer.data.store import Record
 from transformer.decoding.calls import Inputs
-from transformer.decoding.lengths import within_positions
-from transformer.decoding.queue import Answer, Request, Together
+from transformer.decoding.service.queue import Admission, Answer, Request, Together
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
-from transformer.runtime.forks import refuse_forked
+from transformer.runtime.hosts import refuse_forked
 from transformer.tasks.outputs import Output
 from transformer.translator.loaded import LoadedModel, TaskT
-from transformer.translator.search_inputs import search_inputs
+from transformer.translator.search_inputs import SearchServices, search_inputs, within_positions
 from transformer.translator.search_outputs import (
     NO_EXTRAS,
     Extras,
@@ -38,7 +31,6 @@ from transformer.translator.search_outputs import (
     compile_extras,
     search_outputs,
 )
-from transformer.translator.services import SearchServices
 
 AHEAD = 4096  # records read, and outputs buffered, while an earlier one is searched
 TOGETHER = 256  # records prepared at once

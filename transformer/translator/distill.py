@@ -21,10 +21,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from transformer.config import DataConfig, DecodingConfig, text_data
-from transformer.config.locations import check_given, locations
-from transformer.runtime.commands import command
-from transformer.runtime.errors import UserError, counted
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import check_given, locations, text_data
+from transformer.runtime.errors import UserError, command, counted
 from transformer.runtime.files import (
     Json,
     MiB,
@@ -36,7 +36,7 @@ from transformer.runtime.files import (
 )
 
 if TYPE_CHECKING:
-    from transformer.data.corpus import Corpus
+    from transformer.data.store import Corpus
     from transformer.runs.run import Run
     from transformer.translator.translator import Translator
 

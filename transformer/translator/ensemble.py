@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from transformer.decoding.beside.ensemble import Ensemble, alike, as_one_model, by_members, ensemble_scores
 from transformer.decoding.calls import Inputs
-from transformer.decoding.ensemble import Ensemble, alike, by_members, ensemble_scores, together
-from transformer.decoding.search import autoregressive_search
+from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.systems.system import System
-from transformer.tasks.text_to_text import TextToText
+from transformer.tasks.texts.text_to_text import TextToText
 from transformer.translator.decoder import Decoder
 
 
@@ -94,7 +94,7 @@ def ensemble_of(
     )
     shares = tuple(tuple(float(member_shares[index]) for index in indices) for indices in kinds.values())
     model = Ensemble(tuple(kind for _, kind, _ in kinds), shares, mean)
-    variables = together([[members[index].variables for index in indices] for indices in kinds.values()])
+    variables = as_one_model([[members[index].variables for index in indices] for indices in kinds.values()])
     return system, model, variables
 
 

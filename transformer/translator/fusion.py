@@ -11,18 +11,19 @@ import jax
 import numpy as np
 
 from transformer.config.ranges import shown
-from transformer.data.features.ngrams import END, START, UNKNOWN, read_arpa
-from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.features.vocabulary import SPACE
-from transformer.decoding import ngram, together
+from transformer.data.tokenizers.lossless import SPACE
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding.beside import ensemble as together
+from transformer.decoding.beside import ngram
+from transformer.decoding.beside.arpa import END, START, UNKNOWN, read_arpa
+from transformer.decoding.beside.ensemble import WithLanguageModel
+from transformer.decoding.beside.ngram import ShallowFusion, Trie
 from transformer.decoding.hooks import SearchHook
-from transformer.decoding.ngram import ShallowFusion, Trie
-from transformer.decoding.search import AutoregressiveSearch, unchanged
-from transformer.decoding.together import WithLanguageModel
+from transformer.decoding.searches.search import AutoregressiveSearch, unchanged
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
-from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.errors import UserError
+from transformer.runtime.hosts import on_local_devices
 from transformer.systems.system import System, described
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task

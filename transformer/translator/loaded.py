@@ -8,15 +8,13 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.config.ranges import true_or_false
-from transformer.model.int8 import INT8, in_int8
-from transformer.model.parameters import Variables, count
+from transformer.model.parameters import INT8, Variables, count, in_int8
 from transformer.runs.run import Run, adapter_run
-from transformer.runtime.arrays import on_local_devices
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.errors import UserError
-from transformer.runtime.forks import refuse_forked
+from transformer.runtime.hosts import on_local_devices, refuse_forked
 from transformer.systems.parameters import declared_parameters
 from transformer.systems.registry import system_of
 from transformer.systems.system import System
@@ -89,7 +87,7 @@ class LoadedModel(Generic[TaskT]):
           run_dir: a run directory.
           checkpoint: "best" (by the first score of validation), "last", "average" (of the last ones), or a
             step.
-          int8: use int8 weights (see `transformer.model.int8`): faster on CPUs, at similar quality.
+          int8: use int8 weights (see `transformer.model.parameters`): faster on CPUs, at similar quality.
           adapter: a run with changes of this model (--adapter.rank). Then the checkpoint is the adapter's. An
             adapter is loaded without this too, if the model is beside it, in a folder of the name that it had
             in training.

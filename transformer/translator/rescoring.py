@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from jaxtyping import Float
 
-from transformer.decoding.search import length_penalty
+from transformer.decoding.searches.search import length_penalty
 from transformer.runtime.text import has_text
 from transformer.translator.ensemble import shares_of
 from transformer.translator.translator import Hypothesis, Translator

@@ -1,30 +1,102 @@
-"""What a search reads of records, and what steers it: rules of the options, prefixes, terms."""
+"""What a search reads of records, what steers it (rules of the options, prefixes, terms), and the compiled
+searches of a model."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
-from typing import Any
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Int
 
-from transformer.config import BeamConfig, DecodingConfig
-from transformer.data.corpus import Record
-from transformer.data.features.shortlist import Shortlist
+from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.data.sequences import Example, Fields, length_in_search
-from transformer.decoding import shortlist
+from transformer.data.store import Record
 from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import NO_HOOK, Hooks, Renormalised, SearchHook
-from transformer.decoding.lanes import batch
-from transformer.decoding.lengths import bucket_of
-from transformer.decoding.opening import opening_of
-from transformer.decoding.rules import Rules
-from transformer.decoding.search import AutoregressiveSearch
+from transformer.decoding.searches import shortlist
+from transformer.decoding.searches.search import AutoregressiveSearch
+from transformer.decoding.searches.shortlist import Shortlist, shortlisted
+from transformer.decoding.service.lanes import batch
+from transformer.decoding.service.service import SearchService, has_room, programs_for, with_room
+from transformer.decoding.steering.prefix import opening_of
+from transformer.decoding.steering.rules import Rules
+from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.text import Steering, TextTask, text_task
 from transformer.translator.biasing import Biasing
 from transformer.translator.fusion import AnyLanguageModel
+
+# The lengths of inputs and outputs, and batches of one length.
+
+
+def within_positions(
+    settings: DecodingConfig, longest: int | None, longest_source: int | None
+) -> DecodingConfig:
+    """Limits inputs and outputs to the sizes of learned position tables, if there are some."""
+    if longest is not None:
+        settings = dataclasses.replace(settings, max_length=min(settings.max_length or longest, longest))
+    if longest_source is not None and settings.buckets[-1] > longest_source:
+        shorter = (length for length in settings.buckets if length < longest_source)
+        settings = dataclasses.replace(settings, buckets=(*shorter, longest_source))
+    return settings
+
+
+def bucket_of(length: int, settings: DecodingConfig) -> int:
+    """The padded length of an input: that of the smallest bucket that holds it."""
+    return next(size for size in settings.buckets if size >= length)
+
+
+def of_like_length(lengths: list[int], settings: DecodingConfig) -> Iterator[tuple[list[int], int]]:
+    """Yields indices of similar length, `rows` at a time, and their padded length: the smallest bucket that
+    holds them. If the last batch is not full, it has the shortest."""
+    order = sorted(range(len(lengths)), key=lambda index: -lengths[index])
+    for start in range(0, len(order), settings.rows):
+        members = order[start : start + settings.rows]
+        yield members, bucket_of(lengths[members[0]], settings)
+
+
+def of_any_length(
+    lengths: list[int], settings: DecodingConfig, table: int | None
+) -> Iterator[tuple[list[int], int, int]]:
+    """`of_like_length` for lengths of which some are beyond the buckets: yields indices, their padded length
+    and the number of rows. Each of the longer ones is alone."""
+    last = settings.buckets[-1]
+    short = [index for index, length in enumerate(lengths) if length <= last]
+    for members, length in of_like_length([lengths[index] for index in short], settings):
+        yield [short[member] for member in members], length, settings.rows
+    for index, length in enumerate(lengths):
+        if length > last:
+            whole = -(-length // last) * last
+            yield [index], min(whole, table or whole), 1
+
+
+def shapes_of_any_length(settings: DecodingConfig, table: int | None, longest: int) -> list[tuple[int, int]]:
+    """All padded lengths and numbers of rows that `of_any_length` can have.
+
+    Args:
+      settings: as of `of_any_length`, and so is table.
+      table: see `settings`.
+      longest: of the lengths, at most.
+    """
+    last = settings.buckets[-1]
+    longer = [min(whole, table or whole) for whole in range(2 * last, longest + last, last)]
+    return [(length, settings.rows) for length in settings.buckets] + [(whole, 1) for whole in longer]
+
+
+def padded(
+    sentences: Sequence[Sequence[int]], length: int, rows: int, pad: int
+) -> Int[np.ndarray, "{rows} {length}"]:
+    """A batch of exactly `rows` rows."""
+    batch = np.full((rows, length), pad, np.int32)
+    for row, ids in enumerate(sentences):
+        batch[row, : len(ids)] = ids
+    return batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,3 +262,64 @@ def _check_steering(
                 f"line {line}: {sum(tokens)} tokens are asked for ({names}), and the output may have "
                 f"{room}: see {', '.join(f'--decoding.{limit}' for limit in limits)}"
             )
+
+
+# The compiled searches of a model: one for each steering and each set of options that shapes programs.
+
+
+SERVICES = 8
+"""How many are kept."""
+
+
+@runtime_checkable
+class SearchedModel(Protocol):
+    """What is searched."""
+
+    model: nn.Module
+    variables: Variables
+    system: System
+    task: Any
+    longest: int | None
+    longest_source: int | None
+
+
+class SearchServices(dict[tuple[DecodingConfig, tuple[SearchHook, ...], bytes], SearchService]):
+    """Searches by what their programs depend on, the one that was used last at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lock = threading.Lock()
+
+    def service(
+        self, searched: SearchedModel, settings: DecodingConfig, inputs: SearchInputs
+    ) -> SearchService:
+        """The search of such inputs with these options. One is made if there is none, or if its programs have
+        no room for so long outputs; those that were not used for long are dropped.
+
+        Args:
+          searched: the model.
+          settings: options of the search.
+          inputs: what the search reads.
+        """
+        beside = inputs.language_model.identity if inputs.language_model else b""
+        key = programs_for(searched.system.search, settings), inputs.hooks, beside
+        with self._lock:
+            service = self.pop(key, None)
+            if service is None or not has_room(service.options, settings):
+                program = settings if service is None else with_room(service.options, settings)
+                program = within_positions(program, searched.longest, searched.longest_source)
+                service = _new_service(searched, program, inputs)
+            self[key] = service
+            while len(self) > SERVICES:
+                del self[next(iter(self))]
+            return service
+
+
+def _new_service(searched: SearchedModel, settings: DecodingConfig, inputs: SearchInputs) -> SearchService:
+    search = steered_search(searched.system, searched.task, settings, inputs.hooks)
+    model, variables = searched.model, searched.variables
+    if inputs.language_model:
+        model, variables = inputs.language_model.beside(model, variables)
+    if settings.shortlist:
+        search, model = shortlisted(search, model)
+    return SearchService(search, model, variables, settings, inputs.fields)

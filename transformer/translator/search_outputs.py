@@ -1,5 +1,7 @@
-"""What comes after the search: the outputs of a request, and what else is requested of each."""
+"""What comes after the search: the outputs of a request, scores of given outputs, and what else is requested
+of each."""
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
@@ -9,22 +11,49 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.config import BeamConfig, DecodingConfig, MbrConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig, MbrConfig
 from transformer.data.sequences import length_in_search
 from transformer.decoding.calls import Inputs
-from transformer.decoding.diverse import distinct
-from transformer.decoding.lanes import LaneShape, batch
-from transformer.decoding.lengths import bucket_of, padded
-from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult, TokenScores
+from transformer.decoding.searches.search import distinct
+from transformer.decoding.service.lanes import LaneShape, batch
+from transformer.decoding.service.queue import Request
 from transformer.model.parameters import Variables
-from transformer.runtime.arrays import shard_rows
 from transformer.runtime.errors import UserError
+from transformer.runtime.hosts import shard_rows
 from transformer.systems.system import System
-from transformer.tasks.hypotheses import Hypothesis
 from transformer.tasks.outputs import TRUNCATED, Output
+from transformer.tasks.text import Hypothesis
 from transformer.translator.confidence import FILE, Confidence
-from transformer.translator.scoring import aligned, scored, without_start
+from transformer.translator.search_inputs import bucket_of, padded
+
+# A model's log-probabilities and alignments of given outputs.
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def scored(
+    system: System, model: nn.Module, variables: Variables, inputs: Inputs, target: Int[Array, "b t"]
+) -> TokenScores:
+    return system.required("scores")(model, variables, inputs, target)
+
+
+def without_start(
+    of_tokens: Float[Array, "b t"], target: Int[np.ndarray, "b t"], start: Sequence[int]
+) -> Float[np.ndarray, "b t"]:
+    """Scores of tokens, where those that every output begins with cost nothing: as in a search, they are no
+    choice of the model."""
+    scores = np.array(of_tokens)
+    is_start = np.logical_and.accumulate(target[:, : len(start)] == np.array(start), axis=1)
+    scores[:, : len(start)][is_start] = 0
+    return scores
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def aligned(
+    system: System, model: nn.Module, variables: Variables, inputs: Inputs, target: Array
+) -> Float[Array, "b t s"]:
+    return system.required("alignment")(model, variables, inputs, target)
+
 
 UNPAID = 1e-6  # the least attention of a source token, of which the coverage penalty takes the logarithm
 

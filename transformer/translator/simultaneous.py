@@ -11,16 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from transformer.config import Config, DecodingConfig, Option
-from transformer.config.decoding import METHODS, RULES, names_of
+from transformer.config.decoding import METHODS, RULES, DecodingConfig, names_of
+from transformer.config.options import Config
+from transformer.config.ranges import Option
 from transformer.decoding.calls import as_variables, special_ids, whole
 from transformer.decoding.hooks import never_predicted
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
-from transformer.runtime.forks import refuse_forked
+from transformer.runtime.hosts import refuse_forked
 from transformer.runtime.text import has_text
-from transformer.tasks.requests import TranslationRequest
-from transformer.tasks.text_to_text import TextToText
+from transformer.tasks.texts.requests import TranslationRequest
+from transformer.tasks.texts.text_to_text import TextToText
 from transformer.translator.biasing import Biasing
 from transformer.translator.fusion import AnyLanguageModel
 

@@ -12,40 +12,37 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.config import LONGEST, Config, Option, text_data
-from transformer.config.ranges import any_number, true_or_false, whole_number
-from transformer.data.features.trained import Tokenizers
+from transformer.config.options import Config, text_data
+from transformer.config.ranges import LONGEST, Option, any_number, true_or_false, whole_number
 from transformer.data.sources.context import TURN
 from transformer.data.sources.tables import input_text
 from transformer.data.sources.text_files import one_line
-from transformer.decoding.lengths import (
+from transformer.data.tokenizers.trained import Tokenizers
+from transformer.documents.document import DocumentTranslator, can_translate, with_code
+from transformer.documents.sentences import DividedText, joined
+from transformer.documents.suspicion import Limits
+from transformer.model.parameters import Variables
+from transformer.runs.run import Run
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.hosts import refuse_forked, shard_rows
+from transformer.runtime.text import has_text
+from transformer.tasks.outputs import TRUNCATED
+from transformer.tasks.text import Hypothesis
+from transformer.tasks.texts import text_task_of
+from transformer.tasks.texts.requests import Source, TranslationRequest, context_in, make_requests
+from transformer.tasks.texts.text_to_text import TextToText
+from transformer.translator.choices import Chooser, Target, ids_of_targets
+from transformer.translator.decoder import Decoder
+from transformer.translator.ensemble import ensemble_of
+from transformer.translator.search_inputs import (
     bucket_of,
     of_any_length,
     padded,
     shapes_of_any_length,
     within_positions,
 )
-from transformer.model.parameters import Variables
-from transformer.runs.run import Run
-from transformer.runtime.arrays import shard_rows
-from transformer.runtime.errors import UserError, counted
-from transformer.runtime.forks import refuse_forked
-from transformer.runtime.text import has_text
-from transformer.tasks.hypotheses import Hypothesis
-from transformer.tasks.outputs import TRUNCATED
-from transformer.tasks.requests import Source, TranslationRequest, context_in, make_requests
-from transformer.tasks.text_tasks import text_task_of
-from transformer.tasks.text_to_text import TextToText
-from transformer.translator.choices import Chooser
-from transformer.translator.decoder import Decoder
-from transformer.translator.documents.document import DocumentTranslator, can_translate, with_code
-from transformer.translator.documents.suspicion import Limits
-from transformer.translator.documents.texts import DividedText, joined
-from transformer.translator.ensemble import ensemble_of
-from transformer.translator.scoring import scored, without_start
-from transformer.translator.search_outputs import Extras
+from transformer.translator.search_outputs import Extras, scored, without_start
 from transformer.translator.simultaneous import SimultaneousTranslator
-from transformer.translator.targets import Target, ids_of_targets
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
 PRETRAINED = {"hub", "pieces", "byte"}

@@ -1,1 +1,1 @@
-"""Where examples come from: text files, TFDS, built-in corpora."""
+"""Where examples come from: text files, tables, manifests, TFDS."""

@@ -1,52 +1,150 @@
-"""Corpora of sentence pairs: built-in ones, text files, and TFDS translation datasets."""
+"""Corpora of sentence pairs: built-in ones, text files, also of several directions, and TFDS translation
+datasets."""
 
 import functools
 import hashlib
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from transformer.config import DataConfig
-from transformer.config.texts import TextsConfig
-from transformer.data import store
-from transformer.data.corpus import Corpus, Progress, Records, silent
-from transformer.data.sources import (
-    built_in,
+from transformer.config.corpus import LANGUAGES, DataConfig
+from transformer.config.records import TextsConfig
+from transformer.data import built_in, store
+from transformer.data.built_in import (
     conversations,
     dialogue,
     opinions,
     pointing,
     pronouns,
-    pronunciation,
     reports,
     spelling,
+    spoken,
     stories,
     topics,
     treebank,
 )
-from transformer.data.sources.bad_lines import refuse_bad_lines
+from transformer.data.epochs import shares
 from transformer.data.sources.context import first_pairs, pairs_in_context, sentence_of
-from transformer.data.sources.directed import (
-    Direction,
-    both_ways,
-    counting,
-    described,
-    directed,
-    has_columns,
-    in_turns,
-    of_direction,
-)
 from transformer.data.sources.held_out import HELD_OUT, held_out
 from transformer.data.sources.tables import read_table, record_of
-from transformer.data.sources.text_files import read_directed, read_lines, read_pairs, read_tsv, visible
+from transformer.data.sources.text_files import (
+    Direction,
+    read_directed,
+    read_lines,
+    read_pairs,
+    read_tsv,
+    refuse_bad_lines,
+    visible,
+)
 from transformer.data.sources.tfds_sets import tfds_rows, tfds_splits
-from transformer.data.store import Pair
+from transformer.data.store import Corpus, DirectedPair, Pair, Progress, Records, silent
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import cache_root, read_text, write_whole
 from transformer.runtime.text import is_invisible
+
+# Corpora of several directions, whose files are named by their languages. Records are `DirectedPair`s.
+
+
+PLACEHOLDERS = ("{source}", "{target}")
+"""What stands for them in the names of files."""
+NOTED = 8  # directions whose sizes are shown
+
+
+def of_direction(data: DataConfig, direction: Direction) -> DataConfig:
+    """The options of one of the directions, with its languages in the names of its files."""
+    names = {
+        name: Path(_named(str(path), direction))
+        for split in ("train", "validation", "test")
+        for kind in ("source", "target", "tsv")
+        if (path := getattr(data, name := f"{split}_{kind}")) is not None
+    }
+    return replace(data, directions=(), temperature=1.0, **names)  # type: ignore[arg-type]
+
+
+def has_columns(data: DataConfig, split: str) -> bool:
+    """Whether a split is one file, in which columns name the languages.
+
+    Raises:
+      UserError: it has the same two files for all directions.
+    """
+    source, target, tsv = (getattr(data, f"{split}_{kind}") for kind in ("source", "target", "tsv"))
+    if tsv is None and source and target and not (_has_placeholder(source) or _has_placeholder(target)):
+        raise UserError(
+            f"--data.{split}-source {source}: write {{source}} and {{target}} where the names of the files "
+            f"have the languages of --data.directions, such as {split}.{{source}}"
+        )
+    return tsv is not None and not _has_placeholder(tsv)
+
+
+def _has_placeholder(path: Path) -> bool:
+    return any(placeholder in str(path) for placeholder in PLACEHOLDERS)
+
+
+def _named(name: str, direction: Direction) -> str:
+    for placeholder, language in zip(PLACEHOLDERS, direction, strict=True):
+        name = name.replace(placeholder, language)
+    return name
+
+
+def directed(pairs: Iterable[Pair], direction: Direction) -> Iterator[DirectedPair]:
+    """Pairs, with their languages."""
+    return (DirectedPair(source, target, *direction) for source, target in pairs)
+
+
+def in_turns(records: Iterable[DirectedPair]) -> Iterator[DirectedPair]:
+    """One record of each direction after the other, so that the first ones are of all directions."""
+    by_direction: dict[Direction, list[DirectedPair]] = {}
+    for record in records:
+        by_direction.setdefault(record[2:], []).append(record)
+    for turn in itertools.zip_longest(*by_direction.values()):
+        yield from filter(None, turn)
+
+
+def both_ways(data: DataConfig, pairs: Callable[[], Iterator[Pair]]) -> Callable[[], Iterator[DirectedPair]]:
+    """The pairs of a built-in corpus, in the directions of the options.
+
+    Raises:
+      UserError: it has not their languages.
+    """
+    languages = LANGUAGES.get(data.dataset, (None, None))
+    for direction in data.pairs:
+        if direction not in (languages, languages[::-1]) or len(set(languages)) < 2:
+            raise UserError(
+                f"--data.directions {':'.join(direction)}: corpus {data.dataset} has no such direction; give "
+                "text files, such as --data.train-source train.{source} --data.train-target train.{target}"
+            )
+
+    def read() -> Iterator[DirectedPair]:
+        for direction in data.pairs:
+            swapped = direction != languages
+            some = ((target, source) for source, target in pairs()) if swapped else pairs()
+            yield from directed(some, direction)
+
+    return read
+
+
+def counting(records: Iterable[DirectedPair], counts: Counter[Direction]) -> Iterator[DirectedPair]:
+    """The records, which are counted by direction."""
+    for record in records:
+        counts[record[2:]] += 1
+        yield record
+
+
+def described(counts: Mapping[Direction, int], temperature: float) -> str:
+    """The sizes and shares of the directions, for people."""
+    sizes = zip(counts.items(), shares(list(counts.values()), temperature), strict=True)
+    named = [
+        f"{source} to {target} {count:,} ({share:.1%})"
+        for ((source, target), count), share in itertools.islice(sizes, NOTED)
+    ]
+    if more := len(counts) - len(named):
+        named.append(f"{more} more")
+    return f"pairs and shares by direction: {', '.join(named)}"
+
 
 Parts = dict[str, Callable[[], Iterator[Any]]]
 """What reads each split."""
@@ -95,7 +193,9 @@ BUILT_IN: dict[str, BuiltIn] = {
         for task in pointing.TASKS
     },
     "spelling": BuiltIn("built-in spelled digits", spelling.VERSION, spelling.pairs),
-    "pronunciation": BuiltIn("built-in pronounced numbers", pronunciation.VERSION, pronunciation.pairs),
+    "pronunciation": BuiltIn(
+        "built-in pronounced numbers", spoken.PRONUNCIATION_VERSION, spoken.pronounced_pairs
+    ),
     **{
         name: BuiltIn(title, module.VERSION, module.pairs)
         for name, (title, module) in (TABLES | DOCUMENTS).items()

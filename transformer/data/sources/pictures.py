@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from transformer.config.pictures import PicturesConfig
+from transformer.config.records import PicturesConfig
 from transformer.data import store
-from transformer.data.corpus import Corpus, Progress, silent
-from transformer.data.features.pixels import LIBRARY, read_picture
+from transformer.data.built_in import drawings
 from transformer.data.remote import fetched
-from transformer.data.sources import drawings
-from transformer.data.sources.bad_lines import Damaged, refuse_bad_lines
+from transformer.data.signals.pixels import LIBRARY, read_picture
 from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, built_in_folder, corpus_folder
 from transformer.data.sources.manifests import Annotation, LabelledBox, ListedPicture, read_manifest
+from transformer.data.sources.text_files import Damaged, refuse_bad_lines
+from transformer.data.store import Corpus, Progress, silent
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular, readable
 

@@ -13,19 +13,19 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config.recordings import RecordingsConfig
+from transformer.config.records import RecordingsConfig
 from transformer.data import store
-from transformer.data.corpus import Corpus, Progress, silent
-from transformer.data.features import audio
-from transformer.data.features.waveforms import check_header, read_audio
-from transformer.data.features.whisper import SILENT, features_before_silence
+from transformer.data.built_in import spoken
+from transformer.data.built_in.inflection import number
 from transformer.data.remote import fetched
-from transformer.data.sources import pronunciation, spoken
-from transformer.data.sources.bad_lines import Damaged, refuse_bad_lines
-from transformer.data.sources.built_in.inflection import number
+from transformer.data.signals import audio
+from transformer.data.signals.audio import SILENT, features_before_silence
+from transformer.data.signals.waveforms import check_header, read_audio
 from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, built_in_folder, corpus_folder
-from transformer.data.sources.recording_lists import Listed, check_manifests, read_manifest
+from transformer.data.sources.manifests import Listed, check_manifests, read_recording_list
+from transformer.data.sources.text_files import Damaged, refuse_bad_lines
 from transformer.data.sources.tfds_sets import tfds_speech
+from transformer.data.store import Corpus, Progress, silent
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import open_regular, readable
 
@@ -223,7 +223,7 @@ def numbers(split: int, index: int, most: int, one: bool = False) -> Spoken:
     """A number of up to `most` digits, at most 4, by a speaker as above."""
     random = np.random.default_rng((split, index))
     chance = Random(int(random.integers(2**32)))
-    return _said([pronunciation.drawn(SPLITS[split], chance, min(most, 4))], random, one)
+    return _said([spoken.drawn_number(SPLITS[split], chance, min(most, 4))], random, one)
 
 
 BUILT_IN: dict[str, Callable[[int, int, int, bool], Spoken]] = {
@@ -234,7 +234,7 @@ BUILT_IN: dict[str, Callable[[int, int, int, bool], Spoken]] = {
 
 def _said(values: list[int], random: np.random.Generator, one: bool) -> Spoken:
     speaker = spoken.ONE if one else spoken.Speaker.drawn(random)
-    words = [word for value in values for word in pronunciation.words_of(value)]
+    words = [word for value in values for word in spoken.words_of(value)]
     signs = spoken.phonemes(words)
     counts = spoken.durations(signs, speaker, random)
     wave = spoken.spoken(signs, speaker, random, counts)
@@ -309,7 +309,7 @@ def libraries_of(data: RecordingsConfig) -> tuple[str, ...]:
 
 def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Corpus:
     check_manifests(data)
-    manifests = {split: read_manifest(getattr(data, split)) for split in SPLITS if getattr(data, split)}
+    manifests = {split: read_recording_list(getattr(data, split)) for split in SPLITS if getattr(data, split)}
     lists = {split: _selected(some, split, silence) for split, some in manifests.items()}
     digests = {path: _digest(path) for path in {line.path for some in lists.values() for line in some}}
     notes = []

@@ -5,11 +5,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.config import DataConfig
-from transformer.config.corpus import TextTaskName
-from transformer.data.sources.bad_lines import bad_line
+from transformer.config.corpus import DataConfig, TextTaskName
 from transformer.data.sources.context import TURN
-from transformer.data.sources.text_files import one_line, readable_lines
+from transformer.data.sources.text_files import bad_line, one_line, readable_lines
 from transformer.data.store import TextRecord
 from transformer.data.trees import linearised, read_tree, simplified, tree_texts
 from transformer.runtime.errors import UserError, counted

@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformer.config.streams import StreamConfig
-from transformer.config.texts import TextsConfig
-from transformer.data import store
-from transformer.data.corpus import Corpus, Progress, Records, silent
+from transformer.config.records import StreamConfig, TextsConfig
+from transformer.data import built_in, store
 from transformer.data.remote import fetched
-from transformer.data.sources import built_in
 from transformer.data.sources.corpora import SPLITS, built_in_folder, corpus_folder, tfds_folder
 from transformer.data.sources.text_files import one_line, whole_text
 from transformer.data.sources.tfds_sets import tfds_texts
+from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular
 from transformer.runtime.text import has_text

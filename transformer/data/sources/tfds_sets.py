@@ -13,11 +13,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from transformer.config import DataConfig
-from transformer.config.recordings import RecordingsConfig
-from transformer.config.texts import TextsConfig
+from transformer.config.corpus import DataConfig
+from transformer.config.records import RecordingsConfig, TextsConfig
 from transformer.data import store
-from transformer.data.features.waveforms import is_sound, mono, scaled
+from transformer.data.signals.waveforms import is_sound, mono, scaled
 from transformer.data.sources.tables import TARGET_LENGTH, record_of
 from transformer.data.store import PairSource, Stored, TextRecord, TextSource
 from transformer.runtime.errors import UserError, first_line

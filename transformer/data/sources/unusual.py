@@ -9,7 +9,7 @@ from html.entities import html5
 
 import numpy as np
 
-from transformer.data.corpus import Progress, Records, silent
+from transformer.data.store import Progress, Records, silent
 from transformer.runtime.words import words
 
 MOST = 1_000_000  # pairs that are looked through

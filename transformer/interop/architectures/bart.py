@@ -5,9 +5,16 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import EncoderConfig, TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Names, Read, Storage, Tensor
-from transformer.interop.architectures.sines import check_sinusoids, sines_then_cosines
+from transformer.config.transformer import EncoderConfig, TransformerConfig
+from transformer.interop.folders.architecture import (
+    Architecture,
+    Names,
+    Read,
+    Storage,
+    Tensor,
+    check_sinusoids,
+    sines_then_cosines,
+)
 from transformer.interop.vocabularies.hub import HubVocabulary
 from transformer.model.parameters import Params
 from transformer.runtime.errors import UserError

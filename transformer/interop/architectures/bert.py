@@ -1,16 +1,33 @@
-"""BERT (Devlin et al. 2019): an encoder, and the head that predicts hidden tokens.
+"""BERT (Devlin et al. 2019) as a run of the system `masked-lm`: an encoder, and the head that predicts hidden
+tokens.
 
 All tokens are of type 0.
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from transformer.config import StackConfig
-from transformer.interop.architectures.architecture import Layout, Names, Read, Storage, Tensor
+import jax
+import jax.numpy as jnp
+
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
+from transformer.config.records import SentencesConfig
+from transformer.config.transformer import StackConfig
 from transformer.interop.architectures.bart import ACTIVATIONS
+from transformer.interop.folders.architecture import Layout, Names, Read, Storage, Tensor
+from transformer.interop.folders.conversion import imported_params
+from transformer.interop.folders.folder import CONFIG, naming, read_json, tensors
+from transformer.interop.folders.unused import unused
+from transformer.interop.vocabularies.files import read_pieces
+from transformer.model.parameters import Params, declarations
+from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
+from transformer.systems.masked_language_model.options import MaskedLanguageModelConfig
+from transformer.systems.masked_language_model.system import MaskedLanguageModel, MaskedLanguageModelling
+from transformer.systems.presets import preset
 
 PREFIXES = ("", "bert.")
 """The encoder alone, or in a model with heads."""
@@ -126,3 +143,57 @@ STORAGE = Storage(
         r"cls\.seq_relationship\.(weight|bias)",
     ),
 )
+
+
+# Imports BERT as a run of the system `masked-lm`, which is trained further, or becomes the encoder of other
+# models (`train.py --init-encoder-from`).
+
+
+MODEL_TYPE = "bert"
+_SPECIAL = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
+_MASK = "[MASK]"
+
+
+def import_bert(folder: Path, run_dir: Path | str, origin: str = "imported") -> Run:
+    """Writes a run directory from BERT. Texts begin with [CLS] and end with [SEP]. A head that is not stored
+    is initialised as before training.
+
+    Args:
+      folder: with config.json, model.safetensors, and tokenizer.json or vocab.txt.
+      run_dir: a new directory, for `train.py --init-encoder-from` and `--init-from`.
+      origin: what the run says of where it comes from.
+
+    Raises:
+      UserError: a file is missing, damaged or of another kind of model.
+    """
+    described, source = read_json(folder / CONFIG), tensors(folder)
+    pieces = read_pieces(folder)
+    ids = {name: pieces.id_of(piece) for name, piece in (_SPECIAL | {"mask": _MASK}).items()}
+    if missing := [(_SPECIAL | {"mask": _MASK})[name] for name, index in ids.items() if index is None]:
+        raise UserError(f"the vocabulary of {folder} has no {missing[0]}")
+    mask = ids.pop("mask")
+    with naming(folder / CONFIG):
+        size = described["vocab_size"]
+        special = SpecialIds(**ids)  # type: ignore[arg-type]  # none is None
+        model = MaskedLanguageModelConfig(
+            vocab_size=size, special=special, mask_id=mask, **bert_options(described)
+        )
+        tokenizer = pieces.tokenizer(size, special, [special.bos])
+    data = SentencesConfig(dataset=origin, max_length=min(SentencesConfig.max_length, model.max_positions))
+    config = Config(system="masked-lm", model=model, data=data, decoding=preset("masked-lm").decoding)
+    network, example = MaskedLanguageModel(model), MaskedLanguageModelling.example(config)
+
+    def initial() -> Params:
+        params: Params = network.init(jax.random.key(0), *(jnp.zeros(x.shape, x.dtype) for x in example))
+        return params["params"]
+
+    with naming(folder):
+        declared = declarations(network, example)
+        params = imported_params(STORAGE, described, model, source, declared, initial)
+    task = MaskedLanguageModelling(config, tokenizer)
+    return Run.create(run_dir, config, task, variables={"params": params}, unused=unused(folder))
+
+
+def has_head(folder: Path) -> bool:
+    """Whether a folder has the head that predicts hidden tokens."""
+    return f"{HEAD}transform.dense.weight" in tensors(folder).names

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config import TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Names, Read, Storage
+from transformer.config.transformer import TransformerConfig
 from transformer.interop.architectures.bart import (
     BART,
     LONGEST,
@@ -20,7 +19,15 @@ from transformer.interop.architectures.bart import (
     described_bart,
     stored_positions,
 )
-from transformer.interop.architectures.sines import check_sinusoids, interleaved_order, sines_then_cosines
+from transformer.interop.folders.architecture import (
+    Architecture,
+    Names,
+    Read,
+    Storage,
+    check_sinusoids,
+    interleaved_order,
+    sines_then_cosines,
+)
 from transformer.interop.vocabularies.marian import MarianVocabulary
 from transformer.model.parameters import Params
 from transformer.runtime.files import Json

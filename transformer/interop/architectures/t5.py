@@ -8,8 +8,8 @@ from collections.abc import Container
 from dataclasses import replace
 from typing import Any
 
-from transformer.config import TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Names, Storage, Tensor
+from transformer.config.transformer import TransformerConfig
+from transformer.interop.folders.architecture import Architecture, Names, Storage, Tensor
 from transformer.interop.vocabularies.hub import HubVocabulary
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json

@@ -6,10 +6,18 @@ The names of its tensors are those of the tutorial's Seq2SeqTransformer, or thos
 from collections.abc import Container
 from typing import Any
 
-from transformer.config import TransformerConfig
-from transformer.interop.architectures.architecture import Architecture, Layout, Names, Read, Storage, Tensor
-from transformer.interop.architectures.sines import check_sinusoids, interleaved
-from transformer.interop.vocabularies.words import WordVocabulary
+from transformer.config.transformer import TransformerConfig
+from transformer.interop.folders.architecture import (
+    Architecture,
+    Layout,
+    Names,
+    Read,
+    Storage,
+    Tensor,
+    check_sinusoids,
+    interleaved,
+)
+from transformer.interop.vocabularies.lists import WordVocabulary
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 

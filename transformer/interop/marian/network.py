@@ -13,8 +13,9 @@ Names of parameters are those of Marian's `transformer.h`.
 from collections.abc import Set
 from typing import Any
 
-from transformer.config import SpecialIds, TransformerConfig
-from transformer.interop.architectures.architecture import NEVER_GENERATED, Names, Storage, Tensor
+from transformer.config.model import SpecialIds
+from transformer.config.transformer import TransformerConfig
+from transformer.interop.folders.architecture import NEVER_GENERATED, Names, Storage, Tensor
 from transformer.interop.marian.items import Yaml
 from transformer.runtime.errors import UserError
 

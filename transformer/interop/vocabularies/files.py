@@ -1,23 +1,23 @@
-"""Reads the pieces of a pretrained model: tokenizer.json, or the files that are older than that.
+"""Reads and writes the pieces of a pretrained model: tokenizer.json, or the files that are older than that.
 
 SentencePiece models are read by SentencePiece itself, which segmented the text that the model was trained on.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from transformer.config import SpecialIds
-from transformer.data.features.codes import CODE
-from transformer.data.features.hub import HubTokenizer
-from transformer.data.features.pieces import PiecesTokenizer
-from transformer.data.features.vocabulary import opened
-from transformer.interop.reading import CONFIG, TOKENIZER, naming, read_json, tokenizer_options
+from transformer.config.model import SpecialIds
+from transformer.data.tokenizers.hub import HubTokenizer
+from transformer.data.tokenizers.lossless import opened
+from transformer.data.tokenizers.pieces import PiecesTokenizer
+from transformer.data.tokenizers.tokenizer import CODE
+from transformer.interop.folders.folder import CONFIG, TOKENIZER, naming, read_json, tokenizer_options
 from transformer.runtime.errors import UserError
-from transformer.runtime.extras import library
 from transformer.runtime.files import Json, brief_json, parse_object, read_bytes, read_text
+from transformer.runtime.machine import library
 
 PIECES = "tokenizer.json"
 SPECIAL = "special_tokens_map.json"
@@ -337,3 +337,45 @@ FILES: dict[str, tuple[str, Callable[[Path, Json], str]]] = {
     "bert": (WORDS, _word_pieces),
 }
 """The file of a vocabulary and what makes a tokenizer.json of it, by model_type."""
+
+
+# Writes the files of vocabularies that SentencePiece segments, as the families had them before
+# tokenizer.json; `files` reads them.
+
+
+Written = tuple[dict[str, bytes], Json]
+"""The content of files, and the options of tokenizer_config.json besides special words."""
+
+
+def written_pieces(tokenizer: PiecesTokenizer) -> Written | None:
+    """The files of a vocabulary. None: no family has its words in this order."""
+    words = list(tokenizer.words)
+    while words and words[-1] is None:  # rows without a word
+        words.pop()
+    return next(_layouts(tokenizer.model, words, opened(tokenizer.model)[1]), None)
+
+
+def _layouts(model: bytes, words: list[str | None], pieces: list[str]) -> Iterator[Written]:
+    """The layouts that a vocabulary has."""
+    count = len(pieces)
+    if words[:count] == pieces:
+        sentinels = len(words) - count
+        if words[count:] == [f"<extra_id_{number}>" for number in reversed(range(sentinels))]:
+            yield {SPIECE: model}, {"tokenizer_class": "T5Tokenizer", "extra_ids": sentinels}
+    if words[:2] == pieces[:2] and words[2:4] == ["<mask_1>", "<mask_2>"]:
+        offset = len(words) - count
+        if words[offset + 2 :] == pieces[2:]:
+            yield {SPIECE: model}, {"tokenizer_class": "PegasusTokenizer", "offset": offset}
+    begins = [*FAIRSEQ, *pieces[3:]]
+    codes = [word for word in words[len(begins) : -1] if word and CODE.fullmatch(word)]
+    if words == [*begins, *codes, "<mask>"]:
+        kind = "NllbTokenizer" if codes and len(codes[0]) > len("en_XX") else "MBart50Tokenizer"
+        yield {BPE: model}, {"tokenizer_class": kind, "additional_special_tokens": codes}
+    for name, languages in LANGUAGES.items():
+        named = [f"__{language}__" for language in languages]
+        rest = words[: -len(named)]
+        if words[-len(named) :] == named and None not in rest:
+            ids = {word: index for index, word in enumerate(rest)}
+            content = json.dumps(ids, ensure_ascii=False, indent=1).encode()
+            about = {"tokenizer_class": "M2M100Tokenizer", "language_codes": name}
+            yield {BPE: model, VOCABULARY: content}, about

@@ -5,19 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.config import Config, TransformerConfig
-from transformer.data.features.hub import HubTokenizer
-from transformer.data.features.pieces import PiecesTokenizer
-from transformer.interop.architectures.architecture import (
-    Architecture,
-    Languages,
-    Tokenizers,
-    VocabularyFiles,
-)
-from transformer.interop.reading import CONFIG, TOKENIZER, read_json, tokenizer_options
-from transformer.interop.search import forced_start
-from transformer.interop.vocabularies.files import PIECES, read_pieces
-from transformer.interop.vocabularies.pieces import Written, written_pieces
+from transformer.config.options import Config
+from transformer.config.transformer import TransformerConfig
+from transformer.data.tokenizers.hub import HubTokenizer
+from transformer.data.tokenizers.pieces import PiecesTokenizer
+from transformer.interop.folders.architecture import Architecture, Languages, Tokenizers, VocabularyFiles
+from transformer.interop.folders.folder import CONFIG, TOKENIZER, read_json, tokenizer_options
+from transformer.interop.folders.search import forced_start
+from transformer.interop.vocabularies.files import PIECES, Written, read_pieces, written_pieces
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 

@@ -7,17 +7,14 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from transformer.config import Config, SpecialIds, TransformerConfig, text_data
-from transformer.data.features.marian import MarianTokenizer
-from transformer.data.features.tokenizer import SentencePieceTokenizer, Tokenizer
-from transformer.interop.architectures.architecture import (
-    Architecture,
-    Languages,
-    Tokenizers,
-    VocabularyFiles,
-)
-from transformer.interop.reading import CONFIG, TOKENIZER, read_json
-from transformer.interop.search import forced_start
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config, text_data
+from transformer.config.transformer import TransformerConfig
+from transformer.data.tokenizers.pieces import MarianTokenizer
+from transformer.data.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
+from transformer.interop.folders.architecture import Architecture, Languages, Tokenizers, VocabularyFiles
+from transformer.interop.folders.folder import CONFIG, TOKENIZER, read_json
+from transformer.interop.folders.search import forced_start
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, read_bytes
 

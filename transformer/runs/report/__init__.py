@@ -1,6 +1,5 @@
 """Runs as pages."""
 
-from transformer.runs.report.comparison import write_comparison
-from transformer.runs.report.page import REPORT, write_report
+from transformer.runs.report.page import REPORT, write_comparison, write_report
 
 __all__ = ["REPORT", "write_comparison", "write_report"]

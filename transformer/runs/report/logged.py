@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformer.config import Config, DataConfig, Option, as_decided, changed
-from transformer.runs.log import spent_of, standing
-from transformer.runs.overfitting import overfitting
+from transformer.config.corpus import DataConfig
+from transformer.config.options import Config, as_decided, changed
+from transformer.config.ranges import Option
+from transformer.runs.log import overfitting, spent_of, standing
 from transformer.runs.report.charts import Points
 from transformer.runs.run import Run
 from transformer.runtime.files import Json, MiB, parse_object, read_text

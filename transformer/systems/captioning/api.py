@@ -7,11 +7,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.config import Option
-from transformer.config.ranges import true_or_false
+from transformer.config.ranges import Option, true_or_false
 from transformer.runtime.errors import UserError
-from transformer.systems.captioning.task import Captioning
-from transformer.tasks.hypotheses import Hypothesis
+from transformer.systems.captioning.system import Captioning
+from transformer.tasks.text import Hypothesis
 from transformer.translator.decoder import Decoder
 from transformer.translator.search_outputs import Extras
 

@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from transformer.config import BeamConfig, Config, OptimizerConfig, TrainingConfig
-from transformer.config.pictures import PatchConfig, PicturesConfig
+from transformer.config.decoding import BeamConfig
+from transformer.config.options import Config
 from transformer.config.ranges import LARGEST, Range
-from transformer.systems.common_options import COMMON_TO_PICTURES, PICTURES
-from transformer.systems.registry import Options, Preset
+from transformer.config.records import PatchConfig, PicturesConfig
+from transformer.config.training import OptimizerConfig, TrainingConfig
+from transformer.systems.registry import COMMON_TO_PICTURES, PICTURES, Options, Preset
 
 
 @dataclass(frozen=True)

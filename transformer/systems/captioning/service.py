@@ -4,8 +4,8 @@ import io
 from typing import Any, ClassVar
 
 from transformer.runtime.files import Json
-from transformer.serve.messages import Asked, Endpoint, extras_of
-from transformer.serve.service import Service
+from transformer.serve.services.messages import Asked, Endpoint, extras_of
+from transformer.serve.services.service import Service
 from transformer.systems.captioning.api import Captioner
 from transformer.translator.search_outputs import Extras
 

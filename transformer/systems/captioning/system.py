@@ -1,12 +1,269 @@
-"""Captioning."""
+"""Captioning: pictures in, texts that describe them out."""
 
-from transformer.decoding.forced import forced_alignment, forced_scores
-from transformer.decoding.search import AutoregressiveSearch, limits_of_options
-from transformer.model.patches import PatchTransformer
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float
+
+from transformer.config.options import Config
+from transformer.config.records import PatchConfig
+from transformer.data.sequences import Example, Field, Fields, id_dtype
+from transformer.data.sources.pictures import AnnotatedPicture
+from transformer.data.store import Corpus, Progress, silent
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.trained import load_tokenizer, trained
+from transformer.decoding.calls import forced_alignment, forced_scores
+from transformer.decoding.hooks import NO_OUTPUT
+from transformer.decoding.scores import SearchResult
+from transformer.decoding.searches.search import AutoregressiveSearch, limits_of_options
+from transformer.model.parameters import Arguments
 from transformer.model.transformer import cross_attention
-from transformer.systems.captioning.task import Captioning
+from transformer.model.variants.patches import PatchTransformer
+from transformer.runtime.errors import UserError
+from transformer.systems.captioning.options import CaptionsConfig
 from transformer.systems.system import System
+from transformer.tasks.exhibit import ReportSample
+from transformer.tasks.media.pictures import Located, Pictures, enlarged, shown_picture
+from transformer.tasks.metrics.scores import (
+    BLEU,
+    CHRF,
+    EXACT,
+    Metric,
+    References,
+    Score,
+    bleu,
+    chrf,
+    exact_match,
+)
+from transformer.tasks.task import Evaluation
+from transformer.tasks.text import Hypothesis, TextTask, hypotheses, words_of
 from transformer.training.objective import translation_objective
+
+# Captioning: pictures in, texts that describe them out.
+
+
+FILE = "text.model"
+DARKEST = 0.25
+"""The brightness of what a word does not attend to."""
+ATTENDED = 12
+"""The most words of a caption whose attention a report shows."""
+
+
+class Captioning(Pictures, TextTask):
+    """Describes pictures.
+
+    Args:
+      config: of the run.
+      tokenizer: of the captions.
+    """
+
+    criterion = BLEU
+    counted = "target"
+    annotation: ClassVar[Any] = "captions"
+    writer = "transformer.systems.captioning.writer"
+    service = "transformer.systems.captioning.service"
+
+    def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
+        super().__init__(config)
+        self.tokenizer, self.special = tokenizer, config.model.special
+        self.fields = {"source": self.picture_field, "target": Field(fill=self.special.pad)}
+
+    # From a corpus
+
+    @classmethod
+    def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "Captioning":
+        """With a vocabulary of the training captions."""
+        data, pictures = _data(config), corpus.splits["train"]
+        reading = progress("reading for the vocabulary", pictures, len(pictures))
+        texts = (caption for picture in reading for caption in picture.captions)
+        tokenizer = trained(corpus, texts, data.tokenizer, data.vocab_size, config.model.special, "text")
+        return cls(_with_vocabulary(config, tokenizer.vocab_size), tokenizer)
+
+    @classmethod
+    def load(cls, config: Config, folder: Path) -> "Captioning":
+        """With the vocabulary of a run directory."""
+        path = folder / FILE
+        tokenizer = load_tokenizer(path, config.model.special)
+        if tokenizer.vocab_size != config.model.vocab_size:
+            raise UserError(
+                f"{path} has {tokenizer.vocab_size:,} ids but config.json expects "
+                f"{config.model.vocab_size:,}: they do not belong together"
+            )
+        return cls(config, tokenizer)
+
+    @classmethod
+    def without_corpus(cls, config: Config) -> "Captioning":
+        """With the vocabulary size of the options."""
+        size = config.model.vocab_size or _data(config).vocab_size
+        return cls(_with_vocabulary(config, size), cast(Tokenizer, None))
+
+    def save(self, folder: Path) -> None:
+        """Writes the vocabulary."""
+        self.tokenizer.save(folder / FILE)
+
+    def content(self) -> bytes:
+        """The vocabulary's file."""
+        return self.tokenizer.content()
+
+    # To batches
+
+    @staticmethod
+    def example(config: Config) -> Arguments:
+        """Shapes of a picture and of decoder input ids."""
+        size = _data(config).picture_size
+        picture = jax.ShapeDtypeStruct((1, size, size, 3), jnp.float32)
+        return picture, jax.ShapeDtypeStruct((1, 2), jnp.int32)
+
+    def examples(self, records: Sequence[AnnotatedPicture], *, truncate: bool = False) -> list[Example]:
+        """The pictures, and the ids of the first caption of each with <eos>."""
+        longest = self.config.data.max_length - 1 if truncate else None
+        texts = [record.captions[0] if record.captions else "" for record in records]
+        encoded = self.tokenizer.encode_all(texts)
+        return [
+            {"source": self.pixels(record), "target": [*ids[:longest], self.special.eos]}
+            for record, ids in zip(records, encoded, strict=True)
+        ]
+
+    @property
+    def stored_fields(self) -> Fields:
+        """Pictures in half precision, and ids in as few bytes as they need."""
+        return {**super().stored_fields, "target": Field(id_dtype(self.tokenizer.num_ids))}
+
+    def texts_of_fields(self, record: AnnotatedPicture) -> Mapping[str, tuple[str, Tokenizer]]:
+        """The first caption."""
+        return {"target": (record.captions[0] if record.captions else "", self.tokenizer)}
+
+    def filled(self, record: AnnotatedPicture) -> Mapping[str, bool]:
+        """Whether there is a caption."""
+        return {"caption": bool(record.captions)}
+
+    # From decoding
+
+    def outputs(self, result: SearchResult, record: AnnotatedPicture, n_best: int | None) -> list[Hypothesis]:
+        """Captions of a picture, best first.
+
+        Raises:
+          UserError: there is no output that the rules allow.
+        """
+        several = hypotheses(result, self.tokenizer, self.special, n_best)
+        if not several:
+            raise UserError(NO_OUTPUT)
+        return several
+
+    def phrases(self, text: str) -> list[tuple[int, ...]]:
+        """The ids of a phrase, if the vocabulary can spell it."""
+        ids = tuple(self.tokenizer.encode(text))
+        return [ids] if ids and self.special.unk not in ids else []
+
+    @property
+    def output_tokenizer(self) -> Tokenizer:
+        """That of the captions."""
+        return self.tokenizer
+
+    def pieces(self, ids: Sequence[int], record: AnnotatedPicture) -> list[str]:
+        """The token of each id."""
+        return self.tokenizer.pieces(ids)
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """The text of output ids."""
+        return self.tokenizer.decode(words_of(ids, self.special))
+
+    def scored(self, output: Hypothesis) -> str:
+        """The caption."""
+        return output.text
+
+    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
+        """BLEU, chrF and exact match, each with all captions of a picture as references."""
+
+        def of(score: Callable[[Sequence[str], References], Score]) -> Callable[[Evaluation], Score]:
+            return lambda evaluation: score(
+                evaluation.outputs, [record.captions for record in evaluation.records]
+            )
+
+        by_words = functools.partial(bleu, tokenize=self.config.training.bleu_tokenize or "13a")
+        return {BLEU: of(by_words), CHRF: of(chrf), EXACT: of(exact_match)}
+
+    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
+        """The negative log-likelihood in nats per token, and its exponential."""
+        return {"nll": means["nll"], "perplexity": math.exp(min(means["nll"], 700))}
+
+    def shown(self, record: AnnotatedPicture, output: str) -> tuple[str, str, str]:
+        """The picture's name, its first caption and the output."""
+        return record.name, record.captions[0] if record.captions else "", output
+
+    # For the explorer
+
+    def located(self, record: AnnotatedPicture, output: Hypothesis) -> list[Located]:
+        """The tokens of a caption, each with its attention."""
+        pieces = self.pieces(output.ids, record)
+        if output.alignment is None:
+            return [Located(piece) for piece in pieces]
+        rows = output.alignment.tolist()
+        return [Located(piece, tuple(row)) for piece, row in zip(pieces, rows, strict=True)]
+
+    # For the report
+
+    def exhibit(
+        self, record: AnnotatedPicture, output: Hypothesis, attention: Float[np.ndarray, "t s"] | None
+    ) -> ReportSample:
+        """The picture, its captions, and what each word of the first one attends to."""
+        picture, _ = enlarged(record.pixels)
+        pictures = [shown_picture("picture", picture)]
+        if attention is not None:
+            (example,) = self.examples([record], truncate=True)
+            pieces = self.tokenizer.pieces(example["target"])
+            pairs = zip(pieces[:ATTENDED], attention[:-1], strict=False)
+            pictures += [shown_picture(f"attention of {piece}", lit(picture, row)) for piece, row in pairs]
+        return ReportSample(
+            title=record.name,
+            texts={"captions": "; ".join(record.captions), "output": output.text},
+            pictures=tuple(pictures),
+        )
+
+    # Lines out
+
+    def line(self, output: Hypothesis) -> str:
+        """The caption."""
+        return " ".join(output.text.split("\n"))
+
+
+def lit(
+    picture: Float[np.ndarray, "height width 3"], attention: Float[np.ndarray, " patches"]
+) -> Float[np.ndarray, "height width 3"]:
+    """A picture whose patches are as bright as they are attended to."""
+    side = math.isqrt(len(attention))
+    grid = np.sqrt(attention / max(float(attention.max()), 1e-9)).reshape(side, side)
+    index = np.arange(len(picture)) * side // len(picture)
+    brightness = DARKEST + (1 - DARKEST) * grid[np.ix_(index, index)]
+    return picture * brightness[..., None]
+
+
+def _data(config: Config) -> CaptionsConfig:
+    assert isinstance(config.data, CaptionsConfig)
+    return config.data
+
+
+def _with_vocabulary(config: Config, vocab_size: int) -> Config:
+    """The config, with the size of the vocabulary.
+
+    Raises:
+      UserError: it has another.
+    """
+    assert isinstance(config.model, PatchConfig)
+    if config.model.vocab_size not in (0, vocab_size):
+        raise UserError(
+            f"--model.vocab-size {config.model.vocab_size} but the vocabulary has {vocab_size} ids: leave it "
+            "out"
+        )
+    return replace(config, model=replace(config.model, vocab_size=vocab_size))
+
 
 SYSTEM = System(
     model=PatchTransformer,

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from transformer.cli.texts import Texts
 from transformer.cli.writer import check_pictures, page_of_pictures
-from transformer.data.features.pixels import LIBRARY
+from transformer.data.signals.pixels import LIBRARY
 from transformer.data.sources.pictures import AnnotatedPicture
-from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, readable
+from transformer.runtime.machine import check_libraries
 from transformer.systems.captioning.api import Captioner
 
 

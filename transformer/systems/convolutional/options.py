@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from transformer.config import ModelConfig
+from transformer.config.model import ModelConfig
 from transformer.config.ranges import Range
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options, Preset

@@ -17,9 +17,9 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.model.cache import Cache, States
-from transformer.model.encoder import Memory
 from transformer.model.encoder_decoder import Segments
 from transformer.model.parameters import Variables, declared, dense
+from transformer.model.stack import Memory
 from transformer.model.statistics import INTERMEDIATES
 from transformer.model.transformer import Transformer
 from transformer.systems.copying.options import CopyingConfig

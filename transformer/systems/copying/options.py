@@ -3,20 +3,15 @@
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from transformer.config import (
-    BeamConfig,
-    Config,
-    DataConfig,
-    OptimizerConfig,
-    TrainingConfig,
-    TransformerConfig,
-    text_data,
-)
+from transformer.config.corpus import DataConfig
+from transformer.config.decoding import BeamConfig
+from transformer.config.options import Config, text_data
 from transformer.config.ranges import NOT_NEGATIVE
+from transformer.config.training import OptimizerConfig, TrainingConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
-from transformer.systems.registry import Options, Preset
+from transformer.systems.registry import Options, Preset, Variant, of_system
 from transformer.systems.transformer.options import COPYING
-from transformer.systems.variants import Variant, of_system
 
 
 @dataclass(frozen=True)

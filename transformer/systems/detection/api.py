@@ -7,8 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.config import Option
-from transformer.systems.detection.task import DetectedObject, Detection
+from transformer.config.ranges import Option
+from transformer.systems.detection.system import DetectedObject, Detection
 from transformer.translator.decoder import Decoder
 
 Seen = Path | str | np.ndarray | jax.Array

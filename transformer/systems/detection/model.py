@@ -1,20 +1,24 @@
-"""Detection with Transformers (Carion et al. 2020): learned queries become objects."""
+"""Detection with Transformers (Carion et al. 2020): learned queries become objects, and the search takes the
+most probable class of each."""
 
+import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
 
-from transformer.model.encoder import Memory
+from transformer.decoding.calls import Inputs, as_variables
 from transformer.model.layers import ACTIVATIONS, Affine
 from transformer.model.masks import Mask
-from transformer.model.parameters import param
-from transformer.model.patches import PatchTransformer
+from transformer.model.parameters import Variables, param
 from transformer.model.positions import DistanceScores
-from transformer.systems.detection.options import DetectionConfig
+from transformer.model.stack import Memory
+from transformer.model.variants.patches import PatchTransformer
+from transformer.systems.detection.options import DetectionConfig, DetectionDecodingConfig
 
 BOX_LAYERS = 3
 
@@ -81,3 +85,46 @@ class DetectionTransformer(PatchTransformer):
         boxes = jax.nn.sigmoid(self.box_outer(x).astype(jnp.float32))
         shape = states.shape[:-1]
         return Predictions(classes.astype(jnp.float32).reshape(*shape, -1), boxes.reshape(*shape, 4))
+
+
+# The search of detection: the most probable class of each query.
+
+
+@struct.dataclass
+class Found:
+    """An object for each query, the most probable first."""
+
+    classes: Int[Array, "b q"]
+    scores: Float[Array, "b q"]
+    """Probability of the class."""
+    boxes: Float[Array, "b q 4"]
+    """Centre, width and height, as shares of the picture."""
+    is_shown: Bool[Array, "b q"]
+    """Whether the score reaches the threshold."""
+
+
+def detection_search(
+    model: nn.Module,
+    params: Variables,
+    inputs: Inputs,
+    lines: Int[Array, " b"],
+    options: DetectionDecodingConfig,
+) -> Found:
+    """The objects of each picture. No two of them need be suppressed: each query has been matched with one
+    object (Carion et al. 2020).
+
+    Args:
+      inputs: `source`, pictures.
+    """
+    return _search(model, params, inputs["source"], options.threshold)
+
+
+@functools.partial(jax.jit, static_argnames=("model",))
+def _search(model: nn.Module, params: Variables, source: Array, threshold: float | Array) -> Found:
+    predictions = model.apply(as_variables(params), source)
+    p = jax.nn.softmax(predictions.classes[:, -1])[..., :-1]  # type: ignore[union-attr]
+    order = jnp.argsort(-p.max(axis=-1), axis=1)
+    scores = jnp.take_along_axis(p.max(axis=-1), order, axis=1)
+    classes = jnp.take_along_axis(p.argmax(axis=-1), order, axis=1)
+    boxes = jnp.take_along_axis(predictions.boxes[:, -1], order[..., None], axis=1)  # type: ignore[union-attr]
+    return Found(classes, scores, boxes, scores >= threshold)

@@ -3,12 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from transformer.config import Config, DecodingConfig, OptimizerConfig, TrainingConfig
-from transformer.config.pictures import PatchConfig, PicturesConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config
 from transformer.config.ranges import LARGEST, NOT_NEGATIVE, SHARE, Range
+from transformer.config.records import PatchConfig, PicturesConfig
+from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.runtime.errors import UserError
-from transformer.systems.common_options import COMMON_TO_PICTURES, PICTURES
-from transformer.systems.registry import Options, Preset
+from transformer.systems.registry import COMMON_TO_PICTURES, PICTURES, Options, Preset
 
 MOST_QUERIES = 1000
 

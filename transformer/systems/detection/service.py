@@ -4,10 +4,10 @@ import io
 from typing import Any, ClassVar
 
 from transformer.runtime.files import Json
-from transformer.serve.messages import Asked, Endpoint
-from transformer.serve.service import Service
+from transformer.serve.services.messages import Asked, Endpoint
+from transformer.serve.services.service import Service
 from transformer.systems.detection.api import Detector
-from transformer.systems.detection.task import DetectedObjects
+from transformer.systems.detection.system import DetectedObjects
 
 
 class Objects(Service):

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.writer import Numbered, Writer, Written, check_pictures, page_of_pictures
-from transformer.data.features.pixels import LIBRARY
+from transformer.data.signals.pixels import LIBRARY
 from transformer.data.sources.pictures import AnnotatedPicture
-from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import readable
+from transformer.runtime.machine import check_libraries
 from transformer.systems.detection.api import Detector
 
 

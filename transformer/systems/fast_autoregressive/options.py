@@ -3,11 +3,10 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from transformer.config import ModelConfig, Option
-from transformer.config.ranges import LARGEST, Range
+from transformer.config.model import ModelConfig
+from transformer.config.ranges import LARGEST, Option, Range
 from transformer.runtime.errors import UserError
-from transformer.systems.registry import Options
-from transformer.systems.variants import Variant, of_system
+from transformer.systems.registry import Options, Variant, of_system
 
 
 @dataclass(frozen=True)

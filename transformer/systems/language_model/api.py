@@ -1,29 +1,106 @@
-"""The Python API for language models: a decoder whose records are prompts."""
+"""The Python API for language models: a decoder whose records are prompts; and generation without an end, in
+memory of constant size."""
 
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import overload
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from transformer.config import GreedyConfig, Option, SampleConfig
-from transformer.config.ranges import texts_of, whole_number
-from transformer.decoding.calls import as_variables
-from transformer.decoding.sampling import Randomness
-from transformer.decoding.scores import score_tokens
-from transformer.decoding.streaming import Draw, streamed
+from transformer.config.decoding import GreedyConfig, SampleConfig
+from transformer.config.ranges import Option, texts_of, whole_number
+from transformer.decoding.calls import as_variables, special_ids
+from transformer.decoding.sampling import Randomness, draw_next, restrict
+from transformer.decoding.scores import NEVER, score_tokens
+from transformer.model.cache import Cache
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
-from transformer.runtime.forks import refuse_forked
+from transformer.runtime.hosts import refuse_forked
 from transformer.systems.language_model.model import LanguageModel, Past
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.systems.language_model.task import LanguageModelling
-from transformer.tasks.plain import Plain
+from transformer.tasks.outputs import Plain
 from transformer.translator.decoder import Decoder
+
+# Generation without an end: token by token, in memory of constant size.
+
+
+@dataclass(frozen=True)
+class Draw:
+    """How each token is chosen."""
+
+    top_k: int = 0
+    top_p: float = 1.0
+    greedy: bool = False
+    """The most probable one."""
+
+
+def streamed(
+    model: nn.Module,
+    variables: Variables,
+    prompt: Int[Array, "1 s"],
+    columns: int,
+    draw: Draw,
+    key: Array,
+    temperature: float,
+    num_generated: int = 0,
+) -> Iterator[tuple[int, float]]:
+    """Yields tokens and their log-probabilities in nats, without end: the caller stops at <eos>.
+
+    Args:
+      model: with `encode`, `init_cache` and `decode_step`.
+      variables: of the model.
+      prompt: ids, <pad> after them.
+      columns: of the ring; as many as a token attends to, itself included.
+      draw: how tokens are chosen.
+      key: a random key; the number of tokens before is folded into it.
+      temperature: of sampling.
+      num_generated: how many tokens were generated before the prompt, for the key.
+    """
+    token = jnp.full((1, 1), special_ids(model).bos, jnp.int32)
+    cache = _init_cache(model, variables, prompt, columns)
+    while True:
+        cache, token, log_p = _next(model, draw, variables, cache, token, key, num_generated, temperature)
+        num_generated += 1
+        yield int(token[0, 0]), float(log_p)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 3))
+def _init_cache(model: nn.Module, variables: Variables, prompt: Int[Array, "1 s"], columns: int) -> Cache:
+    memory = model.apply(variables, prompt, method="encode")
+    cache: Cache = model.apply(variables, memory, 1, columns, method="init_cache")  # type: ignore[assignment]
+    return jax.tree.map(jnp.copy, cache)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1), donate_argnums=3)
+def _next(
+    model: nn.Module,
+    draw: Draw,
+    variables: Variables,
+    cache: Cache,
+    token: Int[Array, "1 1"],
+    key: Array,
+    num_generated: Int[Array, ""] | int,
+    temperature: Float[Array, ""] | float,
+) -> tuple[Cache, Int[Array, "1 1"], Float[Array, ""]]:
+    """The token after this one."""
+    special = special_ids(model)
+    output: tuple[Array, Cache] = model.apply(variables, cache, token, method="decode_step")  # type: ignore[assignment]
+    logits, cache = output
+    log_p = jax.nn.log_softmax(logits[0])
+    possible = logits[0].at[:, jnp.asarray(special.never_predicted)].set(NEVER)
+    if draw.greedy:
+        chosen = possible.argmax(axis=-1)
+    else:
+        possible = restrict(possible, temperature, draw.top_k, draw.top_p)
+        chosen = draw_next(key, num_generated, possible)
+    return cache, chosen[None].astype(jnp.int32), log_p[0, chosen[0]]
+
 
 UNFINISHED = "\ufffd"  # how an incomplete character of bytes is decoded
 UNUSED = "max_length", "length_penalty", "penalty"

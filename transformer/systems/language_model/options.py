@@ -3,12 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from transformer.config import Config, OptimizerConfig, SampleConfig, StackConfig, TrainingConfig
+from transformer.config.decoding import SampleConfig
+from transformer.config.options import Config
 from transformer.config.ranges import LONGEST, Range
-from transformer.config.streams import StreamConfig
+from transformer.config.records import StreamConfig
+from transformer.config.training import OptimizerConfig, TrainingConfig
+from transformer.config.transformer import StackConfig
 from transformer.runtime.errors import UserError, counted
-from transformer.systems.common_options import COMMON
-from transformer.systems.registry import Options, Preset
+from transformer.systems.registry import COMMON, Options, Preset
 
 
 @dataclass(frozen=True)

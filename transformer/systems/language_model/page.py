@@ -8,7 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from transformer.config import BeamConfig, Option
+from transformer.config.decoding import BeamConfig
+from transformer.config.ranges import Option
+from transformer.explorer.attention import Attention, Weights
+from transformer.explorer.explorer import FILES, UNIT, Explorer, levels_of, origin_of, whole
+from transformer.explorer.page_files import page_of
+from transformer.explorer.tree import search_tree
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, layers_sown
 from transformer.runtime.errors import UserError
@@ -16,17 +21,6 @@ from transformer.runtime.files import Json
 from transformer.systems.language_model.api import Generator
 from transformer.systems.language_model.model import LanguageModel
 from transformer.systems.language_model.task import Generated
-from transformer.translator.explorer.attention import Attention, Weights
-from transformer.translator.explorer.explorer import (
-    FILES,
-    UNIT,
-    Explorer,
-    levels_of,
-    origin_of,
-    whole,
-)
-from transformer.translator.explorer.page_files import page_of
-from transformer.translator.explorer.tree import search_tree
 
 
 def explore_texts(

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
-from transformer.serve.messages import AskedScores, AskedTexts, Endpoint
-from transformer.serve.service import Service
-from transformer.serve.texts import texts_of
+from transformer.serve.services.limits import texts_of
+from transformer.serve.services.messages import AskedScores, AskedTexts, Endpoint
+from transformer.serve.services.service import Service
 from transformer.systems.language_model.api import Generator, before
 from transformer.systems.language_model.task import Generated
 

@@ -11,12 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config import Config, DecodingConfig
-from transformer.config.streams import StreamConfig
-from transformer.data.corpus import Corpus, Progress, Records, silent
-from transformer.data.features.tokenizer import Tokenizer
-from transformer.data.features.tokenizers import load_tokenizer
-from transformer.data.features.trained import trained
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config
+from transformer.config.records import StreamConfig
 from transformer.data.plans import Batching, Plan
 from transformer.data.sequences import (
     Arrays,
@@ -30,20 +27,21 @@ from transformer.data.sequences import (
 )
 from transformer.data.sources.tables import check_no_tables
 from transformer.data.sources.texts import check_texts, open_texts
+from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.streams import DOCUMENTS, SEGMENT, Stream, StreamPlan, whole_stream
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.trained import load_tokenizer, trained
 from transformer.decoding.scores import SearchResult
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
 from transformer.systems.language_model.options import LanguageModelConfig
-from transformer.tasks.lines import Lines
 from transformer.tasks.metrics.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Metric, Score
-from transformer.tasks.outputs import TRUNCATED
-from transformer.tasks.plain import Plain
-from transformer.tasks.steering import TextSteering
+from transformer.tasks.outputs import TRUNCATED, Lines, Plain
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import TextTask
+from transformer.tasks.texts.steering import TextSteering
 
 log = logging.getLogger("transformer")
 

@@ -16,7 +16,7 @@ from transformer.systems.language_model.api import Generator, before
 from transformer.systems.language_model.task import Generated
 
 if TYPE_CHECKING:
-    from transformer.translator.explorer.explorer import Explorer
+    from transformer.explorer.explorer import Explorer
 
 
 class Generations(Texts):
@@ -30,8 +30,8 @@ class Generations(Texts):
 
     @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
+        from transformer.explorer.explorer import SENTENCES
         from transformer.systems.language_model.page import explore_texts
-        from transformer.translator.explorer.explorer import SENTENCES
 
         generator = Generator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
         prompts = list(itertools.islice(map(generator.task.record, input_lines(arguments)), SENTENCES))

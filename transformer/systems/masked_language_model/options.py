@@ -3,12 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import Annotated
 
-from transformer.config import Config, OptimizerConfig, StackConfig, TrainingConfig
+from transformer.config.options import Config
 from transformer.config.ranges import LARGEST, RATE, Range
-from transformer.config.texts import SentencesConfig
+from transformer.config.records import SentencesConfig
+from transformer.config.training import OptimizerConfig, TrainingConfig
+from transformer.config.transformer import StackConfig
 from transformer.runtime.errors import UserError, counted
-from transformer.systems.common_options import COMMON
-from transformer.systems.registry import Options, Preset
+from transformer.systems.registry import COMMON, Options, Preset
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,297 @@
-"""Masked language models."""
+"""Masked language models (BERT, Devlin et al. 2019): an encoder with a head, the loss of hidden tokens, and
+sentences of which the objective hides tokens."""
 
-from transformer.systems.masked_language_model.model import MaskedLanguageModel
-from transformer.systems.masked_language_model.objective import masked_lm_objective
-from transformer.systems.masked_language_model.task import MaskedLanguageModelling
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple, cast
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from transformer.config.options import Config
+from transformer.config.records import SentencesConfig
+from transformer.data.sequences import Example, Field, Fields, id_dtype
+from transformer.data.sources.tables import check_no_tables
+from transformer.data.sources.texts import check_texts, open_texts
+from transformer.data.store import Corpus, Progress, silent
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.trained import load_tokenizer, trained
+from transformer.model.layers import ACTIVATIONS, Affine
+from transformer.model.normalization import normalization
+from transformer.model.parameters import Arguments, Variables
+from transformer.model.stack import TransformerEncoder
+from transformer.runtime.errors import UserError
+from transformer.runtime.text import has_text
+from transformer.systems.masked_language_model.options import MaskedLanguageModelConfig
 from transformer.systems.system import System
+from transformer.tasks.metrics.scores import ACCURACY, PERPLEXITY, Metric, Score
+from transformer.tasks.task import Evaluation, Task
+from transformer.training.cross_entropy import output_cross_entropy
+from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
+
+# The encoder with BERT's head (Devlin et al. 2019).
+
+
+class MaskedLanguageModel(TransformerEncoder):
+    """Predicts the token at every position, from tokens of which some are hidden."""
+
+    config: MaskedLanguageModelConfig
+
+    def setup(self) -> None:
+        super().setup()
+        self.head = Affine(self.config.d_model, ("hidden", "model"))
+        self.head_norm = normalization(self.config)
+
+    def __call__(  # type: ignore[override]
+        self, source: Int[Array, "b s"], *, deterministic: bool = True
+    ) -> Float[Array, "b s v"]:
+        """Logits at every position."""
+        return self.output(self.hidden(source, deterministic=deterministic))
+
+    def hidden(  # type: ignore[override]
+        self, source: Int[Array, "b s"], *, deterministic: bool = True
+    ) -> Float[Array, "b s m"]:
+        """The head's states, the input of `output`."""
+        memory = self.encode(source, deterministic=deterministic)
+        x = ACTIVATIONS[self.config.activation](self.head(memory.states))
+        return self.head_norm(x, memory.mask, deterministic)
+
+
+# The loss of hidden tokens.
+
+
+MASKED, REPLACED = 0.8, 0.1
+"""Of the tokens to predict: the share that is masked, and that is replaced by a random token (Devlin et al.
+2019, section 3.1). The others are unchanged."""
+FACTOR = 0x9E3779B1
+"""An odd number, whose powers tell the positions of a sentence apart."""
+
+
+class Hidden(NamedTuple):
+    """Sentences of which some tokens are hidden."""
+
+    source: Int[Array, "b s"]
+    """What the encoder reads."""
+    predicted: Bool[Array, "b s"]
+    """True at the tokens to predict."""
+
+
+def masked_lm_objective(config: Config) -> Objective:
+    """Label-smoothed cross-entropy of the hidden tokens.
+
+    What is hidden depends on the seed, the number of updates, the sentence and the position alone: not on
+    the batch, the number of devices or of slices. In evaluation it depends on the sentence and the position.
+
+    The metrics are `nll`, the unsmoothed negative log-likelihood in nats, and `correct`, both of each hidden
+    token.
+    """
+    smoothing, seed = config.training.label_smoothing, config.training.seed
+
+    def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
+        assert isinstance(model, MaskedLanguageModel)
+        key = jax.random.key(0)
+        if not context.deterministic:
+            key = jax.random.fold_in(jax.random.key(seed), context.step)
+        target = batch["source"]
+        hidden = hide(key, target, model.config)
+
+        def run(model: MaskedLanguageModel) -> tuple[Array, Array]:
+            return model.output_factors(model.hidden(hidden.source, deterministic=context.deterministic))
+
+        outputs, sown = apply_training(model, variables, context, rngs=context.rngs("dropout"), method=run)
+        states, table = outputs
+        weights = hidden.predicted.astype(jnp.float32)
+        loss, nll, correct = output_cross_entropy(states, table, target, weights, smoothing)
+        weight = weights.sum()
+        return Loss(loss, weight, {"nll": (nll, weight), "correct": (correct, weight)}, **sown)
+
+    return objective
+
+
+def hide(key: Array, ids: Int[Array, "b s"], config: MaskedLanguageModelConfig) -> Hidden:
+    """Hides tokens of sentences. Special tokens are not predicted.
+
+    Args:
+      key: of the seed and the update. Each draw also depends on the sentence and the position.
+      ids: the sentences.
+      config: which share, and the id of the mask.
+    """
+    special = jnp.asarray(
+        [config.special.pad, config.special.bos, config.special.eos, config.special.unk, config.mask]
+    )
+    rows = jax.vmap(jax.random.fold_in, (None, 0))(key, _digests(ids, config.special.pad))
+    of_tokens = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
+    keys = of_tokens(rows, jnp.arange(ids.shape[1], dtype=jnp.uint32))
+
+    def draw(key: Array) -> tuple[Array, Array, Array]:
+        first, second = jax.random.uniform(key, (2,))
+        return first, second, jax.random.randint(jax.random.fold_in(key, 1), (), 0, config.vocab_size)
+
+    chosen, kind, other = jax.vmap(jax.vmap(draw))(keys)
+    predicted = (chosen < config.mask_share) & ~jnp.isin(ids, special)
+    replaced = jnp.where(kind < MASKED, config.mask, jnp.where(kind < MASKED + REPLACED, other, ids))
+    return Hidden(jnp.where(predicted, replaced, ids), predicted)
+
+
+def _digests(ids: Int[Array, "b s"], pad: int) -> UInt32[Array, " b"]:
+    """A number for each sentence, which does not depend on its padding."""
+    powers = jnp.cumprod(jnp.full(ids.shape[1], FACTOR, jnp.uint32))
+    tokens = jnp.where(ids == pad, 0, ids + 1).astype(jnp.uint32)
+    return (tokens * powers).sum(axis=1, dtype=jnp.uint32)
+
+
+# Masked language modelling: sentences, of which the objective hides tokens.
+
+
+VOCABULARY = "source.model"
+"""The file of the vocabulary in a run directory, as of the source of a translation."""
+
+
+class MaskedLanguageModelling(Task):
+    """Predicts hidden tokens of sentences.
+
+    Args:
+      config: of the run.
+      tokenizer: of the text.
+    """
+
+    criterion = PERPLEXITY
+    unit = "sentences"
+    counted = "source"
+
+    def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
+        super().__init__(config)
+        self.tokenizer = tokenizer
+        self.special = config.model.special
+        self.fields = {"source": Field(fill=self.special.pad)}
+
+    # From a corpus
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raises UserError if text files are missing."""
+        check_texts(_data(config))
+        check_no_tables(_data(config))
+
+    @classmethod
+    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
+        """Lines of text files, the built-in text or a TFDS dataset."""
+        return open_texts(_data(config), progress)
+
+    @classmethod
+    def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "MaskedLanguageModelling":
+        """With a vocabulary of the training text, or that of a file."""
+        data, special = _data(config), config.model.special
+        if data.source_tokenizer:
+            tokenizer = load_tokenizer(data.source_tokenizer, special)
+        else:
+            sentences = corpus.splits["train"]
+            texts = progress("reading for the vocabulary", sentences, len(sentences))
+            tokenizer = trained(corpus, texts, data.tokenizer, data.vocab_size, special, "text")
+        return cls(_with_vocabulary(config, tokenizer.vocab_size), tokenizer)
+
+    @classmethod
+    def load(cls, config: Config, folder: Path) -> "MaskedLanguageModelling":
+        """With the vocabulary of a run directory."""
+        path = folder / VOCABULARY
+        tokenizer = load_tokenizer(path, config.model.special)
+        if tokenizer.vocab_size != config.model.vocab_size:
+            raise UserError(
+                f"{path} has {tokenizer.vocab_size:,} ids but config.json expects "
+                f"{config.model.vocab_size:,}: they do not belong together"
+            )
+        return cls(config, tokenizer)
+
+    @classmethod
+    def without_corpus(cls, config: Config) -> "MaskedLanguageModelling":
+        """With the vocabulary size of the options."""
+        size = config.model.vocab_size or _data(config).vocab_size
+        return cls(_with_vocabulary(config, size), cast(Tokenizer, None))
+
+    def save(self, folder: Path) -> None:
+        """Writes the vocabulary."""
+        self.tokenizer.save(folder / VOCABULARY)
+
+    def content(self) -> bytes:
+        """The vocabulary's file."""
+        return self.tokenizer.content()
+
+    # To batches
+
+    @staticmethod
+    def example(config: Config) -> Arguments:
+        """Shapes of the ids of a sentence."""
+        return (jax.ShapeDtypeStruct((1, 2), jnp.int32),)
+
+    @property
+    def stored_fields(self) -> Fields:
+        """Ids in as few bytes as they need."""
+        return {"source": Field(id_dtype(self.tokenizer.num_ids))}
+
+    def examples(self, records: Sequence[str], *, truncate: bool = False) -> list[Example]:
+        """The ids of each sentence, closed by <eos>."""
+        longest = self.config.data.max_length - 1 if truncate else None
+        encoded = self.tokenizer.encode_all(records)
+        return [{"source": [*ids[:longest], self.special.eos]} for ids in encoded]
+
+    def stored_examples(self, records: Sequence[str]) -> list[Example]:
+        """The ids of each sentence; none of one without text."""
+        pairs = zip(records, self.examples(records), strict=True)
+        return [example if has_text(text) else {"source": []} for text, example in pairs]
+
+    def texts_of_fields(self, record: str) -> Mapping[str, tuple[str, Tokenizer]]:
+        """The text."""
+        return {"source": (record, self.tokenizer)}
+
+    def filled(self, record: str) -> Mapping[str, bool]:
+        """Whether there is text."""
+        return {"sentence": has_text(record)}
+
+    # Scores
+
+    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
+        """Perplexity of a hidden token, and how many are predicted."""
+        model = self.config.model
+        assert isinstance(model, MaskedLanguageModelConfig)
+        signature = f"vocabulary:{model.vocab_size}|hidden:{model.mask_share}"
+
+        def perplexity(evaluation: Evaluation) -> Score:
+            value = math.exp(min(evaluation.means["nll"], 700))
+            return Score(value, signature, f"{value:.2f}")
+
+        def accuracy(evaluation: Evaluation) -> Score:
+            value = 100 * evaluation.means["correct"]
+            return Score(value, signature, f"{value:.2f}")
+
+        return {PERPLEXITY: perplexity, ACCURACY: accuracy}
+
+    def summary(self, means: Mapping[str, float]) -> dict[str, float]:
+        """The negative log-likelihood of a hidden token in nats, and the percentage that is predicted."""
+        return {"nll": means["nll"], "accuracy": 100 * means["correct"]}
+
+
+def _data(config: Config) -> SentencesConfig:
+    assert isinstance(config.data, SentencesConfig)
+    return config.data
+
+
+def _with_vocabulary(config: Config, vocab_size: int) -> Config:
+    """The config, with the size of the vocabulary.
+
+    Raises:
+      UserError: it has another.
+    """
+    if config.model.vocab_size not in (0, vocab_size):
+        raise UserError(
+            f"--model.vocab-size {config.model.vocab_size} but the vocabulary has {vocab_size} ids: leave it "
+            "out"
+        )
+    return replace(config, model=replace(config.model, vocab_size=vocab_size))
+
 
 SYSTEM = System(
     model=MaskedLanguageModel,

@@ -4,12 +4,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from transformer.config import LONGEST, Config, DecodingConfig, Option, TransformerConfig
-from transformer.config.decoding import names_of
-from transformer.config.ranges import LARGEST, NOT_NEGATIVE, Range
+from transformer.config.decoding import DecodingConfig, names_of
+from transformer.config.options import Config
+from transformer.config.ranges import LARGEST, LONGEST, NOT_NEGATIVE, Option, Range
+from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
-from transformer.systems.registry import Options
-from transformer.systems.variants import Variant, of_system
+from transformer.systems.registry import Options, Variant, of_system
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
-from transformer.config import Config
 from transformer.config.methods import GuidanceConfig
+from transformer.config.options import Config
 from transformer.config.ranges import NOT_NEGATIVE, Range
-from transformer.config.recordings import RecordingsConfig
+from transformer.config.records import RecordingsConfig
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.speech.options import SPEECH

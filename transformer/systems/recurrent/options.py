@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from transformer.config import ModelConfig
+from transformer.config.model import ModelConfig
 from transformer.config.ranges import NOT_NEGATIVE
 from transformer.runtime.errors import UserError
-from transformer.systems.registry import Options, Preset
+from transformer.systems.registry import Options, Preset, Variant
 from transformer.systems.transformer.options import BASELINES, baseline
-from transformer.systems.variants import Variant
 
 
 @dataclass(frozen=True)

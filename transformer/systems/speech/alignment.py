@@ -9,23 +9,93 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Bool, Float
 
-from transformer.config import SpecialIds
-from transformer.data.features.audio import HOP, RATE
-from transformer.data.features.tokenizer import Tokenizer
+from transformer.config.model import SpecialIds
 from transformer.data.sequences import Example, Field, length_in_search
+from transformer.data.signals.audio import HOP, RATE
+from transformer.data.signals.pauses import LOUD, QUIET, SHARE
 from transformer.data.sources.recordings import recording_of
-from transformer.decoding.ctc_alignment import BestPaths, best_paths_of, spans_of
-from transformer.decoding.lanes import batch
-from transformer.decoding.lengths import bucket_of
-from transformer.decoding.long_ctc_alignment import Window, best_path_through
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.decoding.searches.ctc_alignment import (
+    BestPaths,
+    Window,
+    best_path_through,
+    best_paths_of,
+    spans_of,
+)
+from transformer.decoding.service.lanes import batch
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, brief
 from transformer.runtime.text import has_text
 from transformer.systems.speech.windows import Sound, Wave
-from transformer.systems.speech.word_edges import is_quiet, with_edges
-from transformer.tasks.plain import Plain
-from transformer.tasks.timing import Span, Word, in_order, words_in
+from transformer.tasks.media.timing import Span, Word, in_order, words_in
+from transformer.tasks.outputs import Plain
+from transformer.translator.search_inputs import bucket_of
+
+# Where tokens begin and end in a recording. CTC has each at one or two positions somewhere in its sound, so
+# the rest is found by the pauses beside them.
+
+
+PAUSE, LONG_PAUSE = 0.03, 0.1
+"""Seconds of silence, at least, that are a pause between two tokens; and before the first or after the last
+one, where a shorter silence may be within a word."""
+FAR = 0.5
+"""Seconds from a token, at most, in which its beginning or its end is looked for."""
+REACH, EDGE = 0.2, 0.12
+"""Without a pause: seconds of the blanks between two tokens that belong to one of them, at most; and of those
+before the first token and after the last."""
+
+TimeSpan = tuple[float, float]
+"""Seconds of a beginning and an end."""
+
+
+def is_quiet(features: Float[np.ndarray, "t bands"]) -> Bool[np.ndarray, " t"]:
+    """Which frames of a recording are silence: those whose bands are weaker, in the mean of their logarithms,
+    than a share of the way from quiet frames to loud ones."""
+    loudness = np.asarray(features).mean(axis=1)
+    if not len(loudness):
+        return np.zeros(0, bool)
+    quiet, loud = np.percentile(loudness, (QUIET, LOUD))
+    is_silent: np.ndarray = loudness < quiet + SHARE * (loud - quiet)
+    return is_silent
+
+
+def with_edges(spans: Sequence[TimeSpan], quiet: Bool[np.ndarray, " t"]) -> list[TimeSpan]:
+    """When tokens begin and end: at the longest pause between two of them, or in the middle if there is none.
+
+    Args:
+      spans: of the positions at which CTC has them, in order.
+      quiet: which frames of the recording, of 10 ms, are silence.
+    """
+    if not spans:
+        return []
+    length = len(quiet) * HOP / RATE
+    starts, ends = (list(times) for times in zip(*spans, strict=True))
+    for index, (end, start) in enumerate(zip(ends, starts[1:], strict=False)):
+        reach = min((start - end) / 2, REACH)
+        pauses = silences(quiet, end, start, PAUSE)
+        longest = max(pauses, key=lambda pause: pause[1] - pause[0], default=(end + reach, start - reach))
+        ends[index], starts[index + 1] = min(longest[0], end + FAR), max(longest[1], start - FAR)
+    before = silences(quiet, starts[0] - FAR, starts[0], LONG_PAUSE)
+    after = silences(quiet, ends[-1], ends[-1] + FAR, LONG_PAUSE)
+    starts[0] = before[-1][1] if before else max(starts[0] - EDGE, 0.0)
+    ends[-1] = after[0][0] if after else min(ends[-1] + EDGE, length)
+    return list(zip(starts, ends, strict=True))
+
+
+def silences(quiet: Bool[np.ndarray, " t"], start: float, end: float, shortest: float) -> list[TimeSpan]:
+    """The silences between two moments, as far as they are between them, that have so many seconds or reach
+    an end of the recording."""
+    first, last = max(round(start * RATE / HOP), 0), min(round(end * RATE / HOP), len(quiet))
+    changes = np.diff(np.concatenate([[False], quiet[first:last], [False]]).astype(np.int8))
+    edges = first + np.flatnonzero(changes).reshape(-1, 2)
+    return [
+        (begins * HOP / RATE, ends * HOP / RATE)
+        for begins, ends in edges.tolist()
+        if (ends - begins) * HOP >= shortest * RATE or begins == 0 or ends == len(quiet)
+    ]
+
 
 MULTIPLE = 16
 """Of which the lengths of texts are, so that few programs are compiled."""

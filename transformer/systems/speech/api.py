@@ -13,19 +13,17 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.config import DecodingConfig, Option
-from transformer.config.ranges import seconds, true_or_false
-from transformer.config.windows import Cut, Detector, WindowsConfig
-from transformer.data.features.audio import HOP, RATE
-from transformer.data.features.pauses import PAUSE, Part, parts_of
-from transformer.data.features.voice import detector_of
-from transformer.data.features.waveforms import audio_blocks, seconds_of, waveform_of
+from transformer.config.decoding import DecodingConfig
+from transformer.config.ranges import Option, seconds, true_or_false
+from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.data.remote import fetched
 from transformer.data.sequences import Example, length_in_search
+from transformer.data.signals.audio import HOP, RATE
+from transformer.data.signals.pauses import PAUSE, Part, detector_of, parts_of
+from transformer.data.signals.waveforms import audio_blocks, seconds_of, waveform_of
 from transformer.data.sources.recordings import Recording, recording, recording_of
-from transformer.decoding.lengths import bucket_of
-from transformer.decoding.queue import Request
 from transformer.decoding.scores import SearchResult
+from transformer.decoding.service.queue import Request
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.alignment import (
     Alignment,
@@ -36,19 +34,22 @@ from transformer.systems.speech.alignment import (
     too_short,
     words_by_ctc,
 )
-from transformer.systems.speech.live import SHORTEST_STEP, LiveText, live_texts
 from transformer.systems.speech.long import (
+    SHORTEST_STEP,
+    LiveText,
     LongRecording,
     RuledRecording,
     SeveralSearches,
     joined_so_far,
+    live_texts,
 )
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.transcripts import SpokenPart, Transcript, spoken_parts
 from transformer.systems.speech.window_search import WindowSearch
 from transformer.systems.speech.windows import Sound
-from transformer.tasks.timing import Word, timed
+from transformer.tasks.media.timing import Word, timed
 from transformer.translator.decoder import Decoder
+from transformer.translator.search_inputs import bucket_of
 from transformer.translator.search_outputs import NO_EXTRAS, Extras
 
 Heard = Path | str | np.ndarray | jax.Array
@@ -134,11 +135,11 @@ class Transcriber(Decoder[SpeechToText]):
           source: a file, or a waveform at 16,000 samples a second.
           cut: "windows": Whisper's windows, each of which begins where the segments of the one before it end
             (`transformer.systems.speech.windows`); "pauses": the recording is cut at pauses
-            (`transformer.data.features.pauses`), and the parts join one search. None: windows, if the model
+            (`transformer.data.signals.pauses`), and the parts join one search. None: windows, if the model
             has times among its tokens.
           pause: seconds of silence at which a part ends that is cut at pauses. None: 0.5.
           detector: what tells speech from pauses: "energy", or "silero", a small network
-            (`transformer.data.features.voice`). None: energy.
+            (`transformer.data.signals.pauses`). None: energy.
           windows: options of windows. None: those of Whisper's publisher.
           times: whether to find when each word begins and ends.
           language: as in `transcribe`, like task.
@@ -184,7 +185,7 @@ class Transcriber(Decoder[SpeechToText]):
         task: str | None = None,
         **options: Option,
     ) -> Iterator[LiveText]:
-        """Yields what is said while the sound arrives (`transformer.systems.speech.live`).
+        """Yields what is said while the sound arrives (`transformer.systems.speech.long`).
 
         Args:
           sound: its samples as they arrive, 16,000 a second, in arrays of any length, also none.

@@ -3,21 +3,15 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from transformer.config import (
-    BeamConfig,
-    Config,
-    DecodingConfig,
-    ModelConfig,
-    OptimizerConfig,
-    TrainingConfig,
-    TransformerConfig,
-)
+from transformer.config.decoding import BeamConfig, DecodingConfig
+from transformer.config.model import ModelConfig
+from transformer.config.options import Config
 from transformer.config.ranges import LARGEST, SHARE, Range
-from transformer.config.recordings import RecordingsConfig
-from transformer.config.transformer import Activation
+from transformer.config.records import RecordingsConfig
+from transformer.config.training import OptimizerConfig, TrainingConfig
+from transformer.config.transformer import Activation, TransformerConfig
 from transformer.runtime.errors import UserError
-from transformer.systems.common_options import COMMON
-from transformer.systems.registry import Options, Preset
+from transformer.systems.registry import COMMON, Options, Preset
 
 
 @dataclass(frozen=True)

@@ -1,32 +1,203 @@
-"""`decode.py RUN --input talk.wav`: a recording of any length in, its text, subtitles or JSON out."""
+"""`decode.py RUN --input talk.wav`: a recording of any length in, also while it arrives; its text, subtitles
+or JSON out."""
 
+import itertools
 import json
 import math
+import os
+import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
+import numpy as np
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.input import check_streams, digest_of
+from transformer.cli.input import check_files, check_streams, digest_of
 from transformer.cli.output_file import LongOutput, Output, check_unfinished, resumable, resumable_output
-from transformer.cli.writer import refuse, use_beside
-from transformer.config.recordings import is_recording
-from transformer.data.features.waveforms import seconds_of
+from transformer.cli.writer import OF_LONG, refuse, use_beside
+from transformer.config.ranges import seconds
+from transformer.config.records import SOUND, is_recording
+from transformer.config.training import TextNormalisation
 from transformer.data.remote import fetched
+from transformer.data.signals.pauses import LIBRARY
+from transformer.data.signals.waveforms import audio_blocks, seconds_of
 from transformer.data.sources.text_files import read_lines
 from transformer.runs.run import Run
 from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, parse_object
+from transformer.runtime.machine import check_libraries
 from transformer.systems.speech.api import Transcriber
-from transformer.systems.speech.live import speed_of
-from transformer.systems.speech.references import check_normalisation, rates_of
-from transformer.systems.speech.requested import cut_options
-from transformer.systems.speech.subtitles import SUBTITLES, srt, subtitles_of, vtt
-from transformer.systems.speech.transcripts import SpokenPart, with_requested
+from transformer.systems.speech.long import speed_of
+from transformer.systems.speech.task import SpeechToText
+from transformer.systems.speech.transcripts import (
+    SUBTITLES,
+    SpokenPart,
+    srt,
+    subtitles_of,
+    vtt,
+    with_requested,
+)
+from transformer.tasks.metrics.error_rates import ErrorsOf, libraries_of
+from transformer.tasks.metrics.scores import SENTENCES
+
+# What options of the command line ask of a recogniser.
+
+
+def start_of(task: SpeechToText, arguments: DecodeArguments) -> tuple[int, ...]:
+    """The ids that outputs begin with, as the options ask for it.
+
+    Raises:
+      UserError: the model has no such language or task, or no options of Whisper.
+    """
+    try:
+        return task.start(arguments.language, arguments.task, arguments.timestamps)
+    except UserError as error:
+        raise UserError(f"--{error}") from error
+
+
+def cut_options(task: SpeechToText, arguments: DecodeArguments) -> dict[str, Any]:
+    """The options of `Transcriber.parts` that are not those of the search.
+
+    Raises:
+      UserError: the model has no such language or task, or no windows; options do not go together; or a
+        library is not installed.
+    """
+    start_of(task, arguments)
+    try:
+        if arguments.pause is not None:
+            seconds("pause", arguments.pause)
+        task.in_windows(arguments.cut, arguments.detector, arguments.windows, arguments.pause)
+    except UserError as error:
+        raise UserError(f"--{error}") from error
+    check_libraries([LIBRARY] * (arguments.detector == "silero"), "--detector silero")
+    named = ("language", "task", "timestamps", "cut", "pause", "detector", "windows")
+    return {name: getattr(arguments, name) for name in named}
+
+
+# The error rates of what decode.py writes, as its options ask for them.
+
+
+def check_normalisation(normalisation: TextNormalisation | None, has_references: bool) -> None:
+    """Raises UserError if texts are to be normalised, and none are compared."""
+    if normalisation and not has_references:
+        raise UserError(
+            "--text-normalisation: there are no texts to compare with; give --reference, or a list with texts"
+        )
+
+
+def rates_of(task: SpeechToText, normalisation: TextNormalisation | None, count: int) -> list[ErrorsOf]:
+    """The error rates of a task, that which decides first.
+
+    Args:
+      task: of the run.
+      normalisation: of the texts. None: that of the run.
+      count: of the references. One has no sentence error rate, which could only be 0 or 100 %.
+
+    Raises:
+      UserError: a library that they need is not installed.
+    """
+    how = normalisation or task.config.training.text_normalisation
+    check_libraries(("jiwer", *libraries_of(how)), "error rates")
+    rates = task.error_rates(how).items()
+    return [rate for measure, rate in rates if count > 1 or measure != SENTENCES]
+
+
+def lines_of_speakers(
+    rate: ErrorsOf, outputs: Sequence[str], references: Sequence[str], speakers: Sequence[str]
+) -> list[str]:
+    """An error rate for each speaker, where some are known: a line each, the worst first."""
+    if not any(speakers):
+        return []
+    scores = []
+    for name in dict.fromkeys(speakers):
+        is_theirs = [speaker == name for speaker in speakers]
+        heard, said = (list(itertools.compress(side, is_theirs)) for side in (outputs, references))
+        scores.append((name or "unknown speaker", rate(heard, said)))
+    return [f"{name}: {score.detail}" for name, score in sorted(scores, key=lambda item: -item[1].value)]
+
+
+# `decode.py RUN --stream` for models that hear: words are written while the sound arrives.
+
+
+WITHOUT = ("output", "n_best", "resume", "reference", "times", "timestamps", "alignments", *OF_LONG)
+"""Options that a transcript cannot have while it grows."""
+BYTES = 2
+"""Of a sample."""
+
+
+def transcribe_arriving(arguments: DecodeArguments) -> None:
+    """Writes what is said to standard output, word by word, or as JSON one object for each step.
+
+    Raises:
+      UserError: an option is wrong, or the sound cannot be read.
+    """
+    refuse(arguments, WITHOUT, "--stream writes one transcript while it grows")
+    if arguments.format not in ("text", "json"):
+        raise UserError(f"--format {arguments.format}: --stream writes text or json")
+    if arguments.input and not is_recording(arguments.input):
+        raise UserError(f"--input {arguments.input}: --stream reads one recording, or standard input")
+    if arguments.input:
+        check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
+    check_files(arguments)
+    transcriber = Transcriber.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+    use_beside(transcriber, arguments)
+    start_of(transcriber.task, arguments)
+    sound = audio_blocks(fetched(arguments.input)) if arguments.input else _raw()
+    try:
+        texts = transcriber.live(
+            sound,
+            step=arguments.stream_step,
+            language=arguments.language,
+            task=arguments.task,
+            **vars(arguments.decoding),
+        )
+    except UserError as error:
+        raise UserError(f"--stream-{error}" if str(error).startswith("step") else str(error)) from error
+    began, heard = time.monotonic(), 0.0
+    for text in texts:
+        heard = text.seconds
+        if arguments.format == "json":
+            sys.stdout.write(json.dumps(text._asdict(), ensure_ascii=False) + "\n")
+        else:
+            sys.stdout.write(text.final)
+        sys.stdout.flush()
+    if arguments.format == "text":
+        print(flush=True)
+    if arguments.input:
+        watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+        watch.message(speed_of(heard, time.monotonic() - began))
+
+
+def _raw() -> Iterator[np.ndarray]:
+    """The samples of standard input as they arrive."""
+    if sys.stdin is None:
+        raise UserError("standard input is closed: name a recording with --input")
+    descriptor = sys.stdin.fileno()
+    if os.isatty(descriptor):
+        raise UserError(
+            "standard input is a terminal: pipe raw sound, 16,000 samples a second of 16 bits, as that of "
+            "`arecord -f S16_LE -r 16000 -t raw`, or name a recording with --input"
+        )
+    rest, samples = b"", 0  # the end of a block, less than a sample
+    while read := os.read(descriptor, 2**16):
+        rest += read
+        if not samples and SOUND.match(rest):
+            raise UserError(
+                "standard input is an audio file, and --stream reads raw sound: name the file with --input"
+            )
+        block = np.frombuffer(rest, "<i2", len(rest) // BYTES)
+        samples += len(block)
+        yield block
+        rest = rest[block.nbytes :]
+    if not samples:
+        raise UserError(
+            "no sound arrived on standard input: does the program before it record? Or name a recording with "
+            "--input"
+        )
+
 
 WHOLE = ("alignments", "n_best")
 """Options that a long recording has no use for."""

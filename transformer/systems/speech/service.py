@@ -9,15 +9,14 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from transformer.data.features.audio import RATE
-from transformer.data.features.waveforms import read_recording
+from transformer.data.signals.audio import RATE
+from transformer.data.signals.waveforms import read_recording
 from transformer.data.sources.recordings import Recording
 from transformer.runtime.files import Json
-from transformer.serve.messages import Asked, Endpoint, Name, extras_of
-from transformer.serve.service import Service
+from transformer.serve.services.messages import Asked, Endpoint, Name, extras_of
+from transformer.serve.services.service import Service
 from transformer.systems.speech.api import Transcriber, with_rules
-from transformer.systems.speech.live import LiveText
-from transformer.systems.speech.long import LongRecording
+from transformer.systems.speech.long import LiveText, LongRecording
 from transformer.systems.speech.transcripts import with_requested
 from transformer.systems.speech.window_search import WindowSearch
 from transformer.translator.search_outputs import NO_EXTRAS, Extras

@@ -1,11 +1,13 @@
-"""Speech recognition and translation: recordings in, sentences out."""
+"""Speech recognition and translation: recordings in, sentences out; and the tokens that an output of Whisper
+begins with."""
 
 import functools
 import itertools
 import logging
 import math
+import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,33 +16,109 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config, DecodingConfig
-from transformer.config.windows import Cut, Detector, WindowsConfig
-from transformer.data.corpus import Corpus, Records
-from transformer.data.features.audio import HOP, RATE
-from transformer.data.features.hub import HubTokenizer
-from transformer.data.features.tokenizer import Tokenizer
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config
+from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.data.sequences import Example, Field
-from transformer.data.sources.recording_lists import listed_columns
+from transformer.data.signals.audio import HOP, RATE
+from transformer.data.sources.manifests import listed_columns
 from transformer.data.sources.recordings import Recording, recording
-from transformer.decoding import opening
+from transformer.data.store import Corpus, Records
+from transformer.data.tokenizers.hub import HubTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
 from transformer.decoding.scores import SearchResult
-from transformer.decoding.timestamps import Timestamps
+from transformer.decoding.steering import prefix as opening
+from transformer.decoding.steering.prefix import Timestamps
 from transformer.model.parameters import Arguments
-from transformer.runtime.errors import UserError, counted
-from transformer.systems.speech.codes import Codes
+from transformer.runtime.errors import UserError, counted, nearest
 from transformer.systems.speech.error_rates import ErrorRates
+from transformer.systems.speech.model import PROMPT
 from transformer.systems.speech.options import ctc_weight_of
-from transformer.systems.speech.prompted import PROMPT
 from transformer.tasks.exhibit import ReportSample
-from transformer.tasks.hypotheses import Hypothesis, hypotheses, words_of
-from transformer.tasks.metrics.normalisation import libraries_of
+from transformer.tasks.media.recordings import Recordings, resynthesised, spectrogram
+from transformer.tasks.media.timing import Segment, segments
+from transformer.tasks.metrics.error_rates import libraries_of
 from transformer.tasks.metrics.scores import CHARACTERS, WORDS, Metric
 from transformer.tasks.outputs import TRUNCATED
-from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
-from transformer.tasks.text import Steering, TextTask
-from transformer.tasks.timing import Segment, segments
+from transformer.tasks.text import Hypothesis, Steering, TextTask, hypotheses, words_of
+
+# The tokens that an output of Whisper begins with: its language, its task, and whether it has times
+# (Radford et al. 2022, Figure 1).
+
+
+TASKS = ("transcribe", "translate")
+UNTIMED = "<|notimestamps|>"
+PREVIOUS = "<|startofprev|>"
+SILENT = ("<|nospeech|>", "<|nocaptions|>")
+"""The token of a recording in which nobody speaks has had two names."""
+_LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+
+
+@dataclass(frozen=True)
+class Codes:
+    """The ids of these tokens."""
+
+    languages: dict[str, int]
+    """By their code, such as en."""
+    tasks: dict[str, int]
+    """transcribe: in the language of the recording; translate: to English."""
+    untimed: int
+    """Of the token that says that there are no times. The ids after it are times."""
+    previous: int | None = None
+    """Of the token before the text of earlier recordings."""
+    silent: int | None = None
+    """Of the token that says that nobody speaks."""
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> "Codes | None":
+        """Those of a vocabulary, if it has them."""
+        added = tokenizer.added if isinstance(tokenizer, HubTokenizer) else {}
+        if UNTIMED not in added:
+            return None
+        matches = ((_LANGUAGE.fullmatch(name), index) for name, index in added.items())
+        languages = {match[1]: index for match, index in matches if match}
+        tasks = {name: added[f"<|{name}|>"] for name in TASKS if f"<|{name}|>" in added}
+        silent = next((added[name] for name in SILENT if name in added), None)
+        return cls(languages, tasks, added[UNTIMED], added.get(PREVIOUS), silent)
+
+    @property
+    def first_time(self) -> int:
+        """The id of the time 0."""
+        return self.untimed + 1
+
+    def opening(
+        self,
+        usual: Sequence[int],
+        language: str | None = None,
+        task: str | None = None,
+        timestamps: bool = False,
+    ) -> tuple[int, ...]:
+        """The tokens that an output begins with.
+
+        Args:
+          usual: those of the run; empty: of no model yet.
+          language: its code. None: the usual one.
+          task: transcribe or translate. None: the usual one.
+          timestamps: whether the output has times.
+
+        Raises:
+          UserError: there is no such language or task.
+        """
+        ids = [index for index in usual if index != self.untimed]
+        for position, (name, value, known) in enumerate(
+            (("language", language, self.languages), ("task", task, self.tasks))
+        ):
+            if value is None:
+                continue
+            if len(ids) <= position:
+                raise UserError(f"{name} {value!r}: this model is for English only; leave it out")
+            if value not in known:
+                some = nearest(str(value), known) or f"; there are {', '.join(list(known)[:5])} and others"
+                raise UserError(f"{name} {value!r}: this model does not know it{some}")
+            ids[position] = known[value]
+        return tuple(ids) if timestamps else (*ids, self.untimed)
+
 
 LATEST = 50
 """The largest number of the first time: 1 s (Radford et al. 2022, section 4.5)."""
@@ -84,7 +162,7 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         return [*self._decide_error_rate(corpus), *self._too_short(corpus.splits["train"])]
 
     def _too_short(self, records: Records) -> list[str]:
-        """How many recordings have no path that spells their text (`transformer.model.ctc`)."""
+        """How many recordings have no path that spells their text (`transformer.model.variants.ctc`)."""
         model: Any = self.config.model
         if not model.ctc_weight:
             return []
@@ -240,9 +318,9 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         starts = [usual if record.start is None else record.start for record in records]
         if not (usual or any(starts)):
             return []
-        examples, lengths = [opening.example(start) for start in starts], list(map(len, starts))
+        examples, lengths = [opening.opening_example(start) for start in starts], list(map(len, starts))
         hook = opening.Opening(max(lengths), is_counted=False)
-        steerings = [Steering("start", hook, opening.FIELDS, examples, lengths)]
+        steerings = [Steering("start", hook, opening.OPENING_FIELDS, examples, lengths)]
         if self.codes and any(self.codes.untimed not in start for start in starts):
             times = Timestamps(self.codes.first_time, self.special.eos, LATEST)
             steerings.append(Steering("timestamps", times, {}, [{} for _ in starts], [0] * len(starts)))

@@ -10,33 +10,18 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from transformer.config import DecodingConfig
-from transformer.config.decoding import names_of
-from transformer.config.windows import WindowsConfig
+from transformer.config.decoding import DecodingConfig, names_of
+from transformer.config.records import WindowsConfig
 from transformer.data.sources.recordings import Recording
 from transformer.decoding.calls import Inputs, advance, as_variables, init_cache, special_ids
-from transformer.decoding.lanes import batch
-from transformer.decoding.search import length_penalty
+from transformer.decoding.searches.search import length_penalty
+from transformer.decoding.service.lanes import batch
 from transformer.model.parameters import Variables
-from transformer.runtime.arrays import shard_rows
 from transformer.runtime.errors import UserError
-from transformer.systems.speech.prompted import PROMPT
-from transformer.systems.speech.transcripts import (
-    NOTHING,
-    SpokenPart,
-    SpokenWindow,
-    Transcript,
-    unsaid,
-)
-from transformer.systems.speech.windows import (
-    Heard,
-    Sound,
-    Wave,
-    Window,
-    decoded,
-    is_silent,
-    windows_of,
-)
+from transformer.runtime.hosts import shard_rows
+from transformer.systems.speech.model import PROMPT
+from transformer.systems.speech.transcripts import NOTHING, SpokenPart, SpokenWindow, Transcript, unsaid
+from transformer.systems.speech.windows import Heard, Sound, Wave, Window, decoded, is_silent, windows_of
 
 
 class WindowSearch:

@@ -12,11 +12,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config.windows import WindowsConfig
-from transformer.data.features.audio import HOP, RATE
+from transformer.config.records import WindowsConfig
+from transformer.data.signals.audio import HOP, RATE
 from transformer.systems.speech.transcripts import SpokenWindow, Transcript
-from transformer.tasks.timing import Segment, moved
-from transformer.tasks.units import units
+from transformer.tasks.media.timing import Segment, moved, units
 
 Wave = Float[np.ndarray, " samples"]
 HOT = 0.5

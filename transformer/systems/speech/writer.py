@@ -10,24 +10,28 @@ from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import lines_of
 from transformer.cli.texts import Texts
 from transformer.cli.writer import OF_FUSION, OF_SPEECH, page_of_sounds, refuse
-from transformer.config.recordings import is_recording
-from transformer.data.sources.recording_lists import listed, listed_columns
+from transformer.config.records import is_recording
+from transformer.data.sources.manifests import listed_columns, listed_recordings
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import Json, readable
+from transformer.runtime.machine import check_libraries
 from transformer.runtime.text import has_text, without_invisible
 from transformer.systems.speech.api import Transcriber, with_rules
 from transformer.systems.speech.long import LongRecording
-from transformer.systems.speech.references import check_normalisation, lines_of_speakers, rates_of
-from transformer.systems.speech.requested import cut_options, start_of
-from transformer.systems.speech.subtitles import SUBTITLES
+from transformer.systems.speech.recording_file import (
+    check_normalisation,
+    cut_options,
+    lines_of_speakers,
+    rates_of,
+    start_of,
+)
 from transformer.systems.speech.task import SpeechToText
-from transformer.systems.speech.transcripts import Transcript, with_requested
+from transformer.systems.speech.transcripts import SUBTITLES, Transcript, with_requested
 
 if TYPE_CHECKING:
-    from transformer.translator.explorer.explorer import Explorer
+    from transformer.explorer.explorer import Explorer
 
 log = logging.getLogger("transformer")
 
@@ -74,7 +78,7 @@ class Transcriptions(Texts):
 
         cls.refuse_unused(arguments)
         if arguments.stream:
-            from transformer.systems.speech.arriving import transcribe_arriving
+            from transformer.systems.speech.recording_file import transcribe_arriving
 
             transcribe_arriving(arguments)
             return True
@@ -137,7 +141,7 @@ class Transcriptions(Texts):
         manifest = self.arguments.input or Path("standard input")
         name = line.partition("\t")[0]
         if manifest.name != line and self.transcriber.is_long(manifest.parent / name):
-            return LongRecording.of(listed(name, manifest, number), self.cut_options)
+            return LongRecording.of(listed_recordings(name, manifest, number), self.cut_options)
         record = replace(self.transcriber.task.listed(line, manifest, number), start=self.start)
         return with_rules(record, self.rules)
 

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Option
-from transformer.config.ranges import texts_of
+from transformer.config.ranges import Option, texts_of
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief
 from transformer.systems.synthesis.task import TextToSpeech, Utterance
-from transformer.tasks.hypotheses import Hypothesis
+from transformer.tasks.text import Hypothesis
 from transformer.translator.decoder import Decoder
 from transformer.translator.translator import Translator
 

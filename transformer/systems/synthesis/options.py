@@ -3,16 +3,13 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from transformer.config import (
-    Config,
-    DecodingConfig,
-    OptimizerConfig,
-    TrainingConfig,
-    TransformerConfig,
-)
+from transformer.config.decoding import DecodingConfig
 from transformer.config.methods import GuidanceConfig
+from transformer.config.options import Config
 from transformer.config.ranges import LARGEST, POSITIVE, RATE, SHARE, Range
-from transformer.config.recordings import RecordingsConfig
+from transformer.config.records import RecordingsConfig
+from transformer.config.training import OptimizerConfig, TrainingConfig
+from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.speech.options import COMMON_TO_SOUND, SPEECH

@@ -11,9 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config import Config, DecodingConfig
-from transformer.data.features.audio import HOP, RATE, sound_of
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config
 from transformer.data.sequences import Example
+from transformer.data.signals.audio import HOP, RATE, sound_of
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.text_files import one_line
 from transformer.model.parameters import Arguments
@@ -22,9 +23,9 @@ from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
 from transformer.systems.synthesis.options import VoiceConfig
 from transformer.tasks.exhibit import ReportSample, Sound
+from transformer.tasks.media.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.metrics.scores import MEL, Metric, Score
-from transformer.tasks.plain import Plain
-from transformer.tasks.recordings import Recordings, resynthesised, spectrogram
+from transformer.tasks.outputs import Plain
 from transformer.tasks.task import Evaluation
 
 

@@ -14,12 +14,12 @@ import numpy as np
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import lines_of
 from transformer.cli.writer import Numbered, Writer, Written, page_of_sounds
-from transformer.data.features.audio import RATE
-from transformer.data.features.waveforms import comment_of, write_audio
+from transformer.data.signals.audio import RATE
+from transformer.data.signals.waveforms import comment_of, write_audio
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.runtime.extras import check_libraries
 from transformer.runtime.files import is_device
+from transformer.runtime.machine import check_libraries
 from transformer.runtime.text import has_text
 from transformer.systems.synthesis.api import Synthesizer, pronounced
 from transformer.systems.synthesis.task import Utterance

@@ -2,11 +2,10 @@
 
 from collections.abc import Sequence
 
-from transformer.config import Option
-from transformer.data.sources.conll import TaggedSentence
-from transformer.runtime.errors import UserError
-from transformer.runtime.files import abbreviated
-from transformer.systems.tagging.task import Tagged, Tagging
+from transformer.config.ranges import Option
+from transformer.data.sources.tagged import TaggedSentence
+from transformer.runtime.errors import UserError, abbreviated
+from transformer.systems.tagging.system import Tagged, Tagging
 from transformer.translator.decoder import Decoder
 
 

@@ -3,12 +3,14 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from transformer.config import Config, DecodingConfig, OptimizerConfig, StackConfig, TrainingConfig
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config
 from transformer.config.ranges import LARGEST, Range
-from transformer.config.tagged import TaggedConfig
+from transformer.config.records import TaggedConfig
+from transformer.config.training import OptimizerConfig, TrainingConfig
+from transformer.config.transformer import StackConfig
 from transformer.runtime.errors import UserError, counted
-from transformer.systems.common_options import COMMON
-from transformer.systems.registry import Options, Preset
+from transformer.systems.registry import COMMON, Options, Preset
 
 
 @dataclass(frozen=True)

@@ -5,11 +5,11 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from transformer.runtime.files import Json
-from transformer.serve.messages import Asked, Endpoint, Texts
-from transformer.serve.service import Service
+from transformer.serve.services.messages import Asked, Endpoint, Texts
+from transformer.serve.services.service import Service
 from transformer.systems.tagging.api import Tagger
-from transformer.systems.tagging.task import Tagged
-from transformer.tasks.plain import rounded
+from transformer.systems.tagging.system import Tagged
+from transformer.tasks.outputs import rounded
 
 
 class AskedTags(Asked):

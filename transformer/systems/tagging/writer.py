@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from transformer.cli.writer import Numbered, Writer, Written
-from transformer.data.corpus import Record
-from transformer.systems.tagging.task import Tagged
+from transformer.data.store import Record
+from transformer.systems.tagging.system import Tagged
 
 
 class Tags(Writer):

@@ -1,22 +1,268 @@
-"""Presets of the Transformer: the models of the paper (Table 3), the recipes, and what others start from."""
+"""Presets of the Transformer, the models of the paper (Table 3), the recipes and the tasks of text; and its
+variants: the rows of that table, attention mechanisms and training methods."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from transformer.config import (
-    BeamConfig,
-    Config,
-    DataConfig,
-    ModelConfig,
-    OptimizerConfig,
-    TrainingConfig,
-    TransformerConfig,
-    changed_search,
-    text_data,
+from transformer.config.corpus import DataConfig, TextTaskName
+from transformer.config.decoding import BeamConfig, changed_search
+from transformer.config.model import ModelConfig
+from transformer.config.options import Config, text_data
+from transformer.config.ranges import Option
+from transformer.config.training import OptimizerConfig, TrainingConfig
+from transformer.config.transformer import TransformerConfig
+from transformer.systems.registry import Options, Preset, Variant
+
+# Presets of text tasks other than translation, each with a built-in corpus: small enough for minutes on two
+# CPU cores.
+
+
+GROUP = "text tasks"
+
+
+def text_config(
+    data: DataConfig, steps: int, longest_output: int, d_model: int = 128, **options: Any
+) -> Config:
+    """A small Transformer for a corpus.
+
+    Args:
+      data: the corpus.
+      steps: of training.
+      longest_output: tokens of an output.
+      d_model: width.
+      options: of the model.
+    """
+    return Config(
+        model=TransformerConfig(
+            num_layers=2, d_model=d_model, d_ff=2 * d_model, num_heads=4, dropout=0.0, norm="pre", **options
+        ),
+        data=data,
+        optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=steps // 10),
+        training=TrainingConfig(
+            steps=steps,
+            label_smoothing=0.0,
+            evaluate_every=steps // 4,
+            evaluate_sentences=200,
+            log_every=25,
+            dropout_by="auto",
+        ),
+        decoding=BeamConfig(
+            beam_size=2, buckets=data.lengths, max_length=longest_output, extra_length=longest_output
+        ),
+    )
+
+
+SMALL: dict[str, Any] = {
+    "tokenizer": "word",
+    "vocab_size": 2000,
+    "built_in_size": 20_000,
+    "batch_tokens": 4096,
+}
+
+
+def _data(
+    dataset: str, task: TextTaskName, inputs: str, target: str, longest: int, **options: Any
+) -> DataConfig:
+    """A built-in corpus with named columns.
+
+    Args:
+      dataset: its name.
+      task: what is written.
+      inputs: columns that are read, with spaces between them.
+      target: the column that is written.
+      longest: tokens of a source.
+      options: of data.
+    """
+    return DataConfig(
+        dataset=dataset,
+        task=task,
+        inputs=tuple(inputs.split()),
+        target=(target,),
+        max_length=longest,
+        buckets=(longest // 2, longest * 3 // 4, longest),
+        **SMALL | options,
+    )
+
+
+TEXT_PRESETS = {
+    "summarisation": Preset(
+        text_config(
+            _data(
+                "reports",
+                "summaries",
+                "report",
+                "summaries",
+                160,
+                tokenizer="unigram",
+                max_target_length=40,
+            ),
+            1200,
+            40,
+        ),
+        "reports, and one or two sentences about them; ROUGE",
+        GROUP,
+    ),
+    "answering": Preset(
+        text_config(
+            _data("stories", "answers", "question story", "answer", 80, max_target_length=6),
+            3000,
+            6,
+            d_model=64,
+            positions="rotary",
+        ),
+        "stories, a question, and its answer; F1 and exact match as of SQuAD",
+        GROUP,
+    ),
+    "dialogue-history": Preset(
+        text_config(
+            _data(
+                "conversations",
+                "translation",
+                "turns",
+                "reply",
+                128,
+                tokenizer="unigram",
+                max_target_length=24,
+            ),
+            1200,
+            24,
+            positions="rotary",
+        ),
+        "conversations, and a reply to what was said turns before",
+        GROUP,
+    ),
+    "pronouns": Preset(
+        text_config(
+            DataConfig(
+                dataset="pronouns",
+                context=2,
+                max_length=48,
+                max_target_length=16,
+                buckets=(16, 32, 48),
+                **SMALL | {"batch_tokens": 2048},
+            ),
+            500,
+            16,
+        ),
+        "passages whose pronouns need the sentences before; BLEU",
+        GROUP,
+    ),
+    "sentiment": Preset(
+        text_config(
+            _data("opinions", "labels", "text", "label", 32, max_target_length=4), 800, 4, d_model=64
+        ),
+        "sentences that are positive, negative or neutral; accuracy",
+        GROUP,
+    ),
+    "multi-label": Preset(
+        text_config(_data("topics", "label-sets", "text", "labels", 80, max_target_length=12), 200, 12),
+        "documents with one to four topics; micro F1",
+        GROUP,
+    ),
+    "parsing": Preset(
+        text_config(
+            _data(
+                "treebank",
+                "trees",
+                "words",
+                "tree",
+                120,
+                tokenizer="whitespace",
+                batch_tokens=3072,
+                batching="packed",
+            ),
+            400,
+            120,
+            positions="rotary",
+        ),
+        "sentences, and their trees; F1 of brackets as of EVALB",
+        GROUP,
+    ),
+}
+
+
+# Variants of the Transformer: the rows of Table 3, attention mechanisms and training methods.
+
+
+FINE_TUNING = Config(
+    optimizer=OptimizerConfig(schedule="inverse_sqrt", peak=2e-4, warmup_steps=200),
+    training=TrainingConfig(steps=2000, evaluate_every=200),
 )
-from transformer.systems.registry import Options, Preset
-from transformer.systems.transformer.text_presets import TEXT_PRESETS
-from transformer.systems.transformer.variants import FINE_TUNING, VARIANTS
+"""How a trained model is trained further."""
+
+_ATTENTION, _TRAINING = "attention and layers", "training methods"
+_TABLE_3 = "Table 3 of the paper, of the preset base"
+"""Groups of variants."""
+
+
+def _model(about: str, **options: Option) -> Variant:
+    return Variant(about, {f"model.{name}": value for name, value in options.items()}, _ATTENTION)
+
+
+def _scheduled(about: str, **options: Option) -> Variant:
+    """The share of scheduled sampling rises until the last update."""
+    values = {f"scheduled.{name}": value for name, value in ({"share": 0.5} | options).items()}
+    return Variant(about, values, _TRAINING, change=_until_the_end)
+
+
+def _until_the_end(config: Config) -> Config:
+    return replace(config, scheduled=replace(config.scheduled, updates=config.training.steps))
+
+
+def _reward(about: str, **options: Option) -> Variant:
+    values = {f"reward.{name}": value for name, value in ({"share": 0.9} | options).items()}
+    return Variant(f"{about}, with --init-from", values, _TRAINING, change=_trained_further, continues=True)
+
+
+def _trained_further(config: Config) -> Config:
+    training = replace(FINE_TUNING.training, bleu_tokenize=config.training.bleu_tokenize)
+    return replace(config, optimizer=FINE_TUNING.optimizer, training=training)
+
+
+METHODS: dict[str, Variant] = {
+    "additive": _model("additive attention to the source (Bahdanau et al. 2015)", cross_mechanism="additive"),
+    "location": _model("location-sensitive attention (Chorowski et al. 2015)", cross_mechanism="location"),
+    "monotonic": _model("monotonic attention (Raffel et al. 2017)", cross_mechanism="monotonic"),
+    "linear": _model("linear self-attention (Katharopoulos et al. 2020)", mechanism="linear"),
+    "soft-sum": _model("reads a mean of all encoder layers (Liu et al. 2020)", cross_view="soft-sum"),
+    "layer-wise": _model("reads the encoder layer at its own height", cross_view="layer-wise"),
+    "coarse-to-fine": _model("reads encoder layers from the last to the first", cross_view="coarse-to-fine"),
+    "batch-norm": _model("batch normalisation (Ioffe and Szegedy 2015)", normalization="batch"),
+    "power-norm": _model("PowerNorm (Shen et al. 2020)", normalization="power"),
+    "guided": Variant(
+        "attention guided to the diagonal (Tachibana et al. 2018)", {"guidance.weight": 1.0}, _TRAINING
+    ),
+    "rdrop": Variant("R-Drop (Liang et al. 2021)", {"rdrop.weight": 3.0}, _TRAINING),
+    "scheduled": _scheduled("scheduled sampling (Mihaylova and Martins 2019)"),
+    "scheduled-mixture": _scheduled(
+        "scheduled sampling of mean embeddings, with their gradient", tokens="mixture", gradient="all"
+    ),
+    "scheduled-parallel": _scheduled(
+        "scheduled sampling in two passes (Duckworth et al. 2019)", tokens="sample", passes=2
+    ),
+    "risk": _reward("minimum risk (Shen et al. 2016)"),
+    "reinforce": _reward("REINFORCE (Ranzato et al. 2016)", loss="reinforce"),
+}
+
+_ROWS: Mapping[str, tuple[str, tuple[Option, ...]]] = {
+    "A-heads-{}": ("model.num_heads", (1, 4, 16, 32)),
+    "B-keys-{}": ("model.d_k", (16, 32)),
+    "C-layers-{}": ("model.num_layers", (2, 4, 8)),
+    "C-width-{}": ("model.d_model", (256, 1024)),
+    "C-inner-{}": ("model.d_ff", (1024, 4096)),
+    "D-dropout-{}": ("model.dropout", (0.0, 0.2)),
+    "D-smoothing-{}": ("training.label_smoothing", (0.0, 0.2)),
+    "E-{}-positions": ("model.positions", ("learned",)),
+}
+"""Each row of Table 3 changes one option of the base model. Heads are as wide as d_model / num_heads."""
+TABLE_3: dict[str, Variant] = {
+    row.format(value): Variant(f"Table 3 ({row[0]})", {name: value}, _TABLE_3)
+    for row, (name, values) in _ROWS.items()
+    for value in values
+}
+VARIANTS = METHODS | TABLE_3
+
 
 BASELINES, COPYING = "baselines", "copying and spelling"
 _STARTED, _MULTI30K, _PAPER = "getting started", "Multi30k", "the paper, WMT 2014"

@@ -1,1 +1,1 @@
-"""Scores of translations."""
+"""Scores: of texts, labels, trees, boxes and sounds, each as a reference program computes it."""

@@ -1,12 +1,14 @@
-"""Accuracy and F1 of labels: one for each text, or a set of them."""
+"""Accuracy and F1 of labels: one for each text, a set of them, or the spans that labels of words mark."""
 
+import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
+from transformer.runtime.machine import library
 from transformer.tasks.metrics.scores import ACCURACY, Metric, Score, percentage
 
 Labels = Sequence[str | Collection[str]]
@@ -117,3 +119,38 @@ def _set(labels: str | Collection[str]) -> set[str]:
 
 def _labels(references: Labels) -> list[str]:
     return sorted(set().union(*map(_set, references)))
+
+
+# F1 of the spans that labels of words mark, such as B-NP I-NP O.
+
+
+SPAN_F1 = percentage("span_f1", "span F1")
+OUTSIDE = "O"
+_IN_SPAN = re.compile(r"[BIES]-.+")
+
+
+def span_f1(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> Score:
+    """F1 of spans with their types, in percent, as the program conlleval of the shared tasks CoNLL-2000 and
+    CoNLL-2003 counts them: by seqeval (Nakayama 2018).
+
+    Args:
+      hypotheses: the labels of the words of each sentence.
+      references: what is right.
+
+    Raises:
+      UserError: seqeval is not installed.
+    """
+    metrics = library("seqeval.metrics")
+    both = [list(labels) for labels in references], [list(labels) for labels in hypotheses]
+    precision, recall, f1 = (
+        100 * float(getattr(metrics, f"{name}_score")(*both, zero_division=0))
+        for name in ("precision", "recall", "f1")
+    )
+    detail = f"span F1 = {f1:.2f} (precision {precision:.2f}, recall {recall:.2f})"
+    return Score(f1, "seqeval, as conlleval", detail)
+
+
+def mark_spans(labels: Iterable[str]) -> bool:
+    """Whether labels mark spans: all are O, or begin with B-, I-, E- or S-, and not all are O."""
+    marks = set(labels) - {OUTSIDE}
+    return bool(marks) and all(map(_IN_SPAN.fullmatch, marks))

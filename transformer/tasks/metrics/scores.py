@@ -1,16 +1,43 @@
-"""BLEU, chrF and exact match, each with a signature of how it was computed."""
+"""BLEU, chrF and exact match, each with a signature of how it was computed; one reference or several."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
-from transformer.tasks.metrics.references import References, all_of, in_streams
 
-if TYPE_CHECKING:  # sacreBLEU is imported on first use: decoding does not need it
+if TYPE_CHECKING:
     from sacrebleu.metrics.base import Metric as SacreBleuMetric
+
+
+# One or several references for an output.
+
+
+References = Sequence[str | Sequence[str]]
+"""For each output a reference, or a list of them; lists may differ in length."""
+
+
+def all_of(reference: str | Sequence[str]) -> Sequence[str]:
+    """The references of one output, as a list."""
+    return [reference] if isinstance(reference, str) else reference
+
+
+def in_streams(references: References) -> list[list[str | None]]:
+    """The first reference of each output, then the second of each, and so on, as sacreBLEU takes them. None
+    where an output has fewer.
+
+    Raises:
+      UserError: an output has no reference.
+    """
+    lists = [all_of(reference) for reference in references]
+    for number, texts in enumerate(lists, 1):
+        if not texts:
+            raise UserError(f"output {number:,} has no reference: give at least one for each")
+    return [list(stream) for stream in zip_longest(*lists)] or [[]]
+
 
 LONGEST_NAME = 100
 MOST_DIGITS = 12

@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.model.parameters import Variables
-from transformer.training.cross_entropy import at_targets, less_at_targets
+from transformer.training.cross_entropy import Sums, at_targets, less_at_targets, sums_in_slices
 from transformer.training.objective import Batch, Context, Loss, Objective, TranslationObjective
-from transformer.training.slices import Sums, sums_in_slices
 
 
 def rdrop_objective(config: Config, plain: TranslationObjective) -> Objective:

@@ -5,13 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from transformer.config import Config
+from transformer.config.options import Config
 from transformer.runtime.errors import UserError
 from transformer.systems.system import System
 from transformer.training.methods.guidance import guided
 from transformer.training.methods.rdrop import rdrop_objective
-from transformer.training.methods.reward import reward_objective
-from transformer.training.methods.rewards import Spell
+from transformer.training.methods.reward import Spell, reward_objective
 from transformer.training.methods.scheduled import scheduled_objective
 from transformer.training.objective import Objective, TranslationObjective
 
@@ -23,7 +22,7 @@ def objective_of(
 
     Args:
       system: of the config.
-      config: of the run. `transformer.training.loop.checks` says which methods go together.
+      config: of the run. `transformer.trainer.checks` says which methods go together.
       load_teacher: as for `System.objective`.
       spell: the text of output ids (`TextTask.spell`).
 

@@ -10,13 +10,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config import Config
 from transformer.config.methods import ScheduledConfig
-from transformer.decoding.draws import drawn
+from transformer.config.options import Config
 from transformer.decoding.hooks import never_predicted
+from transformer.decoding.sampling import drawn
 from transformer.model.encoder_decoder import EncoderDecoder
-from transformer.model.parameters import Variables
-from transformer.model.products import logits
+from transformer.model.parameters import Variables, logits
+from transformer.training.cross_entropy import in_slices
 from transformer.training.objective import (
     Batch,
     Context,
@@ -25,7 +25,6 @@ from transformer.training.objective import (
     TranslationObjective,
     apply_training,
 )
-from transformer.training.slices import in_slices
 
 
 def share_of_target(options: ScheduledConfig, step: Int[Array, ""] | int) -> Float[Array, ""]:

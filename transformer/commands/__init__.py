@@ -1,0 +1,1 @@
+"""The commands: arguments in, a library call, an exit status out."""

@@ -1,0 +1,156 @@
+"""The command that says when each word of a text is said in its recording."""
+
+import contextlib
+import importlib
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+
+import tyro
+
+from transformer.cli.guard import run_command
+from transformer.cli.input import digest_of
+from transformer.cli.output_file import (
+    LongOutput,
+    check_output,
+    check_unfinished,
+    resumable,
+    resumable_output,
+)
+from transformer.cli.parser import parse
+from transformer.runtime.console import ProgressReporter, SteadyConsole
+from transformer.runtime.errors import UserError, counted, program
+from transformer.runtime.files import Json
+from transformer.runtime.machine import check_libraries
+
+if TYPE_CHECKING:
+    from transformer.data.sources.manifests import Listed
+
+
+class Aligner(Protocol):
+    """What aligns texts with recordings: a `Decoder` of recordings."""
+
+    @classmethod
+    def load(cls, path: Path, checkpoint: str, *, int8: bool) -> Self:
+        """That of a run."""
+        ...
+
+    def fingerprint(self) -> str:
+        """A hash of what determines the alignments of its run."""
+        ...
+
+    def check_ctc(self) -> None:
+        """Raises UserError if its run has no CTC."""
+        ...
+
+    def check_alignment(self, source: Path, text: str) -> None:
+        """Raises UserError if a text cannot be aligned, as far as this is known before the file is heard."""
+        ...
+
+    def align(self, source: Path, text: str) -> Any:
+        """When each word of a text is said in a recording, as a value with `to_json`."""
+        ...
+
+
+@dataclass(frozen=True)
+class AlignArguments:
+    """Align texts with their recordings: when each word is said, by CTC. This needs a recogniser of speech
+    that was trained with --model.ctc-weight."""
+
+    run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
+    """Run directory."""
+    input: Path | None = None
+    """Lines of a file name, relative to this file, a tab and what is said. Nothing after the tab:
+    silence."""
+    output: Path | None = None
+    """File for the alignments, a JSON object on each line: line, recording, text, words and tokens with their
+    times in seconds (none of silence), and the log-probability of the text. Default: standard output."""
+    checkpoint: str = "best"
+    """Checkpoint to align with: best (by the first score of the validation), last, average (of the last
+    ones), or a step."""
+    int8: bool = False
+    """Use int8 weights: faster on CPUs, at similar quality."""
+    resume: bool = False
+    """Continue an interrupted --output with the same input and options."""
+
+
+def align_main() -> int:
+    """`python -m transformer align RUN --input LIST`."""
+    return run_command(program("align"), _align)
+
+
+def _align(command_line: list[str]) -> None:
+    arguments = parse(AlignArguments, command_line, "align")
+    if arguments.input is None:
+        raise UserError("--input is missing: a file with a recording, a tab and its text on each line")
+    if arguments.output:
+        check_output("--output", arguments.output, [("--input", arguments.input)])
+    from transformer.runs.run import Run
+
+    run = Run(arguments.run_dir)
+    module = getattr(run.system.task, "aligner", "")
+    if not module:
+        raise UserError(
+            f"{run.name} holds a system that does not align texts with recordings: {run.config.system}"
+        )
+    check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
+    kind: type[Aligner] = importlib.import_module(module).ALIGNER
+    aligner = kind.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+    aligner.check_ctc()
+    watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+    digest = digest_of(arguments.input)
+    lines = checked_lines(aligner, arguments.input)
+    job = repr(["align", aligner.fingerprint(), digest])
+    if arguments.resume:
+        check_unfinished(arguments.output, job)
+    output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
+    with resumable(output, watch, "recording"), output as file:
+        done = output.done if isinstance(output, LongOutput) else 0
+        if done:
+            watch.message(f"  continuing after recording {done:,}")
+        alignments: Iterable[Json] = aligned_lines(aligner, lines[done:])
+        if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
+            alignments = watch.progress("recordings", alignments, len(lines) - done)
+        for alignment in alignments:
+            file.write(json.dumps(alignment, ensure_ascii=False) + "\n")
+    where = f", written to {arguments.output}" if arguments.output else ""
+    watch.message(f"{counted(len(lines), 'recording')} aligned{where}")
+
+
+def checked_lines(aligner: Aligner, manifest: Path) -> "list[Listed]":
+    """The lines of a manifest, all checked before the first recording is heard.
+
+    Raises:
+      UserError: a line names no recording, or its text cannot be aligned; the message names the line.
+    """
+    from transformer.data.sources.manifests import read_recording_list
+
+    lines = read_recording_list(manifest)
+    for listed in lines:
+        with _named(listed):
+            aligner.check_alignment(listed.path, listed.text)
+    return lines
+
+
+def aligned_lines(aligner: Aligner, lines: "Sequence[Listed]") -> Iterator[Json]:
+    """The alignment of each line of a manifest.
+
+    Raises:
+      UserError: a recording cannot be read or aligned; the message names the line.
+    """
+    for listed in lines:
+        with _named(listed):
+            alignment = aligner.align(listed.path, listed.text)
+        yield {"line": listed.number, "recording": listed.name, **alignment.to_json()}
+
+
+@contextlib.contextmanager
+def _named(listed: "Listed") -> Iterator[None]:
+    """Names a line of a manifest in errors."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{listed.manifest}, line {listed.number}: {error}") from error

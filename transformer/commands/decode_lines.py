@@ -1,0 +1,324 @@
+"""`decode.py RUN`: lines or a document in; lines, a document or a page out."""
+
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+
+from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.input import check_files, digest_of, lines_of, read_files, standard_input
+from transformer.cli.output_file import (
+    LongOutput,
+    Output,
+    check_output,
+    check_unfinished,
+    resumable,
+    resumable_output,
+)
+from transformer.cli.writer import (
+    OF_FUSION,
+    OF_JSON,
+    OF_LONG,
+    Numbered,
+    Writer,
+    Written,
+    is_given,
+    refuse,
+    writer_of,
+)
+from transformer.data.remote import fetched
+from transformer.data.sources.text_files import whole_text
+from transformer.documents.document import TranslatedDocument, TranslatedSentence, check_translates
+from transformer.runtime.compilation import keep_programs
+from transformer.runtime.console import ProgressReporter, SteadyConsole
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import address, brief, read_bytes
+from transformer.runtime.hosts import gathered, is_main_process
+from transformer.translator.fusion import checked_weight
+from transformer.translator.translator import Translator
+
+# `decode.py RUN --document FILE`: a document in, its translation out, and what is suspicious about it.
+
+
+MARKDOWN = (".md", ".markdown")
+"""Names of Markdown files end so."""
+OTHERS = (".doc", ".docx", ".odt", ".rtf", ".pdf", ".epub", ".tex", ".htm", ".html", ".xml", ".srt", ".vtt")
+"""Names of documents that are neither Markdown nor plain text end so."""
+SHOWN = 10  # flagged sentences that are shown
+NOT_FOR_DOCUMENTS = (
+    *("input", "tsv", "jsonl", "glossary", "keep", "reference", "bleu_tokenize", "history", "target_length"),
+    *(*OF_FUSION, "choices", "temperature_of_choices", "rescore", "rescore_weights", "n_best", *OF_JSON),
+    *("until", "stream", "explore", "resume"),
+)
+"""Options that a document has no use for."""
+
+
+def translate_file(arguments: DecodeArguments) -> None:
+    """Translates a document.
+
+    Raises:
+      UserError: an option or the file is wrong, or the run does not translate.
+    """
+    assert arguments.document
+    writer_of(arguments.run_dir).refuse_unused(arguments)
+    refuse(arguments, NOT_FOR_DOCUMENTS, "it is for lines, and --document translates a document")
+    if arguments.format != "text":
+        raise UserError(f"--format {arguments.format} is for lines; leave it out (--flags writes JSON)")
+    check_files(arguments)
+    if arguments.flags:
+        outputs = [("--output", arguments.output)] if arguments.output else []
+        check_output("--flags", arguments.flags, [*read_files(arguments), *outputs])
+    text = read_document(arguments.document)
+    runs = arguments.run_dir if not arguments.ensemble else [arguments.run_dir, *arguments.ensemble]
+    loaded = Translator.load(
+        runs,
+        arguments.checkpoint,
+        int8=arguments.int8,
+        weights=arguments.weights or None,
+        mean=arguments.mean,
+    )
+    check_translates(loaded.task)
+    translator = loaded.between(arguments.source_language, arguments.target_language)
+    watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+    with Output(arguments.output) as file:
+        document = translator.translate_document(
+            text,
+            format_of(arguments.document),
+            progress=lambda items, total: watch.progress("sentences", items, total),
+            **vars(arguments.decoding),
+        )
+        file.write(document.text)
+    if arguments.flags:
+        with Output(arguments.flags, "--flags") as file:
+            file.writelines(
+                json.dumps(sentence.to_dict(), ensure_ascii=False) + "\n" for sentence in document.flagged
+            )
+    for line in report(document):
+        watch.message(line)
+
+
+def format_of(path: Path) -> str:
+    """The format of a document, by the end of its name."""
+    return "markdown" if path.suffix.lower() in MARKDOWN else "text"
+
+
+def read_document(path: Path) -> str:
+    """The text of a document.
+
+    Raises:
+      UserError: it cannot be read, is no text, or has none.
+    """
+    if path.suffix.lower() in OTHERS:
+        raise UserError(
+            f"--document {path}: give plain text or Markdown, into which other documents can be converted, "
+            "for example with pandoc"
+        )
+    try:
+        text = whole_text(read_bytes(fetched(path)), f"--document {path}")
+    except OSError as error:
+        raise UserError(f"cannot read --document {path}: {error.strerror}") from error
+    if "\0" in text:
+        raise UserError(f"--document {path} is a binary file: give plain text or Markdown")
+    if not text.strip():
+        raise UserError(f"--document {path} is empty: there is nothing to translate")
+    return text
+
+
+def report(document: TranslatedDocument) -> list[str]:
+    """What is suspicious about a translated document, on a line each."""
+    flagged = document.flagged
+    lines = [f"{len(flagged):,} of {counted(len(document.sentences), 'sentence')} flagged"]
+    lines += map(_shown, flagged[:SHOWN])
+    if len(flagged) > SHOWN:
+        lines.append(f"  and {len(flagged) - SHOWN:,} more: --flags FILE lists all")
+    return lines
+
+
+def _shown(sentence: TranslatedSentence) -> str:
+    flags = ", ".join(sentence.flags)
+    return f"  line {sentence.line:,}: {flags}: {brief(sentence.source)} -> {brief(sentence.text)}"
+
+
+SHARE = 256  # consecutive lines that one process decodes
+FOR_LINES = (
+    *OF_FUSION,
+    *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize", "choices"),
+    "temperature_of_choices",
+    *("history", *OF_JSON, "timestamps", *OF_LONG, "resume", "until", "stream"),
+)
+"""Options that a page of --explore does not have."""
+
+
+def write_page(arguments: DecodeArguments) -> None:
+    """Writes the page of `transformer.explorer.explorer`."""
+    assert arguments.explore
+    for option in FOR_LINES:
+        if is_given(arguments, option):
+            raise UserError(
+                f"--{option.replace('_', '-')} is for lines, --explore writes a page: leave one out"
+            )
+    if arguments.format != "text":
+        raise UserError(f"--format {arguments.format} is for lines, --explore writes a page: leave one out")
+    if arguments.ensemble:
+        raise UserError("--explore shows one model: leave out the other runs")
+    check_files(arguments)
+    writer_of(arguments.run_dir).refuse_unused(arguments)
+
+    page, what = writer_of(arguments.run_dir).page(arguments)
+    with Output(arguments.explore, "--explore") as output:
+        output.write(page.html)
+    print(f"{what}, {len(page.html) / 1e3:,.0f} kB, written to {arguments.explore}: open it in a browser")
+
+
+def decode_lines(arguments: DecodeArguments) -> None:
+    """Decodes every line of the input, and scores the outputs.
+
+    Raises:
+      UserError: an option or a file is wrong, or the input changed meanwhile.
+    """
+    if arguments.flags:
+        raise UserError("--flags is for --document: it lists the suspicious sentences of one")
+    if (kind := writer_of(arguments.run_dir)).write_file(arguments):
+        return
+    total = check_files(arguments)
+    if arguments.input and not address(arguments.input):  # whose files would all be fetched
+        kind.check_input(arguments)
+    writer = kind(arguments)
+    watch = ProgressReporter(
+        SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process())
+    )
+    if len(arguments.lm_weight) > 1 or len(arguments.bias_weight) > 1:
+        compare_weights(arguments, writer, total, watch)
+        return
+    digest = digest_of(arguments.input) if arguments.input else ""
+    job = repr([*writer.job, digest]) if arguments.input and arguments.output else ""
+    if arguments.resume and not arguments.reference and jax.process_count() == 1:
+        check_unfinished(arguments.output, job)
+    output = resumable_output(
+        arguments.output if is_main_process() else Path(os.devnull),
+        job,
+        resume=arguments.resume and is_main_process(),
+        needs="--input and --output",
+        lines_per_result=writer.lines_per_input,
+    )
+    writer.claim(job, total)
+    long = output if isinstance(output, LongOutput) else None
+    outputs: list[str] = []
+    start = time.monotonic()
+    count = 0
+    with resumable(output, watch, "line"), output as file:
+        done = gathered(long.done if long else 0)[0]
+        if long and done:
+            watch.message(f"  continuing after line {done:,}")
+            outputs = _written_before(long, writer)
+        if long and long.has_discarded:
+            watch.message("  starting again: dropping an earlier unfinished output")
+        rest: Iterable[Written] = _decoded(arguments, writer, done)
+        typed = sys.stdout and sys.stdout.isatty()
+        if arguments.output or not (typed or arguments.stream):  # no bar among the outputs
+            rest = watch.progress("lines", rest, None if total is None else total - done)
+        for count, (text, best) in enumerate(rest, start=1):  # noqa: B007
+            file.write(text)
+            file.flush()  # for whoever reads along, and for --resume after a kill
+            if writer.is_scored:
+                outputs.append(best)
+        if long and arguments.input and digest_of(arguments.input) != digest:
+            long.discard()
+            raise UserError(f"{arguments.input} changed while it was translated: run the same command again")
+    seconds = time.monotonic() - start
+    if arguments.output:
+        speed = f"{counted(count, 'line')} in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
+        watch.message(f"{speed}, written to {arguments.output}")
+    if arguments.verbose:
+        watch.message(_programs())
+    if is_main_process():
+        for line in writer.scores(outputs):
+            watch.message(line)
+
+
+def compare_weights(
+    arguments: DecodeArguments, writer: Writer, total: int | None, watch: ProgressReporter
+) -> None:
+    """Prints the scores of the outputs with each of the weights of a language model, or of names.
+
+    Args:
+      arguments: with several weights.
+      writer: with the language model.
+      total: the number of input lines, if it is known.
+      watch: shows the progress.
+
+    Raises:
+      UserError: there is nothing to compare with, the input cannot be read several times, or a weight is out
+        of range.
+    """
+    decoder = writer.decoder
+    weights, option = arguments.lm_weight, "--lm-weight"
+    if len(arguments.bias_weight) > 1:
+        if len(weights) > 1:
+            raise UserError("--lm-weight, --bias-weight: only one of them can have several weights at a time")
+        weights, option = arguments.bias_weight, "--bias-weight"
+    if not (writer.is_scored and arguments.input) or arguments.output:
+        raise UserError(
+            f"{option}: several weights are compared by their scores; give --input and --reference, and no "
+            "--output"
+        )
+    for weight in [checked_weight(weight, option) for weight in weights]:
+        if decoder.language_model and option == "--lm-weight":
+            decoder.language_model = replace(decoder.language_model, weight=weight)
+        if decoder.bias and option == "--bias-weight":
+            decoder.bias = replace(decoder.bias, weight=weight)
+        several = watch.progress(f"lines with {option} {weight:g}", _decoded(arguments, writer, 0), total)
+        outputs = [best for _, best in several]
+        if is_main_process():
+            for line in writer.scores(outputs):
+                print(f"{option} {weight:g}: {line}", flush=True)
+
+
+def _decoded(arguments: DecodeArguments, writer: Writer, done: int) -> Iterator[Written]:
+    """The outputs after the first `done` lines. Each process computes a part of every few lines."""
+    num_processes = jax.process_count()
+    process_index = jax.process_index()
+
+    def is_own_share(numbered: Numbered) -> bool:
+        return numbered is None or (numbered[0] - done - 1) // SHARE % num_processes == process_index
+
+    every = writer.in_order(_lines(arguments))
+    lines = (numbered for numbered in every if numbered is None or numbered[0] > done)
+    outputs = writer.of(filter(is_own_share, lines))
+    if num_processes > 1:
+        while any(parts := gathered(list(itertools.islice(outputs, SHARE)))):
+            yield from itertools.chain.from_iterable(parts)
+    yield from (written for written in outputs if written)
+
+
+def _lines(arguments: DecodeArguments) -> Iterator[Numbered]:
+    """The numbered lines of the input; None where no other has arrived."""
+    if arguments.input:
+        yield from enumerate(lines_of(arguments), 1)
+        return
+    number = itertools.count(1)
+    for line in standard_input(patient=jax.process_count() > 1):
+        yield None if line is None else (next(number), line)
+
+
+def _written_before(output: LongOutput, writer: Writer) -> list[str]:
+    """The outputs that an earlier process wrote.
+
+    Raises:
+      UserError: another program changed the file.
+    """
+    try:
+        return [writer.read(line) for line in output.lines()]
+    except (ValueError, LookupError, TypeError) as error:
+        raise UserError(f"{output.path} is damaged: run the command without --resume") from error
+
+
+def _programs() -> str:
+    folder = keep_programs()
+    return f"compiled programs are cached in {folder}" if folder else "compiled programs are not cached"

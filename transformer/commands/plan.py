@@ -1,0 +1,169 @@
+"""`train.py --plan`: prints what a job needs on accelerators that are not here."""
+
+import contextlib
+import json
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from transformer.cli.output_file import check_replaced
+from transformer.config.options import Config, locations
+from transformer.config.training import MeshConfig
+from transformer.plan.machines import machine
+from transformer.plan.plan import Limits, described, plan
+from transformer.runs.report.logged import duration
+from transformer.runtime.console import ProgressReporter
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json, is_device, write_output
+
+PAPER = "Table 2: base 3.3e18, big 2.3e19"
+
+
+@dataclass(frozen=True)
+class PlanArguments:
+    """The options of `--plan`."""
+
+    machine: str
+    json: Path | None
+    limits: Limits
+
+
+def print_plan(config: Config, arguments: PlanArguments, about: str) -> None:
+    """Compiles, and prints the plan; writes it as JSON if asked to."""
+    watch = ProgressReporter()
+    target = machine(arguments.machine)
+    for name, limit in (("minutes", arguments.limits.minutes), ("gigabytes", arguments.limits.gigabytes)):
+        if limit is not None and not limit > 0:
+            raise UserError(f"--plan-{name} {limit:g}: must be positive")
+    if arguments.json and not is_device(arguments.json):
+        try:  # permission bits are not enough on every file system
+            tempfile.TemporaryFile(dir=arguments.json.absolute().parent).close()
+        except OSError:
+            raise _unwritable(arguments.json) from None
+        if arguments.json.is_dir():
+            raise _unwritable(arguments.json)
+        options = {f"--{name}".replace("_", "-"): path for name, path in locations(config).items()}
+        check_replaced("--plan-json", arguments.json, options.items())
+    watch.message(about)
+    watch.message(f"Compiling for {target}. This takes minutes; nothing runs there.")
+
+    @contextlib.contextmanager
+    def show(what: str) -> Iterator[None]:
+        start = time.monotonic()
+        with watch.console.status(f"compiling: {what}"):
+            yield
+        watch.message(f"  {what}: {time.monotonic() - start:.0f} s")
+
+    estimate = plan(config, target, arguments.limits, show)
+    watch.result(f"Plan for {target}", rows(config, estimate))
+    if arguments.json:
+        write_output(arguments.json, json.dumps(estimate, indent=2) + "\n")
+        watch.message(f"written to {arguments.json}")
+
+
+def _unwritable(path: Path) -> UserError:
+    return UserError(f"--plan-json {path}: cannot be written: name a file in a folder that exists")
+
+
+def rows(config: Config, estimate: Json) -> list[tuple[str, str]]:
+    """The plan as a table."""
+    step = estimate["step"]
+    mesh = MeshConfig(**estimate["layout"])
+    chosen = " (chosen: replicas do not fit)" if mesh != config.mesh else ""
+    devices = f"{estimate['devices']} x {step['device']}"
+    counted = config.data.counted
+    kind = "packed rows" if step["batching"] == "packed" else "rows"
+    table = [
+        ("devices", devices),
+        ("layout", described(mesh) + chosen),
+        ("products", step["dtype"]),
+        ("batch", f"{estimate['batch_tokens']:,} {counted} a side, {kind} of {config.data.lengths[-1]}"),
+        ("memory of a device", memory(step)),
+    ]
+    if not step["limit"]:
+        pass
+    elif estimate["largest_batch"]:
+        table.append(
+            ("largest batch that fits", f"about {estimate['largest_batch']:,} {counted} (from two sizes)")
+        )
+    else:
+        table.append(("largest batch that fits", "none: not even one row on each device"))
+    if "collectives" in step:
+        sent = sum(transfer["sent"] for transfer in step["collectives"])
+        table.append(("sent by each device", f"{sent / 1e6:,.0f} MB an update{kinds(step)}"))
+    if "seconds" in step:
+        seconds = step["seconds"]
+        title = f"an update (estimate{', a lower bound' * (step['estimated'] > 0.5)})"
+        lasting = [duration(3600 * hours) for hours in estimate["hours"]]
+        table += [
+            (title, span([seconds[bound] * 1e3 for bound in ("fastest", "slowest")], "ms")),
+            (f"{counted}/s (estimate)", span(estimate[f"{counted}_per_second"])),
+            ("batches, by one thread here", f"{estimate['input_per_second']:,.0f} {counted}/s (measured)"),
+            ("share of the peak (estimate)", span([100 * x for x in estimate["share_of_peak"]], "%")),
+            ("not the compiler's figure", f"{step['estimated']:.0%} of the computation"),
+            (
+                "training (estimate)",
+                f"{estimate['updates']:,} updates in {' to '.join(dict.fromkeys(lasting))}",
+            ),
+        ]
+    if faster := estimate.get("faster"):
+        gains = [f"{change['option']} ({change['times']:.2f} times the {counted}/s)" for change in faster]
+        table.append(("faster (estimate)", ", ".join(gains)))
+    if step["batching"] == "buckets" and step["packs"] and "seconds" in step:
+        table.append(("without padding", "--data.batching packed (the figures above count padding as work)"))
+    table.append(("training, FLOPs", f"{estimate['training_flops']:.2g} ({PAPER})"))
+    if estimate["search"]:
+        table.append(("search of one device", searching(config, estimate["search"])))
+    return table
+
+
+def memory(program: Json) -> str:
+    """Whether a program fits, and what takes the memory."""
+    used, limit = program["memory"]["total"], program["limit"]
+    parts = [
+        f"{gigabytes(size)} {kind}"
+        for kind, size in program["memory"].items()
+        if kind != "total" and size >= 0.005 * used
+    ]
+    inside = f" ({', '.join(parts)})" if parts else ""
+    if not limit:
+        return gigabytes(used) + inside
+    left = gigabytes(abs(limit - used))
+    verdict = f"fits, {left} left" if program["fits"] else f"{left} too much"
+    return f"{gigabytes(used)} of {gigabytes(limit)}: {verdict}{inside}"
+
+
+def kinds(step: Json) -> str:
+    """The transfers by kind."""
+    sums: dict[str, float] = {}
+    for transfer in step["collectives"]:
+        sums[transfer["kind"]] = sums.get(transfer["kind"], 0) + transfer["sent"]
+    parts = [f"{kind} {sent / 1e6:,.0f}" for kind, sent in sums.items()]
+    return f" ({', '.join(parts)})" if len(parts) > 1 else ""
+
+
+def searching(config: Config, search: Json) -> str:
+    """A step of the search."""
+    lane = search["lane"]
+    if "seconds" not in search:
+        return memory(search)
+    took = f"{search['seconds']['slowest'] * 1e3:.2g} ms (estimate), {gigabytes(search['memory']['total'])}"
+    if not lane:
+        return f"{config.decoding.rows} sentences at once: {took}"
+    beams = f"{lane['slots']} sentences x beam {config.decoding.num_hypotheses}"
+    return f"{beams}, sources to {lane['inputs']}: a step {took}"
+
+
+def gigabytes(size: float) -> str:
+    """Bytes for people."""
+    if size < 1e9:
+        return f"{size / 1e6:.1f} MB"
+    return f"{size / 1e9:.2f} GB" if size < 1e10 else f"{size / 1e9:.1f} GB"
+
+
+def span(ends: Sequence[float], unit: str = "") -> str:
+    """A range; one number if both look the same."""
+    texts = [f"{x:,.0f}" if x >= 100 else f"{x:.3g}" for x in ends]
+    return (texts[0] if texts[0] == texts[1] else f"{texts[0]} to {texts[1]}") + (f" {unit}" if unit else "")

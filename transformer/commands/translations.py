@@ -1,0 +1,407 @@
+"""Translations: what is written of each line of decode.py's input, the scores, the most probable of some
+labels (`--choices`), and text that arrives (`--stream`)."""
+
+import copy
+import dataclasses
+import itertools
+import json
+import logging
+import sys
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.input import arriving_words, check_files, input_lines, lines_of
+from transformer.cli.request_lines import RequestParser, lines_in_context
+from transformer.cli.texts import Texts
+from transformer.cli.writer import OF_JSON, OF_TRANSLATIONS, Numbered, Written, in_groups, refuse
+from transformer.data.sources.context import SEPARATOR, History, context_of, sentence_of
+from transformer.data.sources.text_files import one_line, read_lines
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import Json
+from transformer.runtime.text import has_text, without_invisible
+from transformer.tasks.task import Evaluation
+from transformer.tasks.text import Hypothesis
+from transformer.tasks.texts.requests import TranslationRequest, source_of
+from transformer.translator.ensemble import shares_of
+from transformer.translator.rescoring import TOGETHER, rescored
+from transformer.translator.search_outputs import identity
+from transformer.translator.translator import Translator
+
+if TYPE_CHECKING:
+    from transformer.explorer.explorer import Explorer
+
+
+# `decode.py RUN --stream` for models with --model.wait-k: translates text while it arrives.
+
+
+LANGUAGES = ("source_language", "target_language")
+WITHOUT = (*OF_TRANSLATIONS, "output", "n_best", "resume")
+"""Options that a translation cannot have while it grows, besides those of `LANGUAGES`."""
+
+
+def translate_arriving(arguments: DecodeArguments) -> None:
+    """Writes the translation of each line to standard output while its words arrive.
+
+    Raises:
+      UserError: an option or the input is wrong, or the model reads whole sentences.
+    """
+    why = "--stream shows one translation while it grows"
+    refuse(arguments, [option for option in WITHOUT if option not in LANGUAGES], why)
+    if arguments.format != "text":
+        refuse(arguments, ("format",), "--stream shows text")
+    check_files(arguments)
+    translator = Translator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+    translator = translator.between(arguments.source_language, arguments.target_language)
+    those_of_run = vars(translator.config.decoding)
+    every = vars(arguments.decoding).items()
+    options = {name: value for name, value in every if value != those_of_run.get(name)}
+    translator.waits_for(**options)
+    arriving = _words(arguments)
+    for first in arriving:
+        words = itertools.takewhile(bool, itertools.chain([first], arriving))
+        for text in translator.simultaneous(words, **options):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+        for _ in words:  # those after the model has ended its translation
+            pass
+        print(flush=True)
+
+
+def _words(arguments: DecodeArguments) -> Iterator[str]:
+    """The words of the input, and "" where a line ends."""
+    if not arguments.input:
+        yield from arriving_words()
+        return
+    for line in lines_of(arguments):
+        yield from line.split()
+        yield ""
+
+
+# The most probable of some labels for each line, instead of a search: `--choices`.
+
+
+TRAINED = "trained"
+"""The value of --choices for the labels of the training text."""
+NOT_WITH_CHOICES = (*OF_JSON, "glossary", "keep", "rescore")
+log = logging.getLogger("transformer")
+
+
+class Choices:
+    """Writes labels by `--choices` and `--temperature-of-choices`.
+
+    Args:
+      arguments: the command line.
+      translator: of the run.
+      request_parser: reads a line.
+      about: what JSON says about a source.
+
+    Raises:
+      UserError: the labels are invalid, or other options do not go with them.
+    """
+
+    def __init__(
+        self,
+        arguments: DecodeArguments,
+        translator: Translator,
+        request_parser: RequestParser,
+        about: Callable[[str], Json],
+    ) -> None:
+        refuse(arguments, NOT_WITH_CHOICES, "--choices writes labels and how probable they are")
+        if (arguments.n_best or 1) > 1:
+            raise UserError("--n-best: --choices writes one label; --format json has all of them")
+        self.format = arguments.format
+        self.labels = () if arguments.choices == (TRAINED,) else arguments.choices
+        self.temperature = arguments.temperature_of_choices
+        self.translator = translator
+        self.request_parser = request_parser
+        self.about = about
+        if unknown := translator.check_choices(self.labels, self.temperature):
+            log.warning("--choices: the training text has no label %s", ", ".join(unknown))
+
+    def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        """The most probable label of each line, or the probabilities of all of them.
+
+        Raises:
+          UserError: a line asks for what only a search can do.
+        """
+        for group in in_groups(lines, TOGETHER):
+            requests = [(number, self._request(number, line)) for number, line in group]
+            texts = [request.source for _, request in requests if has_text(request.source)]
+            probabilities = iter(
+                self.translator.choices(texts, self.labels, temperature=self.temperature) if texts else []
+            )
+            for number, request in requests:
+                of_labels = next(probabilities) if has_text(request.source) else {}
+                label, probability = next(iter(of_labels.items()), ("", 0.0))
+                about = {"line": number, **self.about(request.source), "choices": of_labels}
+                if self.translator.truncates(request.source):
+                    about["truncated"] = True
+                forms = {
+                    "text": label,
+                    "scores": f"{probability:.4f}\t{label}",
+                    "json": json.dumps(about, ensure_ascii=False),
+                }
+                yield f"{forms[self.format]}\n", label
+            if not group:
+                yield None
+
+    def _request(self, number: int, line: str) -> TranslationRequest:
+        request = self.request_parser(number, line)
+        for steering in ("prefix", "terms"):
+            if getattr(request, steering):
+                raise UserError(f"line {number}: {steering}: --choices searches no text; leave it out")
+        return request
+
+
+NOT_WITH_HISTORY = ("tsv", "jsonl", "glossary", "keep", "rescore", "choices", "resume")
+
+
+class Translations(Texts):
+    """Translations as text, with scores, or as JSON."""
+
+    does = "translates text"
+    uses = (*OF_TRANSLATIONS, "stream")
+    instead: ClassVar = {"language": "languages of texts are --source-language and --target-language"}
+
+    @classmethod
+    def write_file(cls, arguments: DecodeArguments) -> bool:
+        """With --stream: text that is translated while it arrives."""
+        if arguments.stream:
+            cls.refuse_unused(arguments)
+            translate_arriving(arguments)
+        return arguments.stream
+
+    def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Translator:
+        """The model, and those that re-rank its hypotheses."""
+        arguments = self.arguments
+        self.is_scored = bool(arguments.reference)
+        if arguments.bleu_tokenize and not arguments.reference:
+            raise UserError("--bleu-tokenize needs --reference: without it nothing is scored")
+        runs = run_dir if not arguments.ensemble else [run_dir, *arguments.ensemble]
+        loaded = Translator.load(
+            runs, checkpoint, int8=int8, weights=arguments.weights or None, mean=arguments.mean
+        )
+        languages = arguments.source_language, arguments.target_language
+        self.translator = loaded.between(*languages)
+        self.translator.settings(self.n_best, self.options)
+        if self.is_scored:  # refuses what cannot be computed before anything is translated
+            copy.copy(self.translator.task).decide_scores([], arguments.bleu_tokenize)
+        self.request_parser = RequestParser(arguments, self.translator)
+        if arguments.target_length < 0:
+            raise UserError(f"--target-length {arguments.target_length}: must be a number of words")
+        source_of("", self.translator.task.data, arguments.target_length)
+        self._check_history()
+        if arguments.temperature_of_choices != 1.0 and not arguments.choices:
+            raise UserError("--temperature-of-choices needs --choices: it is about their probabilities")
+        self.choices = (
+            Choices(arguments, self.translator, self.request_parser, self._about)
+            if arguments.choices
+            else None
+        )
+        self.typed = not arguments.input and sys.stdin is not None and sys.stdin.isatty()
+        self.rerankers = self._load_rerankers()
+        return self.translator
+
+    def _check_history(self) -> None:
+        """Refuses `--history` beside what reads lines alone, and for a model of sentences."""
+        arguments = self.arguments
+        if arguments.history < 0:
+            raise UserError(f"--history {arguments.history}: must be the number of earlier turns")
+        if not arguments.history:
+            return
+        refuse(arguments, NOT_WITH_HISTORY, "with --history each line is a turn of one conversation")
+        if self.translator.task.data.context:
+            raise UserError("--history: this model reads each line after those before it; leave it out")
+        if not self.translator.tokenizers[0].knows(SEPARATOR):
+            raise UserError(
+                f"--history: the vocabulary of this model has no {SEPARATOR}, so it was not trained on "
+                "conversations"
+            )
+
+    def _load_rerankers(self) -> list[Translator]:
+        """The models of `--rescore`."""
+        arguments = self.arguments
+        if arguments.rescore_weights and not arguments.rescore:
+            raise UserError("--rescore-weights needs --rescore RUN: it weighs those runs")
+        ranked = (
+            arguments.decoding.method == "mbr" or getattr(arguments.decoding, "coverage_penalty", 0.0) > 0
+        )
+        if arguments.rescore and ranked:
+            raise UserError("--rescore replaces the scores of mbr and of --coverage-penalty: leave one out")
+        if arguments.rescore and arguments.decoding.method == "greedy":
+            raise UserError("--rescore chooses among several hypotheses, and greedy search finds one")
+        if arguments.rescore_weights:
+            shares_of(arguments.rescore_weights, len(arguments.rescore), "--rescore-weights")
+        rerankers = []
+        for path in arguments.rescore:
+            reranker = Translator.load(path)
+            if reranker.task.data.context != self.translator.task.data.context:
+                raise UserError(
+                    f"--rescore {path}: name a run with the --data.context of {arguments.run_dir}"
+                )
+            if reranker.tokenizers[0].has_codes:
+                reranker = reranker.between(arguments.source_language, arguments.target_language)
+            rerankers.append(reranker)
+        return rerankers
+
+    @classmethod
+    def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
+        from transformer.explorer.explorer import SENTENCES, explore
+
+        loaded = Translator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+        translator = loaded.between(arguments.source_language, arguments.target_language)
+        request_parser = RequestParser(arguments, translator)
+        lines = enumerate(input_lines(arguments), start=1)
+        read = filter(None, lines_in_context(lines, arguments, translator.task.data))
+        parsed = (request_parser(number, line) for number, line in read if line)
+        requests = list(
+            itertools.islice((request for request in parsed if has_text(request.source)), SENTENCES)
+        )
+        if any(any(request[4:]) for request in requests):
+            raise UserError("--explore shows one direction: give --target-language, and none on the lines")
+        if not requests:
+            raise UserError("nothing to explore: the input has no sentence")
+        page = explore(
+            translator,
+            [request.source for request in requests],
+            n_best=arguments.n_best,
+            prefixes=[request.prefix for request in requests],
+            terms=[request.terms for request in requests],
+            **vars(arguments.decoding),
+        )
+        sentences = f"of {page.sentences} of the input's sentences (at most {SENTENCES})"
+        return page, f"{counted(page.hypotheses, 'translation')} {sentences}"
+
+    @property
+    def job(self) -> list[str]:
+        arguments = self.arguments
+        rerankers = [reranker.fingerprint() for reranker in self.rerankers]
+        extras = dataclasses.astuple(self.extras)[:2]  # translations have no times
+        settings = repr(
+            [
+                *(self.n_best, arguments.format, extras, arguments.decoding, self.request_parser.identity),
+                *([(arguments.choices, arguments.temperature_of_choices)] if arguments.choices else []),
+                *identity(self.translator, self.extras),
+                *([arguments.history] if arguments.history else []),
+                *([arguments.target_length] if arguments.target_length else []),
+            ]
+        )
+        return [self.translator.fingerprint(), repr((rerankers, arguments.rescore_weights)), settings]
+
+    def in_order(self, lines: Iterable[Numbered]) -> Iterable[Numbered]:
+        """Lines after those before them, if the model reads context."""
+        return lines_in_context(lines, self.arguments, self.translator.task.data)
+
+    def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        if self.choices:
+            yield from self.choices.of(lines)
+            return
+        if self.arguments.history:
+            yield from self._conversation(lines)
+            return
+        num_hypotheses = None if self.rerankers else self.n_best  # rerankers need all hypotheses
+        waiting: deque[tuple[int, TranslationRequest]] = deque()
+
+        def pairs() -> Iterator[tuple[int, Any] | None]:
+            for numbered in lines:
+                if numbered is None:
+                    yield None
+                    continue
+                number, line = numbered
+                try:
+                    request = self.request_parser(number, line)
+                except UserError as error:
+                    if not self.typed:
+                        raise
+                    log.error("%s", error)
+                    continue
+                if self.rerankers and any(request[4:]):
+                    raise UserError(
+                        f"line {number}: --rescore ranks one direction: give --target-language, and none on "
+                        "the lines"
+                    )
+                waiting.append((number, request))
+                yield number, request
+
+        settings = self.translator.settings(num_hypotheses, self.options)
+        outputs = self.translator.outputs(pairs(), settings, num_hypotheses, self.extras)
+        for group in in_groups(outputs, TOGETHER if self.rerankers else 1):
+            requests = [waiting.popleft() for _ in group]
+            if self.rerankers and group:
+                sources = [request.source for _, request in requests]
+                weights = self.arguments.rescore_weights
+                first_line = requests[0][0]
+                group = list(rescored(sources, group, self.rerankers, first_line=first_line, weights=weights))
+            for (number, request), hypotheses in zip(requests, group, strict=True):
+                best = hypotheses[: self.n_best]
+                yield self._text(number, request, best), best[0].text
+            if not group:
+                yield None
+
+    def _conversation(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        """The answer to each line, which is read after the earlier turns."""
+        history = History(self.arguments.history)
+        settings = self.translator.settings(self.n_best, self.options)
+        for numbered in lines:
+            if numbered is None:
+                yield None
+                continue
+            number, line = numbered
+            request = self.request_parser(number, history.before(line))
+            pairs = iter([(number, request)])
+            (hypotheses,) = filter(None, self.translator.outputs(pairs, settings, self.n_best, self.extras))
+            if has_text(line):
+                history.add(line, one_line(hypotheses[0].text))
+            yield self._text(number, request, hypotheses[: self.n_best]), hypotheses[0].text
+
+    def _text(self, number: int, request: TranslationRequest, hypotheses: list[Hypothesis]) -> str:
+        if self.arguments.format == "json":
+            return self._json(number, request, hypotheses) + "\n"
+        return self.lines(hypotheses)
+
+    def _json(self, number: int, request: TranslationRequest, hypotheses: list[Hypothesis]) -> str:
+        tokens = self._source_tokens(request)
+        about: Json = {"line": number, **self._about(request.source), "source_tokens": tokens}
+        names = ("prefix", "terms", "source_language", "target_language")
+        about |= {name: value for name in names if (value := getattr(request, name))}
+        about["hypotheses"] = [self.output_fields(hypothesis) for hypothesis in hypotheses]
+        return json.dumps(about, ensure_ascii=False)
+
+    def _about(self, source: str) -> Json:
+        """A sentence, and what the model reads before it, if it reads context."""
+        task = self.translator.task
+        if not task.data.context:
+            return {"source": source}
+        settings = self.translator.settings(self.n_best, self.options)
+        read = task.read(source, settings.buckets[-1])
+        return {"source": sentence_of(read), "context": context_of(read)}
+
+    def _source_tokens(self, request: TranslationRequest) -> list[str]:
+        """The subwords of a truncated source: the columns of an alignment, except <eos>."""
+        translator = self.translator.between(request.source_language, request.target_language)
+        return translator.source_tokens(request.source, **self.options)
+
+    def read_object(self, about: Json) -> str:
+        return next(iter(about["choices"]), "") if "choices" in about else super().read_object(about)
+
+    def scores(self, outputs: Sequence[str]) -> list[str]:
+        from transformer.tasks.metrics.segmentation import OPTION
+
+        files = [list(map(without_invisible, read_lines(path))) for path in self.arguments.reference]
+        for path, lines in zip(self.arguments.reference, files, strict=True):
+            if len(lines) != len(outputs):
+                raise UserError(f"{counted(len(outputs), 'line')} of outputs, but {path} has {len(lines):,}")
+        if not files or not outputs:
+            return []
+        task = copy.copy(self.translator.task)
+        records = [task.referenced(references) for references in zip(*files, strict=True)]
+        if note := task.decide_scores(records, self.arguments.bleu_tokenize):
+            log.warning("%s", note.replace(OPTION, "--bleu-tokenize"))
+        scores = task.scores(Evaluation(records, outputs, {})).values()
+        return [f"{score.detail}   {score.signature}" for score in scores]
+
+
+WRITER = Translations

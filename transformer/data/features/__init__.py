@@ -1,1 +1,0 @@
-"""Features of text: tokenizers and vocabularies."""

@@ -1,0 +1,1 @@
+"""Tokenizers and vocabularies: trained, imported, and sampled segmentations."""

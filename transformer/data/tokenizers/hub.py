@@ -1,0 +1,335 @@
+"""The tokenizers of pretrained models: what the library `tokenizers` reads from their tokenizer.json."""
+
+import base64
+import functools
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, astuple
+from typing import Any
+
+import numpy as np
+
+from transformer.config.model import SpecialIds
+from transformer.data.tokenizers.lossless import (
+    MOST_GROWTH,
+    SPACE,
+    check_growth,
+    longest_replacement,
+    to_utf8,
+)
+from transformer.data.tokenizers.tokenizer import Tokenizer, codes
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json, parse_object
+from transformer.runtime.machine import library
+
+# How the pieces of a vocabulary mark the beginnings of words.
+
+
+PART = "\N{REPLACEMENT CHARACTER}"
+"""Stands for a part of a character."""
+
+
+class Plain:
+    """How pieces are written if a mark stands for each space."""
+
+    def spelled(self, pieces: Sequence[str]) -> str:
+        """The text of consecutive pieces, with U+2581 for a space."""
+        return "".join(pieces)
+
+    def shown(self, pieces: Sequence[str]) -> str:
+        """The text of consecutive pieces, for display."""
+        return self.spelled(pieces)
+
+    def stored(self, word: str) -> str:
+        """The piece of a whole word."""
+        return word
+
+
+class WordPieces(Plain):
+    """How pieces are written if ## stands before those that continue a word."""
+
+    def spelled(self, pieces: Sequence[str]) -> str:
+        return "".join(piece[2:] if piece.startswith("##") else SPACE + piece for piece in pieces)
+
+    def shown(self, pieces: Sequence[str]) -> str:
+        return "".join(pieces)
+
+
+class ByteLevel(Plain):
+    """How pieces are written if a character stands for each byte (Radford et al. 2019): the printable ones of
+    Latin-1 for themselves, and those from U+0100 on for the other bytes."""
+
+    def __init__(self) -> None:
+        printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        others = sorted(set(range(256)) - set(printable))
+        self._bytes = {chr(byte): byte for byte in printable}
+        self._bytes |= {chr(0x100 + number): byte for number, byte in enumerate(others)}
+
+    def spelled(self, pieces: Sequence[str]) -> str:
+        return b"".join(map(self._written, pieces)).decode(errors="replace").replace(" ", SPACE)
+
+    def stored(self, word: str) -> str:
+        characters = {byte: character for character, byte in self._bytes.items()}
+        return "".join(characters[byte] for byte in word.encode())
+
+    def _written(self, piece: str) -> bytes:
+        """The bytes of a piece. One that was added to the vocabulary is text."""
+        try:
+            return bytes(map(self._bytes.__getitem__, piece))
+        except KeyError:
+            return piece.encode()
+
+
+MARKS: dict[str, type[Plain]] = {"ByteLevel": ByteLevel, "WordPiece": WordPieces}
+"""By the decoder that a tokenizer.json names."""
+
+
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+_TIME = re.compile(r"<\|\d+\.\d\d\|>")
+"""Such as <|0.00|>, the begin of a segment in Whisper."""
+
+
+class HubTokenizer(Tokenizer):
+    """Text to ids as in the model's training.
+
+    Args:
+      model: the content of a tokenizer.json.
+      size: rows of the model's embedding, of which the last may have no piece.
+      special: the ids that are not text.
+      start: ids that begin every text, such as the code of its language. A search is forced to begin with
+        those of the target.
+
+    Raises:
+      UserError: `tokenizers` is not installed, `model` is not a tokenizer.json, or an id is not below `size`.
+    """
+
+    kind = "hub"
+    one_language = True
+
+    def __init__(self, model: str, size: int, special: SpecialIds, start: Sequence[int] = ()) -> None:
+        self._tokenizer = _read(model)
+        self.model, self.vocab_size, self.special, self.start = model, size, special, tuple(start)
+        largest = max(self._tokenizer.get_vocab_size(with_added_tokens=True) - 1, *astuple(special), *start)
+        if largest >= size:
+            raise UserError(f"its vocabulary has the id {largest}, and the model has {size} rows")
+        names = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+        self._special = {index: names[name] for name, index in reversed(asdict(special).items())}
+
+    @classmethod
+    def read(cls, saved: Json) -> "HubTokenizer":
+        """The tokenizer of a parsed `content`. Raises KeyError, TypeError or UserError for others."""
+        special = SpecialIds(**saved["special"])
+        tokenizer = cls(saved["model"], saved["size"], special, [int(index) for index in saved["start"]])
+        tokenizer.has_codes = saved.get("has_codes") is True
+        tokenizer.forces_start = saved.get("forces_start") is not False
+        return tokenizer
+
+    def content(self) -> bytes:
+        saved = {"kind": self.kind, "special": asdict(self.special), "size": self.vocab_size}
+        codes = {"has_codes": True} if self.has_codes else {}
+        unforced = {} if self.forces_start else {"forces_start": False}
+        saved |= {"start": self.start, **codes, **unforced, "model": self.model}
+        return json.dumps(saved, ensure_ascii=False).encode()
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        for text in texts:
+            to_utf8(text)
+        encodings = _guarded(self._tokenizer.encode_batch, list(texts), add_special_tokens=False)
+        return [[*self.start, *encoding.ids] for encoding in encodings]
+
+    def knows(self, text: str) -> bool:
+        encoding = _guarded(self._tokenizer.encode, text, add_special_tokens=False)
+        return self.special.unk not in encoding.ids and not any(map(_BYTE.fullmatch, encoding.tokens))
+
+    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
+        if strength:
+            raise UserError("--data.subword-sampling: an imported vocabulary has only one segmentation")
+        return self.encode(text)
+
+    @functools.cached_property
+    def _silent(self) -> set[int]:
+        """Ids that spell nothing."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        silent = {i for i, token in added.items() if token.special or _TIME.fullmatch(token.content)}
+        return silent | set(astuple(self.special)[:3])
+
+    def decode(self, ids: Iterable[int]) -> str:
+        spelled = [index for index in self._checked(ids) if index not in self._silent]
+        if self._added_words.keys().isdisjoint(spelled):
+            text: str = _guarded(self._tokenizer.decode, spelled, skip_special_tokens=False)
+            return text
+        pieces = [self._piece(index) for index in spelled]
+        joined: str = _guarded(
+            self._tokenizer.decoder.decode, [piece for piece in pieces if piece is not None]
+        )
+        return joined
+
+    def _piece(self, index: int) -> str | None:
+        """What the library's decoder reads for an id."""
+        piece: str | None = self._added_words.get(index) or self._tokenizer.id_to_token(index)
+        return piece
+
+    @functools.cached_property
+    def _added_words(self) -> dict[int, str]:
+        """Words that were added to the vocabulary, as pieces from which the library's decoder makes text."""
+        tokenizer = self._tokenizer
+        added = {i: token.content for i, token in tokenizer.get_added_tokens_decoder().items()}
+        added = {i: word for i, word in added.items() if i not in self._silent}
+        if not added or not tokenizer.decoder:
+            return {}
+        some = next(iter(added.values()))
+        ids = _guarded(tokenizer.encode, f"{some} {some}", add_special_tokens=False).ids
+        space = "" if " " in tokenizer.decode(ids) else SPACE  # which is lost before such words
+        return {i: space + self._marks.stored(word) for i, word in added.items()}
+
+    def _with_pieces(self, words: Sequence[str], codes: Sequence[str]) -> Tokenizer:
+        tokenizers = library("tokenizers")
+        grown = tokenizers.Tokenizer.from_str(self.model)
+        before = grown.get_vocab(with_added_tokens=True)
+        grown.add_tokens(list(words))
+        grown.add_special_tokens(list(codes))
+        if isinstance(grown.pre_tokenizer, tokenizers.pre_tokenizers.Metaspace):
+            grown.pre_tokenizer.prepend_scheme = "first"  # no space after an added word
+        after = grown.get_vocab(with_added_tokens=True)
+        added = [index for piece, index in after.items() if piece not in before]
+        if len(added) < len(words) + len(codes):
+            raise UserError("--data.add-tokens: some words are the same for this tokenizer; leave them out")
+        if wrong := set(added) & {*astuple(self.special), *self.start}:
+            raise UserError(f"--data.add-tokens: id {min(wrong)} is a special one without a token")
+        size = max(self.vocab_size, 1 + max(added))
+        tokenizer = HubTokenizer(grown.to_str(), size, self.special, self.start)
+        tokenizer.has_codes, tokenizer.forces_start = self.has_codes, self.forces_start
+        return tokenizer
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self._special.get(i) or self._shown(i) for i in self._checked(ids)]
+
+    def _shown(self, index: int) -> str:
+        piece = self._piece(index)
+        return f"<{index}>" if piece is None else self._marks.shown([piece])
+
+    @functools.cached_property
+    def by_piece(self) -> dict[str, int]:
+        ids: dict[str, int] = {}
+        for index in range(self.vocab_size):
+            piece = self._piece(index)
+            if piece is not None and index not in self._silent:
+                ids.setdefault(self._marks.spelled([piece]), index)
+        return {piece: index for piece, index in ids.items() if PART not in piece}
+
+    def stored_pieces(self, ids: Iterable[int]) -> list[str]:
+        """The pieces as the tokenizer.json has them."""
+        return [self._tokenizer.id_to_token(index) or "" for index in ids]
+
+    def spelled(self, text: str) -> str | None:
+        ids = _guarded(self._tokenizer.encode, text, add_special_tokens=False).ids
+        return self._marks.spelled([self._piece(index) or "" for index in ids])
+
+    @functools.cached_property
+    def _marks(self) -> Plain:
+        decoder = self._tokenizer.decoder
+        state = decoder.__getstate__().decode() if decoder else ""
+        return next((kind() for name, kind in MARKS.items() if f'"{name}"' in state), Plain())
+
+    @functools.cached_property
+    def added(self) -> dict[str, int]:
+        """The id of each piece that was added to the vocabulary, such as <|en|>."""
+        return {token.content: i for i, token in self._tokenizer.get_added_tokens_decoder().items()}
+
+    @property
+    def codes(self) -> dict[str, int]:
+        """The id of the code of each language, such as eng_Latn; of __en__ it is en."""
+        added = self._tokenizer.get_added_tokens_decoder()
+        return codes({token.content: index for index, token in added.items()})
+
+    @classmethod
+    def around(cls, model: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+        """The ids that the post-processor in the content of a tokenizer.json puts before and after a text.
+        None: it has none. Raises UserError as this class."""
+        tokenizer = _read(model)
+        if tokenizer.post_processor is None:
+            return None
+        encoding = tokenizer.encode("a", add_special_tokens=True)
+        added = [index for index, mask in enumerate(encoding.special_tokens_mask) if not mask]
+        first, last = (added[0], added[-1] + 1) if added else (len(encoding.ids),) * 2
+        return tuple(encoding.ids[:first]), tuple(encoding.ids[last:])
+
+    @classmethod
+    def id_in(cls, model: str, piece: str) -> int | None:
+        """The id of a piece in the content of a tokenizer.json, or None. Raises UserError as this class."""
+        index: int | None = _read(model).token_to_id(piece)
+        return index
+
+
+@functools.lru_cache(maxsize=1)  # source and target have the same one
+def _read(model: str) -> Any:
+    try:
+        described = parse_object(model)
+        parts = [described.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")]
+        growths = [_growth(part) for part in parts]
+        copies = _copies(described.get("post_processor"))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"not a tokenizer.json ({error})") from None
+    check_growth(max(growths[0] * growths[1] * copies, growths[2]))
+    tokenizer = _guarded(library("tokenizers").Tokenizer.from_str, model)
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _growth(part: Any) -> float:
+    """How many times as long a normalizer, a pre-tokenizer or a decoder of a tokenizer.json may make a text,
+    besides forms of Unicode, whose repetition changes nothing."""
+    if part is None:
+        return 1
+    steps: list[Any] = next(
+        (part[name] for name in ("normalizers", "pretokenizers", "decoders") if name in part), []
+    )
+    if len(steps) > MOST_GROWTH:
+        raise ValueError(f"a sequence of {len(steps)} steps")
+    growth = math.prod(map(_growth, steps))
+    match part["type"]:
+        case "Replace":
+            pattern, content = part["pattern"], part["content"]
+            shortest = len(pattern.get("String", ""))  # an expression may fit nothing, between all characters
+            growth *= max(1, len(content) / shortest) if shortest else 1 + len(content)
+        case "Precompiled":
+            growth *= max(1, longest_replacement(base64.b64decode(part["precompiled_charsmap"] or "")))
+        case "Prepend":
+            growth *= 1 + len(part["prepend"])
+        case "ByteLevel":
+            growth *= 4  # bytes of a character, each of which becomes one
+    return growth
+
+
+def _copies(part: Any) -> int:
+    """How many times a post-processor repeats the pieces of a text. Raises ValueError if it is long."""
+    if part is None:
+        return 1
+    steps = part.get("processors", [])
+    templates = [part.get("single", []), part.get("pair", [])] if part["type"] == "TemplateProcessing" else []
+    added = [sign["ids"] for sign in part.get("special_tokens", {}).values()] if templates else []
+    for several in (steps, *templates, *added):
+        if len(several) > MOST_GROWTH:
+            raise ValueError(f"a post-processor of {len(several)} pieces")
+    repeated = [sum("Sequence" in piece for piece in template) for template in templates]
+    return math.prod(map(_copies, steps)) * max([1, *repeated])
+
+
+def _guarded(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+    """The result of a call of the library, which panics on some content: that is no Exception.
+
+    Raises:
+      UserError: the library failed.
+    """
+    try:
+        return call(*arguments, **options)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        raise UserError(f"not a tokenizer.json that `tokenizers` can read texts with ({error})") from None

@@ -1,0 +1,149 @@
+"""Tokenizers in which SentencePiece segments text, and a separate list has the ids: Marian,
+M2M-100, and those of other families that have no tokenizer.json."""
+
+import base64
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple
+from typing import Any, Self
+
+import numpy as np
+
+from transformer.config.model import SpecialIds
+from transformer.data.tokenizers.lossless import SPACE, opened, to_utf8, with_pieces
+from transformer.data.tokenizers.tokenizer import Tokenizer, codes
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
+
+
+class PiecesTokenizer(Tokenizer):
+    """Text to ids as in the model's training, including the normalisation of its SentencePiece model.
+
+    Args:
+      model: the content of a SentencePiece file.
+      words: every piece, in the order of the ids; None for an id without one.
+      special: the ids that are not text. <bos> may be <pad>.
+      start: ids that begin every text, such as the code of its language.
+      apart: words that are whole wherever they stand in a text, such as <extra_id_0>. They spell nothing.
+
+    Raises:
+      RuntimeError: `model` is not a SentencePiece model.
+      UserError: a word is not valid text, or a special id is outside the vocabulary.
+    """
+
+    kind = "pieces"
+    one_language = True
+
+    def __init__(
+        self,
+        model: bytes,
+        words: list[str | None],
+        special: SpecialIds,
+        start: Sequence[int] = (),
+        apart: Sequence[str] = (),
+    ) -> None:
+        for word in words:
+            to_utf8(word or "")
+        if not all(0 <= index < len(words) for index in (*astuple(special), *start)):
+            raise UserError(f"{special}: special ids must be below {len(words)}, the size of this vocabulary")
+        self._processor, _ = opened(model)
+        self.model, self.words, self.special = model, words, special
+        self.start, self.apart = tuple(start), tuple(apart)
+        self.vocab_size = len(words)
+        self._ids = {word: index for index, word in enumerate(words) if word is not None}
+        names = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+        self._special = {index: names[name] for name, index in reversed(asdict(special).items())}
+        self._bytes = {index for word, index in self._ids.items() if re.fullmatch("<0x[0-9A-F]{2}>", word)}
+        self._silent = {*astuple(special), *(self._ids[word] for word in apart if word in self._ids)}
+        longest_first = sorted(self.apart, key=len, reverse=True)
+        self._apart = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if apart else None
+
+    @classmethod
+    def read(cls, saved: Json) -> Self:
+        """The tokenizer of a parsed `content`. Raises AttributeError, KeyError, TypeError, ValueError,
+        RuntimeError or UserError for others."""
+        model = base64.b64decode(saved["model"], validate=True)
+        more = {name: list(saved[name]) for name in ("start", "apart") if name in saved}
+        tokenizer = cls(model, saved["words"], SpecialIds(**saved["special"]), **more)
+        tokenizer.has_codes = saved.get("has_codes") is True
+        tokenizer.forces_start = saved.get("forces_start") is not False
+        return tokenizer
+
+    def content(self) -> bytes:
+        model = base64.b64encode(self.model).decode()
+        saved: dict[str, Any] = {"kind": self.kind, "special": asdict(self.special), "words": self.words}
+        optional = ("start", "apart", "has_codes")
+        more = {name: getattr(self, name) for name in optional if getattr(self, name)}
+        if not self.forces_start:
+            more["forces_start"] = False
+        return json.dumps({**saved, **more, "model": model}, ensure_ascii=False).encode()
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_all([text])[0]
+
+    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
+        divided = [self._apart.split(text) if self._apart else [text] for text in texts]
+        plain = [to_utf8(part) for parts in divided for part in parts[::2]]
+        pieces = iter(self._processor.Encode(plain, out_type=str, num_threads=1))
+        encoded = []
+        for parts in divided:
+            ids = list(self.start)
+            for number, part in enumerate(parts):
+                words = [part] if number % 2 else next(pieces)
+                ids += [self._ids.get(word, self.special.unk) for word in words]
+            encoded.append(ids)
+        return encoded
+
+    def _with_pieces(self, words: Sequence[str], codes: Sequence[str]) -> Tokenizer:
+        saved = json.loads(self.content())
+        model = base64.b64encode(with_pieces(self.model, words)).decode()
+        saved |= {"model": model, "words": [*self.words, *words, *codes]}
+        if codes:
+            saved["apart"] = [*self.apart, *codes]
+        return self.read(saved)
+
+    def knows(self, text: str) -> bool:
+        return {self.special.unk, *self._bytes}.isdisjoint(self.encode(text))
+
+    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
+        if strength:
+            raise UserError("--data.subword-sampling: an imported vocabulary has only one segmentation")
+        return self.encode(text)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        text_ids = [index for index in self._checked(ids) if index not in self._silent]
+        text: str = self._processor.DecodePieces([self.words[index] or "<unk>" for index in text_ids])
+        return text.replace(SPACE, " ").strip(" ")
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        return [self._special.get(index, self.words[index] or "<unk>") for index in self._checked(ids)]
+
+    def stored_pieces(self, ids: Iterable[int]) -> list[str]:
+        """The pieces as the vocabulary has them."""
+        return [self.words[index] or "" for index in ids]
+
+    @property
+    def codes(self) -> dict[str, int]:
+        """The id of the code of each language, such as eng_Latn; of __en__ it is en."""
+        return codes({word: self._ids[word] for word in self.apart})
+
+    def spelled(self, text: str) -> str | None:
+        return str(self._processor.Normalize(to_utf8(text).decode()))
+
+
+# The tokenizer of a Marian model.
+
+
+class MarianTokenizer(PiecesTokenizer):
+    """A `PiecesTokenizer` whose texts may begin with the code of the target language, such as >>deu<<. It
+    shows <unk> as U+2047."""
+
+    kind = "marian"
+
+    def __init__(
+        self, model: bytes, words: list[str | None], special: SpecialIds, start: Sequence[int] = ()
+    ) -> None:
+        super().__init__(model, words, special, start)
+        self._apart = re.compile(r"\A(>>[^<]*<<)")
+        self._silent = {special.pad, special.bos, special.eos}

@@ -1,0 +1,1 @@
+"""Searches as a service: a queue of requests, and lanes of slots on every device."""

@@ -1,0 +1,1 @@
+"""What changes the outputs of a search: beginnings, terms, rules, names and trees."""

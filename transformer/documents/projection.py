@@ -1,0 +1,237 @@
+"""Where the marks of a sentence belong in its translation, by the attention of the model to its words.
+
+A word of the translation belongs to the source word to which it attends most. What is marked in the
+translation is the interval of words with the most that belong to marked words, less those in it that do not.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from transformer.documents.passages import Mark, MarkedText
+from transformer.documents.sentences import Span
+from transformer.runtime.words import UNIT, begins_with_word, within_words
+
+GLUE = "▁"
+PUNCTUATION = 0.3
+"""What punctuation counts, where a word counts 1."""
+
+
+def token_spans(tokens: Sequence[str], text: str) -> list[Span]:
+    """Where tokens stand in a text, which their tokenizer may have normalised. One that is not found has no
+    characters."""
+    spans = list[Span]()
+    position = 0
+    for token in tokens:
+        surface = token.replace(GLUE, " ").removesuffix("@@").strip()
+        at = text.find(surface, position, position + len(surface) + 16) if surface else -1
+        if at < 0:
+            spans.append((position, position))
+        else:
+            position = at + len(surface)
+            spans.append((at, position))
+    return spans
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """A sentence and its translation, and how much each unit of the second attends to those of the first."""
+
+    source: str
+    target: str
+    source_units: tuple[Span, ...]
+    target_units: tuple[Span, ...]
+    weights: np.ndarray
+    """[target units, source units]: attention."""
+
+
+def aligned_words(
+    source: str,
+    target: str,
+    source_tokens: Sequence[str],
+    target_tokens: Sequence[str],
+    attention: np.ndarray,
+) -> Aligned:
+    """The units of two texts, and how much each of the second attends to each of the first.
+
+    Args:
+      source: the sentence.
+      target: its translation.
+      source_tokens: subwords of the sentence.
+      target_tokens: subwords of the translation.
+      attention: [target tokens and <eos>, source tokens and <eos>].
+    """
+    rows, row_units = _membership(target_tokens, target)
+    columns, column_units = _membership(source_tokens, source)
+    weights = attention[: len(target_tokens), : len(source_tokens)]
+    weights = rows[:, : weights.shape[0]] @ weights @ columns[:, : weights.shape[1]].T
+    return Aligned(source, target, column_units, row_units, weights)
+
+
+def aligned_by_position(source: str, target: str) -> Aligned:
+    """The units of two texts, as if each attended to the one at its place, where no attention is known."""
+    source_units, target_units = (
+        tuple(match.span() for match in UNIT.finditer(text)) for text in (source, target)
+    )
+    weights = np.zeros((len(target_units), len(source_units)))
+    if source_units:
+        rows = np.arange(len(target_units))
+        weights[rows, rows * len(source_units) // max(len(target_units), 1)] = 1
+    return Aligned(source, target, source_units, target_units, weights)
+
+
+def last_columns(attention: np.ndarray, count: int) -> np.ndarray:
+    """The attention to the last source tokens, as if nothing came before them: each row keeps its sum."""
+    if attention.shape[1] <= count:
+        return attention
+    last = attention[:, -count:]
+    sums = last.sum(axis=1, keepdims=True)
+    return last * attention.sum(axis=1, keepdims=True) / np.maximum(sums, np.finfo(np.float32).tiny)
+
+
+def _membership(tokens: Sequence[str], text: str) -> tuple[np.ndarray, tuple[Span, ...]]:
+    """[units, tokens]: the share of each token that lies in each unit."""
+    units = tuple(match.span() for match in UNIT.finditer(text))
+    shares = np.zeros((len(units), len(tokens)))
+    for column, (start, end) in enumerate(token_spans(tokens, text)):
+        for row, (first, last) in enumerate(units):
+            shares[row, column] = max(0, min(end, last) - max(start, first)) / max(end - start, 1)
+    return shares, units
+
+
+def project(content: MarkedText, pair: Aligned) -> tuple[MarkedText, list[Mark]]:
+    """The translation with the marks of the source, and those marks that found no words in it: they are
+    written with the words of the source."""
+    marks = content.marks
+    parents = _parents(marks)
+    placed = dict[int, Mark]()
+    homeless = list[Mark]()
+    outer_first = sorted(range(len(marks)), key=lambda index: marks[index].start - marks[index].end)
+    for index in outer_first:
+        mark = marks[index]
+        around = placed.get(parents[index], Mark(0, len(pair.target)))
+        if around.literal is not None:
+            continue  # it is written there
+        siblings = [other for key, other in placed.items() if parents[key] == parents[index]]
+        room = _Room(around.start, around.end, [other for other in siblings if other.start < other.end])
+        span = _words_of(mark, pair, room) if mark.start < mark.end else None
+        literal = mark.literal
+        if span is None:
+            at = _insertion(mark.start, pair, room)
+            span = at, at
+            if mark.start < mark.end and literal is None:
+                literal = content.inside(index).written(str)
+                homeless.append(mark)
+            literal = _apart(literal or "", content.text[: mark.start], pair.target, at)
+        placed[index] = replace(mark, start=span[0], end=span[1], literal=literal)
+    return MarkedText(pair.target, tuple(placed[index] for index in sorted(placed))), homeless
+
+
+def _apart(literal: str, before: str, target: str, at: int) -> str:
+    """What is written between two characters of a translation, with white space around it if its source has
+    some."""
+    core = literal.strip()
+    if not core or (core == literal and not before[-1:].isspace()):
+        return literal
+    is_led = at > 0 and not target[at - 1].isspace()
+    is_followed = begins_with_word(target[at:])
+    return " " * is_led + core + " " * is_followed
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Where a mark may be: in the mark around it, beside its siblings."""
+
+    start: int
+    end: int
+    siblings: Sequence[Mark]
+
+    def has(self, span: Span) -> bool:
+        start, end = span
+        is_free = not any(other.start < end and start < other.end for other in self.siblings)
+        return self.start <= start and end <= self.end and is_free
+
+
+def _parents(marks: Sequence[Mark]) -> list[int]:
+    """The index of the mark around each one; -1: none."""
+    parents, around = list[int](), list[int]()
+    for index, mark in enumerate(marks):
+        while around and marks[around[-1]].depth >= mark.depth:
+            around.pop()
+        parents.append(around[-1] if around else -1)
+        around.append(index)
+    return parents
+
+
+def _words_of(mark: Mark, pair: Aligned, room: _Room) -> Span | None:
+    """Characters of the translation that belong to a mark. None: there are none that are free."""
+    units = pair.target_units
+    columns = _overlapping(pair.source_units, (mark.start, mark.end))
+    weights = pair.weights[:, columns].sum(axis=1)
+    if mark.literal is not None:
+        words = re.escape(pair.source[mark.start : mark.end].strip())
+        copies = (match.span() for match in re.finditer(words, pair.target)) if words else ()
+        within = within_words(pair.target)
+        spans = [span for span in copies if room.has(span) and within.isdisjoint(span)]
+        if spans:
+            return max(spans, key=lambda span: weights[_overlapping(units, span)].sum())
+    is_free = [room.has(unit) for unit in units]
+    if not any(is_free) or not columns:
+        return None
+    is_word = [begins_with_word(pair.target[start:end]) for start, end in units]
+    if len(columns) == len(pair.source_units):
+        values = [1.0] * len(units)
+    else:
+        signs = np.where(np.isin(pair.weights.argmax(axis=1), columns), 1, -1)
+        values = (signs * np.where(is_word, 1, PUNCTUATION)).tolist()
+    best = _heaviest(values, is_free)
+    if best is None:
+        heaviest = int(np.where(is_free, weights, -1.0).argmax())
+        best = heaviest, heaviest
+    first, last = best
+    # at its ends it has no more punctuation than in the source
+    in_source = [begins_with_word(pair.source[slice(*pair.source_units[column])]) for column in columns]
+    in_target = is_word[first : last + 1]
+    first += max(0, _punctuation_before(in_target) - _punctuation_before(in_source))
+    last -= max(0, _punctuation_before(in_target[::-1]) - _punctuation_before(in_source[::-1]))
+    return units[first][0], units[last][1]
+
+
+def _punctuation_before(is_word: Sequence[bool]) -> int:
+    """Units of punctuation before the first word. 0: there is no word."""
+    return is_word.index(True) if True in is_word else 0
+
+
+def _overlapping(units: Sequence[Span], span: Span) -> list[int]:
+    """The indices of the units that share a character with a span."""
+    return [index for index, (start, end) in enumerate(units) if start < span[1] and end > span[0]]
+
+
+def _heaviest(values: Sequence[float], is_free: Sequence[bool]) -> Span | None:
+    """The first and the last index of the free interval with the largest sum, if that is positive (Kadane's
+    algorithm)."""
+    best, best_sum = None, 0.0
+    start, total = 0, 0.0
+    for index, (value, free) in enumerate(zip(values, is_free, strict=True)):
+        if total <= 0 or not free:
+            start, total = index + (not free), 0.0
+        if free:
+            total += value
+            if total > best_sum:
+                best, best_sum = (start, index), total
+    return best
+
+
+def _insertion(position: int, pair: Aligned, room: _Room) -> int:
+    """Where something belongs that stands before a character of the source: before the first unit of the
+    translation that belongs to the word after it."""
+    owners = pair.weights.argmax(axis=1) if pair.weights.size else []
+    for column, (source_start, _) in enumerate(pair.source_units):
+        if source_start < position:
+            continue
+        for unit, owner in zip(pair.target_units, owners, strict=True):
+            if owner == column and room.has(unit):
+                return unit[0]
+    return room.end

@@ -1,0 +1,304 @@
+"""What a family of pretrained models declares: its network, where each parameter is stored, its vocabulary;
+and the order of stored sinusoids."""
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+import jax.numpy as jnp
+import numpy as np
+
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config
+from transformer.config.transformer import StackConfig, TransformerConfig
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.model.parameters import Params
+from transformer.model.positions import sinusoids
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import Json
+
+# Stored tables of sinusoids. Some families have all sines, then all cosines; here they are interleaved, as
+# in the paper.
+
+
+def interleaved_order(d_model: int) -> np.ndarray:
+    """For each coordinate here, its index there."""
+    return np.arange(d_model).reshape(2, -1).T.reshape(-1)
+
+
+def interleaved(count: int, d_model: int) -> np.ndarray:
+    """The sinusoids of the first `count` positions as in the paper, `[count, d_model]`."""
+    return np.array(sinusoids(jnp.arange(count), d_model))
+
+
+def sines_then_cosines(count: int, d_model: int) -> np.ndarray:
+    """The same, all sines first."""
+    return interleaved(count, d_model)[:, np.argsort(interleaved_order(d_model))]
+
+
+def check_sinusoids(
+    name: str,
+    stored: np.ndarray | None,
+    d_model: int,
+    table: Callable[[int, int], np.ndarray] = sines_then_cosines,
+    first: int = 0,
+    tolerance: float = 1e-3,
+) -> None:
+    """Compares a stored table of positions, if there is one, with that which is computed.
+
+    Args:
+      name: of the tensor.
+      stored: the tensor, `[positions, d_model]`.
+      d_model: the width of the model.
+      table: computes it.
+      first: the first position that is compared.
+      tolerance: the largest difference of two numbers.
+
+    Raises:
+      UserError: it is another table.
+    """
+    if stored is None:
+        return
+    if stored.ndim != 2 or stored.shape[1] != d_model:
+        raise UserError(f"{name} has shape {list(stored.shape)}, not rows of {d_model}")
+    if not np.abs(stored - table(*stored.shape))[first:].max(initial=0) <= tolerance:
+        raise UserError(f"{name} is not made of sinusoids, which are the positions supported")
+
+
+Read = Callable[[str], np.ndarray | None]
+"""Returns the tensor of a name in float32, or None if there is none."""
+Names = tuple[str, ...]
+"""The path of a parameter here."""
+Tokenizers = tuple[Tokenizer, Tokenizer]
+"""Of source and target."""
+Languages = tuple[str | None, str | None]
+"""The codes of source and target, for models whose texts begin with one."""
+
+
+NEVER_GENERATED = -1e4
+"""The logit of ids that are never generated: no probability after a softmax, and within float16."""
+Layout = Literal["plain", "in-out", "out-in", "row", "convolution"]
+"""How a parameter is stored. plain: a table as here, and anything else as a vector; in-out: a matrix
+`[in, out]`, heads side by side; out-in: its transpose, as in PyTorch; row: a vector as a matrix of one row;
+convolution: the kernel of a convolution in PyTorch, `[out, in, width]`."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """Where a parameter is stored, and how."""
+
+    names: tuple[str, ...]
+    """All names under which a folder may have the tensor. If it has several of them, their values must be
+    equal. An export writes the first one."""
+    layout: Layout = "plain"
+    """How it is stored."""
+    rows_before: int = 0
+    """Rows before the first one that is used here."""
+    order: Sequence[int] | None = None
+    """For each word here, its row there; -1: there is none. None: in the same order."""
+    filler: float = 0.0
+    """What the rows of words that are not there consist of here."""
+    part: tuple[int, int] = (0, 1)
+    """Which of how many equal parts of the rows it is: some families store several matrices as one. Such
+    tensors are not exported."""
+    if_missing: float | Literal["new"] | None = None
+    """What the parameter consists of if there is no such tensor; new: it is initialised as before training.
+    None: there must be one."""
+
+
+Model = TypeVar("Model", bound=StackConfig)
+"""The options of a family's networks."""
+
+
+@dataclass(frozen=True)
+class Storage(Generic[Model]):
+    """How a family stores the parameters of its models."""
+
+    tensor: Callable[[Names, Json, Model], Tensor]
+    """Where a parameter is stored. Raises KeyError for one that the family does not have."""
+    sines_first: bool = False
+    """Whether sinusoids are all sines, then all cosines, with the rates of the paper: the axis of d_model is
+    permuted, as they are interleaved here."""
+    check: Callable[[Json, Model, Read], None] = lambda config, model, read: None
+    """Raises UserError if tensors besides those of parameters are not supported. It reads each of them."""
+    harmless: tuple[str, ...] = ()
+    """Patterns of the names of tensors that are not read and that no output depends on."""
+    adjusted: Callable[[Names, np.ndarray, Model, Read], np.ndarray] = lambda path, x, *_: x
+    """A parameter after its conversion, if it also depends on another tensor."""
+    more_tensors: Callable[[Params, Model], dict[str, np.ndarray]] = lambda params, model: {}
+    """Tensors of an export besides those of the parameters."""
+
+
+@dataclass(frozen=True)
+class VocabularyFiles:
+    """The vocabulary of an exported model."""
+
+    files: dict[str, bytes]
+    """The content of each file."""
+    described: Json
+    """The options of config.json about the vocabulary: its size, pad_token_id, decoder_start_token_id,
+    eos_token_id."""
+    generation: Json
+    """The ids in generation_config.json."""
+    rows: tuple[Sequence[int], Sequence[int]]
+    """For source and target, our id for each id there; -1: none."""
+
+
+class Vocabulary(Protocol):
+    """How a family stores its tokenizers. An instance has read those of a folder.
+
+    Raises:
+      UserError: a file is missing or damaged.
+    """
+
+    unk: int
+    """The id of <unk>, which config.json does not have."""
+    ids: Json
+    """More fields of config.json that only the vocabulary has."""
+
+    def __init__(self, folder: Path) -> None: ...
+
+    def tokenizers(
+        self, architecture: "Architecture", described: Json, model: TransformerConfig, languages: Languages
+    ) -> Tokenizers:
+        """The tokenizers.
+
+        Args:
+          architecture: the family.
+          described: the content of config.json.
+          model: what `described_model` made of it.
+          languages: of source and target.
+
+        Raises:
+          UserError: they do not go with the model; a language is unknown or superfluous.
+        """
+
+    @staticmethod
+    def exported(tokenizers: Tokenizers, config: Config) -> VocabularyFiles | None:
+        """The files for these tokenizers; None if they are of another kind."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A family of pretrained models."""
+
+    model_type: str
+    """Its name in config.json."""
+    options: Callable[[Json, Container[str]], dict[str, Any]]
+    """The options of the network that a config.json describes, without special ids. It also gets the names of
+    all tensors."""
+    storage: Storage[TransformerConfig]
+    """How its parameters are stored."""
+    vocabulary: type[Vocabulary]
+    """How its tokenizers are stored."""
+    begins_with: str | None = None
+    """The piece that begins texts where no file says what does, as in the family's own tokenizer. None: texts
+    begin with their first word, or the code of their language."""
+    tables: tuple[str, ...] = ()
+    """Names of matrices of words; `options` does not get the name of one that repeats another."""
+    has_codes: bool = False
+    """Whether texts begin with the code of their language."""
+    model_class: str = ""
+    """Its class in `transformers`, which loads an export."""
+    describe: Callable[[TransformerConfig], Json] | None = None
+    """The reverse of `options`. None: models are not exported as this family."""
+
+
+def described_model(
+    architecture: Architecture, config: Json, names: Container[str], unk: int
+) -> TransformerConfig:
+    """The model that a config.json describes.
+
+    Args:
+      architecture: of its `model_type`.
+      config: the content of config.json.
+      names: of all tensors.
+      unk: the id of <unk>, which only the vocabulary has.
+
+    Raises:
+      UserError: it has options that are not supported here.
+      KeyError: an option is missing.
+    """
+    size = config["vocab_size"]
+
+    def index(name: str) -> int:
+        value = config.get(name)
+        if type(value) is not int or not 0 <= value < size:
+            raise UserError(f"{name} is {value!r}, not an id below {size}")
+        return value
+
+    pad, start, eos = map(index, ("pad_token_id", "decoder_start_token_id", "eos_token_id"))
+    if pad in (eos, unk):
+        name = "eos_token_id" if pad == eos else "the id of <unk>"
+        raise UserError(
+            f"pad_token_id {pad} is also {name}: padding must be an id of its own here; name "
+            "one in config.json that no text has"
+        )
+    special = SpecialIds(pad, start, eos, unk)
+    options = network_options(architecture, config, names)
+    generates_bos = bool(architecture.model_class) and start not in (pad, eos)
+    return TransformerConfig(vocab_size=size, special=special, generates_bos=generates_bos, **options)
+
+
+def network_options(architecture: Architecture, config: Json, names: Container[str]) -> dict[str, Any]:
+    """The options of a network, without special ids; with `source_end` as the vocabulary says it.
+
+    Args:
+      architecture: of the `model_type`.
+      config: the content of config.json, and the `ids` of the vocabulary.
+      names: of all tensors.
+    """
+    return {"source_end": config.get("source_end", True), **architecture.options(config, names)}
+
+
+_NEUTRAL = {
+    "vocab_size",
+    "target_vocab_size",
+    "special",
+    "encoder_stack",
+    "norm_epsilon",
+    "scale_scores",
+}
+"""Options that do not count when models are compared, besides those without parameters: those of the
+vocabulary, the epsilon, which some families do not store, and the factor of scores, which queries take."""
+_ONLY_WITH = {"max_positions": "learned", "position_buckets": "buckets", "bucket_distance": "buckets"}
+"""Options that count only with one scheme of positions."""
+
+
+def undescribed(options: dict[str, Any], model: TransformerConfig) -> list[str]:
+    """The options in which a model differs from one that can be stored, as the command line names them.
+
+    A bias that the model lacks is no difference, since zeros can be stored; neither is the epsilon of norms.
+
+    Args:
+      options: of the network that would be stored.
+      model: the model.
+    """
+    sizes = {"vocab_size": model.vocab_size, "target_vocab_size": model.target_vocab_size}
+    stored = type(model)(**options | sizes | {"special": model.special})
+    different = [*_differences(model, stored, "--model.")]
+    in_encoder = _differences(model.of_encoder, stored.of_encoder, "--model.encoder-stack.")
+    said = {name.replace("--model.", "--model.encoder-stack.") for name in different}
+    return different + [name for name in in_encoder if name not in said]
+
+
+def _differences(model: TransformerConfig, stored: TransformerConfig, prefix: str) -> Iterator[str]:
+    free = {*model.PARAMETER_FREE} - {"wait_k"}  # which changes what is read
+    for name in (field.name for field in fields(model)):
+        two = [getattr(_resolved(config), name) for config in (model, stored)]
+        is_zero_bias = name in ("attention_bias", "output_bias") and not two[0]
+        if two[0] == two[1] or name in _NEUTRAL or name in free or is_zero_bias:
+            continue
+        if _ONLY_WITH.get(name, model.positions) == model.positions:
+            yield f"{prefix}{name.replace('_', '-')} {two[0]}"
+
+
+def _resolved(model: TransformerConfig) -> TransformerConfig:
+    return replace(
+        model,
+        decoder_layers=model.decoder_depth,
+        d_k=model.key_width,
+        d_v=model.value_width,
+        final_norm=model.final_norm and model.norm == "post",
+    )

@@ -1,0 +1,155 @@
+"""What runs that translate do for clients: translations of texts, and the scores of given ones."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import Json
+from transformer.serve.services.limits import OF_RECORDS, texts_of
+from transformer.serve.services.messages import (
+    EXTRAS,
+    AskedChoices,
+    AskedScores,
+    AskedTranslations,
+    Endpoint,
+    extras_of,
+    search_options,
+)
+from transformer.serve.services.service import Service
+from transformer.tasks.text import Hypothesis, with_ends
+from transformer.tasks.texts.requests import Source
+from transformer.translator.search_outputs import available
+from transformer.translator.translator import Translator
+
+
+class Translations(Service):
+    """Translations, or whatever else a task makes of texts."""
+
+    search = Endpoint(
+        "/translate",
+        "The best translations of texts.",
+        AskedTranslations,
+        {"text": ["A dog runs.", "Two men talk."], "n_best": 2},
+        extras=tuple(name for name in EXTRAS if name != "times"),
+    )
+    loads: ClassVar = Translator
+    decoder: Translator
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.decoder.sentence_language = None if self.codes else self.languages[0]
+
+    def items(self, asked: Any) -> list[Source]:
+        """The texts of a request, each with its context."""
+        texts: list[Source] = texts_of(asked.text, self.limits)
+        for text in texts:
+            self.decoder.task.source_of(text)  # refuses what is no input of the model
+        if asked.context is None:
+            return texts
+        is_one = not isinstance(asked.text, list)
+        contexts = [asked.context] if is_one else asked.context
+        if len(contexts) != len(texts) or any(isinstance(context, str) for context in contexts):
+            raise UserError(
+                "context: give a list of sentences for a text, and for several texts a list of lists"
+            )
+        for context in filter(None, contexts):
+            texts_of(context, self.limits, "context")
+        pairs = zip(texts, contexts, strict=True)
+        if not all(isinstance(text, str) for text in texts):
+            raise UserError("context: name it in the object of each text, or give texts without names")
+        return [{"source": str(text), "context": context} for text, context in pairs]
+
+    def record(self, item: Source, asked: Any) -> tuple[Source, Json]:
+        """A text, and what is asked of its translation."""
+        return item, {"divide": asked.divide, **extras_of(asked), **languages_of(asked)}
+
+    def answer(self, item: Source, outputs: list[Hypothesis], asked: Any) -> Json:
+        """Translations, and the columns of their alignments."""
+        answer = super().answer(item, outputs, asked)
+        if asked.alignments:
+            translator = self.decoder.between(**languages_of(asked))
+            steering = search_options(asked, OF_RECORDS)
+            divide, options = False if any(steering.values()) else asked.divide, self.defaults
+            sentences = translator.sentences_of(item, divide=divide, **options)
+            tokens = (translator.source_tokens(sentence, **options) for sentence in sentences)
+            answer["source_tokens"] = with_ends(tokens)
+        return answer
+
+    @property
+    def has_alignments(self) -> bool:
+        """Whether its system has alignments."""
+        return self.decoder.system.alignment is not None
+
+    @property
+    def prepared(self) -> Json:
+        """What may be asked of every output, as far as the run has it."""
+        extras = available(self.decoder)
+        return {name: getattr(extras, name) for name in self.search.extras}
+
+    def about(self) -> Json:
+        """With what may be asked of every output."""
+        return {**super().about(), "extras": [name for name, has in self.prepared.items() if has]}
+
+    @property
+    def known_languages(self) -> tuple[str | None, str | None]:
+        """Those of options and files."""
+        return (None, None) if self.codes else self.decoder.task.data.languages
+
+    @property
+    def codes(self) -> Sequence[str]:
+        """The codes of a model of many languages."""
+        tokenizer = self.decoder.tokenizers[0]
+        return tuple(tokenizer.codes) if tokenizer.has_codes else ()
+
+    @property
+    def scores(self) -> Callable[[AskedScores], list[Json]] | None:
+        """log P(target | text) of each pair."""
+        return self._scores if self.decoder.system.scores else None
+
+    def score_programs(self) -> Iterator[Callable[[], None]]:
+        """Those of the translator."""
+        return self.decoder.score_programs()
+
+    def _scores(self, asked: AskedScores) -> list[Json]:
+        texts = texts_of(asked.text, self.limits)
+        if asked.target is None:
+            raise UserError(f"target is missing: run {self.name} scores translations")
+        targets = texts_of(asked.target, self.limits, "target")
+        if len(texts) != len(targets):
+            raise UserError(
+                f"{counted(len(texts), 'text')} and {counted(len(targets), 'target')}: give one for each"
+            )
+        languages = languages_of(asked)
+        scores = self.decoder.score(texts, targets, **languages)
+        translator = self.decoder.between(**languages)
+        truncated = map(translator.truncates, texts, targets)
+        return [
+            {"log_probability": float(score), **({"truncated": True} if is_truncated else {})}
+            for score, is_truncated in zip(scores, truncated, strict=True)
+        ]
+
+    @property
+    def choices(self) -> Callable[[AskedChoices], list[Json]] | None:
+        """The probabilities of labels for each text."""
+        return self._choices if self.decoder.system.scores else None
+
+    def _choices(self, asked: AskedChoices) -> list[Json]:
+        texts: list[Source] = [
+            self.decoder.task.source_of(text) for text in texts_of(asked.text, self.limits)
+        ]
+        if asked.choices:
+            texts_of(asked.choices, self.limits, "choices")
+        translator = self.decoder.between(**languages_of(asked))
+        probabilities = translator.choices(texts, asked.choices, temperature=asked.temperature)
+        return [
+            {"choices": of_labels, **({"truncated": True} if translator.truncates(text) else {})}
+            for text, of_labels in zip(texts, probabilities, strict=True)
+        ]
+
+
+def languages_of(asked: Any) -> Json:
+    """The languages that a request names."""
+    return {"source_language": asked.source_language, "target_language": asked.target_language}
+
+
+SERVICE = Translations

@@ -1,0 +1,228 @@
+"""Tasks of pictures: what captioning and detection share."""
+
+import functools
+import io
+import itertools
+import re
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from jaxtyping import Float
+
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config
+from transformer.config.records import PatchConfig, PicturesConfig
+from transformer.data.sequences import Field, Fields
+from transformer.data.signals.pixels import pixels_of, read_pixels, scaled
+from transformer.data.sources.corpora import SPLITS
+from transformer.data.sources.manifests import Annotation, listed
+from transformer.data.sources.pictures import (
+    AnnotatedPicture,
+    check_manifests,
+    libraries_of,
+    open_pictures,
+    picture,
+)
+from transformer.data.store import Corpus, Progress, Records, silent
+from transformer.model.variants.patches import NO_PICTURE
+from transformer.runtime.errors import UserError
+from transformer.tasks.exhibit import Axis, Exhibits, Picture
+from transformer.tasks.outputs import DecodingTask, Lines
+
+EXHIBITED = 160
+"""Height of a picture in a report, at least, in pixels."""
+
+
+OF_CORPUS = re.compile(rf"({'|'.join(SPLITS)}):(\d{{1,9}})")
+"""A picture of the run's own corpus, such as test:0."""
+
+
+@dataclass(frozen=True)
+class Located:
+    """A part of an output, such as a word or an object, and where it is in the picture."""
+
+    text: str
+    patches: tuple[float, ...] = ()
+    """The attention to each patch, row by row; empty: there is none."""
+    box: tuple[float, float, float, float] | None = None
+    """Left, top, width and height, as shares of the picture."""
+    probability: float | None = None
+
+
+class Pictures(Exhibits, Lines, DecodingTask):
+    """Pictures, and what is in them."""
+
+    unit = "pictures"
+    inputs = ("source",)
+    annotation: ClassVar[Annotation]
+
+    @property
+    def data(self) -> PicturesConfig:
+        """The options of the pictures."""
+        return data_of(self.config)
+
+    @property
+    def picture_field(self) -> Field:
+        """The pictures of a batch."""
+        size = self.data.picture_size
+        return Field("float32", fill=NO_PICTURE, shape=(size, size, 3), padded=False)
+
+    @property
+    def stored_fields(self) -> Fields:
+        """Pictures in half precision, which is exact."""
+        size = self.data.picture_size
+        stored = Field("float16", fill=NO_PICTURE, shape=(size, size, 3), padded=False)
+        return {**self.fields, "source": stored}
+
+    # From a corpus
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raises UserError if pictures are missing, or their patches have no positions."""
+        data, model = data_of(config), config.model
+        assert isinstance(model, PatchConfig)
+        if data.picture_size % model.patch_size:
+            raise UserError(
+                f"--data.picture-size {data.picture_size} must be a multiple of --model.patch-size "
+                f"{model.patch_size}"
+            )
+        patches = (data.picture_size // model.patch_size) ** 2
+        longest = model.of_encoder.longest
+        if longest is not None and patches > longest:
+            raise UserError(
+                f"--model.max-positions {longest}: a picture has {patches:,} patches; raise it, or "
+                "--model.patch-size"
+            )
+        check_manifests(data, cls.annotation)
+
+    @classmethod
+    def libraries(cls, config: Config) -> Sequence[str]:
+        """What reads pictures."""
+        return libraries_of(data_of(config))
+
+    @classmethod
+    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
+        """The pictures of manifests, or the built-in ones."""
+        return open_pictures(data_of(config), cls.annotation, progress)
+
+    def pixels(self, record: AnnotatedPicture) -> Float[np.ndarray, "size size 3"]:
+        """What the model reads of a picture."""
+        return scaled(record.pixels)
+
+    # Lines in
+
+    def record(self, line: str) -> AnnotatedPicture:
+        """The picture that a line names.
+
+        Raises:
+          UserError: it cannot be read.
+        """
+        return picture(Path(line), self.data)
+
+    def listed(self, line: str, manifest: Path, number: int) -> AnnotatedPicture:
+        """The picture that a line of a file names: a file, relative to its folder, or one of the corpus.
+
+        Raises:
+          UserError: it cannot be read; the message has the file and the line.
+        """
+        if match := OF_CORPUS.fullmatch(line.strip()):
+            return self._of_corpus(match[1], int(match[2]), f"{manifest}, line {number}: {match[0]}")
+        path = listed_file(line, manifest, number)
+        try:
+            return picture(path, self.data)
+        except UserError as error:
+            raise UserError(f"{manifest}, line {number}: {error}") from error
+
+    def _of_corpus(self, split: str, index: int, where: str) -> AnnotatedPicture:
+        if split not in self._splits:
+            raise UserError(f"{where}: the corpus of the run has no {split} split")
+        pictures = self._splits[split]
+        if index >= len(pictures):
+            raise UserError(
+                f"{where}: must be from {split}:0 to {split}:{len(pictures) - 1}: the corpus of the run has "
+                f"no more pictures of {split}"
+            )
+        (record,) = pictures.__getitems__([index])
+        return cast(AnnotatedPicture, record)
+
+    @functools.cached_property
+    def _splits(self) -> Mapping[str, Records]:
+        return self.open_corpus(self.config).splits
+
+    def seen(self, source: Any) -> AnnotatedPicture:
+        """The picture of a file, also as `io.BytesIO`, or of an array as `pixels_of` takes it.
+
+        Raises:
+          UserError: it cannot be read, or is no picture.
+        """
+        if isinstance(source, str | Path):
+            return picture(Path(source), self.data)
+        if isinstance(source, io.BytesIO):
+            pixels, (width, height) = read_pixels(source, "the picture", self.data.picture_size)
+            return AnnotatedPicture("picture", pixels, width, height)
+        if not hasattr(source, "__array__"):
+            raise UserError(f"cannot read {type(source).__name__}: give PNG files or arrays of pixels")
+        pixels, (width, height) = pixels_of(source, self.data.picture_size)
+        return AnnotatedPicture("array", pixels, width, height)
+
+    def example_command(self, record: AnnotatedPicture, decode: str) -> str:
+        """With a picture of the corpus."""
+        return f"echo validation:0 | {decode}"
+
+    # For the explorer
+
+    @abstractmethod
+    def located(self, record: AnnotatedPicture, output: Any) -> list[Located]:
+        """The parts of an output for a picture, in their order."""
+
+    def threshold(self, settings: DecodingConfig) -> float | None:
+        """The probability from which parts are shown at first. None: all are."""
+        return None
+
+    # For the report
+
+    def exhibited(self, records: Records, count: int) -> list[AnnotatedPicture]:
+        """The first pictures."""
+        return list(itertools.islice(records, count))
+
+    @abstractmethod
+    def outputs(self, result: Any, record: AnnotatedPicture, n_best: int | None) -> list[Any]:
+        """The outputs for a picture, best first."""
+
+
+def check_listed(line: str, manifest: Path, number: int) -> None:
+    """Raises UserError if a line of a file names neither a picture that is there, nor one of the corpus."""
+    if not OF_CORPUS.fullmatch(line.strip()):
+        listed_file(line, manifest, number)
+
+
+def listed_file(line: str, manifest: Path, number: int) -> Path:
+    """The picture that a line of a file names, relative to its folder.
+
+    Raises:
+      UserError: it is not there, or the line has a tab.
+    """
+    if "\t" in line:
+        raise UserError(f"{manifest}, line {number}: must be the name of a picture, without a tab")
+    return listed(line, manifest, number)
+
+
+def enlarged(pixels: np.ndarray) -> tuple[Float[np.ndarray, "height width 3"], int]:
+    """A picture for people, from 0 to 1, and by how much it is enlarged."""
+    factor = max(1, -(-EXHIBITED // max(len(pixels), 1)))
+    return np.repeat(np.repeat(pixels, factor, axis=0), factor, axis=1) / 255, factor
+
+
+def shown_picture(caption: str, values: Float[np.ndarray, "height width 3"]) -> Picture:
+    """A picture of the report, without scales."""
+    return Picture(caption, values, Axis(""), Axis(""))
+
+
+def data_of(config: Config) -> PicturesConfig:
+    """The options of the pictures of a config."""
+    assert isinstance(config.data, PicturesConfig)
+    return config.data

@@ -1,0 +1,292 @@
+"""The vocabularies of a translation; texts that begin with the code of their language, or are read after
+those before them."""
+
+import functools
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from transformer.config.corpus import DataConfig
+from transformer.config.model import SpecialIds
+from transformer.config.options import Config, first_added, text_data
+from transformer.data.sources.context import SEPARATOR, TURN, shortened
+from transformer.data.sources.text_files import one_line
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.trained import Tokenizers, first_new, load_tokenizer, replaced
+from transformer.decoding.hooks import NO_OUTPUT
+from transformer.decoding.steering import prefix as opening
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import brief
+from transformer.tasks.task import Task
+from transformer.tasks.text import Steering, TextTask
+from transformer.tasks.texts import text_task_of
+from transformer.tasks.texts.requests import Sentence, TranslationRequest, languages_of
+from transformer.tasks.texts.steering import TextSteering
+
+# The vocabularies of a translation: stored ones, their sizes, and the languages that their texts are in.
+
+
+SIDES = ("source", "target")
+
+
+def stored_tokenizer(path: Path, config: Config, size: int) -> Tokenizer:
+    """The tokenizer in a file.
+
+    Raises:
+      UserError: it has another number of ids than `size`, which the config expects.
+    """
+    tokenizer = load_tokenizer(path, config.model.special)
+    if tokenizer.vocab_size != size:
+        raise UserError(
+            f"{path} has {tokenizer.vocab_size:,} ids but config.json expects {size:,}: they do not belong "
+            "together"
+        )
+    return tokenizer
+
+
+def in_languages(tokenizers: Tokenizers, data: DataConfig) -> Tokenizers:
+    """Tokenizers for the languages that options name, where texts begin with codes.
+
+    Raises:
+      UserError: there is no code of such a language, or of one of the directions.
+    """
+    if not tokenizers:
+        return tokenizers
+    for side, (tokenizer, languages) in enumerate(
+        zip(tokenizers, zip(*data.pairs, strict=True), strict=False)
+    ):
+        if not tokenizer.has_codes:
+            raise UserError(
+                f"--data.directions: texts of the given {SIDES[side]} vocabulary begin with no code of a "
+                "language; leave out one of them"
+            )
+        for language in languages:
+            tokenizer.in_language(language, "--data.directions, language")
+    if not tokenizers[0].has_codes:
+        return tokenizers
+    named = zip(SIDES, tokenizers, data.named_languages, strict=True)
+    source, target = (
+        tokenizer if language is None else tokenizer.in_language(language, f"--data.{side}-language")
+        for side, tokenizer, language in named
+    )
+    return source, target
+
+
+def with_vocabulary(config: Config, tokenizers: Tokenizers) -> Config:
+    """The config, with the sizes of the vocabularies.
+
+    Raises:
+      UserError: it has another size.
+    """
+    source, target = (tokenizer.vocab_size for tokenizer in tokenizers)
+    model = config.model
+    if model.vocab_size and model.vocab_size != source:
+        raise UserError(
+            f"--model.vocab-size {model.vocab_size} but the tokenizer has {source} ids: leave it out"
+        )
+    separate = None if text_data(config).joint_vocabulary else target
+    return replace(config, model=replace(model, vocab_size=source, target_vocab_size=separate))
+
+
+class TextInLanguages(TextTask):
+    """A task whose inputs and outputs are texts, each in a language that options or a record name."""
+
+    data: DataConfig
+    tokenizers: Tokenizers
+    """Of source and target."""
+    _starts: dict[tuple[int, str], tuple[int, ...]]
+    """Ids that begin a side in a language."""
+
+    def forced_ids(self, record: Sentence) -> tuple[int, ...]:
+        """How an output is forced to begin, such as with the code of the target language. Outputs of some
+        models are so only before a prefix."""
+        begins = self.tokenizers[1].forces_start or (
+            isinstance(record, TranslationRequest) and bool(record.prefix)
+        )
+        return self.start(record, 1) if begins else ()
+
+    def start(self, record: Sentence, side: int) -> tuple[int, ...]:
+        """The ids that begin a side of a record, such as the code of its language.
+
+        Raises:
+          UserError: no language is chosen, or the vocabulary has no such code.
+        """
+        language = languages_of(record)[side]
+        prefix = "--" if isinstance(record, TranslationRequest) else "--data."
+        tokenizer, option = self.tokenizers[side], f"{prefix}{SIDES[side]}-language"
+        if language is None:
+            tokenizer.check_language(option)
+            return tokenizer.start
+        if not tokenizer.has_codes:
+            raise UserError(f"{option} {language}: the texts of this model begin with no code of a language")
+        if (side, language) not in self._starts:
+            self._starts[side, language] = tokenizer.in_language(language, option).start
+        return self._starts[side, language]
+
+    def between(self, source_language: str | None, target_language: str | None) -> Self:
+        """This task for other languages. None: that of this one.
+
+        Raises:
+          UserError: texts of this model begin with no code, or there is no such language.
+        """
+        pair = {"source_language": source_language, "target_language": target_language}
+        asked: dict[str, Any] = {name: code for name, code in pair.items() if code is not None}
+        if not self.tokenizers[0].has_codes:
+            options = " and ".join(f"--{name.replace('_', '-')}" for name in asked)
+            raise UserError(
+                f"{options}: the texts of this model begin with no code of a language; leave it out"
+            )
+        data = replace(self.data, **asked)
+        for tokenizer, (name, code) in zip(self.tokenizers, pair.items(), strict=True):
+            tokenizer.in_language(code, f"--{name.replace('_', '-')}")
+        return self.again(replace(self.config, data=data), self.tokenizers)
+
+    @abstractmethod
+    def again(self, config: Config, tokenizers: Tokenizers) -> Self:
+        """This task with other options and tokenizers of the same vocabulary."""
+
+    def grown(self, config: Config, words: Sequence[str], languages: Sequence[str]) -> "TextInLanguages":
+        """As `Task.grown`, without the shortlist, which does not know the words."""
+        source, target = self.tokenizers
+        model = config.model
+        if not self.data.joint_vocabulary or source.vocab_size != target.vocab_size:
+            raise UserError(
+                "--data.add-tokens, --data.add-language: this model has a vocabulary for each side, and only "
+                "one for both can grow; leave them out"
+            )
+        if model.growth_conflict:
+            raise UserError(
+                f"--data.add-tokens: with {model.growth_conflict} outputs depend on the size of the "
+                "vocabulary, which therefore cannot grow"
+            )
+        new = source.grown(words, languages)
+        other = new if target is source else target.grown(words, languages)
+        sizes: dict[str, Any] = {"vocab_size": new.vocab_size}
+        if model.target_vocab_size is not None:
+            sizes["target_vocab_size"] = new.vocab_size
+        data = replace(text_data(config), first_added=first_new(source, new))
+        return text_task_of(data.task)(
+            replace(config, model=replace(model, **sizes), data=data), (new, other)
+        )
+
+    def replaced_ids(self, grown: Task) -> list[list[int]]:
+        """As `Task.replaced_ids`."""
+        first = first_added(grown.config)
+        if first is None or not isinstance(grown, TextInLanguages):
+            return []
+        return replaced(self.tokenizers[0], grown.tokenizers[0], first)
+
+
+# Texts that a search is steered to: the code of their language, prefixes and terms.
+
+
+class SteeredText(TextInLanguages):
+    """A task whose outputs may have to begin with a prefix, and to have terms."""
+
+    special: SpecialIds
+
+    def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
+        """How outputs begin, prefixes and terms."""
+        requests = list(map(TranslationRequest.of, records))
+        starts = list(map(self.forced_ids, requests))
+        tokenizer = self.tokenizers[1]
+        steerings = []
+        if (tokenizer.start and tokenizer.forces_start) or tokenizer.has_codes:
+            examples = list(map(opening.opening_example, starts))
+            size = len(tokenizer.start) or 1  # without records, to compile a search before one is chosen
+            hook, lengths = opening.Opening(size), list(map(len, starts))
+            steerings.append(Steering("start", hook, opening.OPENING_FIELDS, examples, lengths))
+        if any(request.prefix for request in requests):
+            prefixes = [request.prefix for request in requests]
+            steerings.append(self._steering.prefixes(prefixes, lines, starts))
+        if any(request.terms for request in requests):
+            steerings.append(self._steering.terms([request.terms for request in requests], lines))
+        return steerings
+
+    @functools.cached_property
+    def _steering(self) -> TextSteering:
+        return TextSteering(self.tokenizers[1], self.special)
+
+    def term(self, text: str) -> tuple[int, ...]:
+        """The ids of a term. Raises UserError if the vocabulary cannot spell it."""
+        return self._steering.term(text)
+
+    def some_word(self) -> str:
+        """A word that can be a term."""
+        return self._steering.some_word()
+
+    def split_prefix(self, text: str) -> tuple[list[int], str]:
+        """The ids of a prefix's whole words, and the letters of an unfinished last one. Raises UserError if
+        the vocabulary cannot spell it."""
+        return self._steering.split_prefix(text)
+
+    def phrases(self, text: str) -> list[tuple[int, ...]]:
+        """All divisions of a phrase into subwords, at the beginning of a word."""
+        return self._steering.phrases(text)
+
+    def impossible(self, record: Sentence) -> str:
+        """What an output was asked to have, if none has it."""
+        if not isinstance(record, TranslationRequest) or not (record.prefix or record.terms):
+            return NO_OUTPUT
+        demands = [f"the prefix {brief(record.prefix)}"] * bool(record.prefix)
+        demands += [f"the term {brief(term)}" for term in record.terms]
+        return (
+            f"no output can have {', '.join(demands)} by the rules of this search: change these, or options "
+            "such as --decoding.forbidden"
+        )
+
+
+# Texts that are read after those before them, within the tokens that a model reads.
+
+
+class TextInContext(TextTask):
+    """A task whose sources may have context (`--data.context`)."""
+
+    data: DataConfig
+    tokenizers: Tokenizers
+    """Of source and target."""
+
+    def read(self, source: str, longest: int) -> str:
+        """A source as the model reads it within so many tokens, with <eos>: without its oldest context, if
+        there is more, and with the whole sentence."""
+        if not self.data.context:
+            return source
+        tokenizer = self.tokenizers[0]
+        code = tokenizer.has_codes and not tokenizer.start  # each record has its own
+        room = longest - 1 - code
+        return shortened(source, lambda text: len(tokenizer.encode(one_line(text))), room)
+
+    def as_read(self, record: Sentence, longest: int) -> Sentence:
+        """As `read`, of a record."""
+        if not self.data.context:
+            return record
+        request = TranslationRequest.of(record)
+        return request._replace(source=self.read(request.source, longest))
+
+
+def check_turns(texts: Sequence[str], tokenizer: Tokenizer, lines: Sequence[int] = ()) -> None:
+    """Raises UserError if texts are lists, such as turns, and a vocabulary has no token between them."""
+    index = next((index for index, text in enumerate(texts) if TURN in text), None)
+    if index is not None and not tokenizer.knows(SEPARATOR):
+        where = f"line {lines[index]}: " if lines else ""
+        raise UserError(
+            f"{where}a list, or a text with {SEPARATOR}: the vocabulary of this model has no {SEPARATOR}, "
+            "which is between the texts of a list; add it with --data.add-tokens, or give one text"
+        )
+
+
+def check_context(data: DataConfig, tokenizers: Tokenizers) -> None:
+    """Raises UserError if a vocabulary cannot separate sentences from their context, or samples are not of
+    words."""
+    if data.context and not tokenizers[0].knows(SEPARATOR):
+        raise UserError(
+            f"--data.context: the vocabulary has no {SEPARATOR}, which is between sentences; add it with "
+            "--data.add-tokens, or train a vocabulary"
+        )
+    if data.context and data.subword_sampling and data.sampling_by == "sentence":
+        raise UserError(
+            "--data.context: --data.subword-sampling by sentence does not shorten it; give "
+            "--data.sampling-by word"
+        )

@@ -1,0 +1,1 @@
+"""Training runs: checks, the loop, evaluation, progress, signals."""

@@ -1,1 +1,0 @@
-"""Training runs: loop, evaluation, progress, signals."""
