@@ -128,6 +128,7 @@ def test_the_hook_counts_what_the_definition_says(seed):
         state = follow(jnp.asarray(tokens), state, jnp.take_along_axis(log_p, tokens[..., None], -1)[..., 0])
 
 
+@pytest.mark.thorough
 def test_long_names_take_time_in_proportion():
     """Names of 40,000 tokens, which repeat themselves: steps in their square would take hours."""
     name = (10, 5) * 10_000
@@ -200,6 +201,7 @@ class Bigrams:
         return tokens
 
 
+@pytest.mark.thorough
 def test_a_search_waits_for_a_name_that_may_still_be_the_best():
     """The first token of a name costs more than the best end; the second one makes up for it."""
     table = np.full((SIZE, SIZE), 1e-9, np.float32)
@@ -338,6 +340,7 @@ def test_every_system_uses_names_or_refuses_them():
                 Biasing.of(["red"], 1, system, task)
 
 
+@pytest.mark.thorough
 def test_the_commands(tmp_path, monkeypatch, capsys):
     run = stored(small_translator(), tmp_path / "run")
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))

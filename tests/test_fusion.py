@@ -102,6 +102,7 @@ def as_lists(outputs):
     return [[each.to_dict() for each in several] for several in outputs]
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", ["transformer", "copying"])
 def test_a_translator_with_a_language_model(system, arpa):
@@ -158,6 +159,7 @@ def test_every_system_uses_one_or_refuses_it():
                 output_tokenizer(system, task, "--lm x")
 
 
+@pytest.mark.thorough
 def test_the_commands(arpa, tmp_path, monkeypatch, capsys):
     run = stored(small_translator(), tmp_path / "run")
     text = [WORDS[at : at + 3] for at in range(6)]

@@ -124,6 +124,7 @@ PAIRS = list(zip(LINES, reversed(LINES), strict=True))
 SEEDS = [(3, 7, index) for index in range(len(PAIRS))]
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("bpe")
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
 def test_processes_sample_as_one_does(kind: str, tokenizers: dict[str, Tokenizer], monkeypatch) -> None:

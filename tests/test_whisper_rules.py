@@ -138,6 +138,7 @@ def test_variables_have_the_names_of_hugging_face(tmp_path, content):
     assert read("model.decoder.layer_norm.weight") is None
 
 
+@pytest.mark.thorough
 def test_a_damaged_file_is_refused_in_a_sentence(tmp_path, content):
     path = tmp_path / "model.bin"
     rng = np.random.default_rng(0)
