@@ -63,7 +63,7 @@ def test_the_search_is_that_of_both_models(weight, beams):
     """A small beam is that of the slow reference; one for all outputs has them in order."""
     variables = random_variables(MODEL, 3)
     hook = ShallowFusion(Trie(GRAMS, NAMES, SPECIAL.eos), np.zeros(SIZE, bool))
-    search = dataclasses.replace(autoregressive_search, hook=Hooks((hook,)))
+    search = dataclasses.replace(autoregressive_search, hooks=Hooks((hook,)))
     options = BeamConfig(beam_size=beams, max_length=LIMIT, length_penalty=0.6)
     inputs = {"source": jnp.asarray(SOURCES[:2]), WEIGHT: jnp.full(2, weight)}
     result = search(MODEL, variables, inputs, jnp.arange(2), options)

@@ -15,6 +15,7 @@ from tiers import combinations
 from transformer import BeamConfig, UserError
 from transformer.commands.decode import decode_main
 from transformer.data.tokenizers.trained import train_tokenizer
+from transformer.decoding.hooks import Hooks
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.decoding.steering.prefix import COUNT, TOKENS, WORD, Prefix, example
 
@@ -52,7 +53,7 @@ def begins_well(tokens: tuple[int, ...], forced: tuple[int, ...], word: str, end
 )
 def test_a_search_finds_what_brute_force_finds(forced: tuple[int, ...], word: str) -> None:
     variables = random_variables(MODEL, 1)
-    search = AutoregressiveSearch(hook=Prefix(PIECES, SPECIAL, joined=True, mark="▁"))
+    search = AutoregressiveSearch(hooks=Hooks((Prefix(PIECES, SPECIAL, joined=True, mark="▁"),)))
     given = example(forced, word)
     inputs = {
         "source": SOURCES,

@@ -117,7 +117,7 @@ def searched(wanted: dict[Tokens, int], variables: Any, options: BeamConfig, end
     example = terms.example(wanted)
     inputs = {name: np.tile(x, (len(SOURCES),) + (1,) * x.ndim) for name, x in example.items()}
     inputs["source"] = SOURCES
-    search = AutoregressiveSearch(hook=Hooks((terms,)))
+    search = AutoregressiveSearch(hooks=Hooks((terms,)))
     lines = jnp.arange(len(SOURCES))
     return search(MODEL, variables, {k: jnp.asarray(x) for k, x in inputs.items()}, lines, options)
 
