@@ -29,7 +29,7 @@ TRAIN_IN_BOTH_WAYS = """
 import hashlib
 from invented_text import LINES
 from transformer.config.model import SpecialIds
-from transformer.data.tokenizers import vocabulary
+from transformer.data.tokenizers import lossless as vocabulary
 for vocabulary._MOST_LINES in (2_000_000, 200):
     for kind in ("unigram", "bpe", "char"):
         model = vocabulary.train_sentencepiece(iter(LINES), kind, 400, SpecialIds())
