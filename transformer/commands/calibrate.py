@@ -128,7 +128,7 @@ def _records(arguments: CalibrateArguments, run: "Run", context: int) -> "list[S
     elif arguments.input:
         records = pairs_in_context(((line, "") for line in read_lines(arguments.input)), context)
     else:
-        records = _validation_records(run)
+        records = iter(_validation_records(run))
     filled = (record for record in records if has_text(record[0]))
     chosen: list[Sentence] = list(itertools.islice(filled, arguments.sentences))
     if not chosen:
