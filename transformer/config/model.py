@@ -131,6 +131,17 @@ class ModelConfig(Section):
         return "float32" if self.dtype == "auto" else self.dtype
 
     @property
+    def ctc(self) -> float:
+        """The weight of CTC in the loss. 0: the network has no such output."""
+        return 0.0
+
+    @property
+    def encodes_causally(self) -> bool:
+        """Whether the state of a source token depends on no later ones, so that a source can be translated
+        while it arrives."""
+        return False
+
+    @property
     def decoder_depth(self) -> int:
         """Number of decoder layers."""
         return self.num_layers
