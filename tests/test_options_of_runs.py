@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from transformer.cli.decode_arguments import OPTIONS, DecodeArguments, Way
+from transformer.cli.decode_arguments import OPTIONS, DecodeArguments, Way, positional
 from transformer.cli.writer import unused
 from transformer.config.decoding import GreedyConfig
-from transformer.config.ranges import applies
 from transformer.config.records import WindowsConfig
 from transformer.runs.config_json import to_json
 from transformer.runtime.errors import UserError
@@ -108,7 +107,8 @@ def shown(tmp_path, config):
     if hasattr(config.model, "vocab_size"):
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=300))
     (tmp_path / "config.json").write_text(to_json(config))
-    every = {*OPTIONS, *applies(type(config.decoding))} - {"decoding", "run_dir"}
+    kinds = DecodeArguments, type(config.decoding)
+    every = {item.name for kind in kinds for item in dataclasses.fields(kind)} - {"decoding", "run_dir"}
     return every - unused(tmp_path)
 
 
@@ -140,3 +140,11 @@ def test_the_help_of_a_run_depends_on_its_model_and_files(tmp_path):
     assert shown(tmp_path, dataclasses.replace(config, model=waiting)) - before == {
         *("word_confidences", "shortlist", "stream")
     }
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["--rescore R RUN", "--n-best 2 RUN", "--tsv RUN", "--no-int8 RUN", "--lm x RUN", "RUN --reference a b"],
+)
+def test_a_run_is_found_among_options_and_their_values(words):
+    assert list(positional(words.split())) == ["RUN"]

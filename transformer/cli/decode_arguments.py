@@ -4,11 +4,11 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
@@ -18,7 +18,7 @@ from transformer.config.corpus import DataConfig
 from transformer.config.decoding import DecodingConfig, methods_of
 from transformer.config.names import DECODING
 from transformer.config.options import Config, HostsConfig
-from transformer.config.ranges import Applies, applies
+from transformer.config.ranges import For
 from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.config.training import BleuTokenizer, TextNormalisation
 from transformer.data.remote import has
@@ -26,6 +26,7 @@ from transformer.runtime.errors import UserError, command_for
 from transformer.runtime.files import address
 from transformer.systems.registry import REGISTRY, options_of
 
+T = TypeVar("T")
 log = logging.getLogger("transformer")
 
 
@@ -65,6 +66,20 @@ class Way(Enum):
 
     def __init__(self, refusal: str, formats: tuple[str, ...], other_format: str) -> None:
         self.refusal, self.formats, self.other_format = refusal, formats, other_format
+
+
+@dataclass(frozen=True)
+class Applies(For):
+    """Where an option applies."""
+
+    ways: Set[Way] | None = None
+    """The ways that have it. None: all."""
+    needs: str = ""
+    """Another option without which it means nothing."""
+    why: str = ""
+    """The message if that one is missing, with {} for the name of the option."""
+    in_json: bool = False
+    """Whether it adds to the format json alone."""
 
 
 LINES = frozenset({Way.LINES})
@@ -267,8 +282,15 @@ class DecodeArguments:
     """Print the folder of compiled programs."""
 
 
-OPTIONS = applies(DecodeArguments)
-"""Where each option applies."""
+def annotated(kind: type[Any], mark: type[T]) -> dict[str, T]:
+    """The mark of a type in the annotation of each option of a dataclass that has one."""
+    hints = get_type_hints(kind, include_extras=True)
+    parts = ((item.name, getattr(hints[item.name], "__metadata__", ())) for item in dataclasses.fields(kind))
+    return {name: part for name, several in parts for part in several if isinstance(part, mark)}
+
+
+OPTIONS = annotated(DecodeArguments, Applies)
+"""Where options apply that not all command lines have."""
 
 
 @contextlib.contextmanager
@@ -367,6 +389,10 @@ HELP = {"-h", "--help", "--help-all"}
 _FLAGS = (*HELP, "-v")
 
 
+REPEATED = tyro.conf.UseAppendAction[tuple[Path, ...]].__metadata__[0]
+"""The mark of options with one value that may be given several times."""
+
+
 @functools.cache
 def _values_of_options() -> dict[str, int | None]:
     """How many words follow each option; None: all up to the next option."""
@@ -377,8 +403,11 @@ def _values_of_options() -> dict[str, int | None]:
     for prefix, kind in kinds:
         for name, hint in get_type_hints(kind, include_extras=True).items():
             option = f"{prefix}{name}".replace("_", "-")
-            numbers[f"--{option}"] = None if get_origin(hint) is tuple else 1
-            if bool in (hint, *get_args(hint)[:1]):
+            marks = getattr(hint, "__metadata__", ())
+            plain = get_args(hint)[0] if marks else hint
+            takes_all = get_origin(plain) is tuple and REPEATED not in marks
+            numbers[f"--{option}"] = None if takes_all else 1
+            if plain is bool:
                 group = prefix.replace("_", "-")
                 numbers[f"--{option}"] = numbers[f"--{group}no-{option.removeprefix(group)}"] = 0
     return numbers

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from transformer.cli.decode_arguments import OPTIONS, DecodeArguments, Way
+from transformer.cli.decode_arguments import OPTIONS, DecodeArguments, Way, annotated
 from transformer.cli.input import input_lines, lines_of
-from transformer.config.ranges import applies
+from transformer.config.ranges import For
 from transformer.data.remote import has
 from transformer.data.store import Record
 from transformer.decoding.searches.shortlist import FILE as SHORTLIST
@@ -234,10 +234,8 @@ def unused(run_dir: Path) -> set[str]:
     """
     writer, run = writer_of(run_dir), Run(run_dir)
     abilities = writer.abilities(run)
-    of_search = applies(type(run.config.decoding))
-    options = {
-        name for name, option in (OPTIONS | of_search).items() if option.to and option.to not in abilities
-    }
+    every: dict[str, For] = {**OPTIONS, **annotated(type(run.config.decoding), For)}
+    options = {name for name, option in every.items() if option.to and option.to not in abilities}
     return options | {"n_best", "format"} if writer.formats == ("text",) else options
 
 

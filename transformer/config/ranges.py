@@ -5,7 +5,7 @@ import functools
 import math
 import numbers
 import reprlib
-from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
@@ -55,30 +55,11 @@ class Range:
 
 
 @dataclasses.dataclass(frozen=True)
-class Applies:
-    """Where an option of decode.py applies, as in `Annotated[bool, Applies("alignments")]`."""
+class For:
+    """Runs to which an option of decode.py applies, as in `Annotated[bool, For("alignments")]`."""
 
     to: str = ""
     """What a run must be able to do (`Writer.abilities`). Empty: every run can."""
-    ways: Container[Any] | None = None
-    """The ways of decoding that have it (`transformer.cli.decode_arguments.Way`). None: all."""
-    needs: str = ""
-    """Another option without which it means nothing."""
-    why: str = ""
-    """The message if that one is missing, with {} for the name of the option."""
-    in_json: bool = False
-    """Whether it adds to the format json alone."""
-
-
-def applies(kind: type[Any]) -> dict[str, Applies]:
-    """Where each option of a dataclass applies."""
-    hints = get_type_hints(kind, include_extras=True)
-    return {item.name: _applies(hints[item.name]) for item in dataclasses.fields(kind)}
-
-
-def _applies(hint: Any) -> Applies:
-    found = (part for part in getattr(hint, "__metadata__", ()) if isinstance(part, Applies))
-    return next(found, Applies())
 
 
 SHARE = Range(0, 1)
