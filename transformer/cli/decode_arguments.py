@@ -389,7 +389,7 @@ HELP = {"-h", "--help", "--help-all"}
 _FLAGS = (*HELP, "-v")
 
 
-REPEATED = tyro.conf.UseAppendAction[tuple[Path, ...]].__metadata__[0]
+REPEATED = get_args(tyro.conf.UseAppendAction[tuple[Path, ...]])[1]
 """The mark of options with one value that may be given several times."""
 
 
