@@ -261,7 +261,8 @@ def tfds_speech(data: RecordingsConfig, splits: Sequence[str]) -> tuple[dict[str
         label if isinstance(label, of.ClassLabel) else None,
     )
     opened, identity = _opened(builder, about[:2], splits, "DESERIALIZE_AND_DECODE")
-    return {split: Waves(*source, *about) for split, source in opened.items()}, (identity, about[2])
+    waves = {split: Waves(source, name, *about) for split, (source, name) in opened.items()}
+    return waves, (identity, about[2])
 
 
 def _stored(
