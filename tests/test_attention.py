@@ -96,6 +96,7 @@ def test_restricted_attention_in_blocks_is_the_whole_product_masked(tiny, random
         np.testing.assert_allclose(apply(model, variables, *ids, **others), whole, atol=2e-5)
 
 
+@pytest.mark.thorough
 def test_logits_depend_on_the_words_of_their_source_and_not_on_padding(tiny, random_variables):
     model = Transformer(tiny(share_embeddings="target"))
     variables = random_variables(model)
@@ -204,6 +205,7 @@ def test_cross_attention_rows_sum_to_one(tiny, random_variables):
     assert (np.asarray(looked).swapaxes(1, 2)[SOURCE == 0] == 0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("False")
 @pytest.mark.parametrize("biased", [False, True])
 def test_joined_heads_give_the_contexts_and_weights_of_separate_ones(biased):

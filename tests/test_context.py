@@ -228,6 +228,7 @@ def test_what_is_too_long_loses_its_oldest_context():
     assert model.source_tokens(f"red green blue <turn> {read}") == read.split()
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("recurrent")
 @pytest.mark.parametrize("system", ["recurrent", "nonautoregressive", "copying", "fast-autoregressive"])
 def test_every_system_reads_context(system):
@@ -392,6 +393,7 @@ def test_only_the_sentence_is_judged():
 # --- Pages and servers
 
 
+@pytest.mark.thorough
 def test_the_page_shows_the_context():
     page = explore(translator(1), ["red <turn> cat"], beam_size=2)
     assert re.search(r'"source": ?\["red", ?"[^"]*turn[^"]*", ?"cat"', page.html)

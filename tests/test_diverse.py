@@ -74,6 +74,7 @@ def test_groups_say_different_things() -> None:
         translator.search(sources, beam_size=4, groups=3)
 
 
+@pytest.mark.thorough
 def test_what_several_groups_find_is_listed_once() -> None:
     translator = small_translator()
     for several in translator.search(["red green", "cat"], beam_size=6, groups=3, diversity=0.0):
@@ -100,6 +101,7 @@ def test_chrf_of_all_pairs_is_sacrebleus() -> None:
     assert expected_chrf(["ab", "ab", "zz"]).tolist() == [50, 50, 0]
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("beam")
 @pytest.mark.parametrize("candidates", ["sample", "beam"])
 def test_minimum_bayes_risk_chooses_by_expected_chrf(candidates: str) -> None:

@@ -36,6 +36,7 @@ class Given(nn.Module):
         return memory.log_probs
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", [[4, 5, 5, 6, 4, 7, 7, 7], [5], []])
 def test_the_path_through_windows_is_that_through_all_positions(text, monkeypatch):
     monkeypatch.setattr(long_ctc_alignment, "BLOCK", 7)
@@ -81,6 +82,7 @@ def test_windows_overlap_and_count_every_frame_once():
     assert all(first - start >= 40 for start, _, first, _ in found[1:])
 
 
+@pytest.mark.thorough
 def test_long_recordings_are_aligned_and_too_long_texts_found_before(tmp_path, monkeypatch, capsys):
     run = run_with(tmp_path, 0.3)
     rng = np.random.default_rng(1)

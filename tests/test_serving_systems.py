@@ -70,6 +70,7 @@ def test_a_system_that_translates_is_served(runs, name, int8):
         assert (scored.status_code == 200) == (service.decoder.system.scores is not None)
 
 
+@pytest.mark.thorough("fast-autoregressive", "recurrent")
 @pytest.mark.parametrize("name", sorted(REGISTRY.keys() - NOT_SERVED))
 def test_what_a_server_prepares_are_arguments_of_the_decoder(runs, name, monkeypatch):
     """A server whose preparation fails is never ready."""
@@ -108,6 +109,7 @@ def test_a_language_model_continues_and_scores(runs):
         assert wrong.json() == {"error": "target: run lm scores texts alone; leave it out"}
 
 
+@pytest.mark.thorough
 def test_a_recogniser_hears_a_recording(runs, tmp_path):
     service = served(runs["speech"], "ears")
     (tmp_path / "noise.wav").write_bytes(recording())
@@ -151,6 +153,7 @@ def picture() -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.thorough
 def test_pictures_are_described_and_searched(runs, tmp_path):
     (tmp_path / "a.png").write_bytes(picture())
     services = [served(runs[name], name) for name in ("captioning", "detection")]

@@ -98,6 +98,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Foun
     return find
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("mesh 2 x 2 x 2")
 @pytest.mark.parametrize("name", NAMES)
 def test_every_layout_trains_alike(found: Callable[[str, str], Found], name: str) -> None:
@@ -132,6 +133,7 @@ def test_with_dropout_a_layout_repeats_itself(found: Callable[[str, str], Found]
     assert this["dropout"]["losses"] != this["losses"]
 
 
+@pytest.mark.thorough
 def test_pmap_is_shard_map(found: Callable[[str, str], Found]) -> None:
     """The same bits, also with dropout, and rows keep their memory."""
     this = found("8 replicas", "mapped")
@@ -236,6 +238,7 @@ def networks() -> list[str]:
     return list(first.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", mostly_slow(list(CONFIGS), networks()))
 def test_every_parameter_of_every_preset_declares_its_sharding(preset: str) -> None:
     config = CONFIGS[preset]

@@ -29,7 +29,7 @@ TRAIN_IN_BOTH_WAYS = """
 import hashlib
 from invented_text import LINES
 from transformer.config.model import SpecialIds
-from transformer.data.tokenizers import vocabulary
+from transformer.data.tokenizers import lossless as vocabulary
 for vocabulary._MOST_LINES in (2_000_000, 200):
     for kind in ("unigram", "bpe", "char"):
         model = vocabulary.train_sentencepiece(iter(LINES), kind, 400, SpecialIds())
@@ -37,6 +37,7 @@ for vocabulary._MOST_LINES in (2_000_000, 200):
 """
 
 
+@pytest.mark.thorough
 def test_same_lines_same_model_in_every_process() -> None:
     here = Path(__file__).parent
     outside = [
