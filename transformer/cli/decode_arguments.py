@@ -18,7 +18,6 @@ from transformer.config.corpus import DataConfig
 from transformer.config.decoding import DecodingConfig, methods_of
 from transformer.config.names import DECODING
 from transformer.config.options import Config, HostsConfig
-from transformer.config.ranges import For
 from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.config.training import BleuTokenizer, TextNormalisation
 from transformer.data.remote import has
@@ -69,9 +68,11 @@ class Way(Enum):
 
 
 @dataclass(frozen=True)
-class Applies(For):
+class Applies:
     """Where an option applies."""
 
+    to: str = ""
+    """What a run must be able to do (`Writer.abilities`). Empty: every run can."""
     ways: Set[Way] | None = None
     """The ways that have it. None: all."""
     needs: str = ""

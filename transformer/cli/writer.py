@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from transformer.cli.decode_arguments import OPTIONS, DecodeArguments, Way, annotated
 from transformer.cli.input import input_lines, lines_of
-from transformer.config.ranges import For
 from transformer.data.remote import has
 from transformer.data.store import Record
 from transformer.decoding.searches.shortlist import FILE as SHORTLIST
@@ -75,7 +74,7 @@ class Writer:
             "choices": system.scores is not None,
             "confidence": has(run.path, CONFIDENCE),
             "shortlist": has(run.path, SHORTLIST),
-            "ctc": bool(run.config.model.ctc),
+            "ctc": bool(run.config.model.ctc_weight),
             "coverage": system.alignment is not None,
         }
         return {ability for ability in cls.can if can.get(ability, True)}
@@ -234,8 +233,9 @@ def unused(run_dir: Path) -> set[str]:
     """
     writer, run = writer_of(run_dir), Run(run_dir)
     abilities = writer.abilities(run)
-    every: dict[str, For] = {**OPTIONS, **annotated(type(run.config.decoding), For)}
-    options = {name for name, option in every.items() if option.to and option.to not in abilities}
+    of_search = annotated(type(run.config.decoding), str)
+    needed = {name: option.to for name, option in OPTIONS.items() if option.to} | of_search
+    options = {name for name, ability in needed.items() if ability not in abilities}
     return options | {"n_best", "format"} if writer.formats == ("text",) else options
 
 

@@ -54,14 +54,6 @@ class Range:
         return f"{text}; {self.note}" if self.note else text
 
 
-@dataclasses.dataclass(frozen=True)
-class For:
-    """Runs to which an option of decode.py applies, as in `Annotated[bool, For("alignments")]`."""
-
-    to: str = ""
-    """What a run must be able to do (`Writer.abilities`). Empty: every run can."""
-
-
 SHARE = Range(0, 1)
 RATE = Range(0, 1, below=True)
 POSITIVE = Range(0, above=True)

@@ -66,10 +66,6 @@ class SpeechConfig(TransformerConfig):
             )
 
     @property
-    def ctc(self) -> float:
-        return self.ctc_weight
-
-    @property
     def longest_source(self) -> int | None:
         longest = super().longest_source
         return longest and longest * 2**self.convolutions
