@@ -120,7 +120,7 @@ def random_variables() -> Callable[..., Any]:
 
 
 @pytest.fixture(scope="session")
-def config(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def short_config(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The config of a training that takes seconds."""
     from small_run import small_config
 
@@ -128,13 +128,19 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.fixture(scope="session")
-def finished(config: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def config(short_config: Any) -> Any:
+    """The same, which a file may change for its tests."""
+    return short_config
+
+
+@pytest.fixture(scope="session")
+def finished(short_config: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The finished run of this training. Tests that change it copy it first."""
     from small_run import quiet
 
     from transformer.trainer.train import train
 
-    return train(config, tmp_path_factory.mktemp("runs") / "finished", watch=quiet())
+    return train(short_config, tmp_path_factory.mktemp("runs") / "finished", watch=quiet())
 
 
 @pytest.fixture
@@ -176,6 +182,17 @@ def decoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stored(small_translator(), tmp_path_factory.mktemp("decoder") / "run")
 
 
+def what_is_compiled(config: Any) -> Any:
+    """The config without what the programs of a training do not depend on: when it stops, evaluates and logs,
+    and where its text is."""
+    steps = config.training.steps if config.optimizer.schedule == "cosine" else 1
+    times = {"evaluate_every": 1, "evaluate_sentences": 1, "log_every": 1, "keep_last": 1, "samples": 0}
+    never = {"patience": None, "minutes": None, "save_minutes": None}
+    paths = {name: Path() for name, value in vars(config.data).items() if isinstance(value, Path)}
+    training = replace(config.training, steps=steps, epochs=None, **times, **never)
+    return replace(config, training=training, data=replace(config.data, **paths))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def trained_programs() -> Iterator[dict[Any, Any]]:
     """The programs of trainings by what determines them: a training with the config of an earlier one, such
@@ -190,9 +207,8 @@ def trained_programs() -> Iterator[dict[Any, Any]]:
         has_teacher = getattr(config.model, "teacher", None)  # whose parameters are in the program
         if has_teacher or module.configured_step is not configured_step:
             return
-        training = replace(config.training, evaluate_every=1, log_every=1, patience=None, keep_last=1)
         steps = loop.train_step, loop.evaluator._step
-        loop.train_step, loop.evaluator._step = programs.setdefault(replace(config, training=training), steps)
+        loop.train_step, loop.evaluator._step = programs.setdefault(what_is_compiled(config), steps)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module.Loop, "__init__", remembering)
@@ -206,7 +222,7 @@ def _compiled_programs_are_released(
     """Drops compiled programs after a file that has patched what they were made of, and before they are too
     many. Files use the programs of others otherwise."""
     yield
-    if any(name.startswith(TRACED) for name in patched_modules) or _is_large():
+    if any(name.startswith(TRACED) and not name.endswith(BESIDE) for name in patched_modules) or _is_large():
         import jax
 
         trained_programs.clear()
@@ -216,7 +232,7 @@ def _compiled_programs_are_released(
 
 
 TRACED = (
-    "jax",
+    "jax.",
     "transformer.decoding",
     "transformer.model",
     "transformer.systems",
@@ -224,6 +240,8 @@ TRACED = (
     "transformer.training.s",  # slices and step
 )
 """What the names of modules begin with that programs are made of."""
+BESIDE = (".api", ".service", ".task", ".writer")
+"""What the names of modules of systems end with that programs are not made of."""
 
 
 @pytest.fixture(scope="session")
@@ -233,7 +251,8 @@ def patched_modules() -> Iterator[set[str]]:
 
     def noted(self: pytest.MonkeyPatch, target: Any, *given: Any, **options: Any) -> None:
         is_name = isinstance(target, str)
-        names.add(target if is_name else getattr(target, "__module__", getattr(target, "__name__", "")))
+        module = target if is_name else getattr(target, "__module__", getattr(target, "__name__", ""))
+        names.add(f"{module}." if module == "jax" else module)
         ordinary(self, target, *given, **options)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -242,10 +261,13 @@ def patched_modules() -> Iterator[set[str]]:
 
 
 def _is_large() -> bool:
-    """Whether this process has more than 2 GiB in memory, or many memory mappings: a program takes about a
-    dozen, and a process that reaches the limit of the kernel (65,530) crashes."""
+    """Whether this process has more than a sixth of the memory (at least 2 GiB, at most 4), or many memory
+    mappings: a program takes about a dozen, and a process that reaches the limit of the kernel (65,530)
+    crashes."""
     try:
-        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        return resident > 2**31 or Path("/proc/self/maps").read_bytes().count(b"\n") > 25_000
+        page = os.sysconf("SC_PAGE_SIZE")
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * page
+        most = min(max(os.sysconf("SC_PHYS_PAGES") * page // 6, 2**31), 2**32)
+        return resident > most or Path("/proc/self/maps").read_bytes().count(b"\n") > 40_000
     except OSError:  # another kernel
         return True

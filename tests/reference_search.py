@@ -134,4 +134,4 @@ def with_rules(
         name: jnp.asarray(np.repeat(np.asarray(value)[None], rows, 0))
         for name, value in rules.example(options, phrases).items()
     }
-    return dataclasses.replace(search, hook=Hooks((rules,))), inputs | read
+    return dataclasses.replace(search, hooks=Hooks((rules,))), inputs | read

@@ -37,14 +37,13 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def config(folder):
-    return changed(small_config(folder), steps=8, evaluate_every=4)
+def config(short_config):
+    return changed(short_config, steps=8, evaluate_every=4)
 
 
 @pytest.fixture(scope="module")
-def base(folder, config):
-    train(config, folder / "base", watch=quiet())
-    return Run(folder / "base")
+def base(folder, finished):
+    return Run(shutil.copytree(finished, folder / "base"))
 
 
 def adapting(config, base, *, rank=2, **training):
@@ -127,6 +126,7 @@ def test_stop_and_resume_bit_for_bit(what, config, base, tmp_path):
     assert losses[0] == losses[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("False")
 @pytest.mark.parametrize("has_checkpoint", [True, False])
 def test_the_command_that_resumes_needs_no_more_than_paths(adapter, has_checkpoint, tmp_path, monkeypatch):
@@ -166,6 +166,7 @@ def test_frozen_parts_keep_their_bits_in_a_run(config, base, tmp_path, capsys):
 # --- the base ---
 
 
+@pytest.mark.thorough
 def test_both_may_move_together(adapter, base, tmp_path, monkeypatch):
     for run in (adapter, base):
         shutil.copytree(run.path, tmp_path / run.path.name)
@@ -192,6 +193,7 @@ STRANGE = [
 ]
 
 
+@pytest.mark.thorough("gs://bucket/base", "file:///base", "/", "x/..", "base\\x00")
 @pytest.mark.parametrize("stored", ["STORED", *STRANGE])
 def test_a_stored_path_or_address_is_not_opened(stored, adapter, base, tmp_path, monkeypatch, capsys):
     """By no door, even if the very base is there; the message names it, and the caller may."""

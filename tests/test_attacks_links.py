@@ -60,6 +60,7 @@ def test_nor_a_pipe_or_a_device(config: Config, run_dir: Path) -> None:
         train(changed(config, steps=14), run_dir, watch=quiet())
 
 
+@pytest.mark.thorough
 def test_a_run_may_itself_be_named_by_a_link(config: Config, run_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to(run_dir)
     train(changed(config, steps=14), tmp_path / "latest", watch=quiet())

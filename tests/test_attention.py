@@ -204,6 +204,7 @@ def test_cross_attention_rows_sum_to_one(tiny, random_variables):
     assert (np.asarray(looked).swapaxes(1, 2)[SOURCE == 0] == 0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("False")
 @pytest.mark.parametrize("biased", [False, True])
 def test_joined_heads_give_the_contexts_and_weights_of_separate_ones(biased):

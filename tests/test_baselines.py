@@ -162,6 +162,7 @@ def batch():
     return {"source": SOURCE, "target": jnp.pad(TARGET[:, 1:], ((0, 0), (0, 1)))}
 
 
+@pytest.mark.thorough
 def test_without_draws_hard_attention_trains_like_any_other():
     model, variables = MODELS["gru, hard"], variables_of("gru, hard")
     hard = hard_attention_objective(0.1, model.config)(model, variables, batch(), Context())

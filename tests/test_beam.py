@@ -98,6 +98,7 @@ def assert_same(found: list[Scored], expected: list[Scored]) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_beam_as_wide_as_the_space_ranks_all_there_is() -> None:
     special, best = TINY.config.special, set()
     for seed in range(4):
@@ -222,6 +223,7 @@ class CountingTransformer(Transformer):
 executed: list[int] = []
 
 
+@pytest.mark.thorough("exact")
 @pytest.mark.parametrize("stop", ["exact", "present"])
 def test_stops_as_soon_as_nothing_better_can_come(stop: str) -> None:
     """`exact` compares with the best that live beams can become, `present` with what they are."""

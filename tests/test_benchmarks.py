@@ -85,6 +85,7 @@ def test_everybody_is_warmed_up_and_timed_as_often():
     assert all(len(m.seconds) == 3 and m.memory > 0 for m in found)
 
 
+@pytest.mark.thorough
 def test_a_contestant_that_cannot_take_part_is_named():
     with pytest.raises(RuntimeError, match="torch: ValueError: no such library"):
         side_by_side([Contestant("torch", make_nothing)], rounds=1)

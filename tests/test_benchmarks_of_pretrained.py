@@ -74,6 +74,7 @@ def test_what_is_measured_is_what_is_planned(name):
     assert {key: getattr(job.config.model, key) for key in options} == options
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("T5-base")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_state_is_that_of_a_run(name):

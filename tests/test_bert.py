@@ -51,6 +51,7 @@ def test_states_of_the_encoder_are_those_of_the_reference(imported):
     np.testing.assert_allclose(np.asarray(states)[is_text], expected[is_text], atol=1e-4, rtol=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("one-layer")
 def test_the_loss_of_hidden_tokens_is_that_of_the_reference(imported, monkeypatch):
     """With the masks of the reference, in place of ours."""

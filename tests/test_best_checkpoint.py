@@ -53,6 +53,7 @@ def test_stopping_the_log_the_checkpoints_and_the_report_agree(config, tmp_path,
     assert json.loads((run.path / "results.json").read_text())["checkpoint"] == 4
 
 
+@pytest.mark.thorough
 def test_a_score_that_says_nothing_neither_stops_nor_chooses(config, tmp_path, monkeypatch):
     """Below 1, BLEU is noise: the loss decides, until there is a better score. All say so."""
     scores, losses = iter([0.62, 0.01, 0.3, 1.5]), iter([5.0, 4.0, 3.0, 3.5])

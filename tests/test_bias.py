@@ -24,7 +24,7 @@ from small_translator import bare_task, check_alone, small_translator, stored
 from transformer import BeamConfig, UserError
 from transformer.commands.decode import decode_main
 from transformer.data.tokenizers.trained import train_tokenizer
-from transformer.decoding.hooks import Hooks, first_states
+from transformer.decoding.hooks import Hooks, Term, first_states
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.decoding.steering.names import Bias, NameAutomaton
 from transformer.systems.registry import REGISTRY, find_system
@@ -112,7 +112,7 @@ def test_the_hook_counts_what_the_definition_says(seed):
     for _ in range(9):
         log_p = -chance.exponential(2, size=(rows, beams, SIZE)).astype(np.float32)
         found = np.asarray(filter_(log_p, state, jnp.full(rows, 9)))
-        ends, reach = np.asarray(end(state)), np.asarray(hook.reach(state))
+        ends, reach = np.asarray(end(jnp.zeros((rows, beams)), state)), np.asarray(hook.reach(state))
         tokens = chance.choice([3, 5, 6, 10], p=[0.1, 0.3, 0.3, 0.3], size=(rows, beams))
         for (row, beam), (text, costs) in texts.items():
             before = biased(scaled, text, costs)
@@ -128,6 +128,7 @@ def test_the_hook_counts_what_the_definition_says(seed):
         state = follow(jnp.asarray(tokens), state, jnp.take_along_axis(log_p, tokens[..., None], -1)[..., 0])
 
 
+@pytest.mark.thorough
 def test_long_names_take_time_in_proportion():
     """Names of 40,000 tokens, which repeat themselves: steps in their square would take hours."""
     name = (10, 5) * 10_000
@@ -156,7 +157,7 @@ def test_the_search_is_that_of_the_biased_score(beams, limit):
     order."""
     variables = random_variables(MODEL, 0)
     hook = Bias(256, LETTERS, ENDS, np.zeros(SIZE, bool))
-    search = dataclasses.replace(autoregressive_search, hook=Hooks((hook,)))
+    search = dataclasses.replace(autoregressive_search, hooks=Hooks((hook,)))
     options = BeamConfig(beam_size=beams, max_length=limit, length_penalty=0.6)
     inputs = {"source": jnp.asarray(SOURCES[:2]), **inputs_of(hook, NAMES, 2)}
     result = search(MODEL, variables, inputs, jnp.arange(2), options)
@@ -182,10 +183,8 @@ def test_the_search_is_that_of_the_biased_score(beams, limit):
         np.testing.assert_allclose([x for x, _ in found], [x for x, _ in expected], rtol=1e-4)
 
 
-class Bigrams:
-    """A hook in place of a model: the probability of a token depends on the one before it."""
-
-    penalises = True
+class Bigrams(Term):
+    """A term in place of a model: the probability of a token depends on the one before it."""
 
     def __init__(self, table):
         self.table = table
@@ -200,13 +199,14 @@ class Bigrams:
         return tokens
 
 
+@pytest.mark.thorough
 def test_a_search_waits_for_a_name_that_may_still_be_the_best():
     """The first token of a name costs more than the best end; the second one makes up for it."""
     table = np.full((SIZE, SIZE), 1e-9, np.float32)
     table[SPECIAL.bos, [SPECIAL.eos, 4]] = 0.6, 0.35
     table[4, 5], table[5, SPECIAL.eos] = 1, 1
     hook = Bias(256, LETTERS, ENDS, SILENT)
-    search = dataclasses.replace(autoregressive_search, hook=Hooks((Bigrams(table), hook)))
+    search = dataclasses.replace(autoregressive_search, hooks=Hooks((Bigrams(table), hook)))
     options = BeamConfig(beam_size=1, max_length=5, length_penalty=0.0)
     for weight, best in ((0.3, (4, 5, 2)), (0.2, (2,))):  # log 0.35 + 0.6 is better than log 0.6
         inputs = {"source": jnp.asarray(SOURCES[:1]), **inputs_of(hook, {(4, 5): weight}, 1)}
@@ -338,6 +338,7 @@ def test_every_system_uses_names_or_refuses_them():
                 Biasing.of(["red"], 1, system, task)
 
 
+@pytest.mark.thorough
 def test_the_commands(tmp_path, monkeypatch, capsys):
     run = stored(small_translator(), tmp_path / "run")
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))

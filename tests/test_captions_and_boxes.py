@@ -10,7 +10,7 @@ import numpy as np
 import optax
 import pytest
 from PIL import Image
-from small_run import quiet
+from small_run import drawn_run, quiet
 from toy_runs import pictures_config
 
 from transformer import Captioner, Config, Context, Detector, EncoderConfig, Run, UserError, train
@@ -25,20 +25,21 @@ from transformer.tasks.task import Evaluation
 from transformer.translator.decoder import Decoder
 
 
-def finished_run(name: str, folder: Path) -> Run:
-    """A run that has hardly learned."""
-    train(pictures_config(name, folder, "one", samples=2), folder / "run", watch=quiet())
-    return Run(folder / "run")
-
-
 @pytest.fixture(scope="module")
 def captions(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return finished_run("captioning", tmp_path_factory.mktemp("captions"))
+    folder = tmp_path_factory.mktemp("captions")
+    return drawn_run(pictures_config("captioning", folder, "one"), folder / "run")
 
 
 @pytest.fixture(scope="module")
 def boxes(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return finished_run("detection", tmp_path_factory.mktemp("boxes"))
+    folder = tmp_path_factory.mktemp("boxes")
+    return drawn_run(pictures_config("detection", folder, "one"), folder / "run")
+
+
+def finished(name: str, folder: Path) -> Run:
+    """A run that has hardly learned."""
+    return Run(train(pictures_config(name, folder, "one", samples=2), folder / "run", watch=quiet()))
 
 
 @pytest.fixture(scope="module")
@@ -105,12 +106,14 @@ def test_several_captions_are_references(captions: Run) -> None:
     assert max(score.value for score in task.scores(Evaluation([record], ["x y"], {})).values()) < 20
 
 
-def test_reports_show_what_words_attend_to(captions: Run) -> None:
-    _, exhibits = read_exhibits(captions.path)
+@pytest.mark.thorough
+def test_reports_show_what_words_attend_to(tmp_path: Path) -> None:
+    run = finished("captioning", tmp_path)
+    _, exhibits = read_exhibits(run.path)
     assert len(exhibits) == 2
     pictures = [picture["caption"] for picture in exhibits[0]["pictures"]]
     assert pictures[:2] == ["picture", "attention of a"]
-    assert (captions.path / "report.html").read_text().count("attention of a") >= 2
+    assert (run.path / "report.html").read_text().count("attention of a") >= 2
 
 
 def test_attention_is_light() -> None:
@@ -154,8 +157,9 @@ def test_decode_writes_boxes(boxes: Run, pictures: Path, decode) -> None:
     ]
 
 
-def test_reports_show_boxes(boxes: Run) -> None:
-    _, exhibits = read_exhibits(boxes.path)
+@pytest.mark.thorough
+def test_reports_show_boxes(tmp_path: Path) -> None:
+    _, exhibits = read_exhibits(finished("detection", tmp_path).path)
     assert [picture["caption"] for picture in exhibits[0]["pictures"]] == [
         "with its boxes",
         "with the boxes found",
@@ -194,6 +198,7 @@ OPTIONS = DetectionConfig(
 )
 
 
+@pytest.mark.thorough
 def test_the_loss_of_the_right_set_is_zero_in_any_order() -> None:
     random = np.random.default_rng(0)
     classes = np.array([[0, 2, -1], [1, -1, -1], [-1, -1, -1], [2, 2, 2]])

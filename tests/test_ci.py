@@ -140,6 +140,7 @@ def test_a_collection_that_fails_is_shown(tmp_path: Path) -> None:
     assert "nothing_of_this_name" in checked.stdout
 
 
+@pytest.mark.thorough
 def test_a_test_without_end_is_named(tmp_path: Path) -> None:
     (tmp_path / "test_ends.py").write_text(
         "def test_before(): pass\ndef test_without_end():\n    while True: pass\ndef test_after(): pass\n"

@@ -96,6 +96,7 @@ def test_formats(untrained_run, call):
     assert len(cut["source_tokens"]) + 1 == len(cut["hypotheses"][0]["alignment"][0]) <= 16
 
 
+@pytest.mark.thorough
 def test_checkpoints_and_search_options(untrained_run, call):
     def out(*options):
         status, text, err = call(decode_main, untrained_run, *options, stdin=b"das Haus ist rot\n" * 3)

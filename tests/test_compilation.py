@@ -46,12 +46,14 @@ def test_a_second_process_finds_the_programs_of_the_first(tmp_path: Path) -> Non
     assert HIT in run(TRANSFORMER_CACHE=str(tmp_path))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["TRANSFORMER_COMPILED", "JAX_COMPILATION_CACHE_DIR"])
 def test_the_folder_is_the_users_choice(tmp_path: Path, name: str) -> None:
     there = Path(run(**{name: str(tmp_path / "chosen")})[0])
     assert there.is_relative_to(tmp_path / "chosen")
 
 
+@pytest.mark.thorough
 def test_a_damaged_program_is_compiled_and_stored_anew(tmp_path: Path) -> None:
     """As after a kill while JAX wrote it. JAX's warning would be an error here."""
     folder = Path(run(TRANSFORMER_COMPILED=str(tmp_path))[0])
@@ -64,6 +66,7 @@ def test_a_damaged_program_is_compiled_and_stored_anew(tmp_path: Path) -> None:
     assert HIT in run(TRANSFORMER_COMPILED=str(tmp_path))
 
 
+@pytest.mark.thorough
 def test_a_full_disk_leaves_no_part_of_a_program(tmp_path: Path) -> None:
     limited = """
 import resource, signal
@@ -97,6 +100,7 @@ def test_an_entry_has_its_name_when_it_is_whole(tmp_path: Path, monkeypatch: pyt
     assert [path.name for path in tmp_path.iterdir()] == ["key-cache"]
 
 
+@pytest.mark.thorough
 def test_it_can_be_turned_off(tmp_path: Path) -> None:
     said = run(TRANSFORMER_COMPILED="off", TRANSFORMER_CACHE=str(tmp_path))
     assert said[0] == "None"

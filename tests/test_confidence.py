@@ -252,6 +252,7 @@ def run_calibrate(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
     return calibrate_main()
 
 
+@pytest.mark.thorough
 def test_from_calibration_to_json(run, tmp_path, monkeypatch, capsys) -> None:
     run = Path(shutil.copytree(run, tmp_path / "run"))
     translator = Translator.load(run)
@@ -363,6 +364,7 @@ def test_a_server_answers_with_them() -> None:
         assert answer.json()["outputs"][0]["hypotheses"] == [expected[0].to_json()]
 
 
+@pytest.mark.thorough
 def test_the_explorer_has_them(translator: Translator) -> None:
     (expected,) = translator.search(["red green"], word_confidences=True)
     page = explore(translator, ["red green"]).html

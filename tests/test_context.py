@@ -392,6 +392,7 @@ def test_only_the_sentence_is_judged():
 # --- Pages and servers
 
 
+@pytest.mark.thorough
 def test_the_page_shows_the_context():
     page = explore(translator(1), ["red <turn> cat"], beam_size=2)
     assert re.search(r'"source": ?\["red", ?"[^"]*turn[^"]*", ?"cat"', page.html)

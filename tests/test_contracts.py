@@ -104,12 +104,14 @@ def check_losses(folder: Path, name: str) -> None:
     assert losses[1:].min() < losses[0]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", QUICK)
 @pytest.mark.parametrize("kind", ["replicas-whole", "one-accumulated"])
 def test_layouts_and_slices_give_the_same_results(folder: Path, name: str, kind: str) -> None:
     check_same(folder, name, kind)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", QUICK)
 def test_resumed_runs_equal_uninterrupted_ones_bit_for_bit(folder: Path, name: str) -> None:
     for layout in ("one", "replicas"):
@@ -117,6 +119,7 @@ def test_resumed_runs_equal_uninterrupted_ones_bit_for_bit(folder: Path, name: s
             check_resumed(folder, layout, name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", QUICK)
 def test_runs_resume_on_another_number_of_devices(folder: Path, name: str) -> None:
     check_same(folder, name, "replicas-moved")
@@ -133,11 +136,13 @@ def test_all_of_this_holds_for_every_one_in_every_layout(everywhere: Path, name:
     check_losses(everywhere, name)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", QUICK)
 def test_losses_fall(folder: Path, name: str) -> None:
     check_losses(folder, name)
 
 
+@pytest.mark.thorough
 @every_toy
 def test_evaluations_and_reports_have_the_tasks_scores(trained: Path, name: str) -> None:
     run = Run(trained)
@@ -156,6 +161,7 @@ def test_evaluations_and_reports_have_the_tasks_scores(trained: Path, name: str)
     assert f"test {measure.title}" in page
 
 
+@pytest.mark.thorough
 def test_statistics_are_those_of_activations_and_of_gradients(folder: Path) -> None:
     found = arrays(folder, "toy-tracked", "one-whole")
     squares = found["['statistics']['tracked']['squares']"]
@@ -173,6 +179,7 @@ LINES = {
 }
 
 
+@pytest.mark.thorough
 @every_toy
 def test_trained_systems_decode(trained: Path, name: str) -> None:
     decoder = Decoder.load(trained)
@@ -189,6 +196,7 @@ def test_trained_systems_decode(trained: Path, name: str) -> None:
         assert first.shape == (10, 2)
 
 
+@pytest.mark.thorough
 @every_toy
 def test_the_command_decodes_lines(trained: Path, name: str, tmp_path: Path) -> None:
     lines = tmp_path / "in"

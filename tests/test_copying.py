@@ -188,6 +188,7 @@ def test_saved_vocabularies_come_back(kind, tmp_path):
 # --- the corpus ---
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_names_are_outside_the_vocabulary_and_of_one_split_only(language):
     splits = {
@@ -216,6 +217,7 @@ def test_names_are_outside_the_vocabulary_and_of_one_split_only(language):
             assert set(WordTokenizer.cut(target)) - patterns <= set(WordTokenizer.cut(source))
 
 
+@pytest.mark.thorough
 def test_an_answer_is_a_function_of_the_greeting():
     for language in ("en", "zh"):
         answers = {}

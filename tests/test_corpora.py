@@ -103,6 +103,7 @@ def test_two_processes_may_prepare_the_same_corpus(tmp_path):
         ]
 
 
+@pytest.mark.thorough
 def test_built_in_splits_share_no_source(tmp_path):
     corpus = open_corpus(DataConfig(built_in_size=3000, cache_dir=tmp_path))
     assert {name: len(pairs) for name, pairs in corpus.splits.items()} == {
@@ -114,6 +115,7 @@ def test_built_in_splits_share_no_source(tmp_path):
     assert sum(map(len, sources)) == len(set.union(*sources)) == 5000
 
 
+@pytest.mark.thorough
 def test_tensorflow_is_never_imported(tmp_path):
     config = text_config(tmp_path)
     program = (

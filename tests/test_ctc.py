@@ -92,6 +92,7 @@ def test_loss_leaves_out_texts_without_a_path_and_does_not_depend_on_padding() -
     assert not gradient[1].any()
 
 
+@pytest.mark.thorough
 def test_prefix_scores_sum_over_all_texts_that_begin_so() -> None:
     log_probs = drawn_log_probs(1)
     hook = CtcScores(0.4, SPECIAL)
@@ -119,6 +120,7 @@ def test_prefix_scores_sum_over_all_texts_that_begin_so() -> None:
         outputs = np.concatenate([outputs[:, ::-1], np.array(tokens)[..., None]], axis=2)
 
 
+@pytest.mark.thorough
 def test_wide_vocabularies_are_scored_where_the_model_is_likely() -> None:
     logits = np.random.default_rng(3).standard_normal((1, 3, 90))
     inputs = {LOG_PROBS: log_probs_of(jnp.asarray(logits), SPECIAL), POSITIONS: jnp.array([3])}

@@ -74,6 +74,7 @@ def log_p_of(model, variables, source, target) -> tuple[jax.Array, jax.Array]:
     return forced_scores(model, variables, {"source": source}, target).log_p.sum(axis=1), ctc
 
 
+@pytest.mark.thorough
 def test_both_losses_are_weighted_sums_over_rows() -> None:
     config = config_with(0.3)
     model, variables = model_of(config)
@@ -100,6 +101,7 @@ def test_both_losses_are_weighted_sums_over_rows() -> None:
     assert float(metrics["nll"][1]) == 10
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", [BeamConfig, GreedyConfig])
 def test_the_sum_holds_where_the_limit_ends_an_output(method) -> None:
     """Also for <eos>: with a weight of CTC alone, the score would otherwise have no end."""
@@ -232,6 +234,7 @@ def test_texts_are_aligned_with_recordings(tmp_path, monkeypatch, capsys) -> Non
     assert "--input is missing" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 def test_aligning_goes_on_after_the_recordings_that_are_done(tmp_path, monkeypatch, capsys) -> None:
     write_recordings(tmp_path)
     run, out = run_with(tmp_path, 0.3), tmp_path / "out.jsonl"

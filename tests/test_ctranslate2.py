@@ -41,6 +41,7 @@ def test_n_best_is_that_of_ctranslate2(imported):
         np.testing.assert_allclose([output.score for output in outputs], item["scores"], atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_scores_are_those_of_ctranslate2(imported):
     sources, targets = ([joined(item[side]) for item in imported.golden] for side in ("source", "target"))
     expected = [sum(item["log_probabilities"]) for item in imported.golden]

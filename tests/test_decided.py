@@ -113,6 +113,7 @@ def test_a_preset_of_another_system_is_left_open():
     assert as_decided(PRESETS["big"], run).model.dtype == "bfloat16"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("system", mostly_slow(sorted(REGISTRY.keys() - FLOAT32_ONLY), ["transformer"]))
 def test_bfloat16_changes_only_the_precision_of_products(system):
     """Outputs are near those in float32; parameters, sums and gradients are float32."""

@@ -65,6 +65,7 @@ def test_both_names_give_the_same(system):
         program("decoder_input", "target")
 
 
+@pytest.mark.thorough
 def test_models_of_other_packages_keep_the_earlier_name():
     """The loss reads the argument as the model names it."""
     seen = []

@@ -74,6 +74,7 @@ def test_groups_say_different_things() -> None:
         translator.search(sources, beam_size=4, groups=3)
 
 
+@pytest.mark.thorough
 def test_what_several_groups_find_is_listed_once() -> None:
     translator = small_translator()
     for several in translator.search(["red green", "cat"], beam_size=6, groups=3, diversity=0.0):

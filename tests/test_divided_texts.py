@@ -117,6 +117,7 @@ def test_the_nth_translation_has_the_nth_of_each_sentence(translator):
         assert hypothesis.tokens == (*one[index].tokens, "</s>", *other[index].tokens)
 
 
+@pytest.mark.thorough
 def test_an_unfinished_text_is_seen_as_it_grows(translator):
     seen = []
     found = translator.submit(TEXTS[1], partial=lambda output: seen.append(output.text), min_length=5)
@@ -180,6 +181,7 @@ def test_a_server_translates_the_whole_text_in_both_shapes(translator):
             assert "truncated" not in best
 
 
+@pytest.mark.thorough
 def test_a_server_says_what_it_has_not_read_whole():
     service = translations()
     with asked(service) as client:
@@ -190,6 +192,7 @@ def test_a_server_says_what_it_has_not_read_whole():
         assert [score.get("truncated") for score in scores] == [True, True, None]
 
 
+@pytest.mark.thorough
 def test_a_sentence_that_cannot_be_divided_is_told():
     translator = small_translator(tokenizer=("byte", 20))
     assert translator.submit(f"{SENTENCE} {'x' * 30}").result()[0].truncated
@@ -235,6 +238,7 @@ def known(tokenizer: Any) -> str:
     return next(text for text in texts if text.strip() and tokenizer.knows(text))
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("language-model", "speech", "tagging", "synthesis")
 @pytest.mark.parametrize("name", sorted(REGISTRY.keys() - {"masked-lm"}))
 def test_every_system_reads_all_of_an_input_or_says_so(name, tmp_path):

@@ -38,6 +38,7 @@ def doctor_apart(*options: str, **environment: str) -> subprocess.CompletedProce
     return subprocess.run(words, cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True)
 
 
+@pytest.mark.thorough
 def test_this_machine_works():
     done = doctor_apart("--format", "json")
     report = json.loads(done.stdout)
@@ -64,6 +65,7 @@ def test_two_devices_agree_and_work_together():
     assert done.stdout.endswith("Everything works.\n")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("environment", "sentence"),
     [

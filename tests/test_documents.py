@@ -216,6 +216,7 @@ def run(monkeypatch, *words):
     return decode_main()
 
 
+@pytest.mark.thorough
 def test_the_command_translates_a_file(decoder, tmp_path, monkeypatch, capfd):
     file = tmp_path / "page.md"
     file.write_text(f"# {WORDS[0]} {WORDS[1]}\n\n- {WORDS[2]} `code`\n")

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_run import changed, interrupted, parameters, quiet, same, small_config, write_text
+from small_run import changed, drawn_run, interrupted, parameters, quiet, same, small_config, write_text
 from toy_runs import sentences_config
 
 from transformer import PRESETS, Config, Run, TransformerConfig, Translator, UserError, train
@@ -36,7 +36,7 @@ def encoder(tmp_path_factory):
     config = sentences_config(folder, "one")
     text = write_text(folder, "train", 200)["train_source"]
     config = replace(config, data=replace(config.data, train=text), mesh=Config().mesh)
-    return Run(train(config, folder / "run", watch=quiet()))
+    return drawn_run(config, folder / "run")
 
 
 @pytest.fixture(scope="module")

@@ -52,6 +52,7 @@ OTHER = {name: value for name, value in OF_ENCODER.items() if name not in ("mech
 OTHER["scale_scores"] = False  # which is for dot products
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("of the same width")
 @pytest.mark.parametrize("given", [OF_ENCODER, OTHER], ids=["all", "of the same width"])
 def test_the_encoder_is_that_of_one_model_and_the_decoder_that_of_another(tiny, random_variables, given):

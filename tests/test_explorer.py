@@ -277,6 +277,7 @@ def subwords(tmp_path_factory: pytest.TempPathFactory) -> tuple[Translator, Path
     return translator, path
 
 
+@pytest.mark.thorough
 def test_subwords_are_joined_into_words(driver: Any, subwords: tuple[Translator, Path]) -> None:
     translator, path = subwords
     driver.get(path.as_uri())
@@ -306,6 +307,7 @@ def test_subwords_are_joined_into_words(driver: Any, subwords: tuple[Translator,
         np.testing.assert_allclose(page.weights(), expected[index], atol=1e-3)
 
 
+@pytest.mark.thorough
 def test_bytes_are_joined_into_characters_and_cut_sources_are_named(
     driver: Any, subwords: tuple[Translator, Path], tmp_path: Path
 ) -> None:

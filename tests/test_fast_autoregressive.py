@@ -201,6 +201,7 @@ def test_a_step_that_is_skipped_equals_one_that_is_masked():
     assert "stablehlo.case" in program.as_text()
 
 
+@pytest.mark.thorough
 def test_gradients_are_finite_where_a_norm_is_zero():
     model, variables = built("FAT")
     zeros = jax.tree.map(jnp.zeros_like, variables["params"]["encoder"])

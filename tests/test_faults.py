@@ -55,6 +55,7 @@ def test_a_damaged_checkpoint_is_named(finished, tmp_path, damage, item):
         Translator.load(tmp_path / "run", "last")
 
 
+@pytest.mark.thorough
 def test_training_goes_on_from_the_newest_checkpoint_that_is_whole(config, finished, tmp_path):
     shutil.copytree(finished, tmp_path / "run")
     flip_a_bit(largest_file(tmp_path / "run" / "checkpoints" / "12" / "training"))

@@ -121,6 +121,7 @@ def test_a_text_that_the_vocabulary_of_the_parent_lacks_is_warned_of(parent, con
     assert "Training reads them as one token, which outputs cannot have: add" in warnings[1]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", ["marian", "pretrained/t5", "bert/two-layers"])
 def test_decoding_says_once_what_the_vocabulary_lacks(tmp_path, caplog, name):
     import_model(Path(__file__).parent / "data" / name, tmp_path / "run")

@@ -29,6 +29,7 @@ def imported(name, folder):
     return Translator.load(folder / "run")
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default(*SHOWN)
 @pytest.mark.parametrize("name", FOLDERS)
 def test_what_a_folder_says_is_what_happens(tmp_path, name):

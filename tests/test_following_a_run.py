@@ -28,6 +28,7 @@ def config(tmp_path):
     return changed(small_config(tmp_path), steps=6, evaluate_every=6)
 
 
+@pytest.mark.thorough
 def test_a_tool_gets_every_record(config, tmp_path):
     records = []
     run = Run(train(config, tmp_path / "run", watch=quiet(), track=records.append))

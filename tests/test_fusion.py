@@ -63,7 +63,7 @@ def test_the_search_is_that_of_both_models(weight, beams):
     """A small beam is that of the slow reference; one for all outputs has them in order."""
     variables = random_variables(MODEL, 3)
     hook = ShallowFusion(Trie(GRAMS, NAMES, SPECIAL.eos), np.zeros(SIZE, bool))
-    search = dataclasses.replace(autoregressive_search, hook=Hooks((hook,)))
+    search = dataclasses.replace(autoregressive_search, hooks=Hooks((hook,)))
     options = BeamConfig(beam_size=beams, max_length=LIMIT, length_penalty=0.6)
     inputs = {"source": jnp.asarray(SOURCES[:2]), WEIGHT: jnp.full(2, weight)}
     result = search(MODEL, variables, inputs, jnp.arange(2), options)
@@ -102,6 +102,7 @@ def as_lists(outputs):
     return [[each.to_dict() for each in several] for several in outputs]
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", ["transformer", "copying"])
 def test_a_translator_with_a_language_model(system, arpa):
@@ -158,6 +159,7 @@ def test_every_system_uses_one_or_refuses_it():
                 output_tokenizer(system, task, "--lm x")
 
 
+@pytest.mark.thorough
 def test_the_commands(arpa, tmp_path, monkeypatch, capsys):
     run = stored(small_translator(), tmp_path / "run")
     text = [WORDS[at : at + 3] for at in range(6)]

@@ -85,6 +85,7 @@ def ended(main: Any, arguments: list[str], stdin: bytes = b"") -> tuple[int, str
     return status, *(stream.buffer.getvalue().decode() for stream in (out, errors))
 
 
+@pytest.mark.thorough
 @fuzz
 @given(text=st.text(max_size=200) | JSON.map(json.dumps))
 def test_a_config_that_is_any_text(text: str) -> None:
@@ -134,6 +135,7 @@ def test_any_command_line(data: st.DataObject, monkeypatch: pytest.MonkeyPatch, 
     assert "Traceback" not in errors
 
 
+@pytest.mark.thorough
 @fuzz
 @given(lines=st.lists(LINE, max_size=6), last=st.booleans())
 def test_any_text_is_translated_line_by_line(run_dir: Path, lines: list[str], last: bool) -> None:

@@ -80,6 +80,7 @@ def test_generation_goes_on_beyond_all_rings(generator):
     assert text.startswith("".join(again))
 
 
+@pytest.mark.thorough
 def test_stop_strings_end_a_text_and_are_not_shown(generator):
     text = generator.generate("1 and", seed=2)
     for stop in (text[4:6], text[5]):
@@ -111,6 +112,7 @@ def check_scores(generator: Generator) -> None:
     assert lone[0].log_probability == pytest.approx(lone[1].log_probability)
 
 
+@pytest.mark.thorough
 def test_int8_weights_say_nearly_the_same(generator):
     rounded = Generator.load(generator.origin.partition(",")[0], int8=True)
     texts = ["1 and 2 make 3.", "7"]
@@ -129,6 +131,7 @@ def test_the_chain_rule_over_continuations(generator):
     assert 0 <= unseen < 0.2  # <pad>, <bos> and <unk>
 
 
+@pytest.mark.thorough
 def test_attention_and_the_tree_are_those_of_the_search(generator):
     options = {"method": "beam", "beam_size": 3, "extra_length": 8}
     found = generator.decode(["1 and"], **options)[0]
@@ -262,6 +265,7 @@ def command(monkeypatch, *arguments):
     return train_main()
 
 
+@pytest.mark.thorough
 def test_a_run_resumes_with_its_own_options(generator, capsys, monkeypatch, tmp_path):
     run = generator.origin.partition(",")[0]
     moved = tmp_path / "moved"

@@ -12,7 +12,7 @@ from reference_search import MODEL, SOURCES, hypotheses, random_variables
 
 from transformer import BeamConfig
 from transformer.data.trees import BracketKinds, read_tree
-from transformer.decoding.hooks import first_states
+from transformer.decoding.hooks import Hooks, first_states
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.decoding.steering.structures import EachOnce, WellFormedTrees
 
@@ -171,7 +171,7 @@ def test_a_vocabulary_without_brackets_is_refused():
 
 @functools.cache
 def searched(hook, limit):
-    search = AutoregressiveSearch(hook=hook)
+    search = AutoregressiveSearch(hooks=Hooks((hook,)))
     options = BeamConfig(beam_size=3, extra_length=limit, stop="exact")
     inputs = {"source": jnp.asarray(SOURCES)}
     return search(MODEL, random_variables(MODEL, 2), inputs, jnp.arange(len(SOURCES)), options)

@@ -106,6 +106,7 @@ def evaluations(run_dir: Path) -> list[tuple[int, float, float, list[str]]]:
     return [(r["step"], r["nll"], r["bleu"], r["samples"]) for r in records if r["kind"] == "evaluation"]
 
 
+@pytest.mark.thorough
 def test_two_processes_train_like_one(config: Config, tmp_path: Path) -> None:
     short = replace(config, training=replace(config.training, steps=6, evaluate_every=3))
     train(short, tmp_path / "one", watch=ProgressReporter(quiet=True))

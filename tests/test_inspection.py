@@ -201,6 +201,7 @@ def data_of(html: str) -> Any:
     return json.loads(rest.partition("</script>")[0])
 
 
+@pytest.mark.thorough
 def test_the_page_has_the_models_numbers(translator: Translator) -> None:
     page = explore(translator, SOURCES, n_best=2)
     data = data_of(page.html)
@@ -251,6 +252,7 @@ def decode(monkeypatch: pytest.MonkeyPatch, *arguments: Any, stdin: str = "") ->
     return decode_main()
 
 
+@pytest.mark.thorough
 def test_the_command_writes_a_page(
     run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

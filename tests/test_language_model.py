@@ -50,6 +50,7 @@ def in_segments(model, variables, ids, memory, segment):
     return jnp.concatenate(found, axis=1), past
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("kind13-3")
 @pytest.mark.parametrize(
     ("kind", "segment"), combinations([*itertools.product(SCHEMES, ("pre", "post"))], [1, 3, 4])
@@ -62,6 +63,7 @@ def test_segments_with_full_memory_equal_one_pass(kind, segment):
     np.testing.assert_allclose(found, whole, atol=2e-5)
 
 
+@pytest.mark.thorough
 def test_a_short_memory_is_a_window_at_every_layer():
     """Segments of one token with a memory of M read as much as one pass with a window of M."""
     model, variables = built(positions="relative")
@@ -73,6 +75,7 @@ def test_a_short_memory_is_a_window_at_every_layer():
     assert np.abs(found - full).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_a_short_window_goes_with_a_memory():
     """Without a memory, a short window is computed in blocks; with one it is not."""
     model, variables = built(positions="rotary", window=3)

@@ -59,6 +59,7 @@ def assert_equal(results, expected):
         np.testing.assert_allclose([x.score for x in hypotheses], scores, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("mbart")
 @pytest.mark.parametrize("name", ["nllb", "mbart"])
 def test_every_direction_is_that_of_the_reference(tmp_path, name):
@@ -102,6 +103,7 @@ def test_the_import_says_how_languages_are_chosen(tmp_path, capsys):
     assert said.rstrip().endswith("--source-language eng_Latn --target-language deu_Latn")
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("pair1")
 @pytest.mark.parametrize("pair", PAIRS)
 def test_a_request_is_translated_as_by_a_run_for_its_languages(runs, translator, pair):
@@ -117,6 +119,7 @@ def test_a_request_is_translated_as_by_a_run_for_its_languages(runs, translator,
     np.testing.assert_array_equal(scores, own.score(SENTENCES[:2], texts[:2]))
 
 
+@pytest.mark.thorough
 def test_languages_share_their_programs(translator, caplog):
     """They are data of a request: the search compiled for one pair serves all others."""
     translator.warm_up(**SMALL)
@@ -131,6 +134,7 @@ def test_languages_share_their_programs(translator, caplog):
     assert [message for message in caplog.messages if "ompiling" in message]  # it would have been seen
 
 
+@pytest.mark.thorough
 def test_scores_agree_with_those_of_the_search(translator):
     """Neither has the probability of the code, which is no choice of the model."""
     for pair in PAIRS:
@@ -197,6 +201,7 @@ def test_a_run_for_a_pair_has_it_as_default(runs):
     assert own.between(None, "eng_Latn").subwords("a dog")[0] == "eng_Latn"
 
 
+@pytest.mark.thorough
 def test_the_command_takes_languages(runs):
     arguments = [str(runs / "any"), "--format", "json", "--source-language", "eng_Latn", "--target-language"]
     writer = Translations(parse_decode([*arguments, "deu_Latn"]))

@@ -266,6 +266,7 @@ def test_the_best_temperature_is_that_of_the_draws():
     assert best_temperature(logits / 2, right) == pytest.approx(0.5, rel=0.05)
 
 
+@pytest.mark.thorough
 def test_choices_on_the_command_line(classifier, tmp_path, monkeypatch, capsys):
     (tmp_path / "in").write_text("begin: question: first article: red cat\n")
     arguments = [classifier.path, "--input", tmp_path / "in", "--choices"]

@@ -27,6 +27,7 @@ def lines_of(run_dir: Path) -> list[str]:
     return (run_dir / NAME).read_text().splitlines()
 
 
+@pytest.mark.thorough
 def test_what_was_shown_is_kept_and_a_resumed_run_appends(config, finished, tmp_path):
     first = (finished / NAME).read_text()
     run_dir = interrupted(finished, tmp_path / "run")

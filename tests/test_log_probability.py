@@ -120,6 +120,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 SOURCES = ["red green blue", "cat", "dog bird runs sings", "sings"] * 2
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("greedy")
 @pytest.mark.parametrize("name", OPTIONS)
 def test_in_slots(name: str) -> None:
@@ -145,6 +146,7 @@ def test_token_scores_change_no_number() -> None:
             assert other.perplexity == pytest.approx(each.perplexity, rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_tree_has_the_log_probability_and_the_score() -> None:
     translator, options = small_translator(), {"repetition_penalty": 2.0, "noise": 0.5}
     tree, (several,) = (
@@ -156,6 +158,7 @@ def test_the_tree_has_the_log_probability_and_the_score() -> None:
         assert sum(step.gained for step in tree.path(end)) == pytest.approx(end.log_p, abs=2e-4)
 
 
+@pytest.mark.thorough
 def test_a_reranker_replaces_only_the_score() -> None:
     translator, judge = small_translator(), small_translator("recurrent", seed=7)
     several = translator.search(SOURCES[:2])

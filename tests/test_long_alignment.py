@@ -81,6 +81,7 @@ def test_windows_overlap_and_count_every_frame_once():
     assert all(first - start >= 40 for start, _, first, _ in found[1:])
 
 
+@pytest.mark.thorough
 def test_long_recordings_are_aligned_and_too_long_texts_found_before(tmp_path, monkeypatch, capsys):
     run = run_with(tmp_path, 0.3)
     rng = np.random.default_rng(1)

@@ -62,6 +62,7 @@ def test_blocks_are_the_whole(talk, tmp_path):
         next(audio_blocks(tmp_path / "missing.wav"))
 
 
+@pytest.mark.thorough
 def test_parts_are_searched_as_recordings_of_their_own(run, talk):
     transcriber = Transcriber.load(run.path, "41")
     parts = list(transcriber.parts(talk, times=True))

@@ -191,6 +191,7 @@ def test_a_model_of_ours_goes_out_as_the_same_network(ours, tmp_path):
     np.testing.assert_array_equal(load_file(tmp_path / "out/model.safetensors").get("lm_head.weight", 0), 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("joint")
 def test_an_exported_folder_has_the_search_of_the_run(ours, tmp_path):
     export_model(ours, tmp_path / "out")

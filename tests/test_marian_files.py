@@ -128,6 +128,7 @@ def test_a_vocabulary_may_be_a_list_of_words(tmp_path):
     np.testing.assert_array_equal(logits_of(tmp_path / "listed"), logits_of(tmp_path / "run"))
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("ssru, tied layers")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_what_is_exported_is_what_was_imported(tmp_path, name):

@@ -145,6 +145,7 @@ def test_random_documents_are_copied_byte_for_byte(seeds):
         assert pretender.translate_document(text, "markdown").text == text, seed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "seeds", [range(80), pytest.param(range(80, 20_080), marks=pytest.mark.slow)], ids=["few", "many"]
 )
@@ -194,6 +195,7 @@ def test_what_is_no_text_is_refused(format):
             check_text(other)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "sign", ["<b>", "<b>x</b>", "`x` ", "![](x)", "[a](b) ", "*a* ", "http://a.b ", "[", "**a ", "$a$ "]
 )

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from small_run import quiet
+from small_run import drawn_run, quiet
 
 from transformer import Context, Run, UserError, init_state, make_train_step, train
 from transformer.commands.decode import decode_main
@@ -115,7 +115,7 @@ def test_another_mask_id_is_one_that_the_vocabulary_has():
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory):
+def config(tmp_path_factory):
     """Letters in the order of the alphabet."""
     folder = tmp_path_factory.mktemp("masked")
     text = folder / "text.en"
@@ -123,14 +123,24 @@ def trained(tmp_path_factory):
     rows = [[words[(first + k) % 12] for k in range(length)] for first in range(12) for length in lengths]
     text.write_text("".join(" ".join(row) + "\n\n" for row in rows * 4))
     base, data = PRESETS["masked-lm"], {"max_length": 8, "buckets": (8,), "batch_tokens": 256}
-    config = replace(
+    return replace(
         base,
         model=replace(base.model, **SIZES | {"vocab_size": 0, "d_model": 32, "mask_share": 0.3}),
         data=SentencesConfig(train=text, tokenizer="word", **data, cache_dir=folder / "cache"),
         optimizer=replace(base.optimizer, peak=1e-2, warmup_steps=20),
         training=replace(base.training, steps=200, evaluate_every=100),
     )
-    return train(config, folder / "run", watch=quiet())
+
+
+@pytest.fixture(scope="module")
+def trained(config, tmp_path_factory):
+    return train(config, tmp_path_factory.mktemp("trained") / "run", watch=quiet())
+
+
+@pytest.fixture(scope="module")
+def drawn(config, tmp_path_factory):
+    """A run of random parameters."""
+    return drawn_run(config, tmp_path_factory.mktemp("drawn") / "run").path
 
 
 @pytest.mark.slow
@@ -145,19 +155,19 @@ def test_it_learns_what_is_hidden(trained):
     assert json.loads((trained / "config.json").read_text())["system"] == "masked-lm"
 
 
-def test_a_line_is_an_example_and_the_last_tenth_validates(trained):
-    corpus = Run(trained).task.open_corpus(Run(trained).config)
+def test_a_line_is_an_example_and_the_last_tenth_validates(drawn):
+    corpus = Run(drawn).task.open_corpus(Run(drawn).config)
     assert len(corpus.splits["train"]) == 216
     assert len(corpus.splits["validation"]) == 24
     assert next(iter(corpus.splits["train"])) == "a b c"
 
 
-def test_it_decodes_nothing(trained, monkeypatch, capfd):
-    monkeypatch.setattr(sys, "argv", ["decode.py", str(trained)])
+def test_it_decodes_nothing(drawn, monkeypatch, capfd):
+    monkeypatch.setattr(sys, "argv", ["decode.py", str(drawn)])
     assert decode_main() == 2
     error = capfd.readouterr().err
     assert "masked-lm" in error
     assert "Traceback" not in error
-    monkeypatch.setattr(sys, "argv", ["average", str(trained)])
+    monkeypatch.setattr(sys, "argv", ["average", str(drawn)])
     assert average_main() == 0
     assert "decode" not in capfd.readouterr().out  # which it would suggest for other systems

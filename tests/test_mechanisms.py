@@ -81,6 +81,7 @@ def test_step_by_step_is_the_same_as_all_at_once(changes):
     np.testing.assert_allclose(alone[0], logits[1], rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("soft-sum")
 @every_change
 def test_it_trains(changes):
@@ -128,6 +129,7 @@ def test_the_decoding_state_of_linear_attention_has_one_size():
     assert jax.tree.map(jnp.shape, short) == jax.tree.map(jnp.shape, long)
 
 
+@pytest.mark.thorough
 def test_location_attention_without_filters_is_additive():
     located, variables = built(cross_mechanism="location")
     plain, _ = built(cross_mechanism="additive")
@@ -220,6 +222,7 @@ def test_hard_monotonic_attention_never_goes_back():
     assert heads_moved > 2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("noise", [0.0, 1e6])
 def test_noise_before_the_sigmoid_makes_stops_certain(noise):
     """Without noise a query stops at a key with the probability sigmoid(energy); with very much, it stops or
@@ -258,6 +261,7 @@ def softmax(x):
     return np.exp(x) / np.exp(x).sum(-1, keepdims=True)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("soft-sum")
 @pytest.mark.parametrize("kind", VIEWS)
 def test_a_view_is_one_more_attention_with_the_same_projections(kind):

@@ -102,6 +102,7 @@ def test_guidance_by_loops():
     assert (float(value), float(words)) == (pytest.approx(off, rel=1e-4), 8)
 
 
+@pytest.mark.thorough
 def test_guidance_of_packed_rows_is_that_of_their_sentences():
     packed = {
         "source": jnp.asarray([[5, 6, 7, 4, 2, 8, 2]]),
@@ -146,6 +147,7 @@ def test_language_models_have_no_source_to_be_guided_to_and_an_objective_of_thei
             objective_of(dataclasses.replace(config, **method), no_teacher, str)
 
 
+@pytest.mark.thorough
 def test_what_is_not_there_cannot_be_guided():
     with pytest.raises(UserError, match="--guidance.layers 3: there are 2, numbered from 1"):
         loss_of(config_of(guidance=GuidanceConfig(weight=1.0, layers=(3,))))
@@ -206,6 +208,7 @@ def test_the_gradient_of_rdrop(platform, smoothing):
         np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("convolutional")
 @pytest.mark.parametrize("system", mostly_slow(LIKELIHOOD, ["recurrent", "convolutional"]))
 def test_without_replaced_tokens_scheduled_sampling_is_the_ordinary_loss(system):
@@ -281,6 +284,7 @@ def test_what_comes_before_the_first_replaced_token_is_unchanged(monkeypatch):
     np.testing.assert_allclose(ours[0], apply(model, variables, BATCH["source"], by_hand)[0], atol=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("argmax-1")
 @pytest.mark.parametrize(("tokens", "passes"), combinations(["argmax", "sample", "mixture"], [1, 2]))
 def test_scheduled_sampling_has_gradients(tokens, passes):

@@ -34,6 +34,7 @@ def hearing(tmp_path):
     driver.quit()
 
 
+@pytest.mark.thorough
 def test_words_appear_while_the_microphone_hears_them(hearing, service):  # noqa: F811
     wait = WebDriverWait(hearing, 60)
     with running(service) as address:

@@ -113,6 +113,7 @@ def test_a_file_of_a_run_is_not_replaced(untrained_run, call, tmp_path):
     assert before == {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
 
 
+@pytest.mark.thorough("arguments21---data.vocab-size 90000 is more than")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -23,7 +23,7 @@ from transformer.data.plans import fixed_batches
 from transformer.data.sequences import Field
 from transformer.data.sources.held_out import in_memory
 from transformer.data.store import Corpus
-from transformer.decoding.hooks import NO_OUTPUT, NoHook
+from transformer.decoding.hooks import NO_OUTPUT, Hooks, SearchHook
 from transformer.decoding.searches.search import AutoregressiveSearch, limits_of_source
 from transformer.runtime.console import ProgressReporter
 from transformer.systems.parameters import declared_parameters, mistakes_named, model_shapes
@@ -200,7 +200,7 @@ def test_what_an_objective_returns(objective: Any, message: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class Forbids(NoHook):
+class Forbids(SearchHook):
     """Forbids some tokens."""
 
     tokens: tuple[int, ...]
@@ -209,7 +209,7 @@ class Forbids(NoHook):
         return logits.at[..., list(self.tokens)].set(-jnp.inf)
 
 
-class Narrow(NoHook):
+class Narrow(SearchHook):
     def filter(self, logits: Any, state: Any, steps_left: Any) -> Any:
         return logits[..., :3]
 
@@ -222,16 +222,16 @@ def test_hooks_that_forbid_too_much(method: str) -> None:
         random_variables(MODEL, 0),
     )
     given = MODEL, variables, {"source": jnp.asarray(SOURCES)}, jnp.arange(len(SOURCES)), options
-    everything = AutoregressiveSearch(hook=Forbids(tuple(range(MODEL.config.vocab_size))))(*given)
+    everything = AutoregressiveSearch(hooks=Hooks((Forbids(tuple(range(MODEL.config.vocab_size))),)))(*given)
     limits = (SOURCES != 0).sum(axis=1) + 3
     # at the limit <eos> is all that is left, which needs a beam that has come so far
     assert (np.asarray(everything.scores)[limits > 1] == -np.inf).all()
-    never_ending = AutoregressiveSearch(hook=Forbids((MODEL.config.special.eos,)))(*given)
+    never_ending = AutoregressiveSearch(hooks=Hooks((Forbids((MODEL.config.special.eos,)),)))(*given)
     lengths = (np.asarray(never_ending.tokens) != 0).sum(axis=-1)
     assert np.isfinite(never_ending.scores).all()
     assert (lengths == limits[:, None]).all()
     with pytest.raises(UserError, match="Narrow.filter returned the shape"):
-        AutoregressiveSearch(hook=Narrow())(*given)
+        AutoregressiveSearch(hooks=Hooks((Narrow(),)))(*given)
     assert "hook forbids every token" in NO_OUTPUT
 
 

@@ -100,6 +100,7 @@ def test_cached_decoding_equals_teacher_forcing(tiny, random_variables, name, pl
         np.testing.assert_allclose(decoded[step], forced[step, :, :, step], atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.thorough
 def test_packed_rows_give_the_logits_of_the_sentences_alone(tiny, random_variables):
     sources = [[4, 5, 6, EOS], [7, EOS], [8, 9, EOS]]
     targets = [[BOS, 10], [BOS, 11, 12, 13], [BOS, 14, 15]]

@@ -186,6 +186,7 @@ def with_small_queries(variables, d_k):
     return jax.tree_util.tree_map_with_path(smaller, variables)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("torch")
 @pytest.mark.parametrize("name", FAMILIES)
 def test_step_by_step_in_int8_and_in_slices_it_is_the_same_model(tiny, random_variables, name):
@@ -208,6 +209,7 @@ def test_step_by_step_in_int8_and_in_slices_it_is_the_same_model(tiny, random_va
     assert 0 < np.abs(small - logits).max() < 0.2 * np.abs(logits).max()
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("t5")
 @pytest.mark.parametrize("name", TRAINED)
 def test_in_bfloat16_gradients_are_nearly_the_same(tiny, random_variables, name):

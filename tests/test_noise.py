@@ -21,6 +21,7 @@ KEYS = jax.random.split(jax.random.key(0), 50)
 SOURCES = ["a b c", "d e f g", "h", "a b c"]
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("transformer-options0")
 @pytest.mark.parametrize(
     ("system", "options"),

@@ -267,6 +267,7 @@ def test_neighbours_change_nothing(name):
         np.testing.assert_allclose(score[0], scores[row], atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_lengths_are_the_likeliest_and_can_be_scaled():
     model, variables = MODELS["length"], variables_of("length")
     memory = apply(model, variables, SOURCE, method="encode")
@@ -310,6 +311,7 @@ def test_mask_predict_position_by_position(iterations):
         assert scores[row, 0] == pytest.approx(log_p[:length].mean(), abs=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_first_fertilities_are_the_likeliest_and_the_others_drawn():
     logits = jnp.asarray(np.random.default_rng(0).standard_normal((2, 5, 4)), jnp.float32)
     words = jnp.asarray([[True] * 5, [True] * 3 + [False] * 2])

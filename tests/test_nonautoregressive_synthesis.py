@@ -93,6 +93,7 @@ def test_a_step_reads_its_token_and_an_utterance_does_not_depend_on_padding():
     assert np.abs(moved.frames[0] - together.frames[0]).max() > 1e-3
 
 
+@pytest.mark.thorough
 def test_the_loss_is_that_of_its_parts():
     model, variables = network(duration_weight=0.5)
     config, target = config_of(model), frames([7, 2, 10])
@@ -190,6 +191,7 @@ def test_options_that_make_no_sense_are_refused(given, message):
         NonAutoregressiveSynthesisDecodingConfig(length_scale=0.0)
 
 
+@pytest.mark.thorough
 def test_a_teacher_must_be_a_synthesiser():
     with pytest.raises(UserError, match="--model.teacher RUN"):
         teacher_durations(config_of(network(teacher=None)[0]), lambda _: None)

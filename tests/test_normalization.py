@@ -195,6 +195,7 @@ def after_one_pass(after):
     return after(PLAIN)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("scheduled")
 @pytest.mark.parametrize("name", mostly_slow(list(SEVERAL_PASSES), ["two that count", "risk", "scheduled"]))
 def test_gradients_of_several_passes_are_a_mean_over_those_that_count(name, after, after_one_pass):

@@ -53,6 +53,7 @@ def close(found: Any, expected: Any, tolerance: float) -> bool:
     return math.isclose(found, expected, rel_tol=tolerance)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("name", REGISTRY)
 def test_a_run_of_an_earlier_version_is_resumed(

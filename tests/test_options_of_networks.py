@@ -37,6 +37,7 @@ def choices(kind: object, now: object) -> list[object]:
     return [value for value in typing.get_args(kind) if value != now] if "Literal" in str(kind) else []
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("language-model")
 @pytest.mark.parametrize("name", mostly_slow(list(REGISTRY), ["transformer", "language-model", "synthesis"]))
 def test_no_option_of_a_network_is_ignored(name):

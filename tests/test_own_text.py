@@ -25,6 +25,7 @@ def test_the_dropout_suits_the_size(pairs, dropout):
     assert dropout_for(pairs) == dropout
 
 
+@pytest.mark.thorough
 def test_a_run_decides_it_once(tmp_path):
     """A resumed run keeps it, whether it is asked for or not; a run that had none goes on without."""
     small = changed(small_config(tmp_path), dropout_by="auto", steps=2, evaluate_every=2)
@@ -93,6 +94,7 @@ def test_a_run_that_memorises_is_told(losses, told):
     assert not overfitting([], evaluations)
 
 
+@pytest.mark.thorough
 def test_the_last_lines_and_the_report_tell_it(tmp_path, monkeypatch):
     from transformer.trainer.evaluator import Evaluator
 

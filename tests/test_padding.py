@@ -170,6 +170,7 @@ def test_padding_changes_no_update(name, norm):
     assert_close(updated(config, padded(batch)), updated(config, batch))
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("guided")
 @pytest.mark.parametrize("method", METHODS)
 def test_padding_changes_no_training_method(method):

@@ -53,6 +53,7 @@ def test_logits() -> None:
     assert_close(ours[is_token], papers[is_token], 1e-5)
 
 
+@pytest.mark.thorough
 def test_loss_and_gradients() -> None:
     def ours(params: Any) -> jax.Array:
         batch = {"source": SOURCE, "target": TARGET}
@@ -65,6 +66,7 @@ def test_loss_and_gradients() -> None:
     assert_close(paper.from_package(gradients), of_paper, 1e-5)
 
 
+@pytest.mark.thorough
 def test_three_updates(monkeypatch: pytest.MonkeyPatch) -> None:
     """The optimizer of the paper is the default one. The warmup is shorter: at the rates of the paper's first
     steps, about 1e-6, float32 would round the updates away."""
@@ -90,6 +92,7 @@ def test_three_updates(monkeypatch: pytest.MonkeyPatch) -> None:
         assert abs(a - b).mean() < 1e-4 * abs(b).mean()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", range(len(SOURCE)))
 def test_the_n_best_of_beam_search(row: int) -> None:
     source = SOURCE[row : row + 1]
@@ -99,6 +102,7 @@ def test_the_n_best_of_beam_search(row: int) -> None:
     np.testing.assert_allclose(ours.scores[0], [score for score, _ in papers], rtol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("row", range(len(SOURCE)))
 def test_greedy_search(row: int) -> None:
     source = SOURCE[row : row + 1]
@@ -107,6 +111,7 @@ def test_greedy_search(row: int) -> None:
     assert papers == [token for token in ours.tokens[0, 0].tolist() if token]
 
 
+@pytest.mark.thorough
 def test_it_learns_and_then_translates(monkeypatch: pytest.MonkeyPatch) -> None:
     """From its initial parameters, with dropout, and no other file: to turn three words around."""
     monkeypatch.setattr(paper, "WARMUP", 40)

@@ -149,6 +149,7 @@ def test_its_gradient_is_that_of_finite_differences(params):
         assert found == pytest.approx(float(length), rel=5e-3, abs=2e-5)
 
 
+@pytest.mark.thorough
 def test_only_changes_are_trained(params):
     """The base stays, bit by bit; optimizer and average have the shapes of the changes."""
     how = of(rank=2)
@@ -219,6 +220,7 @@ def test_fixed_parameters_keep_their_bits_in_every_layout():
 # --- every system ---
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("system", sorted(REGISTRY))
 def test_every_system_has_adapters_and_frozen_parts(system):
     """Split and merged again, its parameters have their names, shapes and types."""

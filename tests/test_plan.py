@@ -287,6 +287,7 @@ def plan(monkeypatch, *arguments):
     return train_main()
 
 
+@pytest.mark.thorough
 def test_the_command_prints_a_table_and_writes_json(monkeypatch, tmp_path, capsys):
     sizes = ("--data.batch-tokens", "1024", "--data.max-length", "32", "--model.num-layers", "1")
     assert (
@@ -310,6 +311,7 @@ def test_a_text_is_not_replaced_by_the_plan(tmp_path, monkeypatch, capsys):
     assert text.read_text() == "a dog\n"
 
 
+@pytest.mark.thorough("arguments12-does not divide the 8 devices")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

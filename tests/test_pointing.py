@@ -114,6 +114,7 @@ def test_step_by_step_is_teacher_forcing(name):
         np.testing.assert_allclose(np.exp(log_p[:, 0])[live], whole[live, time], atol=2e-6)
 
 
+@pytest.mark.thorough
 def test_what_is_pointed_to_once_does_not_come_again():
     model, variables = built("once")
     found = beam_search(model, variables, WORDS, beam_size=3, extra_length=4)
@@ -124,6 +125,7 @@ def test_what_is_pointed_to_once_does_not_come_again():
         assert all(tokens.count(x) <= there.count(x) for x in tokens)
 
 
+@pytest.mark.thorough
 def test_a_pointer_network_generates_nothing():
     model, variables = built("pointer")
     log_p = np.asarray(apply(model, variables, WORDS, decoder_input(ANSWERS, SpecialIds())))

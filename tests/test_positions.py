@@ -148,6 +148,7 @@ class Counting(DotProductAttention):
         return context, weights, state and {**state, "steps": state["steps"] + 1}
 
 
+@pytest.mark.thorough
 def test_a_mechanisms_state_passes_from_step_to_step(tiny, random_variables, monkeypatch):
     plain = Transformer(tiny())
     variables, source = random_variables(plain), jnp.asarray([[5, 6, 7, 2], [8, 2, 0, 0]])

@@ -15,6 +15,7 @@ from tiers import combinations
 from transformer import BeamConfig, UserError
 from transformer.commands.decode import decode_main
 from transformer.data.tokenizers.trained import train_tokenizer
+from transformer.decoding.hooks import Hooks
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.decoding.steering.prefix import COUNT, TOKENS, WORD, Prefix, example
 
@@ -52,7 +53,7 @@ def begins_well(tokens: tuple[int, ...], forced: tuple[int, ...], word: str, end
 )
 def test_a_search_finds_what_brute_force_finds(forced: tuple[int, ...], word: str) -> None:
     variables = random_variables(MODEL, 1)
-    search = AutoregressiveSearch(hook=Prefix(PIECES, SPECIAL, joined=True, mark="▁"))
+    search = AutoregressiveSearch(hooks=Hooks((Prefix(PIECES, SPECIAL, joined=True, mark="▁"),)))
     given = example(forced, word)
     inputs = {
         "source": SOURCES,
@@ -84,6 +85,7 @@ def test_a_search_finds_what_brute_force_finds(forced: tuple[int, ...], word: st
         np.testing.assert_allclose([s for s, _ in ours], [s for s, _ in wanted], atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("transformer-beam")
 @pytest.mark.parametrize(
     ("system", "method"), combinations(["transformer", "recurrent", "copying"], ["beam", "greedy", "sample"])
@@ -105,6 +107,7 @@ def test_in_slots(system: str, method: str) -> None:
     assert [each.ids for each in one.result()] == [each.ids for each in found[0]]
 
 
+@pytest.mark.thorough
 def test_half_words_are_completed_by_any_division() -> None:
     translator = small_translator(tokenizer=("char", 300))
     for several in translator.search(["cat", "dog"], prefixes=["gre", "a re "], extra_length=12):

@@ -62,6 +62,7 @@ def test_logits_are_those_of_the_reference(imported):
     assert expected.std() > 0.2  # equal logits would prove nothing
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("nllb")
 def test_n_best_is_that_of_the_reference(imported):
     for search in imported.golden["searches"]:

@@ -99,6 +99,7 @@ def test_addresses(path, expected) -> None:
     assert display_path(path) == expected or expected is None
 
 
+@pytest.mark.thorough
 def test_a_run_goes_on_on_another_machine(config, trained, machine, store) -> None:
     assert train(changed(config, steps=4), RUN, watch=quiet()) == Path(RUN)
     machine("second")

@@ -159,6 +159,7 @@ def test_those_that_wait_are_cancelled(how):
     assert translator.close()
 
 
+@pytest.mark.thorough
 def test_a_system_that_predicts_all_tokens_at_once_shows_nothing():
     translator, seen = small_translator("nonautoregressive"), list[Any]()
     assert translator.submit(SOURCE, partial=seen.append).result()

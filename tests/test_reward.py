@@ -96,6 +96,7 @@ def test_the_probabilities_of_all_outputs_add_up_to_one():
     assert float(enumerated(model, variables).sum()) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "system", mostly_slow(["transformer", "recurrent", "convolutional"], ["convolutional"])
 )

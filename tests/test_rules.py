@@ -108,6 +108,7 @@ STEERED: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("transformer-beam")
 @pytest.mark.parametrize(
     ("system", "method"), combinations(["transformer", "recurrent", "copying"], ["beam", "greedy", "sample"])
@@ -134,6 +135,7 @@ def test_in_slots_and_with_every_method(system: str, method: str) -> None:
                 assert len(pairs) == len(set(pairs))
 
 
+@pytest.mark.thorough
 def test_forbidden_words_do_not_occur() -> None:
     translator, sources = small_translator(), ["red green blue", "cat dog", "bird runs sings sleeps"]
     free = [each.text.split() for several in translator.search(sources) for each in several]

@@ -36,6 +36,7 @@ def transcriber(folder) -> Transcriber:
     return Transcriber.load(folder / "run")
 
 
+@pytest.mark.thorough
 def test_short_recordings_are_heard_by_the_rules(transcriber):
     waves = [sound(0), sound(1)]
     raw = [best.text for (best,) in transcriber.search(waves, n_best=1, **SEARCH)]

@@ -50,6 +50,7 @@ def test_restrict_counts_equals_as_one() -> None:
     assert kept == [[0, 2], [0, 1, 2, 3], [0, 2], [0, 1, 2, 3]]
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("options1")
 @pytest.mark.parametrize("options", [{"temperature": 1e-6, "samples": 2}, {"top_k": 1}])
 def test_nothing_left_to_chance_is_greedy_search(options: dict[str, Any]) -> None:
@@ -83,6 +84,7 @@ def test_greedy_search_says_the_likeliest_and_scores_it() -> None:
     assert len(lengths) >= 4
 
 
+@pytest.mark.thorough
 def test_first_tokens_are_as_frequent_as_the_model_says() -> None:
     variables, temperature = random_variables(MODEL, 5), 1.5
     same = SOURCES[[0, 0, 0, 0]]
@@ -172,6 +174,7 @@ def test_what_has_no_probability_is_never_drawn() -> None:
             assert found[-1] == classes - 1 - possible[::-1].argmax()
 
 
+@pytest.mark.thorough
 def test_draws_are_as_frequent_as_their_probability() -> None:
     logits = jax.random.normal(jax.random.key(5), (300,)) * 2
     count = 2**17

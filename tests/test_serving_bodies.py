@@ -120,6 +120,7 @@ def test_health_is_answered_while_scores_are_computed(monkeypatch):
         assert answer.result().json()["scores"] == [{"log_probability": -1.0}]
 
 
+@pytest.mark.thorough("language-model")
 @pytest.mark.parametrize("name", ["transformer", "language-model"])
 def test_scores_are_compiled_before_it_is_ready(name, tmp_path, monkeypatch):
     service = served(one_run(name, tmp_path), name)

@@ -86,6 +86,7 @@ def test_who_disconnects_frees_the_slots():
         assert httpx.post(f"{address}/translate", json={"text": "cat"}).status_code == 200
 
 
+@pytest.mark.thorough
 def test_many_requests_get_their_own_answers_or_are_told_to_wait():
     service = translations(limits=Limits(queue=64))
     texts = [f"{a} {b}" for a in WORDS for b in WORDS] * 3

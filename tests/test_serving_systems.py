@@ -70,6 +70,7 @@ def test_a_system_that_translates_is_served(runs, name, int8):
         assert (scored.status_code == 200) == (service.decoder.system.scores is not None)
 
 
+@pytest.mark.thorough("fast-autoregressive", "recurrent")
 @pytest.mark.parametrize("name", sorted(REGISTRY.keys() - NOT_SERVED))
 def test_what_a_server_prepares_are_arguments_of_the_decoder(runs, name, monkeypatch):
     """A server whose preparation fails is never ready."""
@@ -151,6 +152,7 @@ def picture() -> bytes:
     return file.getvalue()
 
 
+@pytest.mark.thorough
 def test_pictures_are_described_and_searched(runs, tmp_path):
     (tmp_path / "a.png").write_bytes(picture())
     services = [served(runs[name], name) for name in ("captioning", "detection")]

@@ -132,6 +132,7 @@ def test_with_dropout_a_layout_repeats_itself(found: Callable[[str, str], Found]
     assert this["dropout"]["losses"] != this["losses"]
 
 
+@pytest.mark.thorough
 def test_pmap_is_shard_map(found: Callable[[str, str], Found]) -> None:
     """The same bits, also with dropout, and rows keep their memory."""
     this = found("8 replicas", "mapped")
@@ -236,6 +237,7 @@ def networks() -> list[str]:
     return list(first.values())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("preset", mostly_slow(list(CONFIGS), networks()))
 def test_every_parameter_of_every_preset_declares_its_sharding(preset: str) -> None:
     config = CONFIGS[preset]

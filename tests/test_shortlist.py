@@ -185,6 +185,7 @@ def test_the_table_of_a_corpus_has_the_most_probable_translations():
         np.testing.assert_allclose(sorted((expected[source, t] for t in found), reverse=True), ranked)
 
 
+@pytest.mark.thorough
 def test_the_command_makes_it(tmp_path, monkeypatch, capsys):
     run = stored(small_translator(), tmp_path / "run")
     (tmp_path / "in").write_text("red cat\ndog runs\nred dog\n")

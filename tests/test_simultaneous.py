@@ -63,6 +63,7 @@ def test_a_token_depends_on_what_has_arrived(options):
     np.testing.assert_array_equal(depends, expected)
 
 
+@pytest.mark.thorough
 def test_packed_sentences_wait_for_their_own():
     model = Transformer(
         TransformerConfig(num_layers=1, d_model=16, d_ff=16, num_heads=2, vocab_size=20, wait_k=K)
@@ -78,6 +79,7 @@ def test_packed_sentences_wait_for_their_own():
         np.testing.assert_allclose(packed[:, outputs], alone, atol=1e-5)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("3")
 @pytest.mark.parametrize("wait_k", [1, 3, 20])
 def test_text_that_arrives_is_translated_as_greedy_search_does(translator, wait_k):
@@ -166,6 +168,7 @@ def test_words_arrive_one_by_one(monkeypatch):
     stdin.close()
 
 
+@pytest.mark.thorough
 def test_the_command(translator, tmp_path, monkeypatch, capsys):
     run, text = stored(translator, tmp_path / "run"), tmp_path / "text"
     text.write_text("\n".join([*SENTENCES[:2], "", SENTENCES[2]]))

@@ -98,6 +98,7 @@ def at_once(name: str, options: BeamConfig, given: list[Any]) -> Any:
     return find_system(name).search(model, variables, inputs, jnp.arange(len(given)), options)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("transformer-beam")
 @pytest.mark.parametrize(("name", "method"), combinations(STEPWISE, ["beam", "greedy", "sample"]))
 def test_any_order_of_arrival_finds_the_same(name: str, method: str) -> None:
@@ -264,6 +265,7 @@ def test_a_search_that_fails_leaves_nobody_waiting() -> None:
     assert request.future.result(timeout=60) == "found"
 
 
+@pytest.mark.thorough
 def test_beam_search_inside_other_transformations() -> None:
     """Objectives call it under `jit` and `pmap`."""
     model, variables = model_of("transformer")
@@ -336,6 +338,7 @@ def test_what_is_no_sentence_is_refused(translator: Translator) -> None:
             everything("red cat")
 
 
+@pytest.mark.thorough
 def test_alignments_follow_the_options_of_the_search(translator: Translator) -> None:
     source = " ".join(WORDS[index % len(WORDS)] for index in range(30))
     assert translator.config.decoding.buckets[-1] < 31

@@ -76,6 +76,7 @@ def test_what_is_heard_does_not_depend_on_padding_and_other_recordings(convoluti
         np.testing.assert_allclose(logits[row], apply(model, variables, alone, target[:1])[0], atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_masks_hide_parts_in_training_only_and_never_the_end():
     model, variables = network(masks=2, mask_bands=2, mask_frames=10)
     source, target = frames([30, 20], size=40), jnp.array([[1, 4], [1, 5]])

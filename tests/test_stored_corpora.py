@@ -110,6 +110,7 @@ def test_tfds_reads_a_corpus_that_is_written_here(tmp_path):
         np.testing.assert_array_equal(found["features"], features)
 
 
+@pytest.mark.thorough
 def test_the_same_text_gives_the_same_file_in_every_process(tmp_path):
     code = (
         "import sys; from pathlib import Path; from transformer.data import store\n"

@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,8 +13,7 @@ from invented_text import LINES, UNSEEN
 from sampling_oracles import assert_frequencies, dropout_distribution, segmentations
 
 from transformer.config.corpus import DataConfig
-from transformer.data.tokenizers import sampled_examples as sampled
-from transformer.data.tokenizers.sampled_examples import Sampler, SamplerProcesses, with_method
+from transformer.data.tokenizers.sampled_examples import SentenceDraw, with_method
 from transformer.data.tokenizers.segmentations import choose_candidate, merge_with_dropout, uniform_draws
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import train_tokenizer
@@ -121,28 +122,27 @@ def test_dropout_follows_the_paper() -> None:
 
 
 PAIRS = list(zip(LINES, reversed(LINES), strict=True))
-SEEDS = [(3, 7, index) for index in range(len(PAIRS))]
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("bpe")
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
-def test_processes_sample_as_one_does(kind: str, tokenizers: dict[str, Tokenizer], monkeypatch) -> None:
-    monkeypatch.setattr(sampled, "CHUNK", 7)
+def test_each_sentence_is_sampled_by_a_seed_of_its_own(kind: str, tokenizers: dict[str, Tokenizer]) -> None:
+    """As runs did that sampled sentences in processes of their own: the same draws, in parts of any size."""
     tokenizer = tokenizers[kind]
-    processes = SamplerProcesses(Sampler((tokenizer, tokenizer), 0.2), count=2)
-    for _ in range(2):  # they serve more than once
-        parts = list(processes(PAIRS, SEEDS))
-        assert [len(sides[0]) for sides in parts[:-1]] == [7] * (len(parts) - 1)
-        for side in range(2):
-            found = [ids.tolist() for sides in parts for ids in sides[side]]
-            assert found == [
-                [*tokenizer.sample(pair[side], np.random.default_rng((*seed, side)), 0.2), 2]
-                for pair, seed in zip(PAIRS, SEEDS, strict=True)
-            ]
-    assert len(processes._processes) == 2
-    several = list(processes._processes)
-    del processes
-    assert all(process.poll() is not None for process in several)  # they have ended
+    data = DataConfig(tokenizer=kind, subword_sampling=0.2, seed=3)  # type: ignore[arg-type]
+    records: Any = SimpleNamespace(__getitems__=lambda indices: [PAIRS[index] for index in indices])
+    draw = SentenceDraw(data, {"source": tokenizer, "target": tokenizer}, records, {})
+    draw.part = 7
+    indices = np.random.default_rng(0).permutation(len(PAIRS))
+    parts = list(draw(5, 0, indices))
+    assert [len(sides["source"]) for sides in parts[:-1]] == [7] * (len(parts) - 1)
+    for number, side in enumerate(("source", "target")):
+        sampled = [ids.tolist() for sides in parts for ids in sides[side]]
+        assert sampled == [
+            [*tokenizer.sample(PAIRS[index][number], np.random.default_rng((3, 5, index, number)), 0.2), 2]
+            for index in indices
+        ]
 
 
 @pytest.mark.parametrize("kind", ["unigram", "bpe"])
@@ -153,33 +153,3 @@ def test_a_vocabulary_of_another_kind_is_not_sampled(kind: str, tokenizers: dict
     for by in (None, "sentence"):
         with pytest.raises(UserError, match=f"is a {other} model, .* give --data.tokenizer {other}"):
             with_method(replace(data, sampling_by=by), [tokenizers[other]] * 2)
-
-
-def test_few_records_need_no_process(tokenizers: dict[str, Tokenizer]) -> None:
-    processes = SamplerProcesses(Sampler((tokenizers["bpe"],) * 2, 0.2), count=2)
-    assert sum(len(sides[0]) for sides in processes(PAIRS[:9], SEEDS[:9])) == 9
-    assert not processes._processes
-
-
-def test_an_error_in_a_process_is_that_of_the_caller(tokenizers: dict[str, Tokenizer], monkeypatch) -> None:
-    monkeypatch.setattr(sampled, "CHUNK", 2)
-    processes = SamplerProcesses(Sampler((tokenizers["bpe"],) * 2, 1.5), count=2)
-    with pytest.raises(UserError, match="--data.subword-sampling 1.5: at least 0"):
-        list(processes(PAIRS, SEEDS))
-
-
-@pytest.mark.slow
-def test_a_process_that_ended_is_named(tokenizers: dict[str, Tokenizer], monkeypatch) -> None:
-    monkeypatch.setattr(sampled, "CHUNK", 2)
-    processes = SamplerProcesses(Sampler((tokenizers["bpe"],) * 2, 0.1), count=2)
-    parts = processes(PAIRS, SEEDS)
-    next(parts)
-    for process in processes._processes:
-        process.kill()
-        process.wait()
-    with pytest.raises(UserError, match="a process that samples segmentations has ended"):
-        list(parts)
-    whole = [ids.tolist() for sides in processes(PAIRS, SEEDS) for ids in sides[0]]
-    next(abandoned := processes(PAIRS[::-1], SEEDS[::-1]))
-    del abandoned
-    assert [ids.tolist() for sides in processes(PAIRS, SEEDS) for ids in sides[0]] == whole

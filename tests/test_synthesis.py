@@ -82,6 +82,7 @@ def test_an_utterance_does_not_depend_on_padding_and_others():
         np.testing.assert_allclose(together.stop[row, :steps], alone.stop[0], atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_the_loss_is_that_of_its_parts():
     model, variables = network(stop_weight=3.0)
     lengths, target = [7, 2, 10], frames([7, 2, 10])
@@ -101,6 +102,7 @@ def test_the_loss_is_that_of_its_parts():
     assert float(loss.metrics["stop"][1]) == 4 + 1 + 5
 
 
+@pytest.mark.thorough
 def test_guidance_counts_steps_and_not_frames():
     model, variables = network()
     target = frames([7, 2, 10])
@@ -186,6 +188,7 @@ def test_speaking_is_teacher_forcing_with_its_own_frames():
     np.testing.assert_allclose(again.refined, found.frames, atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_an_utterance_ends_where_the_stop_token_says():
     model, variables = network()
     bare = Synthesiser(dataclasses.replace(model.config, postnet_layers=0))
@@ -204,6 +207,7 @@ def test_an_utterance_ends_where_the_stop_token_says():
     assert empty.lengths.tolist() == [0, 0]
 
 
+@pytest.mark.thorough
 def test_noise_belongs_to_the_line():
     model, variables = network()
     noisy = options(prenet_dropout=0.5, stop=0.999)

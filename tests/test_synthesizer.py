@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small_run import quiet
+from small_run import drawn_run, quiet
 from toy_runs import synthesis_config
 
 from transformer import PRESETS, Run, Synthesizer, UserError, train
@@ -40,9 +40,15 @@ soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
+    """A run of random parameters."""
     folder = tmp_path_factory.mktemp("synthesis")
-    train(synthesis_config(folder, "one", samples=2), folder / "run", watch=quiet())
-    return Run(folder / "run")
+    return drawn_run(synthesis_config(folder, "one", samples=2), folder / "run")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Run:
+    folder = tmp_path_factory.mktemp("trained")
+    return Run(train(synthesis_config(folder, "one", samples=2), folder / "run", watch=quiet()))
 
 
 @pytest.fixture
@@ -193,14 +199,18 @@ def test_sound_needs_the_scale_of_the_corpus(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_scores_its_features(run):
+@pytest.mark.thorough
+def test_a_run_scores_its_features(trained):
+    run = trained
     (record, *_) = run.log.records("evaluation")
     assert record["measure"]["name"] == "mel_error"
     assert json.loads((run.path / "scale.json").read_text())["mean"]
     assert PRESETS["synthesis"].data.speaker == "one"
 
 
-def test_the_report_plays_the_first_texts_of_the_validation(run):
+@pytest.mark.thorough
+def test_the_report_plays_the_first_texts_of_the_validation(trained):
+    run = trained
     step, exhibits = read_exhibits(run.path)
     assert step == run.checkpoints.best()
     said = [each["title"] for each in exhibits]
@@ -242,7 +252,9 @@ def test_a_text_that_cannot_be_spoken_is_not_in_the_report(run):
     assert run.task.exhibited([long], 2) == []
 
 
-def test_a_finished_run_without_exhibits_gets_them_when_it_is_tested_again(run, tmp_path):
+@pytest.mark.thorough
+def test_a_finished_run_without_exhibits_gets_them_when_it_is_tested_again(trained, tmp_path):
+    run = trained
     copy = Path(shutil.copytree(run.path, tmp_path / "run"))
     (copy / "exhibits.json").unlink()
     assert "<audio" not in write_report(copy).read_text()  # of the files alone

@@ -138,6 +138,7 @@ def trained(base, teacher, tmp_path_factory) -> Callable[[str], Path]:
     return trained_run
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", mostly_slow(list(MODELS), ["copying"]))
 def test_it_stops_and_goes_on(name, base, teacher, trained, tmp_path):
     """`test_older_runs.py` resumes a run of every system."""
@@ -177,6 +178,7 @@ def test_it_trains_and_translates(name, base, teacher, trained):
     assert (scores < 0).all()
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("convolutional")
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "copying, pointer"])
 def test_an_untrained_model_is_about_as_unsure_as_a_uniform_guess(name):
@@ -217,6 +219,7 @@ def test_a_student_begins_with_its_teachers_parameters(base, teacher, tmp_path):
         train(dataclasses.replace(copying, training=begun), tmp_path / "other", watch=quiet)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("copying")
 @pytest.mark.parametrize("name", NAMES)
 def test_scores_are_those_of_the_search(name, trained):

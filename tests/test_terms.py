@@ -117,7 +117,7 @@ def searched(wanted: dict[Tokens, int], variables: Any, options: BeamConfig, end
     example = terms.example(wanted)
     inputs = {name: np.tile(x, (len(SOURCES),) + (1,) * x.ndim) for name, x in example.items()}
     inputs["source"] = SOURCES
-    search = AutoregressiveSearch(hook=Hooks((terms,)))
+    search = AutoregressiveSearch(hooks=Hooks((terms,)))
     lines = jnp.arange(len(SOURCES))
     return search(MODEL, variables, {k: jnp.asarray(x) for k, x in inputs.items()}, lines, options)
 
@@ -362,6 +362,7 @@ def test_on_the_command_line(
     assert (status, "terms.tsv, line 1: must be a term, a tab and its translation" in errors) == (2, True)
 
 
+@pytest.mark.thorough
 def test_the_work_for_a_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     many = Glossary({f"w{i}": f"t{i} t{i + 1}" for i in range(20_000)})
     source = " ".join(f"w{i}" for i in range(20_000))

@@ -223,6 +223,7 @@ def test_several_references_count(folder):
     assert bleu(outputs, references).value == pytest.approx(expected.score)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("labels")
 @pytest.mark.parametrize("task", TASK_NAMES)
 def test_every_task_is_trained_and_scored(tmp_path, task):

@@ -36,6 +36,7 @@ def late_from(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop.Loop, "_read", read)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("5")
 @pytest.mark.parametrize("step", [3, 4, 5, 12])
 def test_stopped_in_time_and_resumed_is_as_if_never_stopped(
@@ -90,6 +91,7 @@ def test_the_line_that_continues_has_the_time_if_the_run_has_another(
         train(changed(config, steps=16, minutes=30.0), run_dir, watch=quiet())
 
 
+@pytest.mark.thorough
 def test_checkpoints_by_time_change_no_result(
     config: Config, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,6 +125,7 @@ def test_checkpoints_by_time_change_no_result(
     assert told(run_dir) == told(finished)
 
 
+@pytest.mark.thorough
 def test_checkpoints_by_time_are_as_far_apart_as_asked(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

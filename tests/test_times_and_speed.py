@@ -123,6 +123,7 @@ def test_the_summary_and_the_report_have_the_same_time(shown):
     assert records[-1]["elapsed"] == pytest.approx(sum(records[-1]["spent"].values()))
 
 
+@pytest.mark.thorough
 def test_each_score_says_what_it_is_of(shown, tmp_path):
     path, told = shown
     text, logged = told[1]

@@ -54,6 +54,7 @@ def test_against_numpy() -> None:
         np.testing.assert_allclose(hypothesis.entropies, -(p * np.log(p)).sum(axis=-1), atol=1e-5)
 
 
+@pytest.mark.thorough
 def test_they_are_the_models_under_a_penalty() -> None:
     translator = small_translator()
     (several,) = translator.search(["red green"], token_scores=True, repetition_penalty=3.0, min_length=6)

@@ -59,6 +59,7 @@ def best_of_gpus(unrestricted: Unrestricted, k: int) -> Any:
     return *best_of_whole(unrestricted, k), log_normaliser
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("best_of_gpus-5000-8")
 @pytest.mark.parametrize(("width", "k"), combinations([9, 5000, 16001, 37000], [1, 8, 16]))
 @pytest.mark.parametrize("best_of", [best_in_one_pass, best_of_gpus])

@@ -38,6 +38,7 @@ def test_logits_are_those_of_torch(imported):
     np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("post")
 def test_greedy_output_is_that_of_torch(imported):
     texts = imported.translator.translate(imported.golden["sources"], **GREEDY)

@@ -128,6 +128,7 @@ def test_a_translator_with_a_trained_language_model(tmp_path):
     assert as_lists(translator.search(LINES)) != as_lists(found)
 
 
+@pytest.mark.thorough
 def test_what_cannot_be_used_is_refused(tmp_path):
     translator = small_translator()
     other = small_translator(words=["one", "two", *WORDS]).task.tokenizers[1]

@@ -231,6 +231,7 @@ def test_accumulation_changes_nothing(model, params, plain_update):
     assert_close((state.params, metrics), (plain_update[0].params, plain_update[1]))
 
 
+@pytest.mark.thorough
 def test_running_statistics_move_by_the_mean_of_the_batch(model, params):
     """Over slices of unequal numbers of words, once an update."""
 
@@ -248,6 +249,7 @@ def test_running_statistics_move_by_the_mean_of_the_batch(model, params):
         assert usual == pytest.approx(1.5 + 0.5 * float(metrics["loss"]), rel=1e-5)
 
 
+@pytest.mark.thorough
 def test_metrics_have_weights_of_their_own_and_rows_keep_their_memory(model, params):
     def objective(model, variables, batch, context):
         loss = OBJECTIVE(model, variables, batch, context)
@@ -280,6 +282,7 @@ def test_random_streams_differ_by_name_step_and_slice():
     assert Context().rngs("dropout") is None
 
 
+@pytest.mark.thorough
 def test_rows_of_padding_change_nothing(model, params, plain_update):
     longer = jax.tree.map(lambda rows: np.pad(rows, ((0, 3), (0, 0))), a_batch())
     step = jax.jit(make_train_step(model, OBJECTIVE, optax.sgd(1.0), seed=0))
@@ -287,6 +290,7 @@ def test_rows_of_padding_change_nothing(model, params, plain_update):
     assert_close((state.params, metrics), (plain_update[0].params, plain_update[1]))
 
 
+@pytest.mark.thorough
 def test_dropout_follows_the_seed_and_the_step(tiny, params):
     model, still = Transformer(tiny(num_layers=1, activation_dropout=0.3)), optax.sgd(0.0)
 
@@ -311,6 +315,7 @@ def test_the_state_starts_from_the_seed(tiny):
     assert state.step == 0
 
 
+@pytest.mark.thorough
 def test_moving_average_by_hand_while_buffers_are_given_away(model):
     optimizer, decay = optax.sgd(0.5), 0.8
     step = make_train_step(model, OBJECTIVE, optimizer, seed=0, ema=decay)
@@ -331,6 +336,7 @@ def test_moving_average_by_hand_while_buffers_are_given_away(model):
     assert not np.allclose(average, newest)
 
 
+@pytest.mark.thorough
 def test_nothing_is_compiled_after_warm_up(model, params):
     traced, compiled = [], []
 

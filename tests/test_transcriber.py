@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from invented_sound import write_digits
 from run_command import command
-from small_run import quiet
+from small_run import drawn_run, quiet
 from toy_runs import speech_config
 
-from transformer import PRESETS, Run, Transcriber, UserError, train
+from transformer import PRESETS, Config, Run, Transcriber, UserError, train
 from transformer.cli.output_file import RUN_FILES
 from transformer.commands.decode import decode_main
 from transformer.data.signals import audio
@@ -31,13 +31,22 @@ soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 pytest.importorskip("jiwer", reason="pip install '.[speech]'")
 
 
+def scaled_config(folder: Path) -> Config:
+    config = speech_config(folder, "one", samples=2)
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, normalisation="corpus"))
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory) -> Run:
+    """A run of random parameters."""
     folder = tmp_path_factory.mktemp("speech")
-    config = speech_config(folder, "one", samples=2)
-    scaled = dataclasses.replace(config, data=dataclasses.replace(config.data, normalisation="corpus"))
-    train(scaled, folder / "run", watch=quiet())
-    return Run(folder / "run")
+    return drawn_run(scaled_config(folder), folder / "run")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory) -> Run:
+    folder = tmp_path_factory.mktemp("trained")
+    return Run(train(scaled_config(folder), folder / "run", watch=quiet()))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +57,9 @@ def spoken_files(tmp_path_factory) -> Path:
     return folder
 
 
-def test_a_run_keeps_the_scale_and_scores_words(run):
+@pytest.mark.thorough
+def test_a_run_keeps_the_scale_and_scores_words(trained):
+    run = trained
     scores = run.log.records("evaluation")
     assert all(record["measure"]["name"] == "word_error_rate" for record in scores)
     assert run.task.scale.mean.shape == (8,)
@@ -56,7 +67,9 @@ def test_a_run_keeps_the_scale_and_scores_words(run):
     assert {path.name for path in run.path.iterdir() if path.is_file()} <= RUN_FILES
 
 
-def test_the_report_plays_the_first_recordings_of_the_validation(run):
+@pytest.mark.thorough
+def test_the_report_plays_the_first_recordings_of_the_validation(trained):
+    run = trained
     _, exhibits = read_exhibits(run.path)
     records = list(run.task.open_corpus(run.config).splits["validation"])[:2]
     assert [each["title"] for each in exhibits] == [record.name for record in records]
@@ -178,6 +191,7 @@ def test_what_a_recording_holds_is_written_for_each_line(run, spoken_files, deco
     assert capsys.readouterr().out == lines[3]["hypotheses"][0]["text"] + "\n"
 
 
+@pytest.mark.thorough
 def test_the_error_rate_that_decides_is_printed_first(run, spoken_files, decode, tmp_path, capsys):
     copy = Path(shutil.copytree(run.path, tmp_path / "run"))
     for criterion, first in (("words", "word"), ("characters", "character")):
@@ -302,6 +316,7 @@ def test_mp3_files_are_recordings(run, spoken_files, decode, tmp_path, capsys):
     assert heard[1] == capsys.readouterr().out
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("tab\\there.wav")
 @pytest.mark.parametrize("name", [b"\xff\xfe.wav", b"tab\there.wav", b"two\nlines.wav"])
 def test_names_of_any_bytes_are_heard(run, spoken_files, decode, tmp_path, name, capsys):

@@ -125,6 +125,7 @@ def test_text_that_was_cut_beforehand_is_judged_cut(word_tokenizer: Tokenizer) -
     assert judged.log_probability == 0.0  # of the model that found it
 
 
+@pytest.mark.thorough
 def test_after_warming_up_nothing_is_compiled(word_tokenizer: Tokenizer, compiled: list[str]) -> None:
     warm = make_translator(word_tokenizer)
     warm.warm_up(beam_size=2, extra_length=3)

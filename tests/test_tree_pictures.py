@@ -172,6 +172,7 @@ def test_outputs_have_words_that_the_vocabulary_lacks(run):
     assert list(read_tree(output.text).words()) == ["red", "-LRB-", "quokka"]
 
 
+@pytest.mark.thorough
 def test_an_output_that_is_no_tree_is_written(run):
     record = ("red cat", "(S (NN red ) (NN cat ) )")
     sample = run.task.exhibit(record, run.task.empty_output(), None)

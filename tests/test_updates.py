@@ -72,6 +72,7 @@ def with_first_factors(trained, how, case, model, adapted):
     return unflatten_dict(leaves)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", mostly_slow(list(CASES), ["T5"]))
 def test_ten_updates_are_those_of_the_reference(tmp_path, name):
     case, golden = CASES[name], GOLDEN[name]

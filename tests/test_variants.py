@@ -68,6 +68,7 @@ def test_every_variant_is_among_the_configs_that_other_tests_try() -> None:
     assert {config.system for config in CONFIGS.values()} == set(REGISTRY)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_variant_fits_a_preset_or_says_why_not(name: str) -> None:
     fitting, refusals = dict[str, Config](), list[str]()

@@ -37,6 +37,7 @@ for vocabulary._MOST_LINES in (2_000_000, 200):
 """
 
 
+@pytest.mark.thorough
 def test_same_lines_same_model_in_every_process() -> None:
     here = Path(__file__).parent
     outside = [

@@ -57,6 +57,7 @@ def test_logits_are_those_of_the_reference(imported):
     assert expected.std() > 0.2
 
 
+@pytest.mark.thorough
 def test_greedy_outputs_are_those_of_the_reference(imported):
     """Of several languages and tasks, with and without times; the reference has its own rules for these."""
     starts = {}

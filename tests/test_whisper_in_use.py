@@ -53,6 +53,7 @@ def decode(monkeypatch, capsys):
     return decode
 
 
+@pytest.mark.thorough
 def test_the_command_has_the_options_of_the_api(folder, decode):
     limits = {"rows": 1, "max_length": 24}
     command = [folder / "run", "--input", folder / "short.wav", "--rows", 1, "--max-length", 24]
@@ -109,6 +110,7 @@ def test_other_runs_refuse_the_options(decode, tmp_path, option):
         start_of(task, asked)
 
 
+@pytest.mark.thorough
 def test_a_search_truncates_long_recordings_with_the_true_reason(folder, caplog):
     Transcriber.load(folder / "run").search([folder / "long.wav"], rows=1, max_length=4)
     assert "a recording of 31.00 s: this model hears 30 s at once, and the rest is not" in caplog.text

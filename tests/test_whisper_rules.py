@@ -16,9 +16,9 @@ from transformer.config.model import SpecialIds
 from transformer.config.records import RecordingsConfig
 from transformer.data.signals.audio import SILENT, features_before_silence, mel_filters, scaled_to_peak
 from transformer.data.sources.recordings import Recording, features
-from transformer.decoding.hooks import NO_HOOK, Renormalised
+from transformer.decoding.hooks import Hooks
 from transformer.decoding.scores import power_penalty
-from transformer.decoding.steering.prefix import COUNT, Timestamps
+from transformer.decoding.steering.prefix import OPENING_COUNT, Timestamps
 from transformer.interop.architectures.ctranslate2 import Variables
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.task import SpeechToText
@@ -68,7 +68,7 @@ def test_times_follow_their_rules():
     filtered, advance = jax.jit(hook.filter), jax.jit(hook.advance)
     rng = np.random.default_rng(1)
     for _ in range(20):
-        state = jax.tree.map(lambda x: x[:, None], hook.init({COUNT: jnp.array([1])}))
+        state = jax.tree.map(lambda x: x[:, None], hook.init({OPENING_COUNT: jnp.array([1])}))
         logits = jnp.asarray(rng.normal(size=(1, 1, first + 6)), jnp.float32)
         np.testing.assert_array_equal(filtered(logits, state, LEFT), logits)  # the opening is not its matter
         state, tokens = advance(jnp.array([[3]]), state), []
@@ -89,8 +89,8 @@ def test_times_follow_their_rules():
 
 def test_what_is_left_adds_up_to_one():
     logits = jax.nn.log_softmax(jnp.arange(6.0)[None, None])
-    hook = Renormalised(NO_HOOK, SpecialIds(pad=0, bos=5, eos=2, unk=3))
-    found = np.exp(hook.filter(logits, hook.init({}), LEFT))[0, 0]
+    special = SpecialIds(pad=0, bos=5, eos=2, unk=3)
+    found = np.exp(Hooks(normalised=special).allowed(logits, (), special, LEFT)[0])[0, 0]
     expected = np.where([0, 1, 1, 1, 1, 0], np.exp(np.arange(6.0)), 0)
     np.testing.assert_allclose(found, expected / expected.sum(), rtol=1e-5)
 
@@ -138,6 +138,7 @@ def test_variables_have_the_names_of_hugging_face(tmp_path, content):
     assert read("model.decoder.layer_norm.weight") is None
 
 
+@pytest.mark.thorough
 def test_a_damaged_file_is_refused_in_a_sentence(tmp_path, content):
     path = tmp_path / "model.bin"
     rng = np.random.default_rng(0)

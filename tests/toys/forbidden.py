@@ -5,11 +5,12 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 
 from toys.task import text
+from transformer.decoding.hooks import Hooks, SearchHook
 from transformer.decoding.searches.search import AutoregressiveSearch
 
 
 @dataclass(frozen=True)
-class Forbid:
+class Forbid(SearchHook):
     """Never generates a token, and counts the tokens of each beam."""
 
     token: int
@@ -27,4 +28,4 @@ class Forbid:
 FORBIDDEN = 5
 
 
-SYSTEM = text(search=AutoregressiveSearch(hook=Forbid(FORBIDDEN)))
+SYSTEM = text(search=AutoregressiveSearch(hooks=Hooks((Forbid(FORBIDDEN),))))

@@ -1,19 +1,15 @@
-"""Hooks, which steer a search: forbidden or forced tokens, constraints, control of repetition.
+"""Hooks, which steer a search: it ranks by a sum of terms, over the tokens that masks leave.
 
-A hook sees the logits of every step before a token is chosen, and has a state that follows its beam. What it
-forbids has no probability; scores stay those of the model. A hook with a true attribute `penalises` is given
-log-probabilities, and what it returns is what the search adds up to rank by; it must not be positive. Its
-method `is_free`, if it has one, says where a token that it forces counts nothing in the log-probability, and
-`forced_end` what an end counts that the limit forces: without it, its log-probability under the model. A
-`BoostingHook` may return what is positive, within bounds; a search has one at most, as the last of its hooks.
+The model is the first term. A mask (`SearchHook`) forbids tokens, which have no probability then; scores stay
+those of the model. A term (`Term`) is given log-probabilities and changes them: what it returns is what the
+search adds up to rank by, while log P of a hypothesis stays that of the model. Each has a state that follows
+its beam.
 """
 
-import functools
 import hashlib
-import operator
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,11 +21,19 @@ from transformer.runtime.errors import UserError
 
 HookState = Any
 """A pytree of arrays with rows first."""
+NO_OUTPUT = (
+    "the search found nothing: what is asked for cannot be (its prefix, its terms and the rules contradict "
+    "each other, or a hook forbids every token), or the model's parameters are not finite (choose an earlier "
+    "checkpoint)"
+)
 
 
-@runtime_checkable
-class SearchHook(Protocol):
-    """A hook. It must be hashable, since compiled programs depend on it."""
+class SearchHook:
+    """A mask, which forbids nothing yet: a subclass says what. It must be hashable, since compiled programs
+    depend on it."""
+
+    ranks: bool = False
+    """Whether it is given log-probabilities, and the search ranks by what it makes of them."""
 
     def init(self, inputs: Mapping[str, Array]) -> HookState:
         """The state before the first token: arrays `[b, ...]`, one row for each row of the inputs. Those in
@@ -38,7 +42,7 @@ class SearchHook(Protocol):
         Args:
           inputs: what the search reads, and what the model gives to hooks (`steering`, if it has it).
         """
-        ...
+        return ()
 
     def filter(
         self, logits: Float[Array, "b n v"], state: HookState, steps_left: Int[Array, " b"]
@@ -46,37 +50,45 @@ class SearchHook(Protocol):
         """The logits to choose from, with -inf for what is forbidden.
 
         Args:
-          logits: of the next token.
+          logits: of the next token, as the hooks before this one leave them.
           state: arrays `[b, n, ...]`.
           steps_left: how many tokens the output may still have, this one and <eos> included. Where it is 1,
             the search outputs <eos> whatever the hook forbids.
         """
-        ...
+        return logits
 
     def advance(self, tokens: Int[Array, "b n"], state: HookState) -> HookState:
         """The state after these tokens. It is already that of each token's own beam."""
-        ...
+        return state
 
 
-@runtime_checkable
-class BoostingHook(SearchHook, Protocol):
-    """A hook that penalises, and may return what is positive where it has taken as much from the beam. It
-    reads log-probabilities that all other hooks have changed, and the scores of the beams stay below 0."""
+class Term(SearchHook):
+    """A term of the sum: its `filter` is given log-probabilities and returns them with what it adds, which is
+    not positive, unless it `rises`."""
 
-    boosts: bool
-    """True."""
+    ranks = True
+    rises: bool = False
+    """Whether it may also add what is positive, where it has taken as much from the beam: the score of a beam
+    stays below 0. It comes after all hooks that do not, and learns which log-probabilities it was given for
+    each token (`follow`)."""
+
+    def is_free(self, state: HookState) -> Bool[Array, "b n"] | None:
+        """Where the next token of a beam is no choice of the model, and counts nothing in log P. None:
+        nowhere."""
+        return None
+
+    def end(self, log_p: Float[Array, "b n"], state: HookState) -> Float[Array, "b n"]:
+        """What an end that the limit forces counts in the sum, given what it counts without this term."""
+        return log_p
 
     def follow(self, tokens: Int[Array, "b n"], state: HookState, log_p: Float[Array, "b n"]) -> HookState:
-        """`advance` by tokens for which `filter` was given these log-probabilities."""
-        ...
+        """As `advance`, by tokens for which `filter` was given these log-probabilities."""
+        return self.advance(tokens, state)
 
-    def reach(self, state: HookState) -> Float[Array, "b n"]:
-        """How much the hook may still add to each beam, whatever follows."""
-        ...
-
-    def end(self, state: HookState) -> Float[Array, "b n"]:
-        """What it adds to an end that the limit forces."""
-        ...
+    def reach(self, state: HookState) -> Float[Array, "b n"] | float:
+        """How much it may still add to each beam, whatever follows: so much a search that stops exactly must
+        wait for."""
+        return 0.0
 
 
 class EqualByContent:
@@ -93,134 +105,117 @@ class EqualByContent:
 
 
 @dataclass(frozen=True)
-class NoHook:
-    """Forbids nothing."""
-
-    def init(self, inputs: Mapping[str, Array]) -> HookState:
-        """No state."""
-        return ()
-
-    def filter(
-        self, logits: Float[Array, "b n v"], state: HookState, steps_left: Int[Array, " b"]
-    ) -> Float[Array, "b n v"]:
-        """All logits."""
-        return logits
-
-    def advance(self, tokens: Int[Array, "b n"], state: HookState) -> HookState:
-        """No state."""
-        return state
-
-
-@dataclass(frozen=True)
 class Hooks:
-    """Several hooks, one after another."""
+    """The hooks of a search, one after another: first those that do not rise. Their states are a tuple.
 
-    each: tuple[SearchHook, ...]
+    Raises:
+      UserError: one of them is no `SearchHook`.
+    """
+
+    each: tuple[SearchHook, ...] = ()
+    normalised: SpecialIds | None = None
+    """The special ids, if tokens have the probabilities that a softmax over what is left gives them."""
+
+    def __post_init__(self) -> None:
+        for hook in self.each:
+            if not isinstance(hook, SearchHook):
+                raise UserError(f"{type(hook).__name__}: a hook of a search must be a subclass of SearchHook")
+        object.__setattr__(self, "each", (*self.level, *self.rising))
 
     @property
-    def penalises(self) -> bool:
-        """Whether one of them does."""
-        return any(getattr(hook, "penalises", False) for hook in self.each)
+    def level(self) -> tuple[SearchHook, ...]:
+        """Those that do not rise."""
+        return tuple(hook for hook in self.each if not getattr(hook, "rises", False))
 
-    def init(self, inputs: Mapping[str, Array]) -> HookState:
-        """Their states."""
-        return tuple(hook.init(inputs) for hook in self.each)
+    @property
+    def rising(self) -> tuple[Term, ...]:
+        """Those that do."""
+        return tuple(hook for hook in self.each if isinstance(hook, Term) and hook.rises)
 
-    def filter(
-        self, logits: Float[Array, "b n v"], state: HookState, steps_left: Int[Array, " b"]
-    ) -> Float[Array, "b n v"]:
-        """What all of them leave."""
-        for hook, hook_state in zip(self.each, state, strict=True):
-            logits = filtered(hook, logits, hook_state, steps_left)
-        return logits
+    @property
+    def rank(self) -> bool:
+        """Whether the search ranks by another sum than log P under the model."""
+        return self.normalised is not None or any(hook.ranks for hook in self.each)
 
-    def advance(self, tokens: Int[Array, "b n"], state: HookState) -> HookState:
-        """Their states after these tokens."""
-        return tuple(
-            hook.advance(tokens, hook_state) for hook, hook_state in zip(self.each, state, strict=True)
+    def init(self, inputs: Mapping[str, Array], beams: int) -> tuple[HookState, ...]:
+        """The states of all beams before the first token."""
+        return tuple(first_states(hook, inputs, beams) for hook in self.each)
+
+    def allowed(
+        self,
+        logits: Float[Array, "b n v"],
+        states: Sequence[HookState],
+        special: SpecialIds,
+        steps_left: Int[Array, " b"],
+    ) -> tuple[Float[Array, "b n v"], tuple[Float[Array, "b n v"], ...]]:
+        """The logits to choose from, and what each term that rises was given. They are without <pad>, <bos>
+        and what is forbidden. Where it is the last step, only <eos> is left, even if it is forbidden.
+
+        Raises:
+          UserError: a hook returned logits of another shape.
+        """
+        left, before = logits, []
+        for hook, state in zip(self.level, states, strict=False):
+            left = _filtered(hook, left, state, steps_left)
+        end = logits[..., special.eos]
+        for hook, state in zip(self.each, states, strict=True):
+            end = hook.end(end, state) if isinstance(hook, Term) else end
+        if self.normalised is not None:
+            left = jnp.where(never_predicted(self.normalised, left.shape[-1]), -jnp.inf, left)
+            total = jax.nn.logsumexp(left, axis=-1, keepdims=True)
+            left = left - jnp.where(jnp.isfinite(total), total, 0)
+        for hook, state in zip(self.rising, states[len(self.level) :], strict=True):
+            before.append(left)
+            left = _filtered(hook, left, state, steps_left)
+        if self.normalised is not None:
+            of_end = left[..., special.eos]
+            end = jnp.where(jnp.isfinite(of_end), of_end, end)
+        continuing = jnp.where(never_predicted(special, logits.shape[-1]), -jnp.inf, left)
+        ending = jnp.where(jnp.arange(logits.shape[-1]) == special.eos, end[..., None], -jnp.inf)
+        return jnp.where((steps_left <= 1)[:, None, None], ending, continuing), tuple(before)
+
+    def is_free(self, states: Sequence[HookState]) -> Bool[Array, "b n"] | None:
+        """Where the next token of a beam is no choice of the model. None: nowhere."""
+        free = None
+        for hook, state in zip(self.each, states, strict=True):
+            mask = hook.is_free(state) if isinstance(hook, Term) else None
+            free = (mask if free is None else free | mask) if mask is not None else free
+        return free
+
+    def advance(
+        self,
+        tokens: Int[Array, "b n"],
+        states: Sequence[HookState],
+        log_ps: Sequence[Float[Array, "b n"]],
+    ) -> tuple[HookState, ...]:
+        """The states after tokens for which the terms that rise were given these log-probabilities."""
+        first = len(self.level)
+        after = [hook.advance(tokens, state) for hook, state in zip(self.level, states, strict=False)]
+        rising = zip(self.rising, states[first:], log_ps, strict=True)
+        return *after, *(hook.follow(tokens, state, log_p) for hook, state, log_p in rising)
+
+    def reach(self, states: Sequence[HookState]) -> Float[Array, "b n"] | float:
+        """How much all of them may still add to each beam."""
+        return sum(
+            hook.reach(state) for hook, state in zip(self.rising, states[len(self.level) :], strict=True)
         )
 
 
-@dataclass(frozen=True)
-class Renormalised:
-    """A hook whose tokens have the probabilities that a softmax over what it leaves gives them."""
-
-    hook: SearchHook
-    special: SpecialIds
-
-    penalises = True
-
-    def init(self, inputs: Mapping[str, Array]) -> HookState:
-        """Its state."""
-        return self.hook.init(inputs)
-
-    def filter(
-        self, logits: Float[Array, "b n v"], state: HookState, steps_left: Int[Array, " b"]
-    ) -> Float[Array, "b n v"]:
-        """The log-probabilities of what it leaves."""
-        left = filtered(self.hook, logits, state, steps_left)
-        left = jnp.where(never_predicted(self.special, left.shape[-1]), -jnp.inf, left)
-        total = jax.nn.logsumexp(left, axis=-1, keepdims=True)
-        return left - jnp.where(jnp.isfinite(total), total, 0)
-
-    def advance(self, tokens: Int[Array, "b n"], state: HookState) -> HookState:
-        """Its state after these tokens."""
-        return self.hook.advance(tokens, state)
+NO_HOOKS = Hooks()
 
 
-def parts_of(hook: SearchHook) -> tuple[SearchHook, ...]:
-    """The hooks that a hook consists of, in the order of their states; a single one has no parts."""
-    if isinstance(hook, Renormalised):
-        return parts_of(hook.hook)
-    return hook.each if isinstance(hook, Hooks) else ()
+def first_states(hook: SearchHook, inputs: Mapping[str, Array], beams: int) -> HookState:
+    """A hook's states of all beams before the first token. What they share is not repeated."""
+
+    def repeat(x: Any) -> Any:
+        return x if is_shared(x) else jnp.repeat(x[:, None], beams, axis=1)
+
+    return jax.tree.map(repeat, hook.init(inputs), is_leaf=is_shared)
 
 
-def boosting(hook: SearchHook) -> BoostingHook | None:
-    """The hook among the others that boosts. None: there is none."""
-    last = parts_of(hook)[-1:]
-    return last[0] if last and isinstance(last[0], BoostingHook) else None
-
-
-def others(hook: SearchHook) -> SearchHook:
-    """A hook without the one that boosts, which is its last part."""
-    if isinstance(hook, Renormalised):
-        return replace(hook, hook=others(hook.hook))
-    return Hooks(parts_of(hook)[:-1])
-
-
-def advanced(
-    hook: SearchHook, tokens: Int[Array, "b n"], state: HookState, log_p: Float[Array, "b n"] | None
-) -> HookState:
-    """The state after these tokens.
-
-    Args:
-      hook: of the search.
-      tokens: of the beams.
-      state: before them.
-      log_p: for which the hook that boosts was given them. None: there is none.
-    """
-    last = boosting(hook)
-    if last is None or log_p is None:
-        return hook.advance(tokens, state)
-    return *others(hook).advance(tokens, state[:-1]), last.follow(tokens, state[-1], log_p)
-
-
-NO_HOOK = NoHook()
-NO_OUTPUT = (
-    "the search found nothing: what is asked for cannot be (its prefix, its terms and the rules contradict "
-    "each other, or a hook forbids every token), or the model's parameters are not finite (choose an earlier "
-    "checkpoint)"
-)
-
-
-def filtered(
+def _filtered(
     hook: SearchHook, logits: Float[Array, "b n v"], state: HookState, steps_left: Int[Array, " b"]
 ) -> Float[Array, "b n v"]:
-    """What a hook allows.
-
-    Raises:
-      UserError: the hook returned logits of another shape.
-    """
     restricted = hook.filter(logits, state, steps_left)
     if restricted.shape != logits.shape:
         raise UserError(
@@ -229,67 +224,6 @@ def filtered(
     return restricted
 
 
-def free(hook: SearchHook, state: HookState) -> Bool[Array, "b n"] | None:
-    """Where the next token of a beam is no choice of the model. None: nowhere."""
-    if isinstance(hook, Renormalised):
-        return free(hook.hook, state)
-    if isinstance(hook, Hooks):
-        masks = (free(*pair) for pair in zip(hook.each, state, strict=True))
-        some = [mask for mask in masks if mask is not None]
-        return functools.reduce(operator.or_, some) if some else None
-    is_free = getattr(hook, "is_free", None)
-    return None if is_free is None else is_free(state)
-
-
-def forced_end(hook: SearchHook, log_p: Float[Array, "b n"], state: HookState) -> Float[Array, "b n"]:
-    """What an end that the limit forces counts in the sums of hooks that weigh, given its log-probability."""
-    if isinstance(hook, Renormalised):
-        return forced_end(hook.hook, log_p, state)
-    if isinstance(hook, Hooks):
-        for part, part_state in zip(hook.each, state, strict=True):
-            log_p = forced_end(part, log_p, part_state)
-        return log_p
-    if isinstance(hook, BoostingHook):
-        return log_p + hook.end(state)
-    weighed = getattr(hook, "forced_end", None)
-    return log_p if weighed is None else weighed(log_p, state)
-
-
 def never_predicted(special: SpecialIds, size: int) -> Bool[Array, " v"]:
     """Which ids of a vocabulary no prediction is ever chosen from: <pad>, <bos>."""
     return jnp.isin(jnp.arange(size), jnp.array(special.never_predicted))
-
-
-def allowed(
-    hook: SearchHook,
-    logits: Float[Array, "b n v"],
-    state: HookState,
-    special: SpecialIds,
-    steps_left: Int[Array, " b"],
-) -> tuple[Float[Array, "b n v"], Float[Array, "b n v"] | None]:
-    """The logits to choose from, and what a hook that boosts was given, if there is one. They are without
-    <pad>, <bos> and what the hook forbids. Where it is the last step, only <eos> is left, even if the hook
-    forbids it."""
-    last, before = boosting(hook), None
-    if last is None:
-        restricted = filtered(hook, logits, state, steps_left)
-    else:
-        before = filtered(others(hook), logits, state[:-1], steps_left)
-        restricted = filtered(last, before, state[-1], steps_left)
-    forced = forced_end(hook, logits[..., special.eos], state)
-    if isinstance(hook, Renormalised):
-        end = restricted[..., special.eos]
-        forced = jnp.where(jnp.isfinite(end), end, forced)
-    never = never_predicted(special, logits.shape[-1])
-    continuing = jnp.where(never, -jnp.inf, restricted)
-    ending = jnp.where(jnp.arange(logits.shape[-1]) == special.eos, forced[..., None], -jnp.inf)
-    return jnp.where((steps_left <= 1)[:, None, None], ending, continuing), before
-
-
-def first_states(hook: SearchHook, inputs: Mapping[str, Array], beams: int) -> HookState:
-    """The hook's states of all beams before the first token. What they share is not repeated."""
-
-    def repeat(x: Any) -> Any:
-        return x if is_shared(x) else jnp.repeat(x[:, None], beams, axis=1)
-
-    return jax.tree.map(repeat, hook.init(inputs), is_leaf=is_shared)

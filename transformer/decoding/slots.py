@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 
 from transformer.config.model import SpecialIds
 from transformer.decoding.calls import Inputs, init_search, special_ids
-from transformer.decoding.hooks import HookState, SearchHook, first_states
+from transformer.decoding.hooks import Hooks, HookState
 from transformer.decoding.scores import (
     NEVER,
     LengthPenalty,
@@ -83,8 +83,7 @@ class Finished:
 
 @struct.dataclass
 class LogP(ByRows):
-    """log P under the model alone, where beams are ranked by another sum: with a hook that penalises, or with
-    noise."""
+    """log P under the model alone, where beams are ranked by another sum: with terms, or with noise."""
 
     live: Float[Array, "b n"]
     """Of the unfinished beams."""
@@ -105,7 +104,7 @@ class Slots(ByRows):
     """The sentences of a search."""
 
     cache: AnyCache
-    hook: States[HookState]
+    hooks: States[tuple[HookState, ...]]
     column: Int[Array, ""]
     """The column of the rings that is written next."""
     start: Int[Array, " b"]
@@ -160,7 +159,7 @@ def init_slots(
     columns: int,
     live: Float[Array, " n"],
     penalty: LengthPenalty,
-    hook: SearchHook,
+    hooks: Hooks,
     read: Any,
     noise: Noise | None = None,
 ) -> Slots:
@@ -171,12 +170,11 @@ def init_slots(
     rings = jnp.zeros((rows, columns, len(live)), jnp.int32)
     cache, hook_inputs = init_search(model, variables, inputs, len(live), columns)
     log_p = None
-    is_apart = getattr(hook, "penalises", False) or hasattr(cache, "added")
-    if noise is not None or is_apart:
+    if noise is not None or hooks.rank or cache.added is not None:
         log_p = LogP(jnp.zeros(shape), jnp.zeros(rings.shape), None if noise is None else cache)
     return Slots(
         cache=cache,
-        hook=States(first_states(hook, hook_inputs, len(live))),
+        hooks=States(hooks.init(hook_inputs, len(live))),
         column=jnp.zeros((), jnp.int32),
         start=jnp.zeros(rows, jnp.int32),
         length=jnp.zeros(rows, jnp.int32),

@@ -14,7 +14,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.decoding.calls import Inputs, advance, as_variables, special_ids
-from transformer.decoding.hooks import NO_HOOK, HookState, SearchHook, advanced, allowed, boosting, free
+from transformer.decoding.hooks import NO_HOOKS, Hooks, HookState
 from transformer.decoding.scores import LengthPenalty, Limits, SearchResult
 from transformer.decoding.slots import Finished, LogP, Noise, Slots, init_slots, results
 from transformer.decoding.top_k import Best, Unrestricted, best_of, top_k
@@ -55,10 +55,10 @@ class Predicted:
     """The cache without noise, if there is some."""
     unrestricted: Unrestricted | None
     """The same logits, if only special ids and limits restrict them. None: a hook may do so."""
-    boosted: Float[Array, "b n v"] | None = None
-    """What a hook that boosts was given. None: there is none."""
+    before_rising: tuple[Float[Array, "b n v"], ...] = ()
+    """What each term that rises was given."""
     reach: Reach | None = struct.field(pytree_node=False, default=None)
-    """How much that hook may still add to beams, after what they chose."""
+    """How much these may still add to beams, after what they chose. None: there are none."""
 
     def best(self, k: int) -> Best:
         """The logits of the k best tokens of each beam, these tokens, and `log_normaliser`."""
@@ -81,60 +81,66 @@ class Strategy(Protocol):
         ...
 
 
-def step(model: nn.Module, variables: Variables, slots: Slots, strategy: Strategy, hook: SearchHook) -> Slots:
+def step(model: nn.Module, variables: Variables, slots: Slots, strategy: Strategy, hooks: Hooks) -> Slots:
     """One more token in every slot."""
     eos = special_ids(model).eos
-    predicted = predict(model, variables, slots, hook)
-    return extend(slots, predicted, strategy(slots, predicted, eos), hook, eos)
+    predicted = predict(model, variables, slots, hooks)
+    return extend(slots, predicted, strategy(slots, predicted, eos), hooks, eos)
 
 
-def predict(model: nn.Module, variables: Variables, slots: Slots, hook: SearchHook) -> Predicted:
-    """The prediction for the next token, and the caches that include the newest one."""
+def predict(model: nn.Module, variables: Variables, slots: Slots, hooks: Hooks) -> Predicted:
+    """The prediction for the next token, and the caches that include the newest: log P under the model, or
+    what a language model beside it and the hooks make of it."""
     noise = {} if slots.noise is None else {NOISE: {OF_INPUTS: slots.noise.at(slots.length)}}
     logits, cache = advance(model, {**variables, **noise}, slots.cache, slots.newest)
     log_normaliser = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    log_p = noiseless = None
-    added = getattr(cache, "added", None)  # by a language model
-    if added is not None or getattr(hook, "penalises", False):
-        log_p = logits = logits - log_normaliser
-        log_normaliser = jnp.zeros_like(log_normaliser)
-    if added is not None:
-        logits = logits + added
-    if slots.log_p is not None and slots.log_p.cache is not None:
-        noiseless_logits, noiseless = advance(model, variables, slots.log_p.cache, slots.newest)
-        log_p = jax.nn.log_softmax(noiseless_logits)
-    if log_p is not None and (is_free := free(hook, slots.hook.value)) is not None:
+    special, steps_left = special_ids(model), slots.limits - slots.length
+    added = cache.added  # by a language model
+    if not hooks.each and not hooks.rank and added is None:
+        unrestricted = Unrestricted(logits, steps_left <= 1, special)
+        log_p, noiseless = _under_the_model(model, variables, slots, None)
+        logits, _ = hooks.allowed(logits, (), special, steps_left)
+        return Predicted(logits, log_normaliser, cache, log_p, noiseless, unrestricted)
+    if ranked := added is not None or hooks.rank:
+        logits, log_normaliser = logits - log_normaliser, jnp.zeros_like(log_normaliser)
+    log_p, noiseless = _under_the_model(model, variables, slots, logits if ranked else None)
+    states = slots.hooks.value
+    if log_p is not None and (is_free := hooks.is_free(states)) is not None:
         log_p = jnp.where(is_free[..., None], 0, log_p)
-    special = special_ids(model)
-    steps_left = slots.limits - slots.length
-    is_unrestricted = hook is NO_HOOK and added is None
-    unrestricted = Unrestricted(logits, steps_left <= 1, special) if is_unrestricted else None
-    logits, boosted = allowed(hook, logits, slots.hook.value, special, steps_left)
+    logits, before = hooks.allowed(logits if added is None else logits + added, states, special, steps_left)
     if added is not None:  # an end that the limit forces costs nothing
         logits = jnp.where((steps_left <= 1)[:, None, None], logits - added, logits)
-    predicted = Predicted(logits, log_normaliser, cache, log_p, noiseless, unrestricted, boosted)
-    if (boost := boosting(hook)) is None:
-        return predicted
+    predicted = Predicted(logits, log_normaliser, cache, log_p, noiseless, None, before)
 
     def reach(tokens: Int[Array, "b n"], parents: Int[Array, "b n"]) -> Float[Array, "b n"]:
-        return boost.reach(hook_state(hook, slots, predicted, tokens, parents)[-1])
+        return jnp.asarray(hooks.reach(states_after(hooks, slots, predicted, tokens, parents)))
 
-    return replace(predicted, reach=reach)
+    return replace(predicted, reach=reach) if before else predicted
 
 
-def hook_state(
-    hook: SearchHook,
+def _under_the_model(
+    model: nn.Module, variables: Variables, slots: Slots, log_p: Float[Array, "b n v"] | None
+) -> tuple[Float[Array, "b n v"] | None, AnyCache | None]:
+    """log P of each token under the model alone, and its cache, where there is noise. Without: `log_p`."""
+    if slots.log_p is None or slots.log_p.cache is None:
+        return log_p, None
+    logits, cache = advance(model, variables, slots.log_p.cache, slots.newest)
+    return jax.nn.log_softmax(logits), cache
+
+
+def states_after(
+    hooks: Hooks,
     slots: Slots,
     predicted: Predicted,
     tokens: Int[Array, "b n"],
     parents: Int[Array, "b n"],
-) -> HookState:
-    """The state of the hook after tokens of beams that continue others."""
-    boosted = None if predicted.boosted is None else of_tokens(predicted.boosted, tokens, parents)
-    return advanced(hook, tokens, slots.hook.select(parents).value, boosted)
+) -> tuple[HookState, ...]:
+    """The states of the hooks after tokens of beams that continue others."""
+    log_ps = [of_tokens(log_p, tokens, parents) for log_p in predicted.before_rising]
+    return hooks.advance(tokens, slots.hooks.select(parents).value, log_ps)
 
 
-def extend(slots: Slots, predicted: Predicted, chosen: Selection, hook: SearchHook, eos: int) -> Slots:
+def extend(slots: Slots, predicted: Predicted, chosen: Selection, hooks: Hooks, eos: int) -> Slots:
     """The slots after a step."""
     column = slots.column
     columns = slots.tokens.shape[1]
@@ -144,7 +150,7 @@ def extend(slots: Slots, predicted: Predicted, chosen: Selection, hook: SearchHo
         new = jnp.where(slots.done[:, None], old, new)
         return jax.lax.dynamic_update_index_in_dim(ring, new, column, axis=1)
 
-    hook_after = hook_state(hook, slots, predicted, chosen.tokens, chosen.parents)
+    hooks_after = states_after(hooks, slots, predicted, chosen.tokens, chosen.parents)
     log_p = slots.log_p
     if log_p is not None:
         assert predicted.log_p is not None
@@ -158,7 +164,7 @@ def extend(slots: Slots, predicted: Predicted, chosen: Selection, hook: SearchHo
     return replace(
         slots,
         cache=predicted.cache.select(chosen.parents),
-        hook=States(hook_after),
+        hooks=States(hooks_after),
         column=(column + 1) % columns,
         length=length,
         live=chosen.live,
@@ -185,7 +191,7 @@ def run(
     variables: Variables,
     slots: Slots,
     strategy: Strategy,
-    hook: SearchHook,
+    hooks: Hooks,
     running: int | Int[Array, ""] = 0,
     steps: int | Int[Array, ""] | None = None,
 ) -> Slots:
@@ -196,7 +202,7 @@ def run(
         return busy if steps is None else busy & (carry[1] < steps)
 
     def body(carry: tuple[Slots, Array]) -> tuple[Slots, Array]:
-        return step(model, variables, carry[0], strategy, hook), carry[1] + 1
+        return step(model, variables, carry[0], strategy, hooks), carry[1] + 1
 
     slots, _ = jax.lax.while_loop(is_running, body, (slots, jnp.zeros((), jnp.int32)))
     return slots
@@ -209,7 +215,7 @@ def search_all(
     limits: Limits,
     strategy: Strategy,
     penalty: LengthPenalty,
-    hook: SearchHook = NO_HOOK,
+    hooks: Hooks = NO_HOOKS,
     read: Any = (),
     noise: Noise | None = None,
 ) -> SearchResult:
@@ -222,12 +228,12 @@ def search_all(
       limits: the maximum length of each output. Rows with limit 0 are skipped.
       strategy: of a step.
       penalty: of all rows, or that of each.
-      hook: restricts the tokens, see `transformer.decoding.hooks`.
+      hooks: what it ranks by, and may choose from, besides the model, see `transformer.decoding.hooks`.
       read: what the strategy reads for each row.
       noise: on the decoder's inputs.
     """
     variables = as_variables(params)
     slots = init_slots(
-        model, variables, inputs, limits, limits.longest, strategy.first(), penalty, hook, read, noise
+        model, variables, inputs, limits, limits.longest, strategy.first(), penalty, hooks, read, noise
     )
-    return results(run(model, variables, slots, strategy, hook), special_ids(model))
+    return results(run(model, variables, slots, strategy, hooks), special_ids(model))

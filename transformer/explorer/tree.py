@@ -15,7 +15,7 @@ from transformer.config.decoding import DecodingConfig
 from transformer.config.ranges import Option
 from transformer.decoding.beam import BeamSearch, Candidates
 from transformer.decoding.calls import Inputs, as_variables, special_ids
-from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
+from transformer.decoding.hooks import NO_HOOKS, NO_OUTPUT
 from transformer.decoding.scores import NEVER, SearchResult
 from transformer.decoding.searches.search import (
     AutoregressiveSearch,
@@ -116,12 +116,12 @@ def search_tree(
     )
     system, task = translator.system, translator.task
     search, inputs = search_of_one(system, task, asked, settings, translator.language_model)
-    strategy: Any = strategy_of(settings, getattr(search, "hook", NO_HOOK))
+    strategy: Any = strategy_of(settings, getattr(search, "hooks", NO_HOOKS))
     if not isinstance(strategy, BeamSearch):
         raise UserError(
             f"--decoding.method {settings.method}: only a beam search without groups has a tree, choose beam"
         )
-    penalty = length_penalty(settings, getattr(search, "hook", NO_HOOK))
+    penalty = length_penalty(settings, getattr(search, "hooks", NO_HOOKS))
     phrases = dict[str, tuple[int, ...]]()
     forced = 0
     if isinstance(translator, Translator):
@@ -251,9 +251,9 @@ def _first_slot(
         inputs,
         limits,
         limits.longest,
-        strategy_of(options, search.hook).first(),
-        penalty_of(options, search.hook, conditions),
-        search.hook,
+        strategy_of(options, search.hooks).first(),
+        penalty_of(options, search.hooks, conditions),
+        search.hooks,
         (),
         noise_of(options, conditions),
     )
@@ -269,9 +269,9 @@ def _step(
 ) -> tuple[Slots, Candidates, Array, Array, Selection]:
     """`transformer.decoding.steps.step`, with its candidates, their log P, their banks, and what it chose of
     them."""
-    strategy: Any = strategy_of(options, search.hook)
+    strategy: Any = strategy_of(options, search.hooks)
     eos = special_ids(model).eos
-    predicted = predict(model, as_variables(variables), slots, search.hook)
+    predicted = predict(model, as_variables(variables), slots, search.hooks)
     chosen = strategy(slots, predicted, eos)
     step_candidates = strategy.candidates(slots, predicted)
     log_p = step_candidates.log_p
@@ -284,7 +284,7 @@ def _step(
     met = jnp.zeros_like(step_candidates.token)
     if isinstance(strategy, ConstrainedBeam):
         met = strategy.met(strategy.state(slots), step_candidates.parent, step_candidates.token)
-    return extend(slots, predicted, chosen, search.hook, eos), step_candidates, log_p, met, chosen
+    return extend(slots, predicted, chosen, search.hooks, eos), step_candidates, log_p, met, chosen
 
 
 def _named(model: nn.Module, search: AutoregressiveSearch, tokens: list[int], inputs: Inputs) -> list[int]:

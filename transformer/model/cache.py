@@ -4,7 +4,6 @@ A search sees a `Cache` and never its layers. Each of `b` rows (sentences) has `
 either keys and values, which are only appended, or states, which are gathered when beams continue others.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -134,8 +133,19 @@ def is_shared(x: Any) -> bool:
     return isinstance(x, Shared)
 
 
+class AnyCache(ByRows):
+    """What a search sees: the cache of a decoder, or those of several (`transformer.decoding.beside`)."""
+
+    added: Any = None
+    """What a language model beside the decoder adds to the log-probabilities of the next token."""
+
+    def select(self, parents: Int[Array, "b n"]) -> Any:
+        """The cache in which beam i continues beam parents[:, i]."""
+        raise NotImplementedError
+
+
 @struct.dataclass
-class Cache(ByRows):
+class Cache(AnyCache):
     """The cache of a decoder: those of its layers, and what they read of the source."""
 
     layers: tuple[Any, ...]
@@ -224,98 +234,3 @@ class Cache(ByRows):
         if self.ancestors is not None:
             column = column % (self.ancestors.shape[2] // self.ancestors.shape[1])
         return replace(self, layers=tuple(layers), column=column, positions=self.positions + 1)
-
-
-@struct.dataclass
-class StackedCache(ByRows):
-    """The caches of decoders of one architecture that generate the same tokens, as one: the decoders are the
-    second axis of its arrays, and share its scalars."""
-
-    cache: "AnyCache"
-
-    @staticmethod
-    def axes(cache: Any) -> Any:
-        """The axis of the decoders for `jax.vmap`, of every array of a cache of one or of all."""
-        return jax.tree.map(lambda x: 1 if x.ndim else None, cache)
-
-    def _map(self, method: Callable[..., Any], *arguments: Any, axes: tuple[Any, ...] = ()) -> "StackedCache":
-        cache_axes = StackedCache.axes(self.cache)
-        return StackedCache(
-            jax.vmap(method, in_axes=(cache_axes, *axes), out_axes=cache_axes)(self.cache, *arguments)
-        )
-
-    def select(self, parents: Int[Array, "b n"]) -> "StackedCache":
-        """As `Cache.select`."""
-        return self._map(lambda cache: cache.select(parents))
-
-    def put_rows(self, rows: Int[Array, " r"], new: "StackedCache") -> "StackedCache":
-        """As `Cache.put_rows`."""
-        axes = (StackedCache.axes(new.cache),)
-        return self._map(lambda cache, other: cache.put_rows(rows, other), new.cache, axes=axes)
-
-
-@struct.dataclass
-class EnsembleCache(ByRows):
-    """The caches of several decoders that generate the same tokens."""
-
-    members: tuple[StackedCache, ...]
-
-    def select(self, parents: Int[Array, "b n"]) -> "EnsembleCache":
-        """As `Cache.select`."""
-        return EnsembleCache(tuple(cache.select(parents) for cache in self.members))
-
-    def put_rows(self, rows: Int[Array, " r"], new: "EnsembleCache") -> "EnsembleCache":
-        """As `Cache.put_rows`."""
-        pairs = zip(self.members, new.members, strict=True)
-        return EnsembleCache(tuple(cache.put_rows(rows, other) for cache, other in pairs))
-
-
-@struct.dataclass
-class ShortlistCache(ByRows):
-    """The cache of a model, with what belongs to the candidates of each row."""
-
-    cache: Cache
-    ids: Int[Array, "b k"]
-    table: Float[Array, "b m k"]
-    """Rows of the output matrix, transposed."""
-    bias: Float[Array, "b k"]
-    """-inf where there is no candidate."""
-
-    def select(self, parents: Int[Array, "b n"]) -> "ShortlistCache":
-        """As `Cache.select`."""
-        return replace(self, cache=self.cache.select(parents))
-
-    def put_rows(self, rows: Int[Array, " r"], new: "ShortlistCache") -> "ShortlistCache":
-        """As `Cache.put_rows`."""
-        arrays = (self.ids, self.table, self.bias), (new.ids, new.table, new.bias)
-        return ShortlistCache(self.cache.put_rows(rows, new.cache), *put_rows(arrays[0], rows, arrays[1]))
-
-
-@struct.dataclass
-class CacheOfBoth(ByRows):
-    """The caches of a model and of a language model."""
-
-    model: "AnyCache"
-    language_model: "AnyCache"
-    weight: Float[Array, " b"]
-    added: Float[Array, "b n v"]
-    """The weighted log-probabilities of the language model for the next token."""
-
-    def select(self, parents: Int[Array, "b n"]) -> "CacheOfBoth":
-        """As `Cache.select`."""
-        caches = self.model.select(parents), self.language_model.select(parents)
-        return replace(self, model=caches[0], language_model=caches[1])
-
-    def put_rows(self, rows: Int[Array, " r"], new: "CacheOfBoth") -> "CacheOfBoth":
-        """As `Cache.put_rows`. What is added is computed anew in each step."""
-        caches: Any = new.model, new.language_model
-        return CacheOfBoth(
-            self.model.put_rows(rows, caches[0]),
-            self.language_model.put_rows(rows, caches[1]),
-            put_rows(self.weight, rows, new.weight),
-            self.added,
-        )
-
-
-AnyCache = Cache | EnsembleCache | ShortlistCache | CacheOfBoth
-"""What a search sees."""

@@ -83,7 +83,6 @@ class Transformer(TransformerEncoder):
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
-        """The decoder stack."""
         self_mask = self.decoder_mask(decoder_input)
         cross_mask = Mask(keys=memory.mask)
         positions = jnp.arange(decoder_input.shape[1])

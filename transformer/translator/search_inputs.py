@@ -16,7 +16,7 @@ from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.data.sequences import Example, Fields, length_in_search
 from transformer.data.store import Record
 from transformer.decoding.calls import Inputs
-from transformer.decoding.hooks import NO_HOOK, Hooks, Renormalised, SearchHook
+from transformer.decoding.hooks import Hooks, SearchHook
 from transformer.decoding.searches import shortlist
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.decoding.searches.shortlist import Shortlist, shortlisted
@@ -206,12 +206,9 @@ def steered_search(
     search = system.search_with(task.config.model, settings)
     if not isinstance(search, AutoregressiveSearch) or not (hooks or settings.renormalise):
         return search
-    own_hooks = [search.hook] if search.hook != NO_HOOK else []
-    sized = [hook.within(settings) if isinstance(hook, Rules) else hook for hook in hooks]
-    hook: SearchHook = Hooks((*own_hooks, *sized))
-    if settings.renormalise:
-        hook = Renormalised(hook, task.config.model.search_ids)
-    return dataclasses.replace(search, hook=hook)
+    sized = (hook.within(settings) if isinstance(hook, Rules) else hook for hook in hooks)
+    normalised = task.config.model.search_ids if settings.renormalise else None
+    return dataclasses.replace(search, hooks=Hooks((*search.hooks.each, *sized), normalised))
 
 
 def search_of_one(

@@ -7,21 +7,68 @@ Models of one architecture are computed together by `jax.vmap`, with their varia
 
 import functools
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Float, Int
 
 from transformer.config.model import ModelConfig
 from transformer.data.sequences import Field
 from transformer.decoding.calls import Inputs, advance, init_cache, whole
 from transformer.decoding.scores import TokenScores, score_tokens
-from transformer.model.cache import AnyCache, CacheOfBoth, EnsembleCache, StackedCache
+from transformer.model.cache import AnyCache, put_rows
 from transformer.model.encoder_decoder import NOISE, decoder_input
 from transformer.model.parameters import Variables
+
+
+@struct.dataclass
+class StackedCache(AnyCache):
+    """The caches of decoders of one architecture that generate the same tokens, as one: the decoders are the
+    second axis of its arrays, and share its scalars."""
+
+    cache: AnyCache
+
+    @staticmethod
+    def axes(cache: Any) -> Any:
+        """The axis of the decoders for `jax.vmap`, of every array of a cache of one or of all."""
+        return jax.tree.map(lambda x: 1 if x.ndim else None, cache)
+
+    def _map(self, method: Callable[..., Any], *arguments: Any, axes: tuple[Any, ...] = ()) -> "StackedCache":
+        cache_axes = StackedCache.axes(self.cache)
+        return StackedCache(
+            jax.vmap(method, in_axes=(cache_axes, *axes), out_axes=cache_axes)(self.cache, *arguments)
+        )
+
+    def select(self, parents: Int[Array, "b n"]) -> "StackedCache":
+        return self._map(lambda cache: cache.select(parents))
+
+    def put_rows(self, rows: Int[Array, " r"], new: "StackedCache") -> "StackedCache":
+        axes = (StackedCache.axes(new.cache),)
+        return self._map(lambda cache, other: cache.put_rows(rows, other), new.cache, axes=axes)
+
+
+@struct.dataclass
+class Caches(AnyCache):
+    """The caches of decoders that generate the same tokens, and what else belongs to the rows of a search."""
+
+    members: tuple[AnyCache, ...]
+    of_rows: Any = ()
+    """Arrays with rows first, which all beams share."""
+    added: Float[Array, "b n v"] | None = None
+    """As of `AnyCache`. It is computed anew in each step."""
+
+    def select(self, parents: Int[Array, "b n"]) -> "Caches":
+        return replace(self, members=tuple(cache.select(parents) for cache in self.members))
+
+    def put_rows(self, rows: Int[Array, " r"], new: "Caches") -> "Caches":
+        pairs = zip(self.members, new.members, strict=True)
+        members = tuple(cache.put_rows(rows, other) for cache, other in pairs)
+        return replace(self, members=members, of_rows=put_rows(self.of_rows, rows, new.of_rows))
+
 
 # A model with a language model of its outputs in its search (shallow fusion, Gulcehre et al. 2015).
 
@@ -86,27 +133,25 @@ class _Bound:
         arrays: Inputs = self.both.model.apply(self._variables, method=run)  # type: ignore[assignment]
         return arrays
 
-    def init_cache(self, inputs: Inputs, beams: int, length: int) -> CacheOfBoth:
+    def init_cache(self, inputs: Inputs, beams: int, length: int) -> Caches:
         """Both caches before the first token."""
         language_model, weight = self.both.language_model, inputs[WEIGHT]
         begin = {"source": jnp.full((len(weight), 1), self.both.config.special.bos, jnp.int32)}
         size = language_model.config.vocab_size  # type: ignore[attr-defined]
-        return CacheOfBoth(
+        caches = (
             init_cache(self.both.model, self._variables, _of_model(inputs), beams, length),
             init_cache(language_model, self.variables["language_model"], begin, beams, length),
-            weight,
-            jnp.zeros((len(weight), beams, size)),
         )
+        return Caches(caches, weight, jnp.zeros((len(weight), beams, size)))
 
-    def decode_step(
-        self, cache: CacheOfBoth, tokens: Int[Array, "b n"]
-    ) -> tuple[Float[Array, "b n v"], CacheOfBoth]:
+    def decode_step(self, cache: Caches, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Caches]:
         """The logits of the model, and caches with what is added to its log-probabilities."""
-        logits, of_model = advance(self.both.model, self._variables, cache.model, tokens)
+        of_model, of_language = cache.members
+        logits, of_model = advance(self.both.model, self._variables, of_model, tokens)
         language_model, variables = self.both.language_model, self.variables["language_model"]
-        predicted, of_language = advance(language_model, variables, cache.language_model, tokens)
-        added = cache.weight[:, None, None] * jax.nn.log_softmax(predicted)
-        return logits, CacheOfBoth(of_model, of_language, cache.weight, added)
+        predicted, of_language = advance(language_model, variables, of_language, tokens)
+        added = cache.of_rows[:, None, None] * jax.nn.log_softmax(predicted)
+        return logits, replace(cache, members=(of_model, of_language), added=added)
 
 
 def _of_model(inputs: Inputs) -> Inputs:
@@ -197,7 +242,7 @@ class _BoundModels:
         """The inputs, which each member encodes when it makes its cache."""
         return inputs
 
-    def init_cache(self, inputs: Inputs, beams: int, length: int) -> EnsembleCache:
+    def init_cache(self, inputs: Inputs, beams: int, length: int) -> Caches:
         """The cache of each."""
 
         def one(kind: nn.Module, held: Variables) -> AnyCache:
@@ -208,11 +253,9 @@ class _BoundModels:
             make_cache = functools.partial(one, kind)
             axes = StackedCache.axes(jax.eval_shape(make_cache, jax.tree.map(lambda x: x[0], held)))
             caches.append(StackedCache(jax.vmap(make_cache, out_axes=axes)(held)))
-        return EnsembleCache(tuple(caches))
+        return Caches(tuple(caches))
 
-    def decode_step(
-        self, cache: EnsembleCache, tokens: Int[Array, "b n"]
-    ) -> tuple[Float[Array, "b n v"], EnsembleCache]:
+    def decode_step(self, cache: Caches, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Caches]:
         """The mean of what each predicts."""
 
         def one(kind: nn.Module, held: Variables, cache: AnyCache) -> tuple[Array, AnyCache]:
@@ -220,13 +263,14 @@ class _BoundModels:
 
         logits = []
         caches = []
-        for kind, held, stacked in zip(self.model.kinds, self.variables, cache.members, strict=True):
+        stacked_caches: Any = cache.members
+        for kind, held, stacked in zip(self.model.kinds, self.variables, stacked_caches, strict=True):
             axes = StackedCache.axes(stacked.cache)
             advance_members = jax.vmap(functools.partial(one, kind), in_axes=(0, axes), out_axes=(0, axes))
             predicted, after = advance_members(held, stacked.cache)
             logits.append(predicted)
             caches.append(StackedCache(after))
-        return self.model.combined(logits), EnsembleCache(tuple(caches))
+        return self.model.combined(logits), Caches(tuple(caches))
 
 
 def ensemble_scores(

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.data.sequences import Field
 from transformer.decoding.beside.arpa import END, NEVER, START, UNKNOWN, NGrams
-from transformer.decoding.hooks import EqualByContent
+from transformer.decoding.hooks import EqualByContent, Term
 from transformer.decoding.steering.names import arc_of, with_arcs
 
 WEIGHT = "steer_language_model"
@@ -111,7 +111,7 @@ class FusionState:
     context: Int[Array, "*b"]
 
 
-class ShallowFusion(EqualByContent):
+class ShallowFusion(EqualByContent, Term):
     """A hook that adds the weighted log-probabilities of a language model.
 
     Args:
@@ -119,8 +119,6 @@ class ShallowFusion(EqualByContent):
       silent: the tokens that are no text, such as codes of languages. They cost nothing, and the context is
         as before.
     """
-
-    penalises = True
 
     def __init__(self, trie: Trie, silent: Bool[np.ndarray, " v"]) -> None:
         self._trie, self._silent = trie, np.append(silent, False)

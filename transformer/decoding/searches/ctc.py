@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.config.decoding import DecodingConfig
 from transformer.config.model import SpecialIds
 from transformer.decoding.calls import STEERING, Inputs, as_variables, special_ids
+from transformer.decoding.hooks import Term
 from transformer.decoding.scores import NEVER, Limits, SearchResult, in_order
 from transformer.decoding.scores import lengths as lengths_of
 from transformer.decoding.searches.search import length_penalty
@@ -56,7 +57,7 @@ class PrefixScores:
 
 
 @dataclass(frozen=True)
-class CtcScores:
+class CtcScores(Term):
     """Ranks outputs by (1 - w) times log P of the model and w times log P of CTC.
 
     In a large vocabulary, a step scores only the tokens that are most probable without CTC, and <eos>.
@@ -66,8 +67,6 @@ class CtcScores:
     special: SpecialIds
     fewest: int = 40
     """Candidates of a step that it scores; at least four for each beam."""
-
-    penalises = True
 
     def init(self, inputs: Mapping[str, Array]) -> PrefixScores:
         """Before the first token: the paths of blanks."""
@@ -99,7 +98,7 @@ class CtcScores:
         longer = jnp.where(jnp.arange(size) == self.special.eos, _whole(state)[..., None], longer)
         return self._weighed(logits, longer, state)
 
-    def forced_end(self, log_p: Float[Array, "b n"], state: PrefixScores) -> Float[Array, "b n"]:
+    def end(self, log_p: Float[Array, "b n"], state: PrefixScores) -> Float[Array, "b n"]:
         """The same sum where the limit ends an output, so that its score is that of its text."""
         return self._weighed(log_p[..., None], _whole(state)[..., None], state)[..., 0]
 

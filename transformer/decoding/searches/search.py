@@ -17,7 +17,7 @@ from transformer.config.model import ModelConfig, SpecialIds
 from transformer.config.ranges import LONGEST
 from transformer.decoding.beam import BeamSearch, Candidates
 from transformer.decoding.calls import Inputs, special_ids
-from transformer.decoding.hooks import NO_HOOK, SearchHook, parts_of
+from transformer.decoding.hooks import NO_HOOKS, Hooks
 from transformer.decoding.sampling import Greedy, Randomness, Sampled
 from transformer.decoding.scores import (
     LengthPenalty,
@@ -105,22 +105,21 @@ def distinct(result: SearchResult) -> SearchResult:
     return unique
 
 
-def length_penalty(options: DecodingConfig, hook: SearchHook = NO_HOOK) -> LengthPenalty:
+def length_penalty(options: DecodingConfig, hooks: Hooks = NO_HOOKS) -> LengthPenalty:
     """The length penalty of the options, without the tokens of an opening that does not count."""
     penalty = {"wu": wu_penalty, "power": power_penalty}[options.penalty](options.length_penalty)
-    opening = opening_of(hook)
+    opening = opening_of(hooks)
     return penalty if opening.is_counted else replace(penalty, opening=opening.size)
 
 
-def strategy_of(options: DecodingConfig, hook: SearchHook = NO_HOOK) -> Strategy:
+def strategy_of(options: DecodingConfig, hooks: Hooks = NO_HOOKS) -> Strategy:
     """The strategy of the options: beam search, greedy search or sampling. With terms among the hooks, beams
     are allotted by them."""
-    parts = enumerate(parts_of(hook))
-    terms = [(index, part) for index, part in parts if isinstance(part, Terms)]
+    terms = [(index, hook) for index, hook in enumerate(hooks.each) if isinstance(hook, Terms)]
     match options:
         case BeamConfig() if terms:
-            ((index, part),) = terms
-            return ConstrainedBeam(options.beam_size, options.stop, part, index)
+            ((index, hook),) = terms
+            return ConstrainedBeam(options.beam_size, options.stop, hook, index)
         case MbrConfig(candidates="beam"):
             return BeamSearch(options.samples)
         case SampleConfig():
@@ -195,9 +194,9 @@ def noise_of(options: DecodingConfig, conditions: RowOptions) -> Noise | None:
     return Noise(drawn.keys, options.noise, options.input_dropout, drawn.generator)
 
 
-def penalty_of(options: DecodingConfig, hook: SearchHook, conditions: RowOptions) -> LengthPenalty:
+def penalty_of(options: DecodingConfig, hooks: Hooks, conditions: RowOptions) -> LengthPenalty:
     """The length penalty of each row."""
-    return replace(length_penalty(options, hook), alpha=conditions.alphas)
+    return replace(length_penalty(options, hooks), alpha=conditions.alphas)
 
 
 def row_limits(
@@ -255,7 +254,7 @@ class AutoregressiveSearch:
     limits: Callable[[Inputs, SpecialIds, DecodingConfig], Limits] = limits_of_source
     """(inputs, special ids, options) -> the maximum length of each output, a token longer for each of
     `extra_length`."""
-    hook: SearchHook = NO_HOOK
+    hooks: Hooks = NO_HOOKS
     """Restricts the tokens."""
     named: Callable[[Any, SearchResult, Inputs], SearchResult] = unchanged
     """(model, result, inputs) -> the result with the ids that the task reads."""
@@ -297,8 +296,8 @@ def _searched(
     read = read_of(options, conditions)
     limits = row_limits(search, inputs, special_ids(model), options, conditions)
     noise = noise_of(options, conditions)
-    strategy, penalty = strategy_of(options, search.hook), penalty_of(options, search.hook, conditions)
-    result = search_all(model, variables, inputs, limits, strategy, penalty, search.hook, read, noise)
+    strategy, penalty = strategy_of(options, search.hooks), penalty_of(options, search.hooks, conditions)
+    result = search_all(model, variables, inputs, limits, strategy, penalty, search.hooks, read, noise)
     return search.named(model, result, inputs)
 
 

@@ -20,11 +20,11 @@ from jaxtyping import Array, Float, Int
 from transformer.config.decoding import DecodingConfig
 from transformer.config.model import ModelConfig, SpecialIds
 from transformer.data.sequences import Field
+from transformer.decoding.beside.ensemble import Caches
 from transformer.decoding.calls import Inputs
-from transformer.decoding.hooks import NO_HOOK
+from transformer.decoding.hooks import NO_HOOKS
 from transformer.decoding.scores import Limits, SearchResult
 from transformer.decoding.searches.search import AutoregressiveSearch, unchanged
-from transformer.model.cache import ShortlistCache
 from transformer.model.parameters import QuantizedMatrix, Variables
 from transformer.model.transformer import Transformer
 from transformer.runtime.errors import UserError
@@ -230,7 +230,7 @@ class _Bound:
         (source,) = inputs.values()
         return self.model.encode(source), ids
 
-    def init_cache(self, memory: tuple[Any, Array], beams: int, length: int) -> ShortlistCache:
+    def init_cache(self, memory: tuple[Any, Array], beams: int, length: int) -> Caches:
         """That of the model, with the output matrix of the candidates."""
         states, ids = memory
         table = self.model.unembedding()
@@ -241,17 +241,17 @@ class _Bound:
         bias = self.model.output_bias[rows] + missing if self.model.config.output_bias else missing
         dtype = jnp.float32 if isinstance(table, QuantizedMatrix) else self.model.config.compute_dtype
         cache = self.model.init_cache(states, beams, length)
-        return ShortlistCache(cache, ids, gathered.astype(dtype).swapaxes(1, 2), bias)
+        return Caches((cache,), (ids, gathered.astype(dtype).swapaxes(1, 2), bias))
 
-    def decode_step(
-        self, cache: ShortlistCache, tokens: Int[Array, "b n"]
-    ) -> tuple[Float[Array, "b n k"], ShortlistCache]:
+    def decode_step(self, cache: Caches, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n k"], Caches]:
         """Logits of the candidates."""
-        newest = jnp.take_along_axis(cache.ids, tokens, axis=1)
-        hidden, after = self.model.hidden_step(cache.cache, newest)
-        scaled = self.model.scaled(hidden).astype(cache.table.dtype)
-        logits = jnp.einsum("bnm,bmk->bnk", scaled, cache.table, preferred_element_type=jnp.float32)
-        return logits + cache.bias[:, None], replace(cache, cache=after)
+        of_model: Any
+        (of_model,), (ids, table, bias) = cache.members, cache.of_rows
+        newest = jnp.take_along_axis(ids, tokens, axis=1)
+        hidden, after = self.model.hidden_step(of_model, newest)
+        scaled = self.model.scaled(hidden).astype(table.dtype)
+        logits = jnp.einsum("bnm,bmk->bnk", scaled, table, preferred_element_type=jnp.float32)
+        return logits + bias[:, None], replace(cache, members=(after,))
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,7 @@ def shortlisted(search: Any, model: nn.Module) -> tuple[AutoregressiveSearch, Sh
             "--decoding.shortlist is for one model of system transformer; leave it out for others and for "
             "ensembles"
         )
-    if search.hook is not NO_HOOK or search.named is not unchanged:
+    if search.hooks != NO_HOOKS or search.named is not unchanged:
         raise UserError(
             "--decoding.shortlist does not go with prefixes, terms, codes of languages, a language model, "
             "and options that forbid tokens: leave one of them out"

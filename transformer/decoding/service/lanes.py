@@ -102,17 +102,17 @@ def programs_of(job: ProgramKey) -> Programs:
 def _init_lane(
     job: ProgramKey, length: int, columns: int, variables: Variables, inputs: Inputs, conditions: RowOptions
 ) -> Slots:
-    hook = job.search.hook
-    live = strategy_of(job.options, hook).first()
+    hooks = job.search.hooks
+    live = strategy_of(job.options, hooks).first()
     read = read_of(job.options, conditions)
     noise = noise_of(job.options, conditions)
-    penalty = penalty_of(job.options, hook, conditions)
+    penalty = penalty_of(job.options, hooks, conditions)
     lengths = lengths_in_search(job.fields, length)
 
     def slots(inputs: Inputs) -> Slots:
         limits = row_limits(job.search, inputs, special_ids(job.model), job.options, conditions)
         return init_slots(
-            job.model, as_variables(variables), inputs, limits, columns, live, penalty, hook, read, noise
+            job.model, as_variables(variables), inputs, limits, columns, live, penalty, hooks, read, noise
         )
 
     def lengthened(name: str, x: Array) -> jax.ShapeDtypeStruct:
@@ -136,8 +136,8 @@ def _insert(slots: Slots, into: Int[Array, " r"], pool: Slots, rows: Int[Array, 
 def _advance(
     job: ProgramKey, variables: Variables, slots: Slots, running: Int[Array, ""], steps: Int[Array, ""]
 ) -> tuple[Slots, LaneSnapshot]:
-    strategy = strategy_of(job.options, job.search.hook)
-    slots = run(job.model, as_variables(variables), slots, strategy, job.search.hook, running, steps)
+    strategy = strategy_of(job.options, job.search.hooks)
+    slots = run(job.model, as_variables(variables), slots, strategy, job.search.hooks, running, steps)
     return slots, LaneSnapshot(slots.done, slots.overflowed, results(slots, special_ids(job.model)))
 
 

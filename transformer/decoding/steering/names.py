@@ -21,7 +21,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.data.sequences import Field, Fields
-from transformer.decoding.hooks import EqualByContent
+from transformer.decoding.hooks import EqualByContent, Term
 from transformer.model.cache import Shared
 
 # Tables of arcs in sorted arrays: what leaves a state is consecutive, sorted by token.
@@ -255,7 +255,7 @@ class BiasState:
     """log P of its run and the worth of the names in it; 0 outside of runs."""
 
 
-class Bias(EqualByContent):
+class Bias(EqualByContent, Term):
     """A hook that counts names.
 
     Args:
@@ -265,8 +265,7 @@ class Bias(EqualByContent):
       silent: for each id, whether it is no text, such as the code of a language. Those change nothing.
     """
 
-    penalises = True
-    boosts = True
+    rises = True
 
     def __init__(
         self,
@@ -356,9 +355,9 @@ class Bias(EqualByContent):
         """What may at most be added to a beam: what its run has cost."""
         return -jnp.minimum(state.net, 0)
 
-    def end(self, state: BiasState) -> Float[Array, "b n"]:
-        """What <eos> changes in the worth of a beam."""
-        return self._left(state)[..., 1] + self.reach(state)
+    def end(self, log_p: Float[Array, "b n"], state: BiasState) -> Float[Array, "b n"]:
+        """With what <eos> changes in the worth of a beam."""
+        return log_p + (self._left(state)[..., 1] + self.reach(state))
 
     def _left(self, state: BiasState) -> Float[Array, "b n 2"]:
         """What the run counts if it ends before a token that continues a word, and one that does not."""

@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.model import SpecialIds
 from transformer.data.sequences import Field
-from transformer.decoding.hooks import EqualByContent, SearchHook, parts_of
+from transformer.decoding.hooks import EqualByContent, Hooks, SearchHook, Term
 
 # Outputs that begin with given tokens, such as the code of their language: these cost nothing.
 
@@ -38,7 +38,7 @@ class OpeningState:
 
 
 @dataclass(frozen=True)
-class Opening:
+class Opening(Term):
     """A hook that forces first tokens. Their log-probability is 0, as they are no choice of the model.
 
     Args:
@@ -49,10 +49,7 @@ class Opening:
     size: int
     is_counted: bool = True
 
-    penalises = True
-
     def init(self, inputs: Mapping[str, Array]) -> OpeningState:
-        """Before the first token."""
         count = inputs[OPENING_COUNT]
         return OpeningState(inputs[OPENING], count, jnp.zeros_like(count))
 
@@ -70,7 +67,6 @@ class Opening:
         return jnp.where(self.is_free(state)[..., None], only, logits)
 
     def advance(self, tokens: Int[Array, "b n"], state: OpeningState) -> OpeningState:
-        """One token later."""
         return replace(state, length=state.length + 1)
 
 
@@ -79,9 +75,9 @@ def opening_example(tokens: Sequence[int]) -> dict[str, Any]:
     return {OPENING: list(tokens) or [0], OPENING_COUNT: len(tokens)}
 
 
-def opening_of(hook: SearchHook) -> Opening:
-    """What a hook forces outputs to begin with."""
-    openings = (part for part in parts_of(hook) if isinstance(part, Opening))
+def opening_of(hooks: Hooks) -> Opening:
+    """What hooks force outputs to begin with."""
+    openings = (hook for hook in hooks.each if isinstance(hook, Opening))
     return next(openings, Opening(0))
 
 
@@ -109,7 +105,7 @@ class PrefixState:
     """Letters of the word that they spell."""
 
 
-class Prefix(EqualByContent):
+class Prefix(EqualByContent, SearchHook):
     """A hook that forces prefixes.
 
     Args:
@@ -130,7 +126,6 @@ class Prefix(EqualByContent):
         super().__init__(self._codes.tobytes(), special, joined, mark)
 
     def init(self, inputs: Mapping[str, Array]) -> PrefixState:
-        """Before the first token."""
         count = inputs[COUNT]
         return PrefixState(inputs[TOKENS], count, inputs[WORD], jnp.zeros_like(count), jnp.zeros_like(count))
 
@@ -151,7 +146,6 @@ class Prefix(EqualByContent):
         return jax.lax.cond(open_.any(), continuing, lambda logits: logits, logits)
 
     def advance(self, tokens: Int[Array, "b n"], state: PrefixState) -> PrefixState:
-        """After these tokens."""
         letters = jnp.asarray(self._lengths)[jnp.minimum(tokens, len(self._lengths) - 1)]
         spelled = jnp.where(state.length < state.count, 0, state.spelled + letters)
         return replace(state, length=state.length + 1, spelled=jnp.minimum(spelled, LETTERS))
@@ -205,7 +199,7 @@ class Times:
 
 
 @dataclass(frozen=True)
-class Timestamps:
+class Timestamps(SearchHook):
     """A hook: outputs are segments, each with its begin before and its end after its text, so that times are
     in pairs between segments, and never decrease. Where all times together are more probable than any other
     token, a time comes next.
@@ -221,7 +215,6 @@ class Timestamps:
     latest: int | None = None
 
     def init(self, inputs: Mapping[str, Array]) -> Times:
-        """Before the first token."""
         left = inputs[OPENING_COUNT].astype(jnp.int32)
         no = jnp.zeros(left.shape, bool)
         return Times(left, no, ~no, jnp.full_like(left, self.first - 1))
@@ -249,7 +242,6 @@ class Timestamps:
         return jnp.where((state.left > 0)[..., None], logits, left)
 
     def advance(self, tokens: Int[Array, "b n"], state: Times) -> Times:
-        """One token later."""
         is_time = (tokens >= self.first) & (state.left <= 0)
         latest = jnp.where(is_time, tokens, state.latest)
         return replace(

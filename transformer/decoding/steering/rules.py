@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Int
 from transformer.config.decoding import DecodingConfig
 from transformer.config.model import SpecialIds
 from transformer.data.sequences import Field, Fields
+from transformer.decoding.hooks import SearchHook
 from transformer.decoding.scores import Limits
 
 NONE = -1  # stands for no token
@@ -100,14 +101,14 @@ class History:
 
 
 @dataclass(frozen=True)
-class Rules:
+class Rules(SearchHook):
     """A hook for the rules of `DecodingConfig`.
 
     Args:
       special: the special ids.
       limits: as of `AutoregressiveSearch`.
       room: for ids that are suppressed, for phrases, and for the tokens of each.
-      penalises: whether there may be a repetition penalty: it changes the probability of tokens that are
+      ranks: whether there may be a repetition penalty: it changes the probability of tokens that are
         allowed.
       opening: number of tokens that outputs are forced to begin with.
       options: of the program, which give the longest output.
@@ -116,7 +117,7 @@ class Rules:
     special: SpecialIds
     limits: Any
     room: tuple[int, int, int] = (IDS, PHRASES, TOKENS)
-    penalises: bool = False
+    ranks: bool = False
     opening: int = 0
     options: DecodingConfig | None = None
 
@@ -186,7 +187,6 @@ class Rules:
         return {PREFIX + name: value for name, value in rules.items()}
 
     def init(self, inputs: Mapping[str, Array]) -> History:
-        """Nothing yet."""
         limits: Limits = self.limits(inputs, self.special, self.options)
         rules = RowRules(**{name.removeprefix(PREFIX): inputs[name] for name in self.fields})
         return History.empty(rules, limits.longest)
@@ -196,7 +196,7 @@ class Rules:
     ) -> Float[Array, "b n v"]:
         """The logits that the rules leave. With a repetition penalty they are log-probabilities."""
         rules = state.rules
-        if self.penalises:  # log-probabilities, which are negative
+        if self.ranks:  # log-probabilities, which are negative
             log_p = jnp.take_along_axis(logits, jnp.maximum(state.generated, 0), axis=-1)
             logits = _put(logits, state.generated, log_p * rules.penalty[..., None])
         first = jnp.where((state.length == self.opening)[..., None], rules.suppress_first, NONE)
@@ -213,7 +213,6 @@ class Rules:
         return jax.lax.cond((rules.ngram > 0).any(), without_repeating, lambda x: x, logits)
 
     def advance(self, tokens: Int[Array, "b n"], state: History) -> History:
-        """With the new tokens."""
         return state.append(tokens)
 
 

@@ -18,12 +18,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.model import SpecialIds
 from transformer.data.trees import DEEPEST, BracketKinds
-from transformer.decoding.hooks import EqualByContent
+from transformer.decoding.hooks import EqualByContent, SearchHook
 
 # A hook for sets of labels: none is output twice.
 
 
-class EachOnce(EqualByContent):
+class EachOnce(EqualByContent, SearchHook):
     """Forbids tokens of a set that were output before. All others, such as separators and <eos>, are free.
     Labels must be single tokens, as they are with --data.tokenizer word or whitespace.
 
@@ -79,7 +79,7 @@ class Progress(NamedTuple):
     """The last token."""
 
 
-class WellFormedTrees(EqualByContent):
+class WellFormedTrees(EqualByContent, SearchHook):
     """Allows trees over the words of the source, and forbids everything else.
 
     Where the limit of an output is too short for trees with parts of speech, they may lack them. Where it is
@@ -126,7 +126,6 @@ class WellFormedTrees(EqualByContent):
         self._forms = np.array(forms, np.int32)
 
     def init(self, inputs: Mapping[str, Array]) -> Progress:
-        """Nothing was output."""
         forms = jnp.asarray(self._forms)[inputs["source"]]
         is_word = forms != NO_WORD
         words = jnp.take_along_axis(forms, jnp.argsort(~is_word, axis=1, stable=True), axis=1)

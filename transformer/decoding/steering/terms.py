@@ -19,7 +19,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from transformer.config.model import SpecialIds
 from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import BeamSearch, Candidates
-from transformer.decoding.hooks import EqualByContent
+from transformer.decoding.hooks import EqualByContent, SearchHook
 from transformer.decoding.scores import NEVER
 from transformer.decoding.slots import Slots
 from transformer.decoding.steps import Predicted
@@ -98,7 +98,7 @@ class Progress:
         return replace(self, matched=matched, occurrences=occurrences + whole)
 
 
-class Terms(EqualByContent):
+class Terms(EqualByContent, SearchHook):
     """A hook that lets an output end only when it has all its phrases. The search allots its beams by it
     (`ConstrainedBeam`).
 
@@ -132,7 +132,6 @@ class Terms(EqualByContent):
         return {PHRASES: tokens, TIMES: times}
 
     def init(self, inputs: Mapping[str, Array]) -> Progress:
-        """Before the first token."""
         times = inputs[TIMES]
         return Progress(inputs[PHRASES], times, jnp.zeros(times.shape, jnp.uint32), jnp.zeros_like(times))
 
@@ -144,7 +143,6 @@ class Terms(EqualByContent):
         return jnp.where(early & (jnp.arange(logits.shape[-1]) == self.special.eos), -jnp.inf, logits)
 
     def advance(self, tokens: Int[Array, "b n"], state: Progress) -> Progress:
-        """After these tokens."""
         return state.after(None, tokens, self.ends(tokens))
 
     def ends(self, tokens: Int[Array, "..."]) -> Bool[Array, "..."]:
@@ -178,7 +176,7 @@ class ConstrainedBeam(BeamSearch):
     """The strategy of a beam search with terms.
 
     Args:
-      terms: the hook.
+      terms: the hook that says which there must be.
       index: of its state in that of `Hooks`.
     """
 
@@ -187,7 +185,7 @@ class ConstrainedBeam(BeamSearch):
 
     def state(self, slots: Slots) -> Progress:
         """The progress of all beams."""
-        progress: Progress = slots.hook.value[self.index]
+        progress: Progress = slots.hooks.value[self.index]
         return progress
 
     def met(self, state: Progress, parent: Int[Array, "b c"], token: Int[Array, "b c"]) -> Int[Array, "b c"]:

@@ -105,11 +105,9 @@ class Captioning(Pictures, TextTask):
         return cls(_with_vocabulary(config, size), cast(Tokenizer, None))
 
     def save(self, folder: Path) -> None:
-        """Writes the vocabulary."""
         self.tokenizer.save(folder / FILE)
 
     def content(self) -> bytes:
-        """The vocabulary's file."""
         return self.tokenizer.content()
 
     # To batches
@@ -137,7 +135,6 @@ class Captioning(Pictures, TextTask):
         return {**super().stored_fields, "target": Field(id_dtype(self.tokenizer.num_ids))}
 
     def texts_of_fields(self, record: AnnotatedPicture) -> Mapping[str, tuple[str, Tokenizer]]:
-        """The first caption."""
         return {"target": (record.captions[0] if record.captions else "", self.tokenizer)}
 
     def filled(self, record: AnnotatedPicture) -> Mapping[str, bool]:
@@ -164,7 +161,6 @@ class Captioning(Pictures, TextTask):
 
     @property
     def output_tokenizer(self) -> Tokenizer:
-        """That of the captions."""
         return self.tokenizer
 
     def pieces(self, ids: Sequence[int], record: AnnotatedPicture) -> list[str]:
@@ -176,7 +172,6 @@ class Captioning(Pictures, TextTask):
         return self.tokenizer.decode(words_of(ids, self.special))
 
     def scored(self, output: Hypothesis) -> str:
-        """The caption."""
         return output.text
 
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
@@ -230,7 +225,6 @@ class Captioning(Pictures, TextTask):
     # Lines out
 
     def line(self, output: Hypothesis) -> str:
-        """The caption."""
         return " ".join(output.text.split("\n"))
 
 

@@ -137,7 +137,6 @@ class Convolutional(EncoderDecoder):
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
-        """The decoder stack."""
         embedded = self.embed_target(decoder_input) if embedded is None else embedded
         embedded = self._positioned(embedded, jnp.arange(decoder_input.shape[1]), deterministic)
         x = embedded

@@ -141,11 +141,9 @@ class Detection(Pictures):
         return cls(_with_classes(config, size), [f"class {index}" for index in range(size)])
 
     def save(self, folder: Path) -> None:
-        """Writes the classes."""
         write_whole(folder / FILE, json.dumps(self.labels, ensure_ascii=False))
 
     def content(self) -> bytes:
-        """The classes."""
         return json.dumps(self.labels).encode()
 
     # To batches
@@ -158,7 +156,6 @@ class Detection(Pictures):
 
     @property
     def drops(self) -> str:
-        """None are dropped."""
         return "none is"
 
     def examples(self, records: Sequence[AnnotatedPicture], *, truncate: bool = False) -> list[Example]:
@@ -246,7 +243,6 @@ class Detection(Pictures):
         return parts
 
     def threshold(self, settings: DecodingConfig) -> float:
-        """That of the search."""
         return settings.threshold  # type: ignore[attr-defined, no-any-return]
 
     # For the report

@@ -98,7 +98,6 @@ class LanguageModelling(TextTask, Lines):
 
     @property
     def text_tokenizer(self) -> Tokenizer:
-        """That of the text."""
         return self.tokenizer
 
     @property
@@ -151,11 +150,9 @@ class LanguageModelling(TextTask, Lines):
         return cls(_with_vocabulary(config, size), cast(Tokenizer, None))
 
     def save(self, folder: Path) -> None:
-        """Writes the vocabulary."""
         self.tokenizer.save(folder / "text.model")
 
     def content(self) -> bytes:
-        """The vocabulary's file."""
         return self.tokenizer.content()
 
     # To batches
@@ -168,7 +165,6 @@ class LanguageModelling(TextTask, Lines):
 
     @property
     def stored_fields(self) -> Fields:
-        """Whole documents."""
         return {**DOCUMENTS, "ids": Field(id_dtype(self.tokenizer.num_ids))}
 
     def stored_examples(self, records: Sequence[str]) -> list[Example]:
@@ -205,11 +201,9 @@ class LanguageModelling(TextTask, Lines):
         return Batching(buckets, self.data.batch_tokens, packed=False, seed=self.data.seed)
 
     def texts_of_fields(self, record: str) -> Mapping[str, tuple[str, Tokenizer]]:
-        """The text."""
         return {"ids": (record, self.tokenizer)}
 
     def filled(self, record: str) -> Mapping[str, bool]:
-        """Whether there is text."""
         return {"document": has_text(record)}
 
     def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:
@@ -333,7 +327,6 @@ class LanguageModelling(TextTask, Lines):
         return self.tokenizer.decode([*prompt, *ids])[len(before) :]
 
     def scored(self, output: Generated) -> str:
-        """The text."""
         return output.text
 
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:

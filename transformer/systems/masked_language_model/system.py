@@ -49,7 +49,6 @@ class MaskedLanguageModel(TransformerEncoder):
     def __call__(  # type: ignore[override]
         self, source: Int[Array, "b s"], *, deterministic: bool = True
     ) -> Float[Array, "b s v"]:
-        """Logits at every position."""
         return self.output(self.hidden(source, deterministic=deterministic))
 
     def hidden(  # type: ignore[override]
@@ -213,11 +212,9 @@ class MaskedLanguageModelling(Task):
         return cls(_with_vocabulary(config, size), cast(Tokenizer, None))
 
     def save(self, folder: Path) -> None:
-        """Writes the vocabulary."""
         self.tokenizer.save(folder / VOCABULARY)
 
     def content(self) -> bytes:
-        """The vocabulary's file."""
         return self.tokenizer.content()
 
     # To batches
@@ -244,11 +241,9 @@ class MaskedLanguageModelling(Task):
         return [example if has_text(text) else {"source": []} for text, example in pairs]
 
     def texts_of_fields(self, record: str) -> Mapping[str, tuple[str, Tokenizer]]:
-        """The text."""
         return {"source": (record, self.tokenizer)}
 
     def filled(self, record: str) -> Mapping[str, bool]:
-        """Whether there is text."""
         return {"sentence": has_text(record)}
 
     # Scores

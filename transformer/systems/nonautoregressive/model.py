@@ -54,7 +54,6 @@ class NonAutoregressiveTransformer(Transformer):
         return self.decode(memory, decoder_input, deterministic=deterministic)
 
     def embed_target(self, ids: Int[Array, "b t"]) -> Float[Array, "b t m"]:
-        """Embeds the draft."""
         copied = self.config.decoder_input == "fertility"
         return self.source_embedding(ids) if copied else super().embed_target(ids)
 

@@ -92,7 +92,6 @@ class PromptedCache(Cache):
         return jnp.concatenate([before, super().key_positions()], axis=1)
 
     def put_rows(self, rows: Int[Array, " r"], new: Cache) -> "PromptedCache":
-        """As `Cache.put_rows`."""
         assert isinstance(new, PromptedCache)
         mask = put_rows(self.prompt_mask, rows, new.prompt_mask)
         cache = super().put_rows(rows, new)

@@ -11,6 +11,7 @@ from transformer.config.decoding import DecodingConfig
 from transformer.config.model import ModelConfig, SpecialIds
 from transformer.config.options import Config
 from transformer.decoding.calls import forced_alignment, forced_scores
+from transformer.decoding.hooks import Hooks
 from transformer.decoding.searches.ctc import CtcScores, CtcSearch
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.model.parameters import Variables
@@ -112,7 +113,7 @@ def search_by_options(search: AutoregressiveSearch, model: ModelConfig, options:
     weight = ctc_weight_of(model, options)
     if weight == 1:
         return CtcSearch(search.limits)
-    return replace(search, hook=CtcScores(weight, model.special)) if weight else search
+    return replace(search, hooks=Hooks((CtcScores(weight, model.special),))) if weight else search
 
 
 def by_model(system: System, model: ModelConfig) -> System:

@@ -26,7 +26,7 @@ from transformer.data.sources.recordings import Recording, recording
 from transformer.data.store import Corpus, Records
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.hooks import NO_HOOK, NO_OUTPUT
+from transformer.decoding.hooks import NO_OUTPUT, SearchHook
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.steering import prefix as opening
 from transformer.decoding.steering.prefix import Timestamps
@@ -209,7 +209,6 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         return [{**example, TRUNCATED: True} if record.whole else example for example, record in pairs]
 
     def shortened(self, name: str, size: int, longest: int) -> str:
-        """In seconds."""
         if longest != self.data.padded_length:
             return super().shortened(name, size, longest)
         before, after = (frames * HOP / RATE for frames in (size, longest))
@@ -327,7 +326,7 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         if any(record.prompt is not None for record in records):
             fields = {PROMPT: Field(fill=self.special.pad, shape=(self.prompt_size,), padded=False)}
             prompts = [self.prompt(record.prompt or ()) for record in records]
-            steerings.append(Steering("prompt", NO_HOOK, fields, prompts, [0] * len(starts)))
+            steerings.append(Steering("prompt", SearchHook(), fields, prompts, [0] * len(starts)))
         return steerings
 
     @property
@@ -352,7 +351,6 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
 
     @property
     def output_tokenizer(self) -> Tokenizer:
-        """That of the texts."""
         return self.tokenizer
 
     def pieces(self, ids: Sequence[int], record: Recording) -> list[str]:
@@ -364,7 +362,6 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         return self.tokenizer.decode(words_of(ids, self.special)).strip(" ")
 
     def scored(self, output: Hypothesis) -> str:
-        """The text."""
         return output.text
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
@@ -429,5 +426,4 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         return record, list(output.ids)
 
     def line(self, output: Hypothesis) -> str:
-        """The text."""
         return " ".join(output.text.split("\n"))

@@ -115,7 +115,6 @@ class SpokenWindow(SpokenPart):
         }
 
     def stored(self) -> Json:
-        """As `SpokenPart.stored`."""
         return self.to_json() | {"prompt": list(self.prompt)}
 
     @classmethod

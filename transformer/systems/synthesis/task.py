@@ -142,11 +142,9 @@ class TextToSpeech(Recordings):
         return not has_text(record.text)
 
     def empty_output(self) -> Utterance:
-        """Nothing said."""
         return Utterance("", np.zeros((0, self.data.bands), np.float32))
 
     def outputs(self, result: Any, record: Recording, n_best: int | None) -> list[Utterance]:
-        """The utterance."""
         assert self.scale
         features = result.frames[: int(result.lengths)] * self.scale.deviation + self.scale.mean
         return [Utterance(record.text, features, bool(result.stopped))]
@@ -196,7 +194,6 @@ class TextToSpeech(Recordings):
     # Lines in, lines out
 
     def record(self, line: str) -> Recording:
-        """A text to speak."""
         return Recording("", np.zeros((0, self.data.bands), np.float32), line)
 
     def written_for(self, text: str, line: str) -> Recording:
@@ -212,7 +209,6 @@ class TextToSpeech(Recordings):
         return super().example_command(record, f"{decode} --output spoken.tsv")
 
     def listed(self, line: str, manifest: Path, number: int) -> Recording:
-        """The text."""
         record = self.record(line)
         try:
             self.input_examples([record], self.config.decoding.buckets[-1])

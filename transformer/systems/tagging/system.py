@@ -222,7 +222,6 @@ class Tagging(Overview, DecodingTask, Lines):
         return examples
 
     def texts_of_fields(self, record: TaggedSentence) -> Mapping[str, tuple[str, Tokenizer]]:
-        """The words."""
         return {"source": (" ".join(record.words), self.tokenizer)}
 
     def _encoded(self, words: Sequence[str]) -> tuple[list[int], list[int]]:
@@ -244,7 +243,6 @@ class Tagging(Overview, DecodingTask, Lines):
         return not record.words
 
     def empty_output(self) -> Tagged:
-        """No labels."""
         return Tagged((), (), ())
 
     def outputs(self, result: Labels, record: TaggedSentence, n_best: int | None) -> list[Tagged]:
@@ -263,7 +261,6 @@ class Tagging(Overview, DecodingTask, Lines):
         return [Tagged(record.words, labels, tuple(map(float, result.probabilities[first])))]
 
     def scored(self, output: Tagged) -> list[str]:
-        """The labels."""
         return list(output.labels)
 
     def shown(self, record: TaggedSentence, output: list[str]) -> tuple[str, str, str]:

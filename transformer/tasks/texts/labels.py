@@ -179,13 +179,11 @@ class Classification(Overview, TextToText):
         return task
 
     def again(self, config: Config, tokenizers: Tokenizers) -> Self:
-        """Also with these labels."""
         task = super().again(config, tokenizers)
         task.labels, task.counts = self.labels, self.counts
         return task
 
     def save(self, folder: Path) -> None:
-        """Also writes the labels."""
         super().save(folder)
         content = {"labels": self.labels, "counts": self.counts}
         write_whole(folder / FILE, json.dumps(content, ensure_ascii=False, indent=1) + "\n")

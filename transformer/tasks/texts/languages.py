@@ -172,7 +172,6 @@ class TextInLanguages(TextTask):
         )
 
     def replaced_ids(self, grown: Task) -> list[list[int]]:
-        """As `Task.replaced_ids`."""
         first = first_added(grown.config)
         if first is None or not isinstance(grown, TextInLanguages):
             return []

@@ -305,7 +305,6 @@ class TextToText(SteeredText, TextInContext, Lines):
         return examples
 
     def texts_of_fields(self, record: Sentence) -> Mapping[str, tuple[str, Tokenizer]]:
-        """Source and target."""
         return dict(zip(SIDES, zip(record[:2], self.tokenizers, strict=True), strict=True))
 
     def filled(self, record: Sentence) -> Mapping[str, bool]:
@@ -371,7 +370,6 @@ class TextToText(SteeredText, TextInContext, Lines):
 
     @property
     def output_tokenizer(self) -> Tokenizer:
-        """That of the target."""
         return self.tokenizers[1]
 
     def pieces(self, ids: Sequence[int], record: Sentence) -> list[str]:
@@ -452,7 +450,6 @@ class TextToText(SteeredText, TextInContext, Lines):
         return outputs
 
     def scored(self, output: Hypothesis) -> str:
-        """The translation."""
         return output.text
 
     def parts(self, evaluation: Evaluation) -> Mapping[str, Evaluation]:
@@ -482,7 +479,6 @@ class TextToText(SteeredText, TextInContext, Lines):
         return {"nll": means["nll"], "perplexity": math.exp(min(means["nll"], 700))}
 
     def shown(self, record: Sentence, output: str) -> tuple[str, str, str]:
-        """Source, reference and translation."""
         return record[0], self.tokenizers[1].plain(record[1]), output
 
     # Lines in, lines out
@@ -492,7 +488,6 @@ class TextToText(SteeredText, TextInContext, Lines):
         return line, ""
 
     def example_line(self, record: Sentence) -> str:
-        """The source."""
         return record[0]
 
     def example_command(self, record: Sentence, decode: str) -> str:

@@ -113,11 +113,9 @@ class Summaries(TextToText):
 
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:
-        """Also that of ROUGE."""
         return (*super().libraries(config), "rouge_score")
 
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
-        """ROUGE-L, ROUGE-1 and ROUGE-2."""
 
         def of(kind: Literal["1", "2", "L"]) -> Callable[[Evaluation], Score]:
             return lambda evaluation: rouge(*self.texts(evaluation), kind)

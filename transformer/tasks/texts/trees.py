@@ -57,14 +57,12 @@ class Trees(Exhibits, TextToText):
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> Self:
-        """Also with brackets.json."""
         task = super().load(config, folder)
         if brackets := read_stored(folder / FILE, BracketKinds.from_json):
             task.brackets = brackets
         return task
 
     def again(self, config: Config, tokenizers: Tokenizers) -> Self:
-        """Also with these brackets."""
         task = super().again(config, tokenizers)
         task.brackets = self.brackets
         return task
