@@ -207,7 +207,7 @@ def export_model(
     longest = next(filter(None, lengths), run.config.data.max_length)
     numbers = {index: number for number, index in enumerate(words.rows[1]) if index >= 0}
     phrases = [phrase for text in search.forbidden for phrase in task.phrases(text)]
-    pad = described["pad_token_id"]
+    pad = numbers.get(model.special.pad, described["pad_token_id"])
     generation = words.generation | search_to_hub(search, numbers, phrases, pad, longest)
     names = stored_names(family.storage, described, model, _declared(run.config, model))
     stored = family.stored(described, names, model)

@@ -171,7 +171,7 @@ class Whisper(Family[SpeechConfig]):
         for name, value in {**_SOUND, "feature_size": bands}.items():
             if about.get(name, value) != value:
                 raise UserError(f"{path}: {name} is {about[name]!r}; only {value} is supported")
-        positions = model.of_encoder.max_positions
+        positions = opened.described["max_source_positions"]
         if positions is None:
             raise UserError("max_source_positions is null, not a whole number")
         frames = HALVED * positions
@@ -190,7 +190,7 @@ class Whisper(Family[SpeechConfig]):
         return replace(
             search_from_hub(opened.generation, model.vocab_size),
             renormalise=opened.generation.get("renormalize_logits") is True,
-            buckets=(HALVED * model.of_encoder.max_positions,),
+            buckets=(HALVED * opened.described["max_source_positions"],),
             rows=ROWS,
         )
 

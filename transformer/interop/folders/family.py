@@ -355,6 +355,8 @@ def described_model(family: Family[Model], config: Json, names: Collection[str],
       KeyError: an option is missing.
     """
     size = config["vocab_size"]
+    if type(size) is not int:
+        raise UserError(f"vocab_size is {size!r}, not a whole number")
 
     def index(name: str) -> int:
         value = config.get(name)

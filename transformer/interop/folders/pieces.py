@@ -459,11 +459,8 @@ class HubVocabulary(Vocabulary):
         special = config.model.special
         is_forced = bool(target.start) and target.forces_start
         same = range(config.model.vocab_size)
-        ids = {
-            "pad_token_id": special.pad,
-            "decoder_start_token_id": special.bos,
-            "eos_token_id": special.eos,
-        }
+        ids = {"pad_token_id": special.pad, "decoder_start_token_id": special.bos}
+        ids["eos_token_id"] = special.eos
         names = ("unk_token", "pad_token", "eos_token", "bos_token")
         begins = () if source.has_codes else source.start[:1]
         indices = [special.unk, special.pad, special.eos, *(begins or [special.bos])]
