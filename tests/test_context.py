@@ -228,6 +228,7 @@ def test_what_is_too_long_loses_its_oldest_context():
     assert model.source_tokens(f"red green blue <turn> {read}") == read.split()
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("recurrent")
 @pytest.mark.parametrize("system", ["recurrent", "nonautoregressive", "copying", "fast-autoregressive"])
 def test_every_system_reads_context(system):

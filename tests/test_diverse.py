@@ -101,6 +101,7 @@ def test_chrf_of_all_pairs_is_sacrebleus() -> None:
     assert expected_chrf(["ab", "ab", "zz"]).tolist() == [50, 50, 0]
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("beam")
 @pytest.mark.parametrize("candidates", ["sample", "beam"])
 def test_minimum_bayes_risk_chooses_by_expected_chrf(candidates: str) -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_run import drawn_run
 from tiers import mostly_slow
 
-from transformer import PRESETS, Generator, UserError, train
+from transformer import PRESETS, Config, Generator, UserError, train
 from transformer.commands.decode import decode_main
 from transformer.commands.train import train_main
 from transformer.config.records import StreamConfig
@@ -21,19 +22,28 @@ from transformer.systems.language_model.page import attention_of_text
 TEXT = "".join(f"{n} and {n + 1} make {2 * n + 1}.\n" for n in range(60)) * 2
 
 
-def trained(preset: str, folder: Path, steps: int, **changes) -> Generator:
+def config_of(preset: str, folder: Path, steps: int, **changes) -> Config:
     (folder / "text").write_text(TEXT)
     base = PRESETS[preset]
     sizes = {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2}
-    config = dataclasses.replace(
+    return dataclasses.replace(
         base,
         model=dataclasses.replace(base.model, **sizes, **changes),
         data=StreamConfig(train=folder / "text", max_length=32, batch_tokens=128, cache_dir=folder / "cache"),
         training=dataclasses.replace(base.training, steps=steps, evaluate_every=steps),
         decoding=dataclasses.replace(base.decoding, extra_length=12, buckets=(8, 24)),
     )
-    train(config, folder / "run")
-    return Generator.load(folder / "run")
+
+
+def trained(preset: str, folder: Path, steps: int, **changes) -> Generator:
+    return Generator.load(train(config_of(preset, folder, steps, **changes), folder / "run"))
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory):
+    """A model with memory and random parameters."""
+    folder = tmp_path_factory.mktemp("drawn")
+    return Generator.load(drawn_run(config_of("language-model", folder, 1, memory=12), folder / "run").path)
 
 
 @pytest.fixture(scope="module", params=mostly_slow(["memory", "no memory"], ["memory"]))
@@ -73,6 +83,7 @@ def test_text_does_not_depend_on_what_else_is_generated(generator):
         assert "".join(generator.pieces(prompt, seed=3, line=line)) == text
 
 
+@pytest.mark.thorough
 def test_generation_goes_on_beyond_all_rings(generator):
     text = "".join(generator.pieces("1 and", length=200, method="greedy"))
     assert len(text) > 60
@@ -121,6 +132,7 @@ def test_int8_weights_say_nearly_the_same(generator):
         assert ours.log_probabilities != theirs.log_probabilities
 
 
+@pytest.mark.thorough
 def test_the_chain_rule_over_continuations(generator):
     """The probabilities of all single characters after a prompt, and of its end, are one distribution."""
     task = generator.task
@@ -159,22 +171,22 @@ COMMANDS = {
 }
 
 
-@pytest.mark.by_default("memory-stream")
+@pytest.mark.by_default("stream")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_prompts_in_and_texts_out(generator, capsys, monkeypatch, tmp_path, name):
+def test_prompts_in_and_texts_out(drawn, capsys, monkeypatch, tmp_path, name):
     options, lines = COMMANDS[name]
-    run = generator.origin.partition(",")[0]
+    run = drawn.origin.partition(",")[0]
     (tmp_path / "in").write_text("1 and\n2 and\n")
     monkeypatch.setattr("sys.argv", ["decode.py", run, "--input", str(tmp_path / "in"), *options])
     assert decode_main() == 0
     written = capsys.readouterr().out.splitlines()
     assert len(written) >= lines
     if name == "text":
-        expected = generator.generate(["1 and", "2 and"])
+        expected = drawn.generate(["1 and", "2 and"])
         assert [line.replace(r"\n", "\n") for line in written] == expected
     if name == "json":
         outputs = [json.loads(line)["outputs"] for line in written]
-        assert [each[0]["text"] for each in outputs] == generator.generate(["1 and", "2 and"])
+        assert [each[0]["text"] for each in outputs] == drawn.generate(["1 and", "2 and"])
 
 
 @pytest.mark.slow
@@ -211,8 +223,8 @@ def test_a_page_of_what_follows(generator, capsys, monkeypatch, tmp_path):
         (["--method", "mbr"], "--method mbr: what follows a prompt has no consensus"),
     ],
 )
-def test_options_that_do_not_go_together(generator, capsys, monkeypatch, tmp_path, options, message):
-    run = generator.origin.partition(",")[0]
+def test_options_that_do_not_go_together(drawn, capsys, monkeypatch, tmp_path, options, message):
+    run = drawn.origin.partition(",")[0]
     (tmp_path / "in").write_text("1 and\n")
     monkeypatch.setattr("sys.argv", ["decode.py", run, "--input", str(tmp_path / "in"), *options])
     assert decode_main() == 2
@@ -228,9 +240,9 @@ def test_options_that_do_not_go_together(generator, capsys, monkeypatch, tmp_pat
         ("1", {"temprature": 2}, "temperature"),
     ],
 )
-def test_refused_prompts_and_options(generator, given, options, message):
+def test_refused_prompts_and_options(drawn, given, options, message):
     with pytest.raises(UserError, match=message):
-        list(generator.pieces(given, **options))
+        list(drawn.pieces(given, **options))
 
 
 @pytest.mark.parametrize("given", [5, None, ["1", 2]])
@@ -239,17 +251,17 @@ def test_prompts_that_are_no_text(given):
         texts_of(given, "prompts")  # the tests check types, so no method can be called with others
 
 
-def test_where_a_text_ends_is_checked(generator):
+def test_where_a_text_ends_is_checked(drawn):
     for until in ([""], "no list"):
         with pytest.raises(UserError, match="none of them empty"):
-            generator.generate("1", until=until)
+            drawn.generate("1", until=until)
     with pytest.raises(UserError, match="length -1"):
-        list(generator.pieces("1", length=-1))
+        list(drawn.pieces("1", length=-1))
 
 
-def test_an_unknown_character_is_named_with_its_line(generator):
+def test_an_unknown_character_is_named_with_its_line(drawn):
     with pytest.raises(UserError, match="line 2: the text 'é' has the character 'é'"):
-        generator.decode(["1", "é"])
+        drawn.decode(["1", "é"])
 
 
 @pytest.mark.slow

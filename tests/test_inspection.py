@@ -86,6 +86,7 @@ def test_a_mean_is_over_what_was_not_chosen(translator: Translator) -> None:
         attention.weights("self")  # type: ignore[arg-type]
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("options0")
 @pytest.mark.parametrize(
     "options",

@@ -85,6 +85,7 @@ def test_a_short_window_goes_with_a_memory():
     np.testing.assert_allclose(found, whole, atol=5e-5)
 
 
+@pytest.mark.thorough
 def test_documents_do_not_see_each_other():
     model, variables = built(positions="relative")
     hidden, _ = in_segments(
@@ -94,6 +95,7 @@ def test_documents_do_not_see_each_other():
     np.testing.assert_allclose(hidden[1, 3:], alone[0], atol=2e-5)
 
 
+@pytest.mark.thorough
 def test_gradients_do_not_reach_the_memory():
     model, variables = built(positions="relative", memory=4)
     _, past = read(model, variables, IDS[:, :4], Past.empty(model.config, 2, 4))

@@ -161,6 +161,7 @@ def test_other_processes_write_none(run_dir, monkeypatch):
     assert not (run_dir / NAME).exists()
 
 
+@pytest.mark.thorough
 def test_a_folder_in_its_place_costs_a_warning(config, finished, tmp_path, caplog):
     run_dir = interrupted(finished, tmp_path / "run")
     (run_dir / NAME).unlink()

@@ -97,6 +97,7 @@ def test_integers_are_divided_by_their_multiplier(tmp_path):
     np.testing.assert_allclose(logits_of(tmp_path / "run")[:, :ROWS], expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.thorough
 def test_it_translates_with_the_search_of_its_decoder(tmp_path, capsys):
     folder, *_ = made(tmp_path / "model")
     options = {"models": ["model.npz"], "vocabs": ["vocab.en.spm"] * 2, "normalize": 0.5, "beam-size": 1}

@@ -70,6 +70,7 @@ def test_its_size():
     np.testing.assert_allclose(dropped[dropped != 0], np.asarray(x / 0.75)[dropped != 0], rtol=1e-6)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("transformer-beam")
 @pytest.mark.parametrize(
     ("system", "method"), combinations(["transformer", "recurrent", "copying"], ["beam", "greedy", "sample"])

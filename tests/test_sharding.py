@@ -98,6 +98,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Foun
     return find
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("mesh 2 x 2 x 2")
 @pytest.mark.parametrize("name", NAMES)
 def test_every_layout_trains_alike(found: Callable[[str, str], Found], name: str) -> None:

@@ -87,6 +87,7 @@ def test_imported_models_run_as_programs(name, tmp_path):
     equal(tmp_path / "run", tmp_path / "programs")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", mostly_slow(TRANSLATE, ["recurrent"]))
 def test_each_system_that_translates_token_by_token_runs_as_programs(name, tmp_path):
     tokenizer = train_tokenizer(TEXT * 9, "unigram", 280)

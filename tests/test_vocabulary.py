@@ -16,7 +16,7 @@ from transformer.cli.parser import texts
 from transformer.config.corpus import DataConfig
 from transformer.config.model import SpecialIds
 from transformer.config.records import RecordingsConfig
-from transformer.data.sources.held_out import InMemory
+from transformer.data.sources.source import InMemory
 from transformer.data.store import Corpus
 from transformer.data.tokenizers import lossless as vocabulary
 from transformer.data.tokenizers.trained import corpus_tokenizers, train_tokenizer
@@ -29,7 +29,7 @@ TRAIN_IN_BOTH_WAYS = """
 import hashlib
 from invented_text import LINES
 from transformer.config.model import SpecialIds
-from transformer.data.tokenizers import vocabulary
+from transformer.data.tokenizers import lossless as vocabulary
 for vocabulary._MOST_LINES in (2_000_000, 200):
     for kind in ("unigram", "bpe", "char"):
         model = vocabulary.train_sentencepiece(iter(LINES), kind, 400, SpecialIds())

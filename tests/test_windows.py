@@ -217,6 +217,7 @@ def test_the_probability_of_silence_and_the_mean_are_those_of_the_model(transcri
     assert (sampled.method, sampled.num_hypotheses, sampled.renormalise) == ("sample", 5, True)
 
 
+@pytest.mark.thorough
 def test_a_recording_is_heard_in_windows_and_continued(transcriber, talk):
     search = {"beam_size": 1, "seed": 3, "rows": 2}
     windows = WindowsConfig(temperatures=(0.0, 0.9), samples=2, log_probability=-4.0, no_speech=None)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from transformer.config.model import ModelConfig
-from transformer.config.ranges import COUNTS, IDS, LONGEST, RATE, SHARE, Option, Range, Section
+from transformer.config.ranges import COUNTS, IDS, LONGEST, RATE, SHARE, TEMPERATURE, Option, Range, Section
 from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.text import has_text, without_formatting
 
@@ -174,7 +174,7 @@ class SampleConfig(DecodingConfig):
     method: Literal["beam", "greedy", "sample", "mbr"] = "sample"
     samples: Annotated[int, Range(1, LONGEST)] = 4
     """Number of samples of each sentence."""
-    temperature: Annotated[float, Range(1e-3, 1000, note="for none, use method greedy")] = 1.0
+    temperature: Annotated[float, replace(TEMPERATURE, note="for none, use method greedy")] = 1.0
     """Softmax temperature; lower values give more likely, higher ones more diverse translations."""
     top_k: Annotated[int, Range(0, LONGEST)] = 0
     """Sample from the k most likely tokens. 0: all."""

@@ -11,8 +11,8 @@ from transformer.cli.input import lines_of
 from transformer.cli.texts import Texts
 from transformer.cli.writer import OF_FUSION, OF_SPEECH, page_of_sounds, refuse
 from transformer.config.records import is_recording
-from transformer.data.sources.manifests import listed_columns, listed_recordings
-from transformer.data.sources.recordings import Recording
+from transformer.data.sources.recordings import Recording, listed_columns
+from transformer.data.sources.source import listed
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, readable
@@ -141,7 +141,7 @@ class Transcriptions(Texts):
         manifest = self.arguments.input or Path("standard input")
         name = line.partition("\t")[0]
         if manifest.name != line and self.transcriber.is_long(manifest.parent / name):
-            return LongRecording.of(listed_recordings(name, manifest, number), self.cut_options)
+            return LongRecording.of(listed(name, manifest, number, "recording"), self.cut_options)
         record = replace(self.transcriber.task.listed(line, manifest, number), start=self.start)
         return with_rules(record, self.rules)
 
