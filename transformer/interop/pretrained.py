@@ -149,7 +149,7 @@ def import_model(
         params = imported_params(family.storage, described, model, source, declared, initial, biases)
         if renormalizes:
             bias = params["output_bias"]  # with which <pad> has no probability
-            never = np.eye(1, *bias.shape, model.special.pad, dtype=bool)[0]
+            never = np.arange(*bias.shape) == model.special.pad
             params["output_bias"] = Deferred(
                 bias.shape, lambda: np.where(never, np.float32(NEVER_GENERATED), bias.load())
             )
@@ -203,12 +203,13 @@ def export_model(
     model, search, task = run.config.model, run.config.decoding, run.task
     assert isinstance(model, TransformerConfig)
     assert isinstance(task, TextTask)
-    lengths = (described.get(f"max_{name}") for name in ("position_embeddings", "target_positions"))
-    longest = next(filter(None, lengths), run.config.data.max_length)
+    longest = described.get("max_position_embeddings") or described.get("max_target_positions")
     numbers = {index: number for number, index in enumerate(words.rows[1]) if index >= 0}
     phrases = [phrase for text in search.forbidden for phrase in task.phrases(text)]
     pad = numbers.get(model.special.pad, described["pad_token_id"])
-    generation = words.generation | search_to_hub(search, numbers, phrases, pad, longest)
+    generation = words.generation | search_to_hub(
+        search, numbers, phrases, pad, longest or run.config.data.max_length
+    )
     names = stored_names(family.storage, described, model, _declared(run.config, model))
     stored = family.stored(described, names, model)
     params: Params = run.variables(checkpoint)["params"]
