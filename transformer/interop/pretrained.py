@@ -203,11 +203,11 @@ def export_model(
     model, search, task = run.config.model, run.config.decoding, run.task
     assert isinstance(model, TransformerConfig)
     assert isinstance(task, TextTask)
-    longest = described.get("max_target_positions", run.config.data.max_length)
+    longest: Any = described.get("max_target_positions", run.config.data.max_length)
     longest = described.get("max_position_embeddings", longest)
     numbers = {index: number for number, index in enumerate(words.rows[1]) if index >= 0}
     phrases = [phrase for text in search.forbidden for phrase in task.phrases(text)]
-    pad = numbers.get(model.special.pad, described["pad_token_id"])
+    pad: int = {model.special.pad: described["pad_token_id"], **numbers}[model.special.pad]
     generation = words.generation | search_to_hub(search, numbers, phrases, pad, longest)
     names = stored_names(family.storage, described, model, _declared(run.config, model))
     stored = family.stored(described, names, model)
