@@ -19,8 +19,9 @@ ROOMS = re.findall(
 )
 """From the bottom to the top, as docs/design.md lists them."""
 SYSTEMS = "systems/*"
-BESIDE = {"__init__.py", "__main__.py", "paper.py"}
-"""Modules that belong to no room: the public names, the command, and the paper as plain functions."""
+BESIDE = {"__init__.py", "__main__.py", "paper.py", "testing.py"}
+"""Modules that belong to no room: the public names, the command, the paper as plain functions, and the kit for
+tests of systems."""
 
 
 def modules() -> dict[str, Path]:
