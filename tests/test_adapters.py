@@ -193,7 +193,7 @@ STRANGE = [
 ]
 
 
-@pytest.mark.thorough("gs://bucket/base", "file:///base", "/", "x/..", "base\\x00")
+@pytest.mark.thorough("STORED", "gs://bucket/base", "file:///base", "/", "x/..", "base\\x00")
 @pytest.mark.parametrize("stored", ["STORED", *STRANGE])
 def test_a_stored_path_or_address_is_not_opened(stored, adapter, base, tmp_path, monkeypatch, capsys):
     """By no door, even if the very base is there; the message names it, and the caller may."""

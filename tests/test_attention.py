@@ -96,6 +96,7 @@ def test_restricted_attention_in_blocks_is_the_whole_product_masked(tiny, random
         np.testing.assert_allclose(apply(model, variables, *ids, **others), whole, atol=2e-5)
 
 
+@pytest.mark.thorough
 def test_logits_depend_on_the_words_of_their_source_and_not_on_padding(tiny, random_variables):
     model = Transformer(tiny(share_embeddings="target"))
     variables = random_variables(model)

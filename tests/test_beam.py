@@ -223,7 +223,7 @@ class CountingTransformer(Transformer):
 executed: list[int] = []
 
 
-@pytest.mark.thorough("exact")
+@pytest.mark.thorough
 @pytest.mark.parametrize("stop", ["exact", "present"])
 def test_stops_as_soon_as_nothing_better_can_come(stop: str) -> None:
     """`exact` compares with the best that live beams can become, `present` with what they are."""

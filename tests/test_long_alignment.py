@@ -36,6 +36,7 @@ class Given(nn.Module):
         return memory.log_probs
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("text", [[4, 5, 5, 6, 4, 7, 7, 7], [5], []])
 def test_the_path_through_windows_is_that_through_all_positions(text, monkeypatch):
     monkeypatch.setattr(long_ctc_alignment, "BLOCK", 7)

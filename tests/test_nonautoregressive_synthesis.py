@@ -165,6 +165,7 @@ def test_the_length_follows_the_scale_up_to_the_limit():
     assert empty.lengths.tolist() == [0, 0, 0]
 
 
+@pytest.mark.thorough
 def test_an_utterance_does_not_depend_on_the_size_of_the_program(monkeypatch):
     model, variables = network(reduction=1)
     inputs = {"source": SOURCE}

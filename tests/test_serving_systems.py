@@ -109,6 +109,7 @@ def test_a_language_model_continues_and_scores(runs):
         assert wrong.json() == {"error": "target: run lm scores texts alone; leave it out"}
 
 
+@pytest.mark.thorough
 def test_a_recogniser_hears_a_recording(runs, tmp_path):
     service = served(runs["speech"], "ears")
     (tmp_path / "noise.wav").write_bytes(recording())

@@ -147,6 +147,7 @@ ALWAYS = Limits(0, -1, -1, -1, -1)
 """With these every sentence is suspicious."""
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("beam-nonautoregressive")
 @pytest.mark.parametrize(
     "system", ["transformer", "copying", "recurrent", "nonautoregressive", "fast-autoregressive"]

@@ -51,6 +51,7 @@ def loss_of(model, variables, batch, context=None, objective=synthesis_objective
     return jax.jit(lambda variables: objective(model, variables, batch, context))(variables)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("3")
 @pytest.mark.parametrize("reduction", mostly_slow([1, 2, 3], [1, 3]))
 def test_a_step_reads_only_the_frames_before_it(reduction):

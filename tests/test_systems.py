@@ -149,6 +149,7 @@ def test_it_stops_and_goes_on(name, base, teacher, trained, tmp_path):
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.thorough
 @pytest.mark.by_default("copying")
 @pytest.mark.parametrize("name", NAMES)
 def test_it_trains_and_translates(name, base, teacher, trained):
