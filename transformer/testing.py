@@ -254,7 +254,7 @@ def _no_teacher(path: Path) -> Any:
 
 def _pairs(path: Path, other: Path) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """The variables of the last checkpoints of two runs, by name."""
-    first, second = (Run(each).variables("last") for each in (path, other))
+    first, second = Run(path).variables("last"), Run(other).variables("last")
     for (where, value), same in zip(
         jax.tree_util.tree_leaves_with_path(first), jax.tree.leaves(second), strict=True
     ):
