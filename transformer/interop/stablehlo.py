@@ -31,7 +31,7 @@ from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.decoding import calls
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.interop.folders.folder import as_json, check_new
-from transformer.interop.vocabularies.files import PIECES
+from transformer.interop.folders.pieces import PIECES
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import folder_whole
