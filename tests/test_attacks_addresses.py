@@ -15,6 +15,7 @@ from run_command import command
 
 from transformer import Config, Run, UserError
 from transformer.cli.decode_arguments import parse_decode, positional
+from transformer.commands.main import COMMANDS, main
 from transformer.commands.train import _initialised_from
 from transformer.config.decoding import BeamConfig, methods_of
 from transformer.data import remote
@@ -100,6 +101,65 @@ def test_no_string_of_a_run_is_opened(decoder: Path, tmp_path: Path, reached: li
     assert opened
     assert reached == []
     assert [path for path in opened if "trap" in path or "8990" in path] == []
+
+
+COMMAND_LINES = {
+    "train": ["--run-dir", "RUN"],
+    "decode": ["RUN", "--input", "LINES", "--output", "OUT"],
+    "align": ["RUN", "--input", "LINES", "--output", "OUT"],
+    "average": ["RUN"],
+    "distill": ["RUN", "OUT"],
+    "import": ["RUN", "OUT"],
+    "export": ["RUN", "OUT"],
+    "shortlist": ["RUN", "--source", "LINES", "--target", "LINES"],
+    "calibrate": ["RUN"],
+    "ngram": ["RUN", "--input", "LINES", "--output", "OUT"],
+    "serve": ["RUN"],
+    "report": ["RUN"],
+}
+"""What each command that takes a run is given: nothing of a path that the run names."""
+
+
+def test_all_commands_are_known() -> None:
+    assert {*COMMAND_LINES, "doctor"} == {*COMMANDS}  # which takes none
+
+
+@pytest.mark.parametrize("name", COMMAND_LINES)
+def test_no_command_opens_a_path_that_a_run_names(
+    name: str, decoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Text files, a cache, models to begin with: each is there, and could be read or written."""
+    trap = tmp_path / "trap"
+    trap.mkdir()
+    for file in "train", "other":
+        (trap / file).write_text("red\ngreen\nblue\n" * 10)
+    run_dir = Path(shutil.copytree(decoder, tmp_path / "run"))
+    config = Run(run_dir).config
+    texts = {"train_source": trap / "train", "train_target": trap / "other"}
+    data = replace(config.data, **texts, cache_dir=trap / "cache", source_tokenizer=trap / "train")
+    training = replace(config.training, init_encoder_from=trap)
+    (run_dir / "config.json").write_text(to_json(replace(config, data=data, training=training)))
+    lines = tmp_path / "lines"
+    lines.write_text("red\ngreen\n")
+    opened: list[str] = []
+    is_on = True
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        if is_on and event in ("open", "os.listdir", "os.scandir", "os.mkdir") and arguments[0] is not None:
+            opened.append(str(arguments[0]))
+
+    named = {"RUN": str(run_dir), "LINES": str(lines), "OUT": str(tmp_path / "out")}
+    words = [named.get(word, word) for word in COMMAND_LINES[name]]
+    monkeypatch.setattr("sys.argv", ["transformer", name, *words])
+    monkeypatch.setattr("transformer.serve.server.serve", lambda *_: None)
+    monkeypatch.setattr("os._exit", lambda status: None)
+    sys.addaudithook(hook)
+    status = main()
+    is_on = False
+    assert status in (0, 2)
+    assert any(path.startswith(str(run_dir)) for path in opened)
+    assert [path for path in opened if str(trap) in path] == []
+    assert sorted(path.name for path in trap.iterdir()) == ["other", "train"]
 
 
 @pytest.fixture

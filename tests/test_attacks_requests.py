@@ -19,6 +19,7 @@ import pytest
 from served import asked, translations
 from starlette.websockets import WebSocketDisconnect
 
+from transformer import UserError
 from transformer.serve import gate, refusals
 from transformer.serve import server as connections
 from transformer.serve.app import server_app
@@ -215,6 +216,34 @@ def test_metrics_have_a_port_and_no_place_among_the_requests(service):
         with measured(app.state.metrics, "127.0.0.1", 0) as port:
             text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
             assert 'transformer_slots_in_use{run="small"} 0.0' in text
+            missing = httpx.get(f"http://127.0.0.1:{port}/models")
+            assert (missing.status_code, missing.json()) == (404, {"error": "Not Found"})
+
+
+def test_the_port_of_metrics_is_guarded_as_the_other(service):
+    """By the names that it answers to, the pages, and the number of connections."""
+    metrics = server_app([service], Limits()).state.metrics
+    with measured(metrics, "127.0.0.1", 0, ["name"]) as port:
+        address = f"http://127.0.0.1:{port}/metrics"
+        refused = httpx.get(address, headers={"host": "evil.example"})
+        assert refused.status_code == 403
+        assert "the server is not called 'evil.example'" in refused.json()["error"]
+        assert httpx.get(address, headers={"origin": "http://evil.example"}).status_code == 403
+        assert httpx.get(address, headers={"host": "name"}).status_code == 200
+        threads = threading.active_count()
+        idle = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(120)]
+        assert httpx.get(address).status_code == 200
+        assert threading.active_count() <= threads
+        most = connections.MEASURING.connections
+        closed = [one for one in idle[: -2 * most] if one.recv(1) == b""]  # or it waits until this fails
+        assert len(closed) == 120 - 2 * most
+        for one in idle:
+            one.close()
+    with bound("127.0.0.1", 0) as taken:
+        taken_port = taken.getsockname()[1]
+        message = f"--metrics-port {taken_port}: Address already in use"
+        with pytest.raises(UserError, match=message), measured(metrics, "127.0.0.1", taken_port):
+            pass
 
 
 def test_a_client_that_has_gone_leaves_its_place_at_once(service, monkeypatch):

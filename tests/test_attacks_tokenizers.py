@@ -5,6 +5,7 @@ import io
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import sentencepiece
@@ -12,16 +13,31 @@ import sentencepiece
 from transformer import SpecialIds, UserError
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.lossless import opened
+from transformer.runtime.machine import library
 
 pytest.importorskip("tokenizers")
 THOUSAND = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 1000}
+EVERYWHERE = {"type": "Replace", "pattern": {"Regex": ""}, "content": "a" * 100}
+BERT = {
+    "type": "BertNormalizer",
+    "clean_text": False,
+    "handle_chinese_chars": True,
+    "strip_accents": False,
+    "lowercase": False,
+}
+METASPACE = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+DELIMITED = {"type": "CTC", "pad_token": "<pad>", "word_delimiter_token": "", "cleanup": False}
+EVERY_CHARACTER = {"type": "Split", "pattern": {"Regex": ""}, "behavior": "Isolated", "invert": False}
+
+
+def content(**parts: Any) -> str:
+    vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
+    return json.dumps({"version": "1.0", "added_tokens": [], "model": model, **dict.fromkeys(PARTS), **parts})
 
 
 def tokenizer(**parts: Any) -> HubTokenizer:
-    vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "a": 4, "b": 5}
-    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "<unk>"}
-    content = {"version": "1.0", "added_tokens": [], "model": model, **dict.fromkeys(PARTS), **parts}
-    return HubTokenizer(json.dumps(content), 6, SpecialIds())
+    return HubTokenizer(content(**parts), 6, SpecialIds())
 
 
 PARTS = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
@@ -30,6 +46,11 @@ PARTS = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor
 def charsmap(longest: int) -> str:
     """A map of SentencePiece whose longest replacement has so many characters."""
     return base64.b64encode((0).to_bytes(4, "little") + b"x\0" + b"y" * longest + b"\0").decode()
+
+
+def nested(steps: list[dict[str, Any]], times: int, name: str = "normalizers") -> dict[str, Any]:
+    """A sequence of so many sequences."""
+    return {"type": "Sequence", name: [{"type": "Sequence", name: steps}] * times}
 
 
 def template(copies: int) -> dict[str, Any]:
@@ -55,7 +76,14 @@ def template(copies: int) -> dict[str, Any]:
                 "normalizers": [{"type": "Sequence", "normalizers": [THOUSAND]}, {"type": "NFKC"}],
             }
         },
-        {"normalizer": {"type": "Replace", "pattern": {"Regex": ""}, "content": "a" * 100}},
+        {"normalizer": EVERYWHERE},
+        {"normalizer": nested([EVERYWHERE] * 50, 2)},
+        {"normalizer": nested([EVERYWHERE] * 2, 50)},
+        {"normalizer": nested([BERT] * 5, 2)},
+        {"pre_tokenizer": nested([METASPACE, EVERY_CHARACTER] * 5, 2, "pretokenizers")},
+        {"decoder": nested([{"type": "BPEDecoder", "suffix": ""}] * 5, 2, "decoders")},
+        {"decoder": nested([DELIMITED] * 5, 2, "decoders")},
+        {"post_processor": nested([nested([template(2)] * 50, 1, "processors")], 2, "processors")},
         {"normalizer": {"type": "Replace", "pattern": {"String": ""}, "content": "a" * 100}},
         {"normalizer": {"type": "Prepend", "prepend": "a" * 200}},
         {"normalizer": {"type": "Precompiled", "precompiled_charsmap": charsmap(101)}},
@@ -74,7 +102,8 @@ def template(copies: int) -> dict[str, Any]:
     ],
 )
 def test_what_makes_texts_long_is_refused(parts: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=r"makes a text up to [\d,]+ times as long; it may 100 times"):
+    message = r"makes a text (up to|over) [\d,]+ times as long; it may 100 times"
+    with pytest.raises(UserError, match=message):
         tokenizer(**parts)
 
 
@@ -84,9 +113,11 @@ def test_a_template_without_end() -> None:
 
 
 def test_a_sequence_without_end() -> None:
-    steps = [{"type": "BertNormalizer", "handle_chinese_chars": True}] * 1000
-    with pytest.raises(UserError, match="a sequence of 1000 steps"):
-        tokenizer(normalizer={"type": "Sequence", "normalizers": steps})
+    """Also one of sequences."""
+    for steps, times in ([{"type": "NFC"}] * 1000, 1), ([{"type": "NFC"}] * 100, 10):
+        for part, name in ("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers"):
+            with pytest.raises(UserError, match="a sequence of 1000 steps"):
+                tokenizer(**{part: nested(steps, times, name)})
 
 
 def test_what_published_tokenizers_do_is_read() -> None:
@@ -95,6 +126,27 @@ def test_what_published_tokenizers_do_is_read() -> None:
     sequence = {"type": "Sequence", "normalizers": [*forms, t5, {"type": "Prepend", "prepend": "▁"}]}
     assert tokenizer(normalizer=sequence).encode("a") == [3]
     assert tokenizer().encode("a") == [4]
+    assert tokenizer(normalizer=BERT).encode("a") == [4]
+    eighteen = {"type": "Replace", "pattern": {"String": "x"}, "content": "a" * 18}  # as NFKD of U+FDFA
+    words = nested([{"type": "WhitespaceSplit"}, METASPACE], 1, "pretokenizers")
+    like_nllb = tokenizer(
+        normalizer=nested([eighteen, t5], 1), pre_tokenizer=words, post_processor=template(1)
+    )
+    assert like_nllb.encode("b") == [3]
+
+
+def test_a_panic_of_any_call_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes to Python as an exception that is no Exception, whether text is read or written."""
+    message = "not a tokenizer.json that `tokenizers` can read texts with"
+    strip = {"type": "Strip", "content": "a", "start": 0, "stop": 5}
+    added = {name: False for name in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+    for more in ([], [added | {"id": 5, "content": "b"}]):
+        with pytest.raises(UserError, match=message):
+            tokenizer(decoder=strip, added_tokens=more).decode([4, 4])
+    panicking = Mock(encode=Mock(side_effect=BaseException("panic")))
+    monkeypatch.setattr(library("tokenizers"), "Tokenizer", Mock(from_str=lambda model: panicking))
+    with pytest.raises(UserError, match=message):
+        HubTokenizer.around(content(post_processor=template(7)))
 
 
 def test_a_panic_is_one_message() -> None:

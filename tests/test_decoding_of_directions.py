@@ -145,14 +145,16 @@ def test_bad_lines_are_named(drawn, tmp_path, capfd, line, options, message):
 
 
 def test_limits_are_learned_of_a_direction(drawn, tmp_path, monkeypatch, capfd):
-    """By default of the validation text in these languages."""
     run = shutil.copytree(drawn, tmp_path / "run")
-    monkeypatch.setattr("sys.argv", ["calibrate", str(run), "--target-language", "back"])
+    text = tmp_path / "text"
+    text.write_text("red dog\n" * 12)
+    asked = ["calibrate", str(run), "--input", str(text)]
+    monkeypatch.setattr("sys.argv", [*asked, "--target-language", "back"])
     assert calibrate_main() == 0
     printed = capfd.readouterr().out
     assert "limits of 12 translations" in printed
     assert printed.splitlines()[-1].endswith(" --target-language back")
-    monkeypatch.setattr("sys.argv", ["calibrate", str(run)])
+    monkeypatch.setattr("sys.argv", asked)
     assert calibrate_main() == 2
     assert "give --target-language, such as back" in " ".join(capfd.readouterr().err.split())
 

@@ -1,10 +1,12 @@
 """Texts of several sentences and lines are read whole; what is read in part says so, at every door."""
 
+import contextlib
 import json
 import zipfile
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -63,6 +65,46 @@ def test_a_sentence_is_translated_as_before(translator):
         assert translator.submit(sentence, n_best=2).result() == translator.search([sentence], n_best=2)[0]
     whole = translator.submit(TEXTS[0], divide=False, n_best=2).result()
     assert whole == translator.search([TEXTS[0]], n_best=2)[0]
+
+
+WHITE = ["", " ", "\t", "\u00a0", "\r\n", "\n\n \n", "\u2028", "\x1c", " " * 5000]
+"""Texts without a sentence."""
+
+
+@pytest.mark.by_default("transformer")
+@pytest.mark.parametrize(
+    "system", ["transformer", "copying", "fast-autoregressive", "nonautoregressive", "recurrent"]
+)
+def test_white_space_is_answered(system):
+    translator = small_translator(system)
+    for text in WHITE:
+        for divide in None, True, False:
+            outputs = translator.submit(text, divide=divide).result(timeout=60)
+            assert [output.text for output in outputs] == [""], repr(text)
+        assert translator.translate(text) == ""
+
+
+@pytest.mark.by_default("language-model", "tagging", "synthesis")
+@pytest.mark.parametrize("name", ["language-model", "tagging", "synthesis", "nonautoregressive-synthesis"])
+def test_white_space_is_answered_by_other_systems(name, tmp_path):
+    decoder = Decoder.load(run_of(name, tmp_path))
+    for text in " ", "\r\n", "\u00a0":
+        with contextlib.suppress(UserError):  # of a character that the text of its training lacks
+            assert decoder.submit(decoder.task.record(text)).result(timeout=60)
+
+
+def test_a_server_answers_white_space():
+    with asked(translations()) as client:
+        for text in [*WHITE, [*WHITE], ["red", " "]]:
+            answer = client.post("/translate", json={"text": text, "alignments": True}).json()
+            count = len(text) if isinstance(text, list) else 1
+            assert len(answer["outputs"]) == count, repr(text)
+            assert answer["outputs"][-1]["hypotheses"][0]["text"] == ""
+            other = client.post("/translate", json={"q": text, "source": "xx", "target": "yy"}).json()
+            assert other["translatedText"] == ("" if count == 1 else ANY)
+            events = client.post("/translate", json={"text": text, "stream": True}).text
+            assert events.count("event: output") == count
+            assert "event: done" in events
 
 
 def test_a_prefix_and_terms_are_of_one_sentence(translator):

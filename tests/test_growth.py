@@ -22,8 +22,8 @@ from transformer.data.tokenizers.trained import (
     replaced,
     train_tokenizer,
 )
+from transformer.interop.folders.pieces import read_pieces
 from transformer.interop.pretrained import export_model, import_model
-from transformer.interop.vocabularies.files import read_pieces
 from transformer.model.parameters import Declared, vocabulary_axes
 from transformer.systems.parameters import declared_parameters, model_shapes, with_any_sizes
 from transformer.systems.registry import REGISTRY, find_system, options_of

@@ -4,6 +4,7 @@ import json
 import re
 from types import SimpleNamespace
 
+import jaxtyping
 import numpy as np
 import pytest
 from small_run import WORDS
@@ -14,7 +15,7 @@ from transformer.cli.request_lines import request_of
 from transformer.commands.decode import decode_main
 from transformer.data.sources.tables import read_table
 from transformer.runtime.errors import UserError
-from transformer.translator.choices import best_temperature
+from transformer.translator.choices import best_temperature, probabilities
 
 
 @pytest.fixture(scope="module")
@@ -254,6 +255,23 @@ def test_probabilities_of_choices_are_forced_scores(classifier):
         assert list(chosen.values()) == sorted(chosen.values(), reverse=True)
         assert translator.choices([source], labels) == [pytest.approx(chosen, abs=1e-6)]
     assert set(translator.choices(sources)[0]) == set(classifier.task.labels)
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 5e-324, 9e-4, 1001, 1e400, float("nan"), True, "1", None, 1j])
+def test_a_temperature_of_choices_that_is_none(wrong, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users
+    with pytest.raises(UserError, match=r"temperature .*: must be from 0.001 to 1,000"):
+        probabilities(np.zeros((1, 2)), wrong)
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1, np.float32(2), 1000])
+def test_choices_are_shares_at_any_temperature(temperature, monkeypatch):
+    """Also those of log-probabilities that no output of a model has."""
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users
+    log_p = np.array([[-1e300, -1e300, -1e299], [0, -1e-300, -700]])
+    shares = probabilities(log_p, temperature)
+    np.testing.assert_allclose(shares.sum(axis=1), 1)
+    assert shares[0].tolist() == [0, 0, 1]
 
 
 def test_the_best_temperature_is_that_of_the_draws():

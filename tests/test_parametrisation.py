@@ -1,7 +1,9 @@
 """What is trained and what is fixed: low-rank changes, frozen parts, added rows and rates by group."""
 
 import dataclasses
+import itertools
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -284,6 +286,23 @@ def test_patterns():
     ):
         assert not matches(pattern, path), pattern
     assert not matches("decoder_1", ("decoder_10", "query"))
+
+
+def test_patterns_match_as_regular_expressions():
+    for signs in itertools.product("ab*.", repeat=4):
+        pattern = "".join(signs)
+        expression = ".*".join(map(re.escape, pattern.split("*"))) + "(?:[._]|$)"
+        for name in "ab.a", "a_b", "ba.ab.b", "abab":
+            assert matches(pattern, (name,)) == bool(re.match(expression, name)), (pattern, name)
+
+
+def test_many_stars_do_not_multiply():
+    """A regular expression would try all that each of them may stand for."""
+    path = ("decoder_1", "cross_attention", "e" * 50)
+    for pattern in "*" * 1000 + "!", "*e" * 40 + "!", "*e*" * 500:
+        assert not matches(pattern, path)
+    assert matches("*" * 1000, path)
+    assert matches("*e" * 50, path)
 
 
 def test_a_pattern_that_matches_nothing_names_the_closest():

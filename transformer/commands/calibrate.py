@@ -15,6 +15,8 @@ from transformer.runtime.errors import UserError, command, counted, program
 from transformer.runtime.files import check_local
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from transformer.runs.run import Run
     from transformer.tasks.texts.requests import Sentence
     from transformer.translator.calibration import Calibration
@@ -33,7 +35,8 @@ class CalibrateArguments:
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
     """Run directory of a model that translates, or makes other texts of texts."""
     input: Path | None = None
-    """Usual text, one sentence per line. Default: the validation text of the run, with its references."""
+    """Usual text, one sentence per line. Default: the validation text of a run of a built-in corpus or a TFDS
+    set, with its references."""
     reference: Path | None = None
     """Reference translations of --input, line by line."""
     source_language: str | None = None
@@ -125,12 +128,7 @@ def _records(arguments: CalibrateArguments, run: "Run", context: int) -> "list[S
     elif arguments.input:
         records = pairs_in_context(((line, "") for line in read_lines(arguments.input)), context)
     else:
-        try:
-            splits = run.system.task.open_corpus(run.config).splits
-            languages = arguments.source_language, arguments.target_language
-            records = (record for record in splits["validation"] if _is_in(record, languages))
-        except UserError as error:
-            raise UserError(f"the validation text of {run.name} is not here: give --input") from error
+        records = iter(_validation_records(run))
     filled = (record for record in records if has_text(record[0]))
     chosen: list[Sentence] = list(itertools.islice(filled, arguments.sentences))
     if not chosen:
@@ -138,12 +136,19 @@ def _records(arguments: CalibrateArguments, run: "Run", context: int) -> "list[S
     return chosen
 
 
-def _is_in(record: "Sentence", languages: tuple[str | None, str | None]) -> bool:
-    """Whether a record is in these languages of source and target. None: any."""
-    from transformer.tasks.texts.requests import languages_of
+def _validation_records(run: "Run") -> "Iterable[Sentence]":
+    """Those of a built-in corpus or a TFDS set. Raises UserError for text at a path that the run names."""
+    from transformer.config.options import as_options, locations, opened, without_locations
 
-    pairs = zip(languages_of(record), languages, strict=True)
-    return all(code is None or language in (None, code) for language, code in pairs)
+    if stored := opened(locations(run.config.data, "data.")):
+        raise UserError(
+            f"{run.name}: give --input, and --reference for confidences, since paths stored in a run "
+            f"directory are not opened by default. It was trained with{as_options(stored)}"
+        )
+    try:
+        return run.system.task.open_corpus(without_locations(run.config)).splits["validation"]
+    except UserError as error:
+        raise UserError(f"the validation text of {run.name} is not here: give --input") from error
 
 
 def _confidence(

@@ -251,9 +251,14 @@ def to_resume(paths: dict[str, Path], has_checkpoint: bool, is_adapter: bool) ->
     return {name: path for name, path in paths.items() if name not in unused}
 
 
+def opened(stored_paths: dict[str, Path]) -> dict[str, Path]:
+    """Those of a run's paths that are opened to read its text or to begin it."""
+    return {name: path for name, path in stored_paths.items() if name.split(".")[-1] not in NOT_OPENED}
+
+
 def check_given(option_paths: dict[str, Path], stored_paths: dict[str, Path], run_dir: Path) -> None:
     """Raises UserError if a stored path that would be opened was not given again."""
-    needed = {name: path for name, path in stored_paths.items() if name.split(".")[-1] not in NOT_OPENED}
+    needed = opened(stored_paths)
     if missing := needed.keys() - option_paths.keys():
         options = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(missing))
         raise UserError(
@@ -278,7 +283,7 @@ def completed(config: Config, stored: Config, run_dir: Path, has_checkpoint: boo
     option_paths = locations(config)
     stored_paths = locations(stored)
     stored_paths.pop("data.cache_dir", None)
-    unopened = {name: path for name, path in stored_paths.items() if name.split(".")[-1] in NOT_OPENED}
+    unopened = {name: path for name, path in stored_paths.items() if name not in opened(stored_paths)}
     for start in (name for name in STARTS if has_checkpoint and name in stored_paths):
         path = stored_paths.pop(start)
         if not stored.adapter.rank:

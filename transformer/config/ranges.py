@@ -58,6 +58,8 @@ SHARE = Range(0, 1)
 RATE = Range(0, 1, below=True)
 POSITIVE = Range(0, above=True)
 NOT_NEGATIVE = Range(0)
+TEMPERATURE = Range(1e-3, 1000)
+"""Logits are divided by it: beyond these, all probability is on one output, or shared equally."""
 
 
 def _written(number: float) -> str:

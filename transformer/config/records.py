@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from transformer.config.corpus import CorpusConfig
-from transformer.config.ranges import COUNTS, LARGEST, LONGEST, SHARE, Range, Section
+from transformer.config.ranges import COUNTS, LARGEST, LONGEST, SHARE, TEMPERATURE, Range, Section
 from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
 
@@ -314,5 +314,7 @@ class WindowsConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if any(0 < temperature < TEMPERATURE.least for temperature in self.temperatures):
+            raise UserError(f"--windows.temperatures: each must be 0 or at least {TEMPERATURE.least:g}")
         if not self.temperatures:
             raise UserError("--windows.temperatures: give at least one; 0 is the search of the other options")

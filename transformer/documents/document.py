@@ -1,5 +1,6 @@
 """Translates documents: passages become sentences, and translated sentences passages again."""
 
+import bisect
 import itertools
 import re
 from abc import ABC, abstractmethod
@@ -11,7 +12,6 @@ from typing import Any
 from transformer.config.ranges import Option, any_number
 from transformer.data.sources.context import in_context
 from transformer.data.tokenizers.lossless import to_utf8
-from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.documents.markdown import read_markdown
 from transformer.documents.passages import (
     Document,
@@ -226,11 +226,12 @@ class DocumentTranslator(ABC):
         sentences, gaps, read = list[str](), [""], list[bool]()
         for line in text.splitlines(keepends=True):
             content, begin = with_addresses(MarkedText(line.rstrip())), 0
+            unmarked = content.blanked
             for start, end in self._spans(content, longest - 1):
                 gaps[-1] += line[begin:start]
                 sentences.append(line[start:end])
                 gaps.append("")
-                read.append(_has_words(content.part(start, end, start, False)))
+                read.append(any(map(str.isalpha, unmarked[start:end])))
                 begin = end
             gaps[-1] += line[begin:]
         return DividedText(tuple(sentences), tuple(gaps), tuple(read))
@@ -297,7 +298,7 @@ class DocumentTranslator(ABC):
     ) -> dict[int, _Judged]:
         """What a second search of the suspicious sentences found with fewer flags, by their indices."""
         suspicious = [index for index, output in enumerate(judged) if output.flags]
-        has_rules = isinstance(self.system.search, AutoregressiveSearch) and not settings.shortlist
+        has_rules = bool(self.system.stepwise) and not settings.shortlist
         if not has_rules and settings.num_hypotheses == 1:
             return {}  # the same would be found
         again = {**options, "no_repeat_ngram": NO_REPEAT} if has_rules else options
@@ -358,11 +359,14 @@ def _by_line(text: str, language: str) -> Iterator[Span]:
 def _undivided(spans: Iterable[Span], content: MarkedText) -> Iterator[Span]:
     """Sentences, of which those in a line are joined that share a literal, a link or a tag, or have no space
     between them in a script with spaces."""
-    whole = _indivisible(content.marks)
+    whole = sorted(_indivisible(content.marks))
+    firsts = [first for first, _ in whole]
+    beyonds = list(itertools.accumulate((beyond for _, beyond in whole), max))
     begin = end = 0
     for start, last in spans:
         is_first = last and not end
-        is_shared = any(first < start and end < beyond for first, beyond in whole)
+        before = bisect.bisect_left(firsts, start)
+        is_shared = before > 0 and end < beyonds[before - 1]
         is_glued = start == end and not ends_unspaced(content.text[:start])
         if not is_first and ("\n" in content.text[end:start] or not (is_shared or is_glued)):
             yield begin, end

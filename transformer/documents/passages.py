@@ -85,6 +85,17 @@ class MarkedText:
                 position = max(position, mark.end)
         return " ".join([*pieces, self.text[position:]])
 
+    @property
+    def blanked(self) -> str:
+        """The text with spaces in place of what is literal."""
+        pieces, position = list[str](), 0
+        for mark in sorted(self.marks, key=lambda mark: mark.start):
+            if mark.literal is not None:
+                start = max(mark.start, position)
+                pieces += self.text[position:start], " " * (mark.end - start)
+                position = max(position, mark.end)
+        return "".join([*pieces, self.text[position:]])
+
     def written(self, escape: Callable[[str], str]) -> str:
         """The text with its marks, where `escape` is applied to what is not literal."""
 

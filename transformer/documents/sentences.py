@@ -12,7 +12,8 @@ from transformer.tasks.text import Hypothesis, chained
 
 Span = tuple[int, int]
 """First character, and the one after the last."""
-_CLAUSE = re.compile(r"[;:.!?,)]\s+|[。；：，、！？]\s*|\s+[–—-]\s+|\s+(?=\()")
+_CLAUSE = re.compile(r"[;:.!?,)]\s++|[。；：，、！？]\s*+|(?<!\s)\s++(?:[–—-]\s++|(?=\())")
+"""The end of a clause. White space is read once: from its beginning, and whole."""
 _SPACE = re.compile(r"\s+")
 _MARK_INSIDE = regex.compile(r"[^\p{L}\p{M}\p{N}\s,'’-]\s*\S")
 """A mark that may end a sentence, and something after it."""
@@ -84,8 +85,8 @@ class DividedText:
 
     @property
     def is_sentence(self) -> bool:
-        """Whether it is nothing but one sentence, or has none."""
-        return len(self.sentences) <= 1 and not any(self.gaps)
+        """Whether it is nothing but one sentence, or has none, as white space."""
+        return not self.sentences or (len(self.sentences) == 1 and not any(self.gaps))
 
 
 def joined(text: DividedText, outputs: Sequence[Sequence[Hypothesis]]) -> list[Hypothesis]:

@@ -12,7 +12,6 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 from fastapi import APIRouter, Body, Depends, FastAPI, HTTPException, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
-from prometheus_client import CONTENT_TYPE_LATEST
 from starlette import exceptions
 
 import transformer
@@ -248,7 +247,7 @@ def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metric
         responses=OF_CLIENTS,
     )
     async def measured() -> Response:
-        return Response(metrics.page(), media_type=CONTENT_TYPE_LATEST)
+        return metrics.page()
 
     @router.get("/models", summary="The runs, and what each can do.", responses=OF_CLIENTS)
     async def models() -> Response:

@@ -4,9 +4,20 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+from fastapi import FastAPI
+from fastapi.responses import Response
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
+from starlette.exceptions import HTTPException
 
-from transformer.serve.refusals import UNAVAILABLE, later
+from transformer.serve.refusals import UNAVAILABLE, App, later, refuse
 from transformer.serve.services.service import Service
 
 # Whether a server is ready: the programs of all runs are compiled.
@@ -114,6 +125,18 @@ class Metrics:
             self._outputs.labels(run).inc()
             self._tokens.labels(run).inc(len(getattr(output, "tokens", ())))
 
-    def page(self) -> bytes:
+    def page(self) -> Response:
         """All of them."""
-        return generate_latest(self.registry)
+        return Response(generate_latest(self.registry), media_type=CONTENT_TYPE_LATEST)
+
+    @property
+    def app(self) -> App:
+        """An application that has them and nothing else."""
+        app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+        app.add_exception_handler(HTTPException, refuse)
+
+        @app.get("/metrics")
+        async def measured() -> Response:
+            return self.page()
+
+        return app

@@ -9,22 +9,22 @@ import os
 import resource
 import signal
 import socket
+import threading
 import time
 from collections.abc import Collection, Generator, Iterator, Sequence
 from types import FrameType
 from typing import Any, cast
 
 import uvicorn
-from fastapi import FastAPI
-from prometheus_client import start_http_server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
 
 from transformer.runtime.errors import UserError
 from transformer.serve.app import server_app
-from transformer.serve.gate import hosts_of
+from transformer.serve.gate import Origins, hosts_of
 from transformer.serve.listening import LONGEST_MESSAGE
 from transformer.serve.metrics import Metrics
+from transformer.serve.refusals import App
 from transformer.serve.services.limits import Limits
 from transformer.serve.services.service import Service
 
@@ -207,7 +207,7 @@ def serve(
     app = server_app(services, limits, token, tell, hosts_of(host, token, allowed_hosts))
     listening = bound(host, port)
     address = listening.getsockname()
-    with listening, measured(app.state.metrics, host, metrics_port):
+    with listening, measured(app.state.metrics, host, metrics_port, allowed_hosts):
         print(
             f"Serving {', '.join(service.name for service in services)} at http://{host}:{address[1]}",
             flush=True,
@@ -218,9 +218,16 @@ def serve(
     print("Stopped: all that was begun is answered", flush=True)
 
 
+MEASURING = Limits(connections=16, seconds=1.0)
+"""Of the port of the metrics."""
+
+
 @contextlib.contextmanager
-def measured(metrics: Metrics, host: str, port: int | None) -> Iterator[int | None]:
-    """Serves metrics at a port of their own, if one is given, and yields it.
+def measured(
+    metrics: Metrics, host: str, port: int | None, allowed_hosts: Collection[str] = ()
+) -> Iterator[int | None]:
+    """Serves metrics at a port of their own, if one is given, and yields it. It has no token, so the names
+    that it answers to are those of a server without one.
 
     Raises:
       UserError: it cannot be listened at.
@@ -228,19 +235,21 @@ def measured(metrics: Metrics, host: str, port: int | None) -> Iterator[int | No
     if port is None:
         yield None
         return
-    try:
-        server, _ = start_http_server(port, host, metrics.registry)
-    except OSError as error:
-        raise UserError(f"--metrics-port {port}: {error.strerror or error}; choose another one") from error
-    print(f"Metrics at http://{host}:{server.server_port}/metrics", flush=True)
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        server.server_close()
+    app = Origins(metrics.app, hosts_of(host, "", allowed_hosts))
+    server, listening = Server(config_of(app, MEASURING)), bound(host, port, "--metrics-port")
+    address = listening.getsockname()
+    thread = threading.Thread(target=server.run, args=([listening],), name="metrics")
+    with listening:
+        thread.start()
+        print(f"Metrics at http://{host}:{address[1]}/metrics", flush=True)
+        try:
+            yield address[1]
+        finally:
+            server.should_exit = True
+            thread.join()
 
 
-def config_of(app: FastAPI, limits: Limits) -> uvicorn.Config:
+def config_of(app: App, limits: Limits) -> uvicorn.Config:
     """How an application is served."""
     return uvicorn.Config(
         app,
@@ -260,8 +269,8 @@ def config_of(app: FastAPI, limits: Limits) -> uvicorn.Config:
     )
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens at an address. Raises UserError if there can be none."""
+def bound(host: str, port: int, option: str = "--port") -> socket.socket:
+    """A socket that listens at an address. Raises UserError with the port's option if there can be none."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listening = socket.socket(family, kind, protocol)
@@ -275,5 +284,5 @@ def bound(host: str, port: int) -> socket.socket:
         return listening
     except OSError as error:
         raise UserError(
-            f"--host {host} --port {port}: {error.strerror or error}; choose another one"
+            f"--host {host} {option} {port}: {error.strerror or error}; choose another one"
         ) from error

@@ -10,7 +10,6 @@ only.
 import difflib
 import functools
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -41,8 +40,28 @@ def name_of(path: Path) -> str:
 def matches(pattern: str, path: Path) -> bool:
     """Whether a parameter's name begins with a pattern, in which `*` stands for any letters. The rest of the
     name follows a point or an underscore, so `decoder_1` is no part of `decoder_10`."""
-    letters = ".*".join(map(re.escape, pattern.split("*")))
-    return re.match(f"{letters}(?:[._]|$)", name_of(path)) is not None
+    name = name_of(path)
+    first, *others = pattern.split("*")
+    if not name.startswith(first):
+        return False
+    end = len(first)
+    if not others:
+        return _is_whole(name, end)
+    for letters in others[:-1]:  # the first occurrence leaves most for the others
+        start = name.find(letters, end)
+        if start < 0:
+            return False
+        end = start + len(letters)
+    while (start := name.find(others[-1], end)) >= 0:
+        if _is_whole(name, start + len(others[-1])):
+            return True
+        end = start + 1
+    return False
+
+
+def _is_whole(name: str, end: int) -> bool:
+    """Whether a part of a name ends there."""
+    return end == len(name) or name[end] in "._"
 
 
 def chosen(option: str, patterns: Sequence[str], paths: Iterable[Path]) -> frozenset[Path]:

@@ -5,12 +5,13 @@ import operator
 import reprlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from numbers import Real
 
 import numpy as np
 from jaxtyping import Float, Int
 from scipy.optimize import minimize_scalar
 
-from transformer.config.ranges import COUNTS, any_number, shown
+from transformer.config.ranges import TEMPERATURE, any_number, shown
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
@@ -94,12 +95,12 @@ def probabilities(
       temperature: more than 1: less certain; less: more certain.
 
     Raises:
-      UserError: the temperature is not positive.
+      UserError: the temperature is not in its range.
     """
-    if not 0 < temperature <= COUNTS:
-        raise UserError(f"temperature {shown(temperature)}: must be more than 0, and at most {COUNTS:,}")
-    scaled = log_p.astype(np.float64) / temperature
-    shares = np.exp(scaled - scaled.max(axis=1, keepdims=True))
+    if isinstance(temperature, bool) or not isinstance(temperature, Real) or temperature not in TEMPERATURE:
+        raise UserError(f"temperature {shown(temperature)}: {TEMPERATURE}")
+    differences = log_p.astype(np.float64) - log_p.max(axis=1, keepdims=True)
+    shares = np.exp(differences / temperature)
     normalised: np.ndarray = shares / shares.sum(axis=1, keepdims=True)
     return normalised
 
@@ -159,7 +160,7 @@ class Chooser(ABC):
           For each source its labels with their probabilities, the most probable first.
 
         Raises:
-          UserError: there are no labels, or a temperature is not positive.
+          UserError: there are no labels, or the temperature is not in its range.
         """
         names = self._labels(labels)
         texts = list(any_number("sources", sources, "sentences"))

@@ -139,11 +139,11 @@ class HubTokenizer(Tokenizer):
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         for text in texts:
             to_utf8(text)
-        encodings = _guarded(self._tokenizer.encode_batch, list(texts), add_special_tokens=False)
+        encodings = self._tokenizer.encode_batch(list(texts), add_special_tokens=False)
         return [[*self.start, *encoding.ids] for encoding in encodings]
 
     def knows(self, text: str) -> bool:
-        encoding = _guarded(self._tokenizer.encode, text, add_special_tokens=False)
+        encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return self.special.unk not in encoding.ids and not any(map(_BYTE.fullmatch, encoding.tokens))
 
     def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
@@ -161,12 +161,10 @@ class HubTokenizer(Tokenizer):
     def decode(self, ids: Iterable[int]) -> str:
         spelled = [index for index in self._checked(ids) if index not in self._silent]
         if self._added_words.keys().isdisjoint(spelled):
-            text: str = _guarded(self._tokenizer.decode, spelled, skip_special_tokens=False)
+            text: str = self._tokenizer.decode(spelled, skip_special_tokens=False)
             return text
         pieces = [self._piece(index) for index in spelled]
-        joined: str = _guarded(
-            self._tokenizer.decoder.decode, [piece for piece in pieces if piece is not None]
-        )
+        joined: str = self._tokenizer.decoder.decode([piece for piece in pieces if piece is not None])
         return joined
 
     def _piece(self, index: int) -> str | None:
@@ -183,13 +181,13 @@ class HubTokenizer(Tokenizer):
         if not added or not tokenizer.decoder:
             return {}
         some = next(iter(added.values()))
-        ids = _guarded(tokenizer.encode, f"{some} {some}", add_special_tokens=False).ids
+        ids = tokenizer.encode(f"{some} {some}", add_special_tokens=False).ids
         space = "" if " " in tokenizer.decode(ids) else SPACE  # which is lost before such words
         return {i: space + self._marks.stored(word) for i, word in added.items()}
 
     def _with_pieces(self, words: Sequence[str], codes: Sequence[str]) -> Tokenizer:
         tokenizers = library("tokenizers")
-        grown = tokenizers.Tokenizer.from_str(self.model)
+        grown = _Library(_guarded(tokenizers.Tokenizer.from_str, self.model))
         before = grown.get_vocab(with_added_tokens=True)
         grown.add_tokens(list(words))
         grown.add_special_tokens(list(codes))
@@ -227,13 +225,13 @@ class HubTokenizer(Tokenizer):
         return [self._tokenizer.id_to_token(index) or "" for index in ids]
 
     def spelled(self, text: str) -> str | None:
-        ids = _guarded(self._tokenizer.encode, text, add_special_tokens=False).ids
+        ids = self._tokenizer.encode(text, add_special_tokens=False).ids
         return self._marks.spelled([self._piece(index) or "" for index in ids])
 
     @functools.cached_property
     def _marks(self) -> Plain:
         decoder = self._tokenizer.decoder
-        state = decoder.__getstate__().decode() if decoder else ""
+        state = decoder.wrapped.__getstate__().decode() if decoder else ""
         return next((kind() for name, kind in MARKS.items() if f'"{name}"' in state), Plain())
 
     @functools.cached_property
@@ -271,12 +269,16 @@ def _read(model: str) -> Any:
     try:
         described = parse_object(model)
         parts = [described.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")]
+        for part in (*parts, described.get("post_processor")):
+            if (count := _count(part)) > MOST_GROWTH:
+                raise ValueError(f"a sequence of {count} steps")
         growths = [_growth(part) for part in parts]
-        copies = _copies(described.get("post_processor"))
+        single, any_number = (_copies(described.get("post_processor"), end) for end in (1, 2))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"not a tokenizer.json ({error})") from None
+    copies = any_number if single > 1 else 1  # templates of two texts are for what repeats one
     check_growth(max(growths[0] * growths[1] * copies, growths[2]))
-    tokenizer = _guarded(library("tokenizers").Tokenizer.from_str, model)
+    tokenizer = _Library(_guarded(library("tokenizers").Tokenizer.from_str, model))
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
@@ -287,12 +289,7 @@ def _growth(part: Any) -> float:
     besides forms of Unicode, whose repetition changes nothing."""
     if part is None:
         return 1
-    steps: list[Any] = next(
-        (part[name] for name in ("normalizers", "pretokenizers", "decoders") if name in part), []
-    )
-    if len(steps) > MOST_GROWTH:
-        raise ValueError(f"a sequence of {len(steps)} steps")
-    growth = math.prod(map(_growth, steps))
+    growth = math.prod(map(_growth, _steps(part)), start=1.0)
     match part["type"]:
         case "Replace":
             pattern, content = part["pattern"], part["content"]
@@ -302,23 +299,60 @@ def _growth(part: Any) -> float:
             growth *= max(1, longest_replacement(base64.b64decode(part["precompiled_charsmap"] or "")))
         case "Prepend":
             growth *= 1 + len(part["prepend"])
+        case "Metaspace":
+            growth *= 2  # before each word, which may be a character
+        case "BertNormalizer":
+            growth *= 3  # spaces around a Chinese character
         case "ByteLevel":
-            growth *= 4  # bytes of a character, each of which becomes one
+            growth *= 5  # bytes of a character, each of which becomes one, and a space before it
+        case "BPEDecoder" if not part["suffix"]:
+            growth *= 3  # spaces around all characters
+        case "CTC" if not part["word_delimiter_token"]:
+            growth *= 3
     return growth
 
 
-def _copies(part: Any) -> int:
-    """How many times a post-processor repeats the pieces of a text. Raises ValueError if it is long."""
+def _steps(part: Any) -> Sequence[Any]:
+    """The parts that one of a tokenizer.json consists of."""
+    names = "normalizers", "pretokenizers", "decoders", "processors"
+    steps: list[Any] = next((part[name] for name in names if name in part), [])
+    return steps
+
+
+def _count(part: Any) -> int:
+    """How many steps a part of a tokenizer.json consists of, at any depth."""
+    return 1 if part is None else max(1, sum(map(_count, _steps(part))))
+
+
+def _copies(part: Any, end: int) -> float:
+    """How many times a post-processor repeats the pieces of a text. Raises ValueError if it is long.
+
+    Args:
+      part: the post-processor.
+      end: 1: by its templates of one text; 2: also by those of two.
+    """
     if part is None:
         return 1
-    steps = part.get("processors", [])
     templates = [part.get("single", []), part.get("pair", [])] if part["type"] == "TemplateProcessing" else []
     added = [sign["ids"] for sign in part.get("special_tokens", {}).values()] if templates else []
-    for several in (steps, *templates, *added):
+    for several in (*templates, *added):
         if len(several) > MOST_GROWTH:
             raise ValueError(f"a post-processor of {len(several)} pieces")
-    repeated = [sum("Sequence" in piece for piece in template) for template in templates]
-    return math.prod(map(_copies, steps)) * max([1, *repeated])
+    repeated = [sum("Sequence" in piece for piece in template) for template in templates[:end]]
+    return math.prod((_copies(step, end) for step in _steps(part)), start=1.0) * max([1, *repeated])
+
+
+class _Library:
+    """An object of the library, whose methods are called by `_guarded`."""
+
+    def __init__(self, wrapped: Any) -> None:
+        self.wrapped = wrapped
+
+    def __getattr__(self, name: str) -> Any:
+        attribute = getattr(self.wrapped, name)
+        if name == "decoder" and attribute:
+            return _Library(attribute)
+        return functools.partial(_guarded, attribute) if callable(attribute) else attribute
 
 
 def _guarded(call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:

@@ -156,14 +156,15 @@ def opened(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str
 
 MOST_GROWTH = 100
 """How many times as long a tokenizer may make a text. A character of Unicode becomes 18 at most (NFKD)."""
+_COUNTED = 10**9
+"""Up to which a message says how many times."""
 
 
 def check_growth(growth: float) -> None:
     """Raises UserError if a tokenizer makes a text so many times as long: a line could fill the memory."""
     if growth > MOST_GROWTH:
-        raise UserError(
-            f"this tokenizer makes a text up to {growth:,.0f} times as long; it may {MOST_GROWTH} times"
-        )
+        times = f"over {_COUNTED:,}" if growth > _COUNTED else f"up to {growth:,.0f}"
+        raise UserError(f"this tokenizer makes a text {times} times as long; it may {MOST_GROWTH} times")
 
 
 def longest_replacement(charsmap: bytes) -> int:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, create_model,
 
 from transformer.cli.parser import texts as docstrings
 from transformer.config.decoding import METHODS, DecodingConfig
+from transformer.config.ranges import TEMPERATURE
 from transformer.runtime.files import Json
 from transformer.serve.services.limits import OF_RECORDS
 from transformer.translator.search_outputs import Extras
@@ -94,7 +95,10 @@ class AskedChoices(Sent):
     )
     choices: Texts = Field([], description="The labels. Default: those of the training text.")
     temperature: float = Field(
-        1.0, gt=0, allow_inf_nan=False, description="Above 1: less certain; below: more certain."
+        1.0,
+        ge=TEMPERATURE.least,
+        le=TEMPERATURE.most,
+        description="Above 1: less certain; below: more certain.",
     )
     source_language: Name | None = Field(None, description="Its code, for a model of many languages.")
     target_language: Name | None = Field(None, description="The code of the labels' language.")
