@@ -24,7 +24,7 @@ import transformers
 from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
 
 from transformer.config.model import SpecialIds
-from transformer.interop.vocabularies.files import read_pieces
+from transformer.interop.folders.pieces import read_pieces
 
 PLACE = Path(__file__).parent / "data" / "tokenizers"
 TEXT = [

@@ -7,26 +7,19 @@ import numpy as np
 from transformer.config.options import Config
 from transformer.data.plans import Batcher
 from transformer.data.sequences import Sequences, arrays_of, sides
-from transformer.data.store import PairSource
+from transformer.data.sources.source import InMemory
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.tasks.texts.translation import Translation
 
 
-class Pairs(list, PairSource):
-    """A list that returns several items at once, like the store."""
-
-    def __getitems__(self, indices):
-        return [self[index] for index in indices]
-
-
-def some_pairs(count: int) -> Pairs:
+def some_pairs(count: int) -> InMemory:
     random = np.random.default_rng(0)
     words = ["sun", "moon", "star", "sea", "sand", "wind", "rain", "snow"]
 
     def sentence() -> str:
         return " ".join(random.choice(words, size=random.integers(1, 16)))
 
-    return Pairs((sentence(), sentence()) for _ in range(count))
+    return InMemory((sentence(), sentence()) for _ in range(count))
 
 
 PAIRS = some_pairs(157)

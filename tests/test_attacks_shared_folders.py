@@ -19,7 +19,7 @@ from transformer.cli.decode_arguments import parse_decode
 from transformer.cli.output_file import LongOutput
 from transformer.commands.decode_lines import decode_lines
 from transformer.commands.translations import Translations
-from transformer.data.sources import corpora
+from transformer.data import store
 from transformer.data.sources.corpora import open_corpus
 
 
@@ -92,14 +92,14 @@ def test_a_text_that_is_replaced_while_it_is_stored(
     data = config.data
     source = Path(shutil.copy(data.train_source, tmp_path / "train.in"))
     data = replace(data, train_source=source, cache_dir=tmp_path / "cache")
-    ordinary = corpora.store.prepare
+    ordinary = store.prepare
 
     def prepare(*arguments: object) -> object:
         source.write_text(source.read_text().replace("red", "green"))
         return ordinary(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(corpora.store, "prepare", prepare)
+        patch.setattr(store, "prepare", prepare)
         with pytest.raises(UserError, match="text changed while it was read"):
             open_corpus(data)
     assert not list((tmp_path / "cache").rglob("*array_record*"))

@@ -20,10 +20,9 @@ from transformer.config.records import (
     TaggedConfig,
 )
 from transformer.data.sources.corpora import open_corpus
-from transformer.data.sources.held_out import InMemory
-from transformer.data.sources.manifests import check_manifests, read_recording_list
 from transformer.data.sources.pictures import open_pictures
-from transformer.data.sources.recordings import open_recordings
+from transformer.data.sources.recordings import open_recordings, read_recording_list, recording_lists
+from transformer.data.sources.source import InMemory
 from transformer.data.sources.tagged import open_tagged
 from transformer.data.sources.text_files import reading
 from transformer.data.sources.texts import open_texts
@@ -133,15 +132,15 @@ def test_lists_of_files(tmp_path):
         assert [line.name for line in read_recording_list(path)] == ["a.wav"]
     assert len(bad) == 4
     with pytest.raises(UserError, match=r"2 lines \(2, 4\): no such file"), reading(drops=False):
-        check_manifests(RecordingsConfig(train=path))
-    from transformer.data.sources import manifests, pictures
+        recording_lists(RecordingsConfig(train=path))
+    from transformer.data.sources import pictures
 
     path.write_text("a.wav\ta caption\nno tab\na.wav\t\nb.png\tx\n")
     with reading(drops=True) as bad:
-        assert [picture.captions for picture in manifests.read_manifest(path, "captions")] == [("a caption",)]
+        assert [picture.captions for picture in pictures.read_manifest(path, "captions")] == [("a caption",)]
     assert len(bad) == 3
     with pytest.raises(UserError, match="3 lines cannot be read"), reading(drops=False):
-        pictures.check_manifests(PicturesConfig(train=path), "captions")
+        pictures.picture_lists(PicturesConfig(train=path), "captions")
 
 
 def recordings(folder: Path) -> tuple[Path, Callable[[Path], Corpus]]:

@@ -11,7 +11,6 @@ from planned_pairs import (
     PAIRS,
     TOKENIZER,
     TOKENIZERS,
-    Pairs,
     batcher_of,
     epoch_of,
     examples_with,
@@ -24,6 +23,7 @@ from python_calls import python_calls
 from transformer.config.corpus import DataConfig
 from transformer.data.plans import Batcher, Batching, PackedPlan, fixed_batches, plan_of
 from transformer.data.sequences import side_lengths, sides
+from transformer.data.sources.source import InMemory
 from transformer.data.store import Corpus
 from transformer.runtime.errors import UserError
 from transformer.systems.presets import PRESETS
@@ -175,7 +175,7 @@ def test_examples_are_made_once(tmp_path, monkeypatch):
         return encode(self, text)
 
     monkeypatch.setattr(type(TOKENIZER), "encode", counting)
-    pairs = Pairs([*PAIRS[:10], ("only a source", " "), ("", "only a target")])
+    pairs = InMemory([*PAIRS[:10], ("only a source", " "), ("", "only a target")])
     corpus, task = Corpus("pairs", {"train": pairs}, tmp_path), task_of(BUCKETS)
     lengths = side_lengths(examples_of(task, corpus))
     assert (lengths[:10] == LENGTHS[:10]).all()

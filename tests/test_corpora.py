@@ -11,7 +11,7 @@ from transformer.config.corpus import DataConfig
 from transformer.data import store
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.text_files import read_lines
-from transformer.data.store import PairSource
+from transformer.data.store import PAIRS
 from transformer.runtime.errors import UserError
 
 AWKWARD = [
@@ -86,21 +86,19 @@ def test_an_interrupted_preparation_is_no_corpus(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        store.prepare(tmp_path / "store", {"train": broken}, PairSource)
-    whole = store.prepare(tmp_path / "store", {"train": lambda: iter([("three", "four")])}, PairSource)
+        store.prepare(tmp_path / "store", {"train": broken}, PAIRS)
+    whole = store.prepare(tmp_path / "store", {"train": lambda: iter([("three", "four")])}, PAIRS)
     assert list(whole["train"]) == [("three", "four")]
 
 
 def test_two_processes_may_prepare_the_same_corpus(tmp_path):
     def slowly():
         # the other one starts and ends while this one reads
-        store.prepare(tmp_path / "store", {"train": lambda: iter([("one", "two")])}, PairSource)
+        store.prepare(tmp_path / "store", {"train": lambda: iter([("one", "two")])}, PAIRS)
         yield "one", "two"
 
     for _ in range(2):
-        assert list(store.prepare(tmp_path / "store", {"train": slowly}, PairSource)["train"]) == [
-            ("one", "two")
-        ]
+        assert list(store.prepare(tmp_path / "store", {"train": slowly}, PAIRS)["train"]) == [("one", "two")]
 
 
 @pytest.mark.thorough

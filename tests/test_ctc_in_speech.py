@@ -15,8 +15,8 @@ from compiled import init
 from transformer import PRESETS, Run, Transcriber, UserError, train_tokenizer
 from transformer.commands.align import align_main
 from transformer.config.decoding import BeamConfig, GreedyConfig, SampleConfig, changed_search
-from transformer.data.sources.held_out import InMemory
 from transformer.data.sources.recordings import Recording
+from transformer.data.sources.source import InMemory
 from transformer.data.store import Corpus
 from transformer.decoding.calls import forced_scores
 from transformer.model.variants.ctc import labels_of, log_likelihoods

@@ -20,8 +20,8 @@ from transformer.data.sequences import Field, Sequences
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.store import DirectedPair, silent
 from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
+from transformer.interop.architectures.marian import MarianVocabulary
 from transformer.interop.pretrained import import_model
-from transformer.interop.vocabularies.marian import MarianVocabulary
 from transformer.runtime.errors import UserError
 from transformer.systems.presets import preset, variant
 from transformer.systems.registry import find_system

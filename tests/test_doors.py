@@ -255,7 +255,7 @@ def test_messages_name_what_the_file_has(tmp_path):
 
 def test_a_text_is_no_list_of_recordings(tmp_path):
     """Its sentences are not in the message."""
-    from transformer.data.sources.manifests import listed_columns
+    from transformer.data.sources.recordings import listed_columns
 
     path = tmp_path / "text.txt"
     with pytest.raises(UserError) as error:

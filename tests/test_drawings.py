@@ -11,8 +11,7 @@ from transformer import UserError
 from transformer.config.records import PicturesConfig
 from transformer.data.built_in.drawings import COLOURS, FORMS, SIZES, Shape, captions, drawing
 from transformer.data.signals.pixels import pixels_of, read_picture, scaled
-from transformer.data.sources.manifests import read_manifest
-from transformer.data.sources.pictures import PictureSource, open_pictures
+from transformer.data.sources.pictures import PICTURES, open_pictures, read_manifest
 
 
 @pytest.fixture
@@ -244,7 +243,7 @@ def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:
     """TFDS's names of what is stored."""
     data = PicturesConfig(built_in_size=20, picture_size=8, cache_dir=tmp_path)
     (record, *_) = open_pictures(data, "boxes").splits["test"]
-    assert PictureSource.encoded(record).keys() == {
+    assert PICTURES.encoded(record).keys() == {
         *("name", "size", "captions", "classes"),
         *("pixels/shape", "pixels/value", "boxes/shape", "boxes/value"),
     }

@@ -31,7 +31,7 @@ from transformer.cli.command_line import TrainLine
 from transformer.commands.train import _initial_arguments, train_main
 from transformer.config.transformer import EncoderConfig
 from transformer.data.sequences import arrays_of
-from transformer.data.sources.held_out import InMemory
+from transformer.data.sources.source import InMemory
 from transformer.data.store import Corpus
 from transformer.interop.pretrained import import_model
 from transformer.runs.config_json import from_json, to_json

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from make_folders_golden import FOLDERS, changed
 
-from transformer.interop.pretrained import export_model, import_model
+from transformer.interop import pretrained
+from transformer.interop.pretrained import detect, export_model, ignored_options, import_model
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.translator.translator import Translator
@@ -94,3 +95,35 @@ def test_padding_that_is_another_token_is_refused(tmp_path):
 )
 def test_texts_that_end_with_a_code_are_refused(tmp_path, options, message):
     refused(tmp_path, "mbart", f"{message}.*whose texts end with the code", tokenizer_config=options)
+
+
+KINDS = {
+    "pretrained/t5-1.1": "t5",
+    "pretrained/nllb": "m2m_100",
+    "marian": "marian",
+    "whisper": "whisper",
+    "bert/one-layer": "bert",
+    "ctranslate2/plain": "ctranslate2",
+    "torch/plain": "torch.nn.Transformer",
+}
+
+
+def test_an_import_asks_once_what_a_folder_is(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(pretrained, "detect", lambda folder: asked.append(folder) or detect(folder))
+    assert {name: detect(DATA / name).model_type for name in KINDS} == KINDS
+    import_model(DATA / "torch" / "plain", tmp_path / "run")
+    assert len(asked) == 1
+
+
+def test_what_a_whisper_is_forced_to_begin_with_is_no_error(tmp_path):
+    """It was refused as a family that is not known, after the import."""
+    folder = Path(shutil.copytree(DATA / "whisper", tmp_path / "folder"))
+    path = folder / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"forced_bos_token_id": 5}))
+    (said,) = ignored_options(folder)
+    assert said.startswith("begin_suppress_tokens with forced_bos_token_id")
+
+
+def test_a_size_that_is_no_number_is_named(tmp_path):
+    refused(tmp_path, "bart", "config.json: vocab_size is None, not a whole", config={"vocab_size": None})

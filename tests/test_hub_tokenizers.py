@@ -11,7 +11,7 @@ import pytest
 from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.pieces import PiecesTokenizer
 from transformer.data.tokenizers.trained import load_tokenizer
-from transformer.interop.vocabularies.files import read_pieces, written_pieces
+from transformer.interop.folders.pieces import read_pieces, written_pieces
 from transformer.runtime.errors import UserError
 
 DATA = Path(__file__).parent / "data" / "tokenizers"

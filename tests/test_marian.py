@@ -23,8 +23,8 @@ from transformer.config.decoding import BeamConfig
 from transformer.config.options import Config
 from transformer.config.transformer import EncoderConfig, TransformerConfig
 from transformer.data.tokenizers.trained import train_tokenizer
+from transformer.interop.architectures.marian import WORD_LISTS as CTRANSLATE2
 from transformer.interop.pretrained import export_model, import_model
-from transformer.interop.vocabularies.marian import WORD_LISTS as CTRANSLATE2
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError

@@ -22,8 +22,8 @@ from transformer.config.options import Config
 from transformer.config.transformer import TransformerConfig
 from transformer.data.tokenizers.lossless import SPACE
 from transformer.data.tokenizers.trained import train_tokenizer
-from transformer.interop.marian.folder import export_marian_files
-from transformer.interop.marian.items import marian_file, parse_yaml
+from transformer.interop.architectures.marian_files import export_marian_files
+from transformer.interop.folders.items import marian_file, parse_yaml
 from transformer.interop.pretrained import export_model, import_model
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run

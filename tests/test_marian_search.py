@@ -5,7 +5,13 @@ from dataclasses import replace
 import pytest
 
 from transformer.config.decoding import BeamConfig, MbrConfig, SampleConfig
-from transformer.interop.folders.search import not_exported, not_imported, search_from_hub, search_to_hub
+from transformer.interop.folders.search import (
+    OPTIONS,
+    not_exported,
+    not_imported,
+    search_from_hub,
+    search_to_hub,
+)
 from transformer.runtime.errors import UserError
 
 SEARCHES = {
@@ -81,3 +87,9 @@ def test_what_is_not_exported_is_named():
     assert ["factor on log-probabilities" in one[0], "--stop exact of one beam" in one[1]] == [True, True]
     phrases = search_to_hub(search, {4: 2, 5: 3}, [(4, 5), (6,)], 9, 1024)["bad_words_ids"]
     assert phrases == [[9], [2, 3]]  # one with an id that is not exported cannot occur
+
+
+def test_an_option_of_a_search_has_one_row():
+    assert len({option.theirs for option in OPTIONS}) == len(OPTIONS)
+    carried = [option.ours for option in OPTIONS if option.ours]
+    assert len({*carried}) == len(carried)

@@ -21,7 +21,7 @@ from transformer import Config, Loss, SpecialIds, System, Transformer, Transform
 from transformer.config.decoding import BeamConfig, changed_search, check_beam
 from transformer.data.plans import fixed_batches
 from transformer.data.sequences import Field
-from transformer.data.sources.held_out import in_memory
+from transformer.data.sources.source import in_memory
 from transformer.data.store import Corpus
 from transformer.decoding.hooks import NO_OUTPUT, Hooks, SearchHook
 from transformer.decoding.searches.search import AutoregressiveSearch, limits_of_source

@@ -16,7 +16,7 @@ from transformer.commands.train import train_main
 from transformer.config.options import HostsConfig
 from transformer.config.ranges import seconds, whole_number
 from transformer.decoding.beside.arpa import read_arpa
-from transformer.interop.vocabularies.files import LAYOUTS
+from transformer.interop.folders.pieces import LAYOUTS
 from transformer.translator.choices import probabilities
 from transformer.translator.fusion import checked_weight
 

@@ -22,9 +22,9 @@ from safetensors.numpy import load_file, save_file
 
 from benchmarks.speed import importing
 from transformer.commands.models import import_command
-from transformer.interop.architectures import ARCHITECTURES
-from transformer.interop.folders.architecture import described_model
+from transformer.interop.architectures.bart import M2M_100
 from transformer.interop.folders.conversion import stored_shapes
+from transformer.interop.folders.family import described_model
 from transformer.interop.pretrained import export_model, import_model
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
@@ -135,7 +135,7 @@ def test_a_model_with_a_vocabulary_of_sentencepiece_is_exported_as_it_was(tmp_pa
         **{"encoder_ffn_dim": 8, "decoder_ffn_dim": 8, "activation_function": "relu"},
     }
     (folder / "config.json").write_text(json.dumps(described))
-    family = ARCHITECTURES["m2m_100"]
+    family = M2M_100
     shapes = stored_shapes(family.storage, described, described_model(family, described, (), 3))
     rng = np.random.default_rng(0)
     arrays = {name: rng.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from invented_text import LINES
-from planned_pairs import Pairs
 from small_run import interrupted, parameters, quiet, same, small_config
 from test_word_sampling import trained_elsewhere
 
@@ -15,12 +14,13 @@ from transformer import Config, DataConfig, Run, UserError, train
 from transformer.data.plans import Batcher
 from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import arrays_of
+from transformer.data.sources.source import InMemory
 from transformer.data.store import Corpus
 from transformer.data.tokenizers.sampled_examples import SentenceDraw, WordDraw
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.tasks.texts.translation import Translation
 
-PAIRS = Pairs(zip(LINES[:300], LINES[300:600], strict=True))
+PAIRS = InMemory(zip(LINES[:300], LINES[300:600], strict=True))
 BPE = train_tokenizer(LINES, "bpe", 400)
 SAMPLED = DataConfig(
     tokenizer="bpe", subword_sampling=0.2, max_length=60, buckets=(60,), batch_tokens=60 * 40
@@ -96,7 +96,7 @@ def test_samples_belong_to_seed_and_epoch(batching, monkeypatch):
 
 def test_everything_is_drawn_apart():
     """Sides, epochs, windows and seeds have segmentations of their own of the same sentence."""
-    twice = Pairs((line, line) for line in LINES[:200])
+    twice = InMemory((line, line) for line in LINES[:200])
 
     def drawn(epoch=0, window=0, **options):
         task = task_of(sampling_by="word", **options)

@@ -15,8 +15,8 @@ from transformer.config.decoding import BeamConfig
 from transformer.config.options import Config, as_decided
 from transformer.config.records import RecordingsConfig
 from transformer.config.transformer import TransformerConfig
-from transformer.data.sources.held_out import in_memory
 from transformer.data.sources.recordings import Recording
+from transformer.data.sources.source import in_memory
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runs.config_json import from_json, to_json
 from transformer.systems.presets import PRESETS

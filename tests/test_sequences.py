@@ -7,8 +7,8 @@ import pytest
 
 from transformer.config.records import RecordingsConfig
 from transformer.data.sequences import Field, arrays_of, gathered, stacked, stored
-from transformer.data.sources.held_out import InMemory
 from transformer.data.sources.recordings import Recording
+from transformer.data.sources.source import InMemory
 from transformer.data.store import Corpus
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runtime.errors import UserError

@@ -17,9 +17,10 @@ from transformer.config.corpus import DataConfig
 from transformer.config.decoding import BeamConfig
 from transformer.config.records import StreamConfig
 from transformer.data.sequences import side_lengths
-from transformer.data.sources.corpora import open_corpus, tfds_folder
+from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.texts import open_texts
+from transformer.data.sources.tfds_sets import tfds_folder
 from transformer.data.store import Corpus
 from transformer.data.tokenizers.trained import corpus_tokenizers, train_tokenizer
 from transformer.explorer import explore

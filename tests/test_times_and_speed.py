@@ -16,8 +16,8 @@ from transformer import PRESETS, Run
 from transformer.config.records import RecordingsConfig
 from transformer.data.plans import Batcher
 from transformer.data.sequences import arrays_of
-from transformer.data.sources.held_out import InMemory, in_memory
 from transformer.data.sources.recordings import Recording
+from transformer.data.sources.source import InMemory, in_memory
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runs.log import spent_of
 from transformer.runs.report import write_comparison, write_report

@@ -29,7 +29,7 @@ from tiers import mostly_slow
 
 from transformer.config.methods import AdapterConfig
 from transformer.interop.architectures.bart import BART, M2M_100
-from transformer.interop.architectures.bert import STORAGE as BERT
+from transformer.interop.architectures.bert import BERT
 from transformer.interop.architectures.t5 import T5
 from transformer.interop.architectures.whisper import WHISPER
 from transformer.interop.pretrained import export_model, import_model
@@ -56,7 +56,7 @@ STORAGES = {
     "pretrained/bart": BART.storage,
     "pretrained/nllb": M2M_100.storage,
     "whisper": WHISPER.storage,
-    "bert/one-layer": BERT,
+    "bert/one-layer": BERT.storage,
 }
 
 

@@ -14,7 +14,8 @@ import pytest
 from transformer import Run
 from transformer.data.built_in import drawings, spoken, treebank
 from transformer.data.sources import recordings
-from transformer.data.sources.corpora import BUILT_IN, SPLITS
+from transformer.data.sources.corpora import BUILT_IN
+from transformer.data.sources.source import SPLITS
 from transformer.runs.config_json import EARLIER
 from transformer.runtime.errors import UserError
 

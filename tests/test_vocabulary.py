@@ -16,7 +16,7 @@ from transformer.cli.parser import texts
 from transformer.config.corpus import DataConfig
 from transformer.config.model import SpecialIds
 from transformer.config.records import RecordingsConfig
-from transformer.data.sources.held_out import InMemory
+from transformer.data.sources.source import InMemory
 from transformer.data.store import Corpus
 from transformer.data.tokenizers import lossless as vocabulary
 from transformer.data.tokenizers.trained import corpus_tokenizers, train_tokenizer

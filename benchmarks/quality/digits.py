@@ -33,7 +33,7 @@ from transformer.config.records import RecordingsConfig
 from transformer.data.built_in.spoken import DIGITS
 from transformer.data.signals.audio import RATE
 from transformer.data.signals.waveforms import read_audio
-from transformer.data.sources.manifests import read_recording_list
+from transformer.data.sources.recordings import read_recording_list
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.runtime.machine import library

@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks.command import run
 from benchmarks.measure import peak_memory_of_host
 from transformer.interop.architectures.bart import M2M_100
-from transformer.interop.folders.architecture import described_model
 from transformer.interop.folders.conversion import stored_shapes
+from transformer.interop.folders.family import described_model
 from transformer.interop.pretrained import import_model
 
 GB = 10**9

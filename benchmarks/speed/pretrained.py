@@ -28,7 +28,7 @@ from transformer.config.transformer import TransformerConfig
 from transformer.interop.architectures.bart import BART, M2M_100
 from transformer.interop.architectures.t5 import T5
 from transformer.interop.architectures.whisper import WHISPER
-from transformer.interop.folders.architecture import Architecture
+from transformer.interop.folders.family import Family
 from transformer.runtime.files import Json
 from transformer.systems.speech.options import SpeechConfig
 
@@ -69,12 +69,12 @@ def _stacks(layers: int, d_model: int, d_ff: int, heads: int, **more: Any) -> Js
     return {"d_model": d_model, **sides, **more}
 
 
-def _nllb(layers: int, d_model: int, d_ff: int) -> tuple[Architecture, Json]:
+def _nllb(layers: int, d_model: int, d_ff: int) -> tuple[Family[Any], Json]:
     more = {"vocab_size": 256_206, "activation_function": "relu", "scale_embedding": True}
     return M2M_100, _stacks(layers, d_model, d_ff, 16, **more)
 
 
-def _whisper(layers: int, d_model: int, heads: int, bands: int, vocab_size: int) -> tuple[Architecture, Json]:
+def _whisper(layers: int, d_model: int, heads: int, bands: int, vocab_size: int) -> tuple[Family[Any], Json]:
     positions = {"max_source_positions": WORK.frames // 2, "max_target_positions": WORK.text}
     more = {"vocab_size": vocab_size, "activation_function": "gelu", "num_mel_bins": bands, **positions}
     return WHISPER, _stacks(layers, d_model, 4 * d_model, heads, **more)
@@ -118,7 +118,7 @@ SMALL = {
 SMALL_ENDS = {"layers": 1, "heads": 2, "ffn_dim": 64}
 
 
-def shape_of(name: str, quick: bool = False) -> tuple[Architecture, Json]:
+def shape_of(name: str, quick: bool = False) -> tuple[Family[Any], Json]:
     """The family of a model and its config.json; `quick`: with small sizes."""
     family, described = SHAPES[name]
     if not quick:

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformer import Config, System, Task, Transformer
 from transformer.config.corpus import CorpusConfig
-from transformer.data.sources.held_out import in_memory
+from transformer.data.sources.source import in_memory
 from transformer.data.store import Corpus, Progress, silent
 from transformer.decoding.calls import forced_alignment, forced_scores
 from transformer.decoding.searches.search import autoregressive_search

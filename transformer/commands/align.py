@@ -27,7 +27,7 @@ from transformer.runtime.files import Json
 from transformer.runtime.machine import check_libraries
 
 if TYPE_CHECKING:
-    from transformer.data.sources.manifests import Listed
+    from transformer.data.sources.recordings import Listed
 
 
 class Aligner(Protocol):
@@ -126,7 +126,7 @@ def checked_lines(aligner: Aligner, manifest: Path) -> "list[Listed]":
     Raises:
       UserError: a line names no recording, or its text cannot be aligned; the message names the line.
     """
-    from transformer.data.sources.manifests import read_recording_list
+    from transformer.data.sources.recordings import read_recording_list
 
     lines = read_recording_list(manifest)
     for listed in lines:

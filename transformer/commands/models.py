@@ -163,15 +163,13 @@ def import_command(command_line: list[str]) -> None:
     check_local(arguments.folder, "the folder")
     from transformer.interop.folders.folder import located
     from transformer.interop.folders.unused import listed
-    from transformer.interop.marian.folder import ignored_marian_options, is_marian_folder
     from transformer.interop.pretrained import ignored_options, import_model
     from transformer.tasks.media.recordings import Recordings
 
     languages = arguments.source_language, arguments.target_language
     run = import_model(arguments.folder, arguments.run_dir, *languages, arguments.task, arguments.revision)
     folder, origin = located(str(arguments.folder), arguments.revision)
-    ignored = ignored_marian_options if is_marian_folder(folder) else ignored_options
-    for sentence in ignored(folder):
+    for sentence in ignored_options(folder):
         print(f"Not imported: {sentence}")
     if run.kept:
         print(f"Not used here, and written again by an export: {listed(run.kept)}")
@@ -212,23 +210,24 @@ def _export(arguments: Export) -> None:
     if sizes:
         raise UserError(f"--{next(iter(sizes))} is for --to stablehlo; leave it out")
     if arguments.to == "marian-npz":
-        from transformer.interop.marian.folder import DECODER, export_marian_files
+        from transformer.interop.architectures.marian_files import DECODER, export_marian_files
 
         folder = export_marian_files(arguments.run_dir, arguments.folder, arguments.checkpoint)
         print(f"Written to {folder}")
         print(f"Try: marian-decoder -c {shlex.quote(str(folder / DECODER))}")
         return
+    from transformer.interop.architectures.marian import WORD_LISTS
+    from transformer.interop.folders.folder import LANGUAGES
     from transformer.interop.pretrained import export_model, left_options
-    from transformer.interop.vocabularies.marian import LANGUAGES, WORD_LISTS
 
-    folder, architecture = export_model(arguments.run_dir, arguments.folder, arguments.checkpoint)
+    folder, family = export_model(arguments.run_dir, arguments.folder, arguments.checkpoint)
     for sentence in left_options(arguments.run_dir):
         print(f"Not exported: {sentence}")
-    print(f"Written to {folder}, a {architecture.model_type} model")
+    print(f"Written to {folder}, a {family.model_type} model")
     about = json.loads((folder / "tokenizer_config.json").read_text())
-    if unknown := [name for name in LANGUAGES if architecture.model_type == "marian" and name not in about]:
+    if unknown := [name for name in LANGUAGES if family.model_type == "marian" and name not in about]:
         print(f"The run does not know its languages: add {' and '.join(unknown)} to tokenizer_config.json")
-    print(f"Try: transformers.{architecture.model_class}.from_pretrained({str(folder)!r})")
+    print(f"Try: transformers.{family.model_class}.from_pretrained({str(folder)!r})")
     if (folder / WORD_LISTS[0]).exists():
         print("CTranslate2's converter uses the source vocabulary for both sides. So convert this way:")
         names = " ".join(WORD_LISTS)

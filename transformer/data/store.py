@@ -8,13 +8,13 @@ several times as long. TFDS reads the same files.
 import functools
 import json
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 from google.protobuf.message import DecodeError
 
 from transformer.runtime.errors import UserError
@@ -66,7 +66,6 @@ class Corpus:
 Pair = tuple[str, str]
 """A sentence and its translation."""
 
-SOURCE, TARGET = "source", "target"
 _DAMAGED = RuntimeError, ValueError, IndexError, DecodeError
 """What reading a damaged record raises."""
 
@@ -89,22 +88,115 @@ def _messages() -> ModuleType:
     return tf_example_pb2
 
 
-class Stored(ABC):
+@dataclass(frozen=True)
+class Column:
+    """How a value of a record is stored."""
+
+    decode: Callable[[Mapping[str, Any], str], Any]
+    """The value of what is stored under a name. Raises what `_DAMAGED` has if that is damaged."""
+    encode: Callable[[Any], dict[str, bytes | Sequence[int]]]
+    """What is stored: bytes or integers, by what follows the name of the column."""
+    feature: Callable[[], Any]
+    """What TFDS needs to know."""
+
+
+def text_of(stored: Mapping[str, Any], key: str) -> str:
+    """A text of a stored record. Raises IndexError or UnicodeDecodeError if it is damaged."""
+    text: bytes = stored[key].bytes_list.value[0]
+    return text.decode()
+
+
+def spelled(to_text: Callable[[Any], str], of_text: Callable[[str], Any]) -> Column:
+    """A column whose values are stored as texts."""
+    return Column(
+        lambda stored, key: of_text(text_of(stored, key)),
+        lambda value: {"": to_text(value).encode()},
+        lambda: tfds().features.Text(),
+    )
+
+
+def array(stored_dtype: Any, *shape: int | None, dtype: Any = None) -> Column:
+    """A column of arrays.
+
+    Args:
+      stored_dtype: the type of the stored numbers.
+      shape: sizes of the axes. None: any.
+      dtype: the type of the numbers in a record, if it is another.
+    """
+
+    def decode(stored: Mapping[str, Any], key: str) -> np.ndarray:
+        values = np.frombuffer(stored[f"{key}/value"].bytes_list.value[0], stored_dtype)
+        values = values.reshape(stored[f"{key}/shape"].int64_list.value)
+        return values.astype(dtype) if dtype else values
+
+    def encode(values: np.ndarray) -> dict[str, bytes | Sequence[int]]:
+        return {"/shape": values.shape, "/value": values.astype(stored_dtype).tobytes()}
+
+    return Column(
+        decode, encode, lambda: tfds().features.Tensor(shape=shape, dtype=stored_dtype, encoding="bytes")
+    )
+
+
+def integers(count: int) -> Column:
+    """A column of so many integers."""
+    return Column(
+        lambda stored, key: stored[key].int64_list.value,
+        lambda values: {"": values},
+        lambda: tfds().features.Tensor(shape=(count,), dtype=np.int64),
+    )
+
+
+TEXT = Column(text_of, lambda text: {"": text.encode()}, lambda: tfds().features.Text())
+LINES = spelled("\n".join, lambda text: tuple(text.split("\n")) if text else ())
+"""Texts without line breaks."""
+LIST = spelled(json.dumps, lambda text: tuple(json.loads(text)))
+"""Texts."""
+
+
+def described(columns: Mapping[str, Column]) -> Any:
+    """What TFDS needs to know of columns."""
+    return tfds().features.FeaturesDict({name: column.feature() for name, column in columns.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """How records are stored."""
+
+    dataset: str
+    """The name of the dataset, with which its files begin."""
+    columns: Mapping[str, Column]
+    record: Callable[..., Record]
+    """Makes a record of the values of its columns."""
+    values: Callable[[Record], Iterable[Any]] = iter
+    """The values of a record, in the order of the columns."""
+    features: Callable[[Mapping[str, Column]], Any] = described
+    """What TFDS needs to know of the columns."""
+
+    def encoded(self, record: Record) -> dict[str, bytes | Sequence[int]]:
+        """What is stored of a record: bytes or integers by name."""
+        values = zip(self.columns.items(), self.values(record), strict=True)
+        return {
+            f"{name}{ending}": stored
+            for (name, column), value in values
+            for ending, stored in column.encode(value).items()
+        }
+
+    def decoded(self, stored: Mapping[str, Any]) -> Record:
+        """The record of what is stored."""
+        return self.record(*[column.decode(stored, name) for name, column in self.columns.items()])
+
+
+class Stored:
     """The records of one split, by index.
 
     Args:
       source: serialized `tf.train.Example` messages, by index.
-      keys: of the strings that make a record.
+      form: of the records.
       name: its location, for messages.
     """
 
-    keys: ClassVar[tuple[str, ...]]
-    """Those with which a corpus is prepared here."""
-    dataset: ClassVar[str]
-    """The name of the dataset, with which its files begin."""
-
-    def __init__(self, source: Any, keys: tuple[str, ...], name: str) -> None:
-        self._source, self._keys, self._name = source, keys, name
+    def __init__(self, source: Any, form: Form, name: str) -> None:
+        self._source, self._form, self._name = source, form, name
 
     def __len__(self) -> int:
         return len(self._source)
@@ -133,47 +225,11 @@ class Stored(ABC):
             return []
         parse = _messages().Example.FromString
         records = self._source.__getitems__([int(index) for index in indices])
-        return [self.decoded(parse(record).features.feature, self._keys) for record in records]
-
-    @classmethod
-    def encoded(cls, *values: Any) -> dict[str, bytes | Sequence[int]]:
-        """What is stored of a record: bytes or integers by name."""
-        return {key: text.encode() for key, text in zip(cls.keys, values, strict=True)}
-
-    @staticmethod
-    @abstractmethod
-    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> Any:
-        """The record of what is stored."""
-
-    @staticmethod
-    @abstractmethod
-    def features() -> Any:
-        """What TFDS needs to know of records that are prepared here."""
+        return [self._form.decoded(parse(record).features.feature) for record in records]
 
     def __iter__(self) -> Iterator[Any]:
         for start in range(0, len(self), 4096):
             yield from self.__getitems__(range(start, min(start + 4096, len(self))))
-
-
-def text_of(stored: Mapping[str, Any], key: str) -> str:
-    """A text of a stored record. Raises IndexError or UnicodeDecodeError if it is damaged."""
-    text: bytes = stored[key].bytes_list.value[0]
-    return text.decode()
-
-
-class PairSource(Stored):
-    """Sentence pairs."""
-
-    keys = (SOURCE, TARGET)
-    dataset = "sentence_pairs"
-
-    @staticmethod
-    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> Pair:
-        return text_of(stored, keys[0]), text_of(stored, keys[1])
-
-    @staticmethod
-    def features() -> Any:
-        return tfds().features.Translation(languages=PairSource.keys)
 
 
 class DirectedPair(NamedTuple):
@@ -183,22 +239,6 @@ class DirectedPair(NamedTuple):
     target: str
     source_language: str
     target_language: str
-
-
-class DirectedSource(Stored):
-    """Sentence pairs of several directions."""
-
-    keys = DirectedPair._fields
-    dataset = "directed_pairs"
-
-    @staticmethod
-    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> DirectedPair:
-        return DirectedPair(*(text_of(stored, key) for key in keys))
-
-    @staticmethod
-    def features() -> Any:
-        features = tfds().features
-        return features.FeaturesDict({key: features.Text() for key in DirectedSource.keys})
 
 
 class TextRecord(NamedTuple):
@@ -212,51 +252,26 @@ class TextRecord(NamedTuple):
     """Those of a group are scored alone. Empty: there are no groups."""
 
 
-class TextRecordSource(Stored):
-    """Rows of a table with named columns."""
-
-    keys = TextRecord._fields
-    dataset = "text_records"
-
-    @classmethod
-    def encoded(cls, *values: Any) -> dict[str, bytes | Sequence[int]]:
-        source, target, references, group = values
-        return super().encoded(source, target, json.dumps(references), group)
-
-    @staticmethod
-    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> TextRecord:
-        source, target, references, group = (text_of(stored, key) for key in keys)
-        return TextRecord(source, target, tuple(json.loads(references)), group)
-
-    @staticmethod
-    def features() -> Any:
-        features = tfds().features
-        return features.FeaturesDict({key: features.Text() for key in TextRecordSource.keys})
+PAIRS = Form(
+    "sentence_pairs",
+    {"source": TEXT, "target": TEXT},
+    lambda *pair: pair,
+    features=lambda columns: tfds().features.Translation(languages=tuple(columns)),
+)
+DIRECTED = Form("directed_pairs", dict.fromkeys(DirectedPair._fields, TEXT), DirectedPair)
+TEXT_RECORDS = Form(
+    "text_records", {"source": TEXT, "target": TEXT, "references": LIST, "group": TEXT}, TextRecord
+)
+DOCUMENTS = Form("documents", {"text": TEXT}, str, values=lambda text: (text,))
 
 
-class TextSource(Stored):
-    """Documents."""
-
-    keys = ("text",)
-    dataset = "documents"
-
-    @staticmethod
-    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> str:
-        return text_of(stored, keys[0])
-
-    @staticmethod
-    def features() -> Any:
-        return tfds().features.FeaturesDict({"text": tfds().features.Text()})
-
-
-S = TypeVar("S", bound=Stored)
-Splits = Mapping[str, Callable[[], Iterator[tuple[Any, ...]]]]
-"""The values of each record, by split."""
+Splits = Mapping[str, Callable[[], Iterable[Record]]]
+"""What reads the records of each split."""
 _VERSION = "1.0.0"
 _INFO = "dataset_info.json"
 
 
-def prepare(root: Path, splits: Splits, kind: type[S], progress: Progress = silent) -> dict[str, S]:
+def prepare(root: Path, splits: Splits, form: Form, progress: Progress = silent) -> dict[str, Stored]:
     """The splits stored in the folder `root`, written on first use.
 
     They are written to another folder, which is moved to `root` when complete, so that an interrupted
@@ -267,17 +282,17 @@ def prepare(root: Path, splits: Splits, kind: type[S], progress: Progress = sile
     """
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
-    folder = root / kind.dataset / _VERSION
+    folder = root / form.dataset / _VERSION
     try:
         if not (folder / _INFO).exists():
             try:
                 with folder_whole(folder) as partial:
-                    _write(partial, splits, kind, progress)
+                    _write(partial, splits, form, progress)
             except OSError:
                 if not (folder / _INFO).exists():  # else another process stored it meanwhile
                     raise
         return {
-            name: kind(ArrayRecordDataSource(_shards(folder, name)), kind.keys, f"{root}, {name}")
+            name: Stored(ArrayRecordDataSource(_shards(folder, name)), form, f"{root}, {name}")
             for name in splits
         }
     except UserError:
@@ -293,19 +308,19 @@ def _shards(folder: Path, split: str) -> list[str]:
     return sorted(os.fspath(path) for path in folder.glob(f"*-{split}.array_record-*"))
 
 
-def _write(folder: Path, splits: Splits, kind: type[Stored], progress: Progress) -> None:
+def _write(folder: Path, splits: Splits, form: Form, progress: Progress) -> None:
     """Writes the records in their order, one file a split, and what TFDS needs to know of them."""
     core = tfds().core
     split_infos = []
     for split, records in splits.items():
-        path = folder / f"{kind.dataset}-{split}.array_record-00000-of-00001"
-        count, size = _write_file(path, progress(f"storing, {split}", records(), None), kind)
+        path = folder / f"{form.dataset}-{split}.array_record-00000-of-00001"
+        count, size = _write_file(path, progress(f"storing, {split}", records(), None), form)
         if not count:
             raise UserError(f"the {split} split has no records")
         split_infos.append(core.SplitInfo(name=split, shard_lengths=[count], num_bytes=size))
     tfds().folder_dataset.write_metadata(
         data_dir=folder,
-        features=kind.features(),
+        features=form.features(form.columns),
         split_infos=split_infos,
         version=_VERSION,
         check_data=False,  # TFDS would do so with TensorFlow
@@ -313,7 +328,7 @@ def _write(folder: Path, splits: Splits, kind: type[Stored], progress: Progress)
     )
 
 
-def _write_file(path: Path, records: Any, kind: type[Stored]) -> tuple[int, int]:
+def _write_file(path: Path, records: Iterable[Record], form: Form) -> tuple[int, int]:
     """The number of the records, and of their bytes."""
     from array_record.python.array_record_module import ArrayRecordWriter
 
@@ -322,9 +337,9 @@ def _write_file(path: Path, records: Any, kind: type[Stored]) -> tuple[int, int]
     size = 0
     writer = ArrayRecordWriter(os.fspath(path), "group_size:1")
     try:
-        for values in records:
+        for record in records:
             example = message()
-            for key, value in kind.encoded(*values).items():
+            for key, value in form.encoded(record).items():
                 feature = example.features.feature[key]
                 if isinstance(value, bytes):
                     feature.bytes_list.value.append(value)

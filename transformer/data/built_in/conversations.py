@@ -50,15 +50,7 @@ class Conversation(NamedTuple):
 
 
 def records(split: str, seed: int = 0) -> Iterator[Conversation]:
-    """Yields conversations endlessly, the same for the same arguments, without repeating one.
-
-    Args:
-      split: "train", "validation" or "test"; their names are disjoint.
-      seed: of the random numbers.
-
-    Raises:
-      UserError: there is no such split.
-    """
+    """Yields conversations, as `draw_split`. The names of splits are disjoint."""
 
     def draw(chance: random.Random) -> Conversation:
         return _conversation(chance, split)
@@ -67,7 +59,7 @@ def records(split: str, seed: int = 0) -> Iterator[Conversation]:
 
 
 def pairs(split: str, seed: int = 0) -> Iterator[Pair]:
-    """Yields the turns, joined by <turn>, and replies. Arguments as of `records`."""
+    """Yields the turns, joined by <turn>, and replies."""
     return ((SEPARATOR.join(record.turns), record.reply) for record in records(split, seed))
 
 

@@ -36,7 +36,8 @@ def draw_split(
     Raises:
       UserError: there is no such split.
     """
-    check_split(corpus, split)
+    if split not in SHARES:
+        raise UserError(f"no {split} split of the corpus {corpus}: there are {', '.join(SHARES)}")
     chance, seen = random.Random(f"{corpus} {split} {seed}"), set[str]()
     while True:
         record = draw(chance)
@@ -44,12 +45,6 @@ def draw_split(
         if text not in seen and split_of(text) == split:
             seen.add(text)
             yield record
-
-
-def check_split(corpus: str, split: str) -> None:
-    """Raises UserError if a built-in corpus has no such split."""
-    if split not in SHARES:
-        raise UserError(f"no {split} split of the corpus {corpus}: there are {', '.join(SHARES)}")
 
 
 def persons(chance: random.Random, split: str, count: int) -> list[str]:

@@ -63,20 +63,12 @@ class Opinion(NamedTuple):
 
 
 def records(split: str, seed: int = 0) -> Iterator[Opinion]:
-    """Yields opinions endlessly, the same for the same arguments, without repeating one.
-
-    Args:
-      split: "train", "validation" or "test". A hash of the sentence decides in which split it is.
-      seed: of the random numbers.
-
-    Raises:
-      UserError: there is no such split.
-    """
+    """Yields opinions, as `draw_split`. A hash of the sentence decides in which split one is."""
     return draw_split("opinions", split, seed, _opinion, lambda record: record.text)
 
 
 def pairs(split: str, seed: int = 0) -> Iterator[Pair]:
-    """Yields sentences and labels. Arguments as of `records`."""
+    """Yields sentences and labels."""
     return ((record.text, record.label) for record in records(split, seed))
 
 

@@ -80,23 +80,14 @@ def things(gender: str) -> tuple[Noun, ...]:
 
 
 def records(split: str, seed: int = 0) -> Iterator[tuple[Sentence, ...]]:
-    """Yields passages of two to six sentences endlessly, the same for the same arguments, without repeating
-    one.
-
-    Args:
-      split: "train", "validation" or "test"; no passage is in two of them.
-      seed: of the random numbers.
-
-    Raises:
-      UserError: there is no such split.
-    """
+    """Yields passages of two to six sentences, as `draw_split`. A hash of its English decides the split."""
     return draw_split(
         "pronouns", split, seed, _passage, lambda passage: " ".join(sentence.source for sentence in passage)
     )
 
 
 def pairs(split: str, seed: int = 0) -> Iterator[Pair]:
-    """Yields the pairs of passages; one without text after each. Arguments as of `records`."""
+    """Yields the pairs of passages; one without text after each."""
     for passage in records(split, seed):
         yield from (sentence[:2] for sentence in passage)
         yield "", ""

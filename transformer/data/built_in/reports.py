@@ -124,15 +124,7 @@ KINDS = (race, weather, market)
 
 
 def records(split: str, seed: int = 0) -> Iterator[Report]:
-    """Yields reports endlessly, the same for the same arguments, without repeating one.
-
-    Args:
-      split: "train", "validation" or "test"; their names are disjoint.
-      seed: of the random numbers.
-
-    Raises:
-      UserError: there is no such split.
-    """
+    """Yields reports, as `draw_split`. The names of splits are disjoint."""
 
     def draw(chance: random.Random) -> Report:
         return chance.choice(KINDS)(chance, split)
@@ -141,7 +133,7 @@ def records(split: str, seed: int = 0) -> Iterator[Report]:
 
 
 def pairs(split: str, seed: int = 0) -> Iterator[Pair]:
-    """Yields reports and their first summaries. Arguments as of `records`."""
+    """Yields reports and their first summaries."""
     return ((record.report, record.summaries[0]) for record in records(split, seed))
 
 

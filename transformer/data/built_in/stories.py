@@ -62,21 +62,12 @@ class World:
 
 
 def records(split: str, seed: int = 0) -> Iterator[Story]:
-    """Yields stories endlessly, the same for the same arguments, without repeating one.
-
-    Args:
-      split: "train", "validation" or "test". A hash of the story decides in which split it is.
-      seed: of the random numbers.
-
-    Raises:
-      UserError: there is no such split.
-    """
+    """Yields stories, as `draw_split`. A hash of the story decides in which split one is."""
     return draw_split("stories", split, seed, _story, lambda record: record.story)
 
 
 def pairs(split: str, seed: int = 0) -> Iterator[Pair]:
-    """Yields stories with their questions, marked by <story> and <question>, and answers. Arguments as of
-    `records`."""
+    """Yields stories with their questions, marked by <story> and <question>, and answers."""
     for record in records(split, seed):
         yield f"<story> {record.story} <question> {record.question}", record.answer
 

@@ -88,20 +88,12 @@ class Document(NamedTuple):
 
 
 def records(split: str, seed: int = 0) -> Iterator[Document]:
-    """Yields documents endlessly, the same for the same arguments, without repeating one.
-
-    Args:
-      split: "train", "validation" or "test". A hash of the text decides in which split it is.
-      seed: of the random numbers.
-
-    Raises:
-      UserError: there is no such split.
-    """
+    """Yields documents, as `draw_split`. A hash of the text decides in which split one is."""
     return draw_split("topics", split, seed, _document, lambda record: record.text)
 
 
 def pairs(split: str, seed: int = 0) -> Iterator[Pair]:
-    """Yields texts, and labels with spaces between them. Arguments as of `records`."""
+    """Yields texts, and labels with spaces between them."""
     return ((record.text, " ".join(record.labels)) for record in records(split, seed))
 
 

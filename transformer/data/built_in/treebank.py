@@ -73,20 +73,12 @@ class Sentence(NamedTuple):
 
 
 def records(split: str, seed: int = 0) -> Iterator[Sentence]:
-    """Yields sentences endlessly, the same for the same arguments, without repeating one.
-
-    Args:
-      split: "train", "validation" or "test". A hash of the sentence decides in which split it is.
-      seed: of the random numbers.
-
-    Raises:
-      UserError: there is no such split.
-    """
+    """Yields sentences, as `draw_split`. A hash of the words decides in which split one is."""
     return draw_split("treebank", split, seed, _sentence, lambda record: " ".join(record.words))
 
 
 def pairs(split: str, seed: int = 0) -> Iterator[Pair]:
-    """Yields sentences, with spaces between all words, and linearised trees. Arguments as of `records`."""
+    """Yields sentences, with spaces between all words, and linearised trees."""
     return ((" ".join(record.words), record.tree) for record in records(split, seed))
 
 

@@ -1,28 +1,51 @@
-"""Pictures with captions or boxes: built-in drawings, and files that a manifest lists."""
+"""Pictures with captions or boxes: built-in drawings, and files that a manifest lists.
 
-import hashlib
+Captions are in lines of a file name, a tab and the caption; lines with the same name are several captions of
+one picture. Or a manifest is JSON lines, if its name ends in .jsonl: objects with "picture", and "caption" (a
+text, or a list of them) or "boxes", a list of objects with "class" and "box": left, top, width and height in
+pixels.
+"""
+
+import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
 from transformer.config.records import PicturesConfig
-from transformer.data import store
 from transformer.data.built_in import drawings
-from transformer.data.remote import fetched
-from transformer.data.signals.pixels import LIBRARY, read_picture
-from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, built_in_folder, corpus_folder
-from transformer.data.sources.manifests import Annotation, LabelledBox, ListedPicture, read_manifest
-from transformer.data.sources.text_files import Damaged, refuse_bad_lines
-from transformer.data.store import Corpus, Progress, silent
+from transformer.data.signals.pixels import read_picture
+from transformer.data.sources.source import (
+    HELD_OUT,
+    SPLITS,
+    Entry,
+    Lists,
+    Source,
+    digests_of,
+    entries_of,
+    files_of,
+    held_out,
+    read_files,
+    records_of,
+)
+from transformer.data.sources.text_files import Damaged, bad_line
+from transformer.data.store import LINES, TEXT, Corpus, Form, Progress, array, integers, silent
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import open_regular, readable
+from transformer.runtime.files import parse_object, readable
+from transformer.runtime.text import has_text
 
-SHARE = 0.1  # of the pictures that is held out, if there is no manifest for validation
+Annotation = Literal["captions", "boxes"]
+"""What is known of pictures."""
+CLASS_NAME = 100  # letters
+FARTHEST = 1e6  # pixels
+EXAMPLES = {
+    "captions": "a file name, a tab and a caption",
+    "boxes": '{"picture": "a.png", "boxes": [{"class": "cat", "box": [left, top, width, height]}]}',
+}
 MARGIN = 1.0  # pixels by which a box may leave its picture: those of tools that count from 1
 
 
@@ -48,72 +71,124 @@ class AnnotatedPicture:
         return self.name
 
 
-class PictureSource(store.Stored):
-    """Pictures as they are stored: resized pixels, so that no file is decoded twice."""
-
-    keys = ("name", "pixels", "size", "captions", "classes", "boxes")
-    dataset = "pictures"
-
-    @classmethod
-    def encoded(cls, *values: Any) -> dict[str, bytes | Sequence[int]]:
-        (picture,) = values
-        return {
-            "name": picture.name.encode(),
-            "pixels/shape": picture.pixels.shape,
-            "pixels/value": picture.pixels.tobytes(),
-            "size": (picture.width, picture.height),
-            "captions": "\n".join(picture.captions).encode(),
-            "classes": "\n".join(picture.classes).encode(),
-            "boxes/shape": picture.boxes.shape,
-            "boxes/value": picture.boxes.astype(np.float32).tobytes(),
-        }
-
-    @staticmethod
-    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> AnnotatedPicture:
-        def array(key: str, dtype: Any) -> np.ndarray:
-            values = np.frombuffer(stored[f"{key}/value"].bytes_list.value[0], dtype)
-            return values.reshape(stored[f"{key}/shape"].int64_list.value)
-
-        width, height = stored["size"].int64_list.value
-        texts = {key: tuple(store.text_of(stored, key).split("\n")) for key in ("captions", "classes")}
-        return AnnotatedPicture(
-            store.text_of(stored, "name"),
-            array("pixels", np.uint8),
-            width,
-            height,
-            texts["captions"] if texts["captions"] != ("",) else (),
-            texts["classes"] if texts["classes"] != ("",) else (),
-            array("boxes", np.float32),
-        )
-
-    @staticmethod
-    def features() -> Any:
-        of = store.tfds().features
-        return of.FeaturesDict(
-            {
-                "name": of.Text(),
-                "pixels": of.Tensor(shape=(None, None, 3), dtype=np.uint8, encoding="bytes"),
-                "size": of.Tensor(shape=(2,), dtype=np.int64),
-                "captions": of.Text(),
-                "classes": of.Text(),
-                "boxes": of.Tensor(shape=(None, 4), dtype=np.float32, encoding="bytes"),
-            }
-        )
+def _stored(picture: AnnotatedPicture) -> tuple[Any, ...]:
+    size = picture.width, picture.height
+    return picture.name, picture.pixels, size, picture.captions, picture.classes, picture.boxes
 
 
-def libraries_of(data: PicturesConfig) -> tuple[str, ...]:
-    """The libraries that preparing these pictures needs and that are not always installed."""
-    return (LIBRARY,) if any(getattr(data, split) for split in SPLITS) else ()
+PICTURES = Form(
+    "pictures",
+    {
+        "name": TEXT,
+        "pixels": array(np.uint8, None, None, 3),
+        "size": integers(2),
+        "captions": LINES,
+        "classes": LINES,
+        "boxes": array(np.float32, None, 4),
+    },
+    lambda name, pixels, size, *others: AnnotatedPicture(name, pixels, *size, *others),
+    _stored,
+)
+"""Resized pixels, so that no file is decoded twice."""
 
 
-def check_manifests(data: PicturesConfig, annotation: Annotation) -> None:
-    """Raises UserError if manifests are missing, or name files that are not there."""
-    splits = [split for split in SPLITS if getattr(data, split)]
-    for split in splits:
-        read_manifest(getattr(data, split), annotation)
-    refuse_bad_lines()
-    if splits and "train" not in splits:
-        raise UserError("no training pictures: give --data.train")
+class LabelledBox(NamedTuple):
+    """An object of a picture."""
+
+    label: str
+    box: tuple[float, float, float, float]
+    """Left, top, width and height, in pixels."""
+
+
+@dataclass(frozen=True)
+class ListedPicture(Entry):
+    """A picture of a manifest."""
+
+    captions: tuple[str, ...] = ()
+    boxes: tuple[LabelledBox, ...] = ()
+
+
+def read_manifest(path: Path, annotation: Annotation) -> list[ListedPicture]:
+    """The pictures that a manifest lists.
+
+    Raises:
+      UserError: it is empty, a line is not as it must be, or a file is missing.
+    """
+    if path.suffix.lower() == ".png":
+        raise UserError(f"{path} must list pictures with their {annotation}, and its name is that of one")
+    is_json = path.suffix.lower() == ".jsonl"
+    if annotation == "boxes" and not is_json:
+        raise UserError(f"{path}: boxes are read from JSON lines: its name must end in .jsonl")
+    parse = functools.partial(_of_object if is_json else _of_columns, annotation=annotation)
+    pictures: dict[Path, ListedPicture] = {}
+    for entry, (name, captions, boxes) in entries_of(
+        path, "picture", parse, f"must be {EXAMPLES[annotation]}: "
+    ):
+        earlier = pictures.get(entry.path)
+        if earlier and annotation == "boxes":
+            twice = "is listed twice: list all of its boxes in one line"
+            bad_line(path, entry.number, twice, subject=f"{name} ")
+        elif earlier:
+            pictures[entry.path] = replace(earlier, captions=(*earlier.captions, *captions))
+        else:
+            pictures[entry.path] = ListedPicture(**vars(entry), captions=captions, boxes=boxes)
+    return list(pictures.values())
+
+
+Line = tuple[str, tuple[str, ...], tuple[LabelledBox, ...]]
+"""The name of a picture, its captions and boxes."""
+
+
+def _of_columns(line: str, annotation: Annotation) -> Line:
+    name, tab, caption = line.partition("\t")
+    if not tab or "\t" in caption:
+        raise ValueError("there must be one tab")
+    return name, (_caption(caption),), ()
+
+
+def _of_object(line: str, annotation: Annotation) -> Line:
+    about = parse_object(line, named_once=True)
+    name, several = about.get("picture"), about.get("caption" if annotation == "captions" else annotation)
+    if not isinstance(name, str):
+        raise ValueError('"picture" must be a file name')
+    if annotation == "boxes":
+        if not isinstance(several, list):
+            raise ValueError('"boxes" must be a list')
+        return name, (), tuple(map(_box, several))
+    captions = tuple(map(_caption, several if isinstance(several, list) else [several]))
+    if not captions:
+        raise ValueError('"caption" has no text')
+    return name, captions, ()
+
+
+def _caption(text: Any) -> str:
+    if not isinstance(text, str) or not has_text(text):
+        raise ValueError("a caption must have text")
+    return " ".join(text.split())
+
+
+def _box(about: Any) -> LabelledBox:
+    if not isinstance(about, dict):
+        raise ValueError("a box must be an object")
+    label, sides = about.get("class"), about.get("box")
+    if not isinstance(label, str) or not has_text(label) or len(label) > CLASS_NAME or "\n" in label:
+        raise ValueError(f'"class" must be a text of one line, of at most {CLASS_NAME} letters')
+    if not isinstance(sides, list) or len(sides) != 4 or not all(map(_is_number, sides)):
+        raise ValueError('"box" must be four numbers')
+    left, top, width, height = map(float, sides)
+    if not (width > 0 and height > 0):
+        raise ValueError(f"a box must have a positive width and height, not {width:g} and {height:g}")
+    return LabelledBox(label.strip(), (left, top, width, height))
+
+
+def _is_number(value: Any) -> bool:
+    is_real = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_real and math.isfinite(value) and abs(value) <= FARTHEST
+
+
+def picture_lists(data: PicturesConfig, annotation: Annotation) -> Lists[ListedPicture]:
+    """What the manifests list. Raises UserError if they are missing, or name files that are not there."""
+    return read_files(data, "pictures", functools.partial(read_manifest, annotation=annotation))
 
 
 def open_pictures(data: PicturesConfig, annotation: Annotation, progress: Progress = silent) -> Corpus:
@@ -127,9 +202,8 @@ def open_pictures(data: PicturesConfig, annotation: Annotation, progress: Progre
     Raises:
       UserError: a manifest or a picture is missing or damaged (the message names its line).
     """
-    if any(getattr(data, split) for split in SPLITS):
-        return _manifests(data, annotation, progress)
-    return _built_in(data, progress)
+    source = _listed(data, annotation, progress) if files_of(data) else _built_in(data, progress)
+    return source.open(data.cache_dir)
 
 
 def picture(path: Path, data: PicturesConfig) -> AnnotatedPicture:
@@ -138,21 +212,17 @@ def picture(path: Path, data: PicturesConfig) -> AnnotatedPicture:
     return AnnotatedPicture(readable(path.name), pixels, width, height)
 
 
-def _built_in(data: PicturesConfig, progress: Progress) -> Corpus:
+def _built_in(data: PicturesConfig, progress: Progress) -> Source:
     held_out = min(HELD_OUT, max(10, data.built_in_size // 8))
     sizes = {"train": data.built_in_size, "validation": held_out, "test": held_out}
-    kind = data.picture_size, data.fewest_shapes, data.most_shapes
-    folder = built_in_folder(data.cache_dir, "drawings", drawings.VERSION, sizes, kind)
+    options = data.picture_size, data.fewest_shapes, data.most_shapes
 
-    def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
-        def drawn() -> Iterator[tuple[Any, ...]]:
-            for index in progress(f"drawing, {name}", range(sizes[name]), sizes[name]):
-                yield (_drawn(name, index, data),)
+    def read(split: str) -> Iterator[AnnotatedPicture]:
+        indices = progress(f"drawing, {split}", range(sizes[split]), sizes[split])
+        return (_drawn(split, index, data) for index in indices)
 
-        return drawn
-
-    prepared = store.prepare(folder, {name: split(name) for name in SPLITS}, PictureSource)
-    return Corpus("built-in drawings", prepared, folder)
+    kind = f"drawings-v{drawings.VERSION}"
+    return Source("built-in drawings", PICTURES, kind, (sizes, options), read)
 
 
 def _drawn(split: str, index: int, data: PicturesConfig) -> AnnotatedPicture:
@@ -164,56 +234,38 @@ def _drawn(split: str, index: int, data: PicturesConfig) -> AnnotatedPicture:
     return AnnotatedPicture(f"{split}-{index}", drawing.pixels, size, size, one, classes, drawing.boxes)
 
 
-def _manifests(data: PicturesConfig, annotation: Annotation, progress: Progress) -> Corpus:
-    check_manifests(data, annotation)
-    lists = {
-        split: read_manifest(getattr(data, split), annotation) for split in SPLITS if getattr(data, split)
-    }
-    digests = {path: _digest(path) for path in {item.path for some in lists.values() for item in some}}
-    note = ""
-    if "validation" not in lists:
-        note = HELD_OUT_NOTE.replace("text", "manifest", 1).replace("text", "pictures")
-        lists |= _parted(data.train, lists["train"], digests)
+def _listed(data: PicturesConfig, annotation: Annotation, progress: Progress) -> Source:
+    lists = picture_lists(data, annotation)
+    digests = digests_of(lists)
+    notes = held_out(lists, digests, lambda item: digests[item.path], "picture")
     content = {
         split: [(digests[item.path], item.captions, item.boxes) for item in some]
         for split, some in lists.items()
     }
-    folder = corpus_folder(data.cache_dir, "pictures", content, data.picture_size)
     damaged = Damaged()
 
-    def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
-        def read() -> Iterator[tuple[Any, ...]]:
-            for item in progress(f"reading, {name}", lists[name], len(lists[name])):
-                try:
-                    whole = _annotated(item, data)
-                except UserError as error:
-                    manifest, _, number = item.where.rpartition(", line ")
-                    damaged.add(Path(manifest), int(number), error)
-                    continue
-                if name != "train" or annotation != "captions":
-                    yield (whole,)
-                    continue
-                for caption in item.captions:  # each is an example
-                    yield (AnnotatedPicture(**vars(whole) | {"captions": (caption,)}),)
-            refuse_bad_lines()
+    def read(split: str) -> Iterator[AnnotatedPicture]:
+        def pictures(item: ListedPicture) -> Iterator[AnnotatedPicture]:
+            whole = _annotated(item, data)
+            if split != "train" or annotation != "captions":
+                yield whole
+                return
+            for caption in item.captions:  # each is an example
+                yield replace(whole, captions=(caption,))
 
-        return read
+        return records_of(progress(f"reading, {split}", lists[split], len(lists[split])), pictures, damaged)
 
-    prepared = store.prepare(folder, {name: split(name) for name in lists}, PictureSource)
-    damaged.note(folder)
-    return Corpus(str(data.train), prepared, folder, note)
+    key = content, data.picture_size
+    return Source(str(data.train), PICTURES, "pictures", key, read, lists, notes, damaged)
 
 
 def _annotated(item: ListedPicture, data: PicturesConfig) -> AnnotatedPicture:
-    try:
-        read = picture(item.path, data)
-        for label, box in item.boxes:
-            _check_inside(LabelledBox(label, box), read)
-    except UserError as error:
-        raise UserError(f"{item.where}: {error}") from error
+    plain = picture(item.path, data)
+    for labelled in item.boxes:
+        _check_inside(labelled, plain)
     boxes = np.array([box for _, box in item.boxes], np.float32).reshape(-1, 4)
     classes = tuple(label for label, _ in item.boxes)
-    return AnnotatedPicture(**vars(read) | {"captions": item.captions, "classes": classes, "boxes": boxes})
+    return replace(plain, captions=item.captions, classes=classes, boxes=boxes)
 
 
 def _check_inside(labelled: LabelledBox, read: AnnotatedPicture) -> None:
@@ -224,23 +276,3 @@ def _check_inside(labelled: LabelledBox, read: AnnotatedPicture) -> None:
             f"the box {[left, top, width, height]} leaves the picture, {read.width} x {read.height} pixels: "
             "it must be left, top, width and height"
         )
-
-
-def _parted(
-    manifest: Path | None, some: list[ListedPicture], digests: Mapping[Path, str]
-) -> dict[str, list[ListedPicture]]:
-    """Pictures for training and validation: held out are those with the smallest hashes."""
-    different = sorted({digests[item.path] for item in some})
-    count = min(HELD_OUT, math.ceil(SHARE * len(different)))
-    if count == len(different):
-        raise UserError(f"{manifest} lists too few pictures to hold some out: give --data.validation")
-    held_out = set(different[:count])
-    return {
-        "train": [item for item in some if digests[item.path] not in held_out],
-        "validation": [item for item in some if digests[item.path] in held_out],
-    }
-
-
-def _digest(path: Path) -> str:
-    with open_regular(fetched(path)) as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()

@@ -1,38 +1,54 @@
 """Recordings with their texts: numbers that a synthesiser speaks, those of TFDS, and those of manifests."""
 
+import contextlib
 import functools
 import hashlib
+import itertools
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from random import Random
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config.records import RecordingsConfig
-from transformer.data import store
+from transformer.config.records import AUDIO, RecordingsConfig
 from transformer.data.built_in import spoken
 from transformer.data.built_in.inflection import number
 from transformer.data.remote import fetched
 from transformer.data.signals import audio
 from transformer.data.signals.audio import SILENT, features_before_silence
 from transformer.data.signals.waveforms import check_header, read_audio
-from transformer.data.sources.corpora import HELD_OUT, HELD_OUT_NOTE, SPLITS, built_in_folder, corpus_folder
-from transformer.data.sources.manifests import Listed, check_manifests, read_recording_list
+from transformer.data.sources.source import (
+    HELD_OUT,
+    HELD_OUT_NOTE,
+    SHARE,
+    SPLITS,
+    Entry,
+    Lists,
+    Source,
+    digests_of,
+    entries_of,
+    files_of,
+    held_out,
+    listed,
+    read_files,
+    records_of,
+)
 from transformer.data.sources.text_files import Damaged, refuse_bad_lines
 from transformer.data.sources.tfds_sets import tfds_speech
-from transformer.data.store import Corpus, Progress, silent
+from transformer.data.store import TEXT, Corpus, Form, Progress, array, silent
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import open_regular, readable
+from transformer.runtime.files import readable
+from transformer.runtime.text import has_text
 
 log = logging.getLogger("transformer")
 SILENCE_MARGIN = 1e-3
 """By how much features of silence may differ from `SILENT`: rounding."""
-SHARE = 0.1  # of the recordings that is held out, if there is no manifest for validation
 
 
 @dataclass(frozen=True)
@@ -77,53 +93,20 @@ class Recording:
         return seconds if self.seconds is None else min(self.seconds, seconds)
 
 
-class RecordingSource(store.Stored):
-    """Recordings as they are stored: features in half precision, so that no file is decoded twice."""
-
-    keys: ClassVar[tuple[str, ...]] = ("name", "features", "text")
-    dataset = "recordings"
-
-    @classmethod
-    def encoded(cls, *values: Any) -> dict[str, bytes | Sequence[int]]:
-        name, features, text = values
-        return {
-            "name": name.encode(),
-            "features/shape": features.shape,
-            "features/value": features.tobytes(),
-            "text": text.encode(),
-        }
-
-    @staticmethod
-    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> Recording:
-        values = np.frombuffer(stored["features/value"].bytes_list.value[0], np.float16)
-        features = values.reshape(stored["features/shape"].int64_list.value).astype(np.float32)
-        return Recording(store.text_of(stored, "name"), features, store.text_of(stored, "text"))
-
-    @staticmethod
-    def features() -> Any:
-        of = store.tfds().features
-        frames = of.Tensor(shape=(None, None), dtype=np.float16, encoding="bytes")
-        return of.FeaturesDict({"name": of.Text(), "features": frames, "text": of.Text()})
-
-
-class SpokenBySource(RecordingSource):
-    """Recordings with their speakers."""
-
-    keys = (*RecordingSource.keys, "speaker")
-
-    @classmethod
-    def encoded(cls, *values: Any) -> dict[str, bytes | Sequence[int]]:
-        *others, speaker = values
-        return {**super().encoded(*others), "speaker": speaker.encode()}
-
-    @staticmethod
-    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> Recording:
-        return replace(RecordingSource.decoded(stored, keys), speaker=store.text_of(stored, "speaker"))
-
-    @staticmethod
-    def features() -> Any:
-        of = store.tfds().features
-        return of.FeaturesDict({**RecordingSource.features(), "speaker": of.Text()})
+RECORDINGS = Form(
+    "recordings",
+    {"name": TEXT, "features": array(np.float16, None, None, dtype=np.float32), "text": TEXT},
+    Recording,
+    attrgetter("name", "features", "text"),
+)
+"""Features in half precision, so that no file is decoded twice."""
+SPOKEN_BY = Form(
+    RECORDINGS.dataset,
+    {**RECORDINGS.columns, "speaker": TEXT},
+    lambda name, features, text, speaker: Recording(name, features, text, speaker=speaker),
+    attrgetter("name", "features", "text", "speaker"),
+)
+"""Recordings with their speakers."""
 
 
 def open_recordings(data: RecordingsConfig, progress: Progress = silent, *, silence: bool = True) -> Corpus:
@@ -137,13 +120,14 @@ def open_recordings(data: RecordingsConfig, progress: Progress = silent, *, sile
     Raises:
       UserError: a manifest or a recording is missing or damaged (the message names its line).
     """
-    has_manifests = any(getattr(data, split) for split in SPLITS)
+    has_manifests = bool(files_of(data))
     if not has_manifests and data.dataset not in BUILT_IN:
-        return _tfds(data, progress)
+        return _tfds(data, progress).open(data.cache_dir)
     for name in "audio_feature", "text_feature", "sample_rate":
         if getattr(data, name) != getattr(RecordingsConfig, name):
             log.warning("--data.%s has no effect: it is for TFDS datasets", name.replace("_", "-"))
-    return _manifests(data, progress, silence) if has_manifests else _built_in(data, progress)
+    source = _listed(data, progress, silence) if has_manifests else _built_in(data, progress)
+    return source.open(data.cache_dir)
 
 
 def features(wave: Float[np.ndarray, " samples"], data: RecordingsConfig) -> Float[np.ndarray, "t bands"]:
@@ -182,25 +166,20 @@ def recording_of(
 # Built-in
 
 
-def _built_in(data: RecordingsConfig, progress: Progress) -> Corpus:
+def _built_in(data: RecordingsConfig, progress: Progress) -> Source:
     held_out = min(HELD_OUT, max(10, data.built_in_size // 10))
     sizes = {"train": data.built_in_size, "validation": held_out, "test": held_out}
-    kind: tuple[object, ...] = (data.most_digits, data.bands, data.speeds, data.language, data.writing)
-    kind += data.speaker, data.tempi, *_padding(data)
-    folder = built_in_folder(data.cache_dir, data.dataset, spoken.VERSION, sizes, kind)
+    options = (data.most_digits, data.bands, data.speeds, data.language, data.writing, data.speaker)
+    key = sizes, (*options, data.tempi, *_padding(data))
 
-    made = BUILT_IN[data.dataset]
+    def read(split: str) -> Iterator[Recording]:
+        for index in progress(f"speaking, {split}", range(sizes[split]), sizes[split]):
+            one_speaker = data.speaker == "one"
+            utterance = BUILT_IN[data.dataset](SPLITS.index(split), index, data.most_digits, one_speaker)
+            yield from _versions(f"{split}-{index}", utterance.wave, written(utterance, data), split, data)
 
-    def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
-        def spoken() -> Iterator[tuple[Any, ...]]:
-            for index in progress(f"speaking, {name}", range(sizes[name]), sizes[name]):
-                utterance = made(SPLITS.index(name), index, data.most_digits, data.speaker == "one")
-                yield from _versions(f"{name}-{index}", utterance.wave, written(utterance, data), name, data)
-
-        return spoken
-
-    prepared = store.prepare(folder, {name: split(name) for name in SPLITS}, RecordingSource)
-    return Corpus(f"built-in {data.dataset.replace('-', ' ')}", prepared, folder)
+    name = f"built-in {data.dataset.replace('-', ' ')}"
+    return Source(name, RECORDINGS, f"{data.dataset}-v{spoken.VERSION}", key, read)
 
 
 class Spoken(NamedTuple):
@@ -254,121 +233,180 @@ def written(utterance: Spoken, data: RecordingsConfig) -> str:
 
 def _versions(
     name: str, wave: Float[np.ndarray, " samples"], text: str, split: str, data: RecordingsConfig
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[Recording]:
     """A recording as it is stored: in training at each speed, and with a tempo drawn by its name."""
     if split != "train":
-        yield name, features(wave, data).astype(np.float16), text
+        yield Recording(name, features(wave, data), text)
         return
     random = Random(name)
     for speed in data.speeds:
         frames = features(audio.faster(wave, speed), data)
         if data.tempi:
             frames = audio.stretched(frames, 1 / random.uniform(*data.tempi))
-        yield name, frames.astype(np.float16), text
+        yield Recording(name, frames, text)
 
 
 # TFDS
 
 
-def _tfds(data: RecordingsConfig, progress: Progress) -> Corpus:
+def _tfds(data: RecordingsConfig, progress: Progress) -> Source:
     waves, identity = tfds_speech(data, SPLITS)
     members = {split: (split, range(len(some))) for split, some in waves.items()}
-    note = "" if "validation" in members else HELD_OUT_NOTE.replace("text", "split", 1)
-    if note:
-        num_train = len(waves["train"]) - min(HELD_OUT, math.ceil(SHARE * len(waves["train"])))
-        if not num_train:
+    notes = []
+    if "validation" not in members:
+        notes.append(HELD_OUT_NOTE.replace("text", "split", 1))
+        size = len(waves["train"])
+        rest = size - min(HELD_OUT, math.ceil(SHARE * size))
+        if not rest:
             raise UserError(f"{data.dataset} has one recording, of which nothing can be held out")
-        members |= {"train": ("train", range(num_train))}
-        members |= {"validation": ("train", range(num_train, len(waves["train"])))}
-    folder = corpus_folder(data.cache_dir, "recordings", identity, *_features_of(data))
+        members |= {"train": ("train", range(rest)), "validation": ("train", range(rest, size))}
 
-    def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
-        def read() -> Iterator[tuple[Any, ...]]:
-            source, indices = members[name]
-            for index in progress(f"features, {name}", indices, len(indices)):
-                wave, text = waves[source][index]
-                same_rate = waves[source].rate == audio.RATE
-                wave = wave if same_rate else audio.resampled(wave, waves[source].rate, audio.RATE)
-                yield from _versions(f"{source}-{index}", wave, text, name, data)
+    def read(split: str) -> Iterator[Recording]:
+        source, indices = members[split]
+        for index in progress(f"features, {split}", indices, len(indices)):
+            wave, text = waves[source][index]
+            if waves[source].rate != audio.RATE:
+                wave = audio.resampled(wave, waves[source].rate, audio.RATE)
+            yield from _versions(f"{source}-{index}", wave, text, split, data)
 
-        return read
-
-    prepared = store.prepare(folder, {name: split(name) for name in members}, RecordingSource)
-    return Corpus(data.dataset, prepared, folder, note)
+    key = identity, *_features_of(data)
+    return Source(data.dataset, RECORDINGS, "recordings", key, read, members, notes)
 
 
-# Manifests
+# Manifests: a file name, a tab and what is said, and perhaps a tab and the speaker.
+
+
+MUST = (
+    "must be a file name, a tab and the text, which is empty for silence, and perhaps a tab and the speaker"
+)
+
+
+class Columns(NamedTuple):
+    """What a line of a list says of a recording."""
+
+    name: str
+    """Of the file."""
+    text: str | None
+    """What is said. None: the line does not say it."""
+    speaker: str
+
+    @classmethod
+    def of(cls, line: str) -> "Columns":
+        """Those of a line. Raises ValueError if it has too many."""
+        name, *others = line.split("\t")
+        if len(others) > 2:
+            raise ValueError(f"{len(others) + 1} columns")
+        return cls(name, others[0] if others else None, "".join(others[1:]).strip())
+
+
+@dataclass(frozen=True)
+class Listed(Entry):
+    """A recording of a manifest."""
+
+    name: str
+    """As the line has it, relative to the manifest."""
+    text: str
+    speaker: str = ""
+
+
+def read_recording_list(path: Path) -> list[Listed]:
+    """The recordings that a manifest lists. An empty text means that nothing is said.
+
+    Raises:
+      UserError: it is empty, a line is not a file name, a tab and a text, perhaps with another tab and the
+        speaker, or a file is missing.
+    """
+    if path.suffix.lower() in AUDIO:
+        raise UserError(f"{path} must list recordings with their texts, and its name is that of one")
+    return [
+        Listed(**vars(entry), name=name, text=text if has_text(text) else "", speaker=speaker)
+        for entry, (name, text, speaker) in entries_of(path, "recording", _with_text)
+    ]
+
+
+def _with_text(line: str) -> tuple[str, str, str]:
+    """The columns of a line that says a text. Raises ValueError if it does not."""
+    with contextlib.suppress(ValueError):
+        columns = Columns.of(line)
+        if columns.text is not None:
+            return columns.name, columns.text, columns.speaker
+    raise ValueError(MUST)
+
+
+def listed_columns(line: str, manifest: Path, number: int) -> tuple[Path, Columns]:
+    """The recording that a line of a list names, whose text need not be known, and its columns.
+
+    Raises:
+      UserError: it names none that is there, or has too many columns; the message has the line.
+    """
+    try:
+        columns = Columns.of(line)
+    except ValueError as error:
+        raise UserError(
+            f"{manifest}, line {number}: must be a file name, and perhaps a tab and the text, and a tab and "
+            "the speaker"
+        ) from error
+    return listed(columns.name, manifest, number, "recording"), columns
+
+
+def recording_lists(data: RecordingsConfig) -> Lists[Listed]:
+    """What the manifests list. Raises UserError if they are missing, or name files that are not there."""
+    return read_files(data, "recordings", read_recording_list)
 
 
 def libraries_of(data: RecordingsConfig) -> tuple[str, ...]:
     """The libraries that preparing these recordings needs and that are not always installed."""
-    if any(getattr(data, split) for split in SPLITS):
+    if files_of(data):
         return "soundfile", "soxr"
     return () if data.dataset in BUILT_IN and data.speeds == (1.0,) else ("soxr",)
 
 
-def _manifests(data: RecordingsConfig, progress: Progress, silence: bool) -> Corpus:
-    check_manifests(data)
-    manifests = {split: read_recording_list(getattr(data, split)) for split in SPLITS if getattr(data, split)}
-    lists = {split: _selected(some, split, silence) for split, some in manifests.items()}
-    digests = {path: _digest(path) for path in {line.path for some in lists.values() for line in some}}
+def _listed(data: RecordingsConfig, progress: Progress, silence: bool) -> Source:
+    every = recording_lists(data)
+    lists = {split: _selected(some, split, silence) for split, some in every.items()}
+    digests = digests_of(lists)
     notes = []
-    count = sum(not line.text for some in manifests.values() for line in some)
-    if count:
-        notes.append(
-            f"{counted(count, 'recording')} without text: silence{'' if silence else ', which is dropped'}"
-        )
-    if "validation" not in lists:
-        notes.append(HELD_OUT_NOTE.replace("text", "manifest", 1).replace("text", "recordings"))
-        lists |= _parted(lists["train"], digests)
+    if count := sum(not line.text for some in every.values() for line in some):
+        dropped = "" if silence else ", which is dropped"
+        notes.append(f"{counted(count, 'recording')} without text: silence{dropped}")
+    notes += held_out(lists, digests, _hash_of_name, "recording")
     has_speakers = any(line.speaker for some in lists.values() for line in some)
-
-    def speaker(line: Listed) -> tuple[str, ...]:
-        return (line.speaker,) if has_speakers else ()
-
     content = {
-        split: [(line.text, digests[line.path], *speaker(line)) for line in some]
+        split: [(line.text, digests[line.path], *([line.speaker] if has_speakers else ())) for line in some]
         for split, some in lists.items()
     }
-    folder = corpus_folder(data.cache_dir, "recordings", content, *_features_of(data))
-
     damaged = Damaged()
 
     @functools.cache
     def check() -> None:
         """Checks all headers once, since nothing is stored if the last recording cannot be read."""
-        every = dict[Path, Listed]()
-        for some in manifests.values():
-            for line in some:
-                every.setdefault(line.path, line)
-        for line in progress("headers", every.values(), len(every)):
+        by_path = dict[Path, Listed]()
+        for line in itertools.chain.from_iterable(every.values()):
+            by_path.setdefault(line.path, line)
+        for line in progress("headers", by_path.values(), len(by_path)):
             try:
-                _named(line, check_header)
+                check_header(fetched(line.path))
             except UserError as error:
                 damaged.add(line.manifest, line.number, error)
         refuse_bad_lines()
 
-    def split(name: str) -> Callable[[], Iterator[tuple[Any, ...]]]:
-        def read() -> Iterator[tuple[Any, ...]]:
-            check()
-            for line in progress(f"features, {name}", lists[name], len(lists[name])):
-                if (line.manifest, line.number) in damaged:
-                    continue
-                try:
-                    wave = _wave(line)
-                except UserError as error:
-                    damaged.add(line.manifest, line.number, error)
-                    continue
-                for version in _versions(line.path.name, wave, line.text, name, data):
-                    yield *version, *speaker(line)
-            refuse_bad_lines()
+    def read(split: str) -> Iterator[Recording]:
+        def versions(line: Listed) -> Iterator[Recording]:
+            made = _versions(line.path.name, read_audio(fetched(line.path)), line.text, split, data)
+            return (replace(version, speaker=line.speaker) for version in made)
 
-        return read
+        check()
+        yield from records_of(
+            progress(f"features, {split}", lists[split], len(lists[split])), versions, damaged
+        )
 
-    kind = SpokenBySource if has_speakers else RecordingSource
-    prepared = store.prepare(folder, {name: split(name) for name in lists}, kind)
-    damaged.note(folder)
-    return Corpus(str(data.train), prepared, folder, "; ".join(notes))
+    form = SPOKEN_BY if has_speakers else RECORDINGS
+    key = content, *_features_of(data)
+    return Source(str(data.train), form, "recordings", key, read, lists, notes, damaged)
+
+
+def _hash_of_name(line: Listed) -> bytes:
+    return hashlib.blake2b(line.path.name.encode()).digest()
 
 
 def _selected(some: list[Listed], split: str, silence: bool) -> list[Listed]:
@@ -381,38 +419,3 @@ def _selected(some: list[Listed], split: str, silence: bool) -> list[Listed]:
     if not spoken and (split == "train" or not silence):
         raise UserError(f"{some[0].manifest}: all texts are empty, so nothing is said in its recordings")
     return some if silence else spoken
-
-
-def _parted(some: list[Listed], digests: Mapping[Path, str]) -> dict[str, list[Listed]]:
-    """Recordings for training and validation: held out are those with the smallest hashes of their names,
-    with all lines that have the same recording."""
-    hashed = sorted(some, key=lambda line: hashlib.blake2b(line.path.name.encode()).digest())
-    different = list(dict.fromkeys(digests[line.path] for line in hashed))
-    count = min(HELD_OUT, math.ceil(SHARE * len(different)))
-    if count == len(different):
-        raise UserError(
-            f"{some[0].manifest} lists too few recordings to hold some out: give --data.validation"
-        )
-    held_out = set(different[:count])
-    return {
-        "train": [line for line in some if digests[line.path] not in held_out],
-        "validation": [line for line in some if digests[line.path] in held_out],
-    }
-
-
-def _wave(line: Listed) -> Float[np.ndarray, " samples"]:
-    wave: np.ndarray = _named(line, read_audio)
-    return wave
-
-
-def _named(line: Listed, read: Callable[[Path], Any]) -> Any:
-    """What is read of the recording of a line, which errors name."""
-    try:
-        return read(fetched(line.path))
-    except UserError as error:
-        raise UserError(f"{line.manifest}, line {line.number}: {error}") from error
-
-
-def _digest(path: Path) -> str:
-    with open_regular(fetched(path)) as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()

@@ -3,16 +3,15 @@
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer.config.records import TaggedConfig
-from transformer.data import store
 from transformer.data.built_in import treebank
-from transformer.data.sources.corpora import SPLITS, built_in_folder, corpus_folder
-from transformer.data.sources.text_files import bad_line, numbered_lines, refuse_bad_lines
-from transformer.data.store import Corpus, Progress, silent
+from transformer.data.sources.source import SPLITS, Source, all_but_last, files_of, read_files
+from transformer.data.sources.text_files import bad_line, numbered_lines
+from transformer.data.store import LINES, Corpus, Form, Progress, silent
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
@@ -243,26 +242,8 @@ def _check_column(option: str, column: int, path: Path, width: int) -> None:
         )
 
 
-SEPARATOR = "\n"  # of stored words, which have no line breaks
-HELD_OUT = 0.1  # of the training sentences, if there is no validation file
 HELD_OUT_NOTE = "no validation sentences were given: the last tenth of the training sentences is held out"
-
-
-class TaggedSource(store.Stored):
-    """Sentences with labels as they are stored."""
-
-    keys = ("words", "labels")
-    dataset = "tagged_sentences"
-
-    @staticmethod
-    def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> TaggedSentence:
-        words, labels = (tuple(store.text_of(stored, key).split(SEPARATOR)) for key in keys)
-        return TaggedSentence(words, labels)
-
-    @staticmethod
-    def features() -> Any:
-        features = store.tfds().features
-        return features.FeaturesDict({key: features.Text() for key in TaggedSource.keys})
+TAGGED = Form("tagged_sentences", {"words": LINES, "labels": LINES}, TaggedSentence)
 
 
 def open_tagged(data: TaggedConfig, progress: Progress = silent) -> Corpus:
@@ -271,66 +252,47 @@ def open_tagged(data: TaggedConfig, progress: Progress = silent) -> Corpus:
     Raises:
       UserError: a file is missing, empty or not as `read_conll` expects it.
     """
-    if any(getattr(data, split) for split in SPLITS):
-        return _files(data, progress)
-    sizes = {"train": data.built_in_size, **dict.fromkeys(SPLITS[1:], max(1, data.built_in_size // 10))}
-    folder = built_in_folder(data.cache_dir, "built-in-tagged", treebank.VERSION, sizes)
-
-    def split_of(split: str) -> Callable[[], Iterator[tuple[str, ...]]]:
-        def derived() -> Iterator[tuple[str, ...]]:
-            for record in itertools.islice(treebank.records(split), sizes[split]):
-                yield _joined(TaggedSentence(record.words, record.tags))
-
-        return derived
-
-    splits = {split: split_of(split) for split in SPLITS}
-    prepared = store.prepare(folder, splits, TaggedSource, progress)
-    return Corpus("built-in English parts of speech", prepared, folder)
+    source = _files(data) if files_of(data) else _built_in(data)
+    return source.open(data.cache_dir, progress)
 
 
-def check_tagged(data: TaggedConfig) -> None:
-    """Raises UserError if a file is missing or not as `read_conll` expects it, or there are no training
-    sentences among them."""
-    _read(data, [])
+def read_tagged(data: TaggedConfig, notes: list[str] | None = None) -> dict[str, list[TaggedSentence]]:
+    """The sentences of the files of each split. `notes` as of `read_conll`.
 
+    Raises:
+      UserError: a file is missing or not as `read_conll` expects it, or there are no training sentences among
+        them.
+    """
 
-def _read(data: TaggedConfig, notes: list[str]) -> dict[str, list[TaggedSentence]]:
-    """The sentences of the files of each split. `notes` as of `read_conll`."""
-    paths = {split: path for split in SPLITS if (path := getattr(data, split))}
-    if paths and not data.train:
-        raise UserError("no training sentences: give --data.train")
-    sentences = {
-        split: read_conll(path, data.word_column, data.label_column, notes) for split, path in paths.items()
-    }
-    refuse_bad_lines()
+    def read(path: Path) -> list[TaggedSentence]:
+        return read_conll(path, data.word_column, data.label_column, notes)
+
+    sentences = read_files(data, "sentences", read)
     for split, some in sentences.items():
         if not some:
-            raise UserError(f"{paths[split]} is empty: there is no sentence in it")
+            raise UserError(f"{getattr(data, split)} is empty: there is no sentence in it")
     return sentences
 
 
-def _files(data: TaggedConfig, progress: Progress) -> Corpus:
+def _files(data: TaggedConfig) -> Source:
     notes = list[str]()
-    sentences = _read(data, notes)
+    sentences = read_tagged(data, notes)
     if "validation" not in sentences:
         notes.append(HELD_OUT_NOTE)
         train = sentences["train"]
-        rest = len(train) - max(1, round(HELD_OUT * len(train)))
-        if not rest:
-            raise UserError(
-                f"{data.train} has one sentence, of which nothing can be held out: give --data.validation"
-            )
+        refusal = f"{data.train} has one sentence, of which nothing can be held out: give --data.validation"
+        rest = all_but_last(len(train), refusal)
         sentences |= {"train": train[:rest], "validation": train[rest:]}
-    digest = hashlib.blake2b(repr([(name, list(sentences[name])) for name in sorted(sentences)]).encode())
-    folder = corpus_folder(data.cache_dir, "tagged", digest.hexdigest())
-
-    def split_of(split: str) -> Callable[[], Iterator[tuple[str, ...]]]:
-        return lambda: map(_joined, sentences[split])
-
-    splits = {split: split_of(split) for split in sentences}
-    prepared = store.prepare(folder, splits, TaggedSource, progress)
-    return Corpus(str(data.train), prepared, folder, "; ".join(notes))
+    digest = hashlib.blake2b(repr(sorted(sentences.items())).encode()).hexdigest()
+    return Source(str(data.train), TAGGED, "tagged", (digest,), sentences.__getitem__, sentences, notes)
 
 
-def _joined(sentence: TaggedSentence) -> tuple[str, ...]:
-    return SEPARATOR.join(sentence.words), SEPARATOR.join(sentence.labels)
+def _built_in(data: TaggedConfig) -> Source:
+    sizes = {"train": data.built_in_size, **dict.fromkeys(SPLITS[1:], max(1, data.built_in_size // 10))}
+
+    def read(split: str) -> Iterator[TaggedSentence]:
+        for record in itertools.islice(treebank.records(split), sizes[split]):
+            yield TaggedSentence(record.words, record.tags)
+
+    kind = f"built-in-tagged-v{treebank.VERSION}"
+    return Source("built-in English parts of speech", TAGGED, kind, (sizes,), read)

@@ -4,24 +4,23 @@ line."""
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from transformer.config.records import StreamConfig, TextsConfig
-from transformer.data import built_in, store
+from transformer.data import built_in
 from transformer.data.remote import fetched
-from transformer.data.sources.corpora import SPLITS, built_in_folder, corpus_folder, tfds_folder
+from transformer.data.sources.source import SPLITS, Source, all_but_last, files_of, read_files
 from transformer.data.sources.text_files import one_line, whole_text
-from transformer.data.sources.tfds_sets import tfds_texts
-from transformer.data.store import Corpus, Progress, Records, silent
+from transformer.data.sources.tfds_sets import tfds_folder, tfds_texts
+from transformer.data.store import DOCUMENTS, Corpus, Progress, Records, silent
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular
 from transformer.runtime.text import has_text
 
 PARAGRAPH = 8  # sentences of a built-in document
-HELD_OUT = 0.1  # of a text, if there is no validation text
 HELD_OUT_NOTE = "no validation text was given: the last tenth of the training text is held out"
 
 
@@ -35,19 +34,18 @@ def open_texts(data: TextsConfig, progress: Progress = silent) -> Corpus:
     Raises:
       UserError: a file is missing, empty or not UTF-8; the dataset is unknown, or cannot be downloaded.
     """
-    if any(getattr(data, split) for split in SPLITS):
-        return _files(data, progress)
+    if files_of(data):
+        return _files(data).open(data.cache_dir, progress)
     if data.dataset == "built-in":
-        return _built_in(data, progress)
+        return _built_in(data).open(data.cache_dir, progress)
     of_splits, identity = tfds_texts(data, SPLITS)
     splits = dict[str, Records](of_splits)
     folder = tfds_folder(data, "texts", identity, splits, lambda text: bool(text) and not has_text(text))
     if "validation" in splits:
         return Corpus(data.dataset, splits, folder)
     train = splits["train"]
-    size = len(train) - max(1, round(HELD_OUT * len(train)))
-    if not size:
-        raise UserError(f"{data.dataset} has one document, of which nothing can be held out for validation")
+    refusal = f"{data.dataset} has one document, of which nothing can be held out for validation"
+    size = all_but_last(len(train), refusal)
     splits |= {"train": Part(train, 0, size), "validation": Part(train, size, len(train))}
     return Corpus(data.dataset, splits, folder, HELD_OUT_NOTE)
 
@@ -71,54 +69,45 @@ class Part:
         return iter(self.__getitems__(range(len(self))))
 
 
-def _built_in(data: TextsConfig, progress: Progress) -> Corpus:
-    sizes = {
-        "train": data.built_in_size,
-        "validation": data.built_in_size // 10,
-        "test": data.built_in_size // 10,
-    }
+def _built_in(data: TextsConfig) -> Source:
+    held_out = data.built_in_size // 10
+    sizes = {"train": data.built_in_size, "validation": held_out, "test": held_out}
     name, paragraph = ("text", PARAGRAPH) if isinstance(data, StreamConfig) else ("sentences", 1)
-    folder = built_in_folder(data.cache_dir, f"built-in-{name}", built_in.VERSION, sizes)
 
-    def split(name: str) -> Callable[[], Iterator[tuple[str]]]:
-        def documents() -> Iterator[tuple[str]]:
-            sentences = (english for english, _ in built_in.pairs(seed=0, split=name))
-            chosen = itertools.islice(sentences, sizes[name])
-            while some := list(itertools.islice(chosen, paragraph)):
-                yield ("\n".join(some),)
+    def read(split: str) -> Iterator[str]:
+        pairs = itertools.islice(built_in.pairs(seed=0, split=split), sizes[split])
+        while some := list(itertools.islice(pairs, paragraph)):
+            yield "\n".join(english for english, _ in some)
 
-        return documents
-
-    prepared = store.prepare(folder, {name: split(name) for name in SPLITS}, store.TextSource, progress)
-    return Corpus(f"built-in English {name}", prepared, folder)
+    kind = f"built-in-{name}-v{built_in.VERSION}"
+    return Source(f"built-in English {name}", DOCUMENTS, kind, (sizes,), read)
 
 
 def check_texts(data: TextsConfig) -> None:
     """Raises UserError if text files are missing, or there is no training text among them."""
-    paths = {split: getattr(data, split) for split in SPLITS if getattr(data, split)}
-    for path in paths.values():
+
+    def check(path: Path) -> None:
         with _opened(path):
             pass
-    if paths and "train" not in paths:
-        raise UserError("no training text: give --data.train")
+
+    read_files(data, "text", check)
 
 
-def _files(data: TextsConfig, progress: Progress) -> Corpus:
+def _files(data: TextsConfig) -> Source:
     check_texts(data)
-    texts = {split: _text(getattr(data, split)) for split in SPLITS if getattr(data, split)}
-    note = ""
+    texts = read_files(data, "text", _text)
+    notes = []
     if "validation" not in texts:
-        note = HELD_OUT_NOTE
+        notes.append(HELD_OUT_NOTE)
         parts = texts["train"] if isinstance(data, StreamConfig) else _lines(texts["train"])
-        cut = len(parts) - max(1, round(HELD_OUT * len(parts)))
-        texts |= {"train": "".join(parts[:cut]), "validation": "".join(parts[cut:])}
-        if not texts["train"]:
-            raise UserError(
-                f"{data.train}: nothing of so short a text can be held out: give --data.validation"
-            )
+        refusal = f"{data.train}: nothing of so short a text can be held out: give --data.validation"
+        rest = all_but_last(len(parts), refusal)
+        texts |= {"train": "".join(parts[:rest]), "validation": "".join(parts[rest:])}
     if isinstance(data, StreamConfig):
         documents = {split: _documents(text, data.separator) for split, text in texts.items()}
-        if data.separator is not None and not any(map(_is_separated(data.separator), texts.values())):
+        if data.separator is not None and not any(
+            data.separator in text.splitlines() for text in texts.values()
+        ):
             raise UserError(
                 f"--data.separator {data.separator!r}: no line of {data.train} is that; leave it out"
             )
@@ -128,13 +117,7 @@ def _files(data: TextsConfig, progress: Progress) -> Corpus:
         if not several:
             raise UserError(f"{getattr(data, split) or data.train}: there is no {split} text in it")
     digest = hashlib.blake2b(repr(sorted(documents.items())).encode()).hexdigest()
-    folder = corpus_folder(data.cache_dir, "texts", digest)
-
-    def split_of(name: str) -> Callable[[], Iterator[tuple[str]]]:
-        return lambda: ((document,) for document in documents[name])
-
-    prepared = store.prepare(folder, {name: split_of(name) for name in documents}, store.TextSource, progress)
-    return Corpus(str(data.train), prepared, folder, note)
+    return Source(str(data.train), DOCUMENTS, "texts", (digest,), documents.__getitem__, documents, notes)
 
 
 @contextlib.contextmanager
@@ -158,10 +141,6 @@ def _text(path: Path) -> str:
     if not has_text(text):
         raise UserError(f"{path} is empty: there is no text in it")
     return text.replace("\r\n", "\n")
-
-
-def _is_separated(separator: str) -> Callable[[str], bool]:
-    return lambda text: separator in text.splitlines()
 
 
 def _lines(text: str) -> list[str]:

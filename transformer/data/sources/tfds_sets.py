@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,82 +17,50 @@ from transformer.config.corpus import DataConfig
 from transformer.config.records import RecordingsConfig, TextsConfig
 from transformer.data import store
 from transformer.data.signals.waveforms import is_sound, mono, scaled
+from transformer.data.sources.source import corpus_folder
 from transformer.data.sources.tables import TARGET_LENGTH, record_of
-from transformer.data.store import PairSource, Stored, TextRecord, TextSource
+from transformer.data.store import DOCUMENTS, PAIRS, TEXT, Form, Records, Stored, TextRecord
 from transformer.runtime.errors import UserError, first_line
-from transformer.runtime.files import MiB, parse_object, read_text
+from transformer.runtime.files import MiB, parse_object, read_text, write_whole
 
 _DATASET = re.compile(r"(?P<base>\w+)(/(?P<config>[\w.+-]*\w))?(:(?P<version>\d+\.\d+\.\d+))?", re.ASCII)
 _VERSION = re.compile(r"\d+\.\d+\.\d+", re.ASCII)
-S = TypeVar("S")
 _CLASSES = "tensorflow_datasets.core.features."
 _FEATURES = {"pythonClassName", "description", "valueRange"}
 
 
-@dataclass(frozen=True)
-class _Kind:
+class _Kind(NamedTuple):
     """What is read of a dataset."""
 
-    features: str
-    """The class of its features."""
-    content: str
-    """What they are described by."""
-    inner: tuple[str, ...]
-    """The classes that may be named there."""
     holds: str
     topics: tuple[str, ...]
     """Where TFDS has such datasets."""
-    remedy: str
+    inner: tuple[str, ...]
+    """The classes that may be named in the description of its features, without `_CLASSES`."""
+    features: str = "features_dict.FeaturesDict"
+    """The class of its features."""
+    content: str = "featuresDict"
+    """What they are described by."""
+    remedy: str = "--data.train"
 
 
+_TEXTS = ("text", "question_answering", "summarization")
+_LABELLED = ("text_feature.Text", "class_label_feature.ClassLabel", "scalar.Scalar", "tensor_feature.Tensor")
+_NESTED = ("features_dict.FeaturesDict", "sequence_feature.Sequence")
+_TEXT = _Kind("text", _TEXTS, ("text_feature.Text",))
+_TABLE = _Kind("table", (*_TEXTS, "text_simplification"), _LABELLED + _NESTED)
+_SPEECH = _Kind("speech", ("audio", "datasets"), (*_LABELLED, "audio_feature.Audio"))
 _TRANSLATION = _Kind(
-    features=f"{_CLASSES}translation_feature.Translation",
+    "translation",
+    ("translate",),
+    (),
+    features="translation_feature.Translation",
     content="translation",
-    inner=(),
-    holds="translation",
-    topics=("translate",),
     remedy="--data.train-source and --data.train-target",
 )
-_TEXT = _Kind(
-    features=f"{_CLASSES}features_dict.FeaturesDict",
-    content="featuresDict",
-    inner=(f"{_CLASSES}text_feature.Text",),
-    holds="text",
-    topics=("text", "question_answering", "summarization"),
-    remedy="--data.train",
-)
-_TABLE = replace(
-    _TEXT,
-    inner=(
-        *_TEXT.inner,
-        *(
-            f"{_CLASSES}{name}"
-            for name in (
-                *("class_label_feature.ClassLabel", "features_dict.FeaturesDict", "scalar.Scalar"),
-                *("sequence_feature.Sequence", "tensor_feature.Tensor"),
-            )
-        ),
-    ),
-    holds="table",
-    topics=(*_TEXT.topics, "text_simplification"),
-)
-_SPEECH = _Kind(
-    features=f"{_CLASSES}features_dict.FeaturesDict",
-    content="featuresDict",
-    inner=tuple(
-        f"{_CLASSES}{name}"
-        for name in (
-            *("audio_feature.Audio", "tensor_feature.Tensor", "scalar.Scalar"),
-            *("text_feature.Text", "class_label_feature.ClassLabel"),
-        )
-    ),
-    holds="speech",
-    topics=("audio", "datasets"),
-    remedy="--data.train",
-)
 
 
-def tfds_splits(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, PairSource], object]:
+def tfds_splits(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, Stored], object]:
     """The splits of the config's dataset, prepared on first use, and a value that identifies it.
 
     Raises:
@@ -109,7 +77,9 @@ def tfds_splits(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, Pair
                 f"choose one with --data.{option}-language"
             )
     _check_splits(builder, data.dataset, "train", "validation")
-    return _opened(builder, PairSource, languages, splits)
+    columns = dict.fromkeys(languages, TEXT)  # one, if both languages are the same
+    form = replace(PAIRS, columns=columns, record=lambda *texts: (texts[0], texts[-1]))
+    return _stored(builder, form, languages, splits)
 
 
 def tfds_rows(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, Stored], object]:
@@ -128,24 +98,18 @@ def tfds_rows(data: DataConfig, splits: Sequence[str]) -> tuple[dict[str, Stored
             raise UserError(f"{data.dataset} has no text or label named {name!r}; it has {offered}")
     _check_splits(builder, data.dataset, "train", "validation")
 
-    class Rows(Stored):
-        """Rows of the dataset."""
+    stored_columns = {name: replace(TEXT, decode=columns[name]) for name in stored_names}
 
-        @staticmethod
-        def decoded(stored: Mapping[str, Any], keys: tuple[str, ...]) -> TextRecord:
-            return record_of({name: columns[name](stored[name]) for name in keys}, data)
+    def record(*values: Any) -> TextRecord:
+        return record_of(dict(zip(stored_columns, values, strict=True)), data)
 
-        @staticmethod
-        def features() -> Any:
-            return builder.info.features
-
-    opened, identity = _opened(builder, Rows, stored_names, splits)
-    return dict(opened), (identity, data.task, data.inputs, data.target, data.group)
+    stored, identity = _stored(builder, Form("", stored_columns, record), stored_names, splits)
+    return stored, (identity, data.task, data.inputs, data.target, data.group)
 
 
-def _columns(features: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[Any], str | list[str]]]]:
-    """The names of texts and labels, with functions that read their stored values. Names within others have
-    slashes, such as answers/text of SQuAD; of a sequence there is a list."""
+def _columns(features: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[Any, str], str | list[str]]]]:
+    """The names of texts and labels, with functions that read them of a stored record. Names within others
+    have slashes, such as answers/text of SQuAD; of a sequence there is a list."""
     of = store.tfds().features
     for name, kind in features.items():
         is_list = isinstance(kind, of.Sequence)
@@ -157,12 +121,12 @@ def _columns(features: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[Any],
             yield name, partial(_texts, inner, is_list)
 
 
-def _texts(kind: Any, is_list: bool, stored: Any) -> str | list[str]:
+def _texts(kind: Any, is_list: bool, stored: Any, name: str) -> str | list[str]:
     """What is stored of texts or labels: a list, or the only one."""
     if isinstance(kind, store.tfds().features.Text):
-        texts = [text.decode() for text in stored.bytes_list.value]
+        texts = [text.decode() for text in stored[name].bytes_list.value]
     else:
-        texts = [kind.int2str(number) for number in stored.int64_list.value]
+        texts = [kind.int2str(number) for number in stored[name].int64_list.value]
     return texts if is_list else texts[0]
 
 
@@ -183,7 +147,7 @@ def _check_feature(dataset: str, kind: str, feature: str, offered: Sequence[str]
         )
 
 
-def tfds_texts(data: TextsConfig, splits: Sequence[str]) -> tuple[dict[str, TextSource], object]:
+def tfds_texts(data: TextsConfig, splits: Sequence[str]) -> tuple[dict[str, Stored], object]:
     """The splits of the config's dataset, prepared on first use, and a value that identifies it.
 
     Raises:
@@ -195,7 +159,36 @@ def tfds_texts(data: TextsConfig, splits: Sequence[str]) -> tuple[dict[str, Text
     )
     _check_feature(data.dataset, "text", data.text_feature, offered)
     _check_splits(builder, data.dataset, "train")
-    return _opened(builder, TextSource, (data.text_feature,), splits)
+    form = replace(DOCUMENTS, columns={data.text_feature: TEXT})
+    return _stored(builder, form, (data.text_feature,), splits)
+
+
+def tfds_folder(
+    data: DataConfig | TextsConfig,
+    kind: str,
+    identity: object,
+    splits: Mapping[str, Records],
+    is_invisible: Callable[[Any], bool],
+) -> Path:
+    """The folder of a TFDS corpus, which is not hashed as text files are. Records with a line that is not
+    empty, but is read as if it were, are counted once: with some it is another folder than without, so that
+    no run that was trained on them is resumed.
+
+    Raises:
+      UserError: the count cannot be stored.
+    """
+    folder = corpus_folder(data.cache_dir, kind, identity)
+    count_file = folder / "invisible"
+    try:
+        count = int(read_text(count_file))
+    except (OSError, ValueError):
+        count = sum(map(is_invisible, itertools.chain.from_iterable(splits.values())))
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_whole(count_file, f"{count}\n")
+        except OSError as error:
+            raise UserError(f"cannot write {count_file}: {error.strerror}; see --data.cache-dir") from error
+    return corpus_folder(data.cache_dir, kind, identity, "invisible") if count else folder
 
 
 @dataclass(frozen=True)
@@ -261,49 +254,44 @@ def tfds_speech(data: RecordingsConfig, splits: Sequence[str]) -> tuple[dict[str
         getattr(features[data.audio_feature], "sample_rate", None) or data.sample_rate,
         label if isinstance(label, of.ClassLabel) else None,
     )
+    opened, identity = _opened(builder, about[:2], splits, "DESERIALIZE_AND_DECODE")
+    waves = {split: Waves(source, name, *about) for split, (source, name) in opened.items()}
+    return waves, (identity, about[2])
 
-    def waves(source: Any, _: Any, name: str) -> Any:
-        return Waves(source, name, *about)
 
-    recordings, identity = _opened(builder, waves, about[:2], splits, decoded=True)
-    return recordings, (identity, about[2])
+def _stored(
+    builder: Any, form: Form, keys: tuple[str, ...], splits: Sequence[str]
+) -> tuple[dict[str, Stored], object]:
+    """As `_opened`, with records as they are stored."""
+    opened, identity = _opened(builder, keys, splits, "RAW_BYTES")
+    return {split: Stored(source, form, name) for split, (source, name) in opened.items()}, identity
 
 
 def _opened(
-    builder: Any,
-    kind: Callable[[Any, tuple[str, ...], str], S],
-    keys: tuple[str, ...],
-    splits: Sequence[str],
-    decoded: bool = False,
-) -> tuple[dict[str, S], object]:
-    """The splits of a dataset that are there, and a value that identifies them.
+    builder: Any, keys: tuple[str, ...], splits: Sequence[str], method: str
+) -> tuple[dict[str, tuple[Any, str]], object]:
+    """The splits of a dataset that are there: their records, and a name for messages; and a value that
+    identifies them.
 
     Args:
       builder: of the dataset.
-      kind: makes the records of what TFDS reads, the keys and a name for messages.
       keys: of the features to read.
       splits: the names of those to open.
-      decoded: whether TFDS decodes the features; otherwise records are serialized, as `Stored` reads them.
+      method: what TFDS does with records, one of its `DeserializeMethod`s.
     """
-    method = store.tfds().decode.DeserializeMethod
-    how = method.DESERIALIZE_AND_DECODE if decoded else method.RAW_BYTES
-    try:
-        opened = {
-            split: kind(
-                builder.as_data_source(split=split, deserialize_method=how),
-                keys,
-                f"{builder.data_dir}, {split}",
-            )
-            for split in splits
-            if split in builder.info.splits
-        }
-    except NotImplementedError as error:
-        raise UserError(
-            f"{builder.info.full_name} was prepared as {builder.info.file_format}, which has no random "
-            "access: prepare it with file_format='array_record'"
-        ) from error
-    sizes = [(name, about.num_bytes, about.shard_lengths) for name, about in builder.info.splits.items()]
-    return opened, (builder.info.full_name, sizes, keys)
+    info, how = builder.info, store.tfds().decode.DeserializeMethod[method]
+    opened = {}
+    for split in filter(info.splits.__contains__, splits):
+        try:
+            source = builder.as_data_source(split=split, deserialize_method=how)
+        except NotImplementedError as error:
+            raise UserError(
+                f"{info.full_name} was prepared as {info.file_format}, which has no random access: prepare "
+                "it with file_format='array_record'"
+            ) from error
+        opened[split] = source, f"{builder.data_dir}, {split}"
+    sizes = [(name, about.num_bytes, about.shard_lengths) for name, about in info.splits.items()]
+    return opened, (info.full_name, sizes, keys)
 
 
 def _prepared_builder(dataset: str, cache_dir: Path | None, kind: _Kind) -> Any:
@@ -363,12 +351,13 @@ def _stored_builder(name: re.Match[str], data_dir: str | None, kind: _Kind) -> A
     # TFDS imports whatever classes these files name
     inner = features.get(kind.content, {})
     if (
-        features.get("pythonClassName") != kind.features
+        features.get("pythonClassName") != _CLASSES + kind.features
         or not features.keys() <= _FEATURES | {kind.content}
-        or not _classes(inner) <= set(kind.inner)
+        or not _classes(inner) <= {_CLASSES + name for name in kind.inner}
         or "features" in about
     ):
-        raise UserError(f"{folder / 'features.json'} is not that of a {kind.holds} dataset ({kind.features})")
+        described = f"a {kind.holds} dataset ({_CLASSES}{kind.features})"
+        raise UserError(f"{folder / 'features.json'} is not that of {described}")
     return tfds.builder_from_directory(folder)
 
 

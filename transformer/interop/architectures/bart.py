@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 
 from transformer.config.transformer import EncoderConfig, TransformerConfig
-from transformer.interop.folders.architecture import (
-    Architecture,
+from transformer.interop.folders.family import (
+    NO_TASK,
+    Family,
     Names,
     Read,
     Storage,
@@ -15,7 +16,7 @@ from transformer.interop.folders.architecture import (
     check_sinusoids,
     sines_then_cosines,
 )
-from transformer.interop.vocabularies.hub import HubVocabulary
+from transformer.interop.folders.pieces import HubVocabulary
 from transformer.model.parameters import Params
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
@@ -38,22 +39,16 @@ SUBLAYERS = {
     "feed_forward": "",
 }
 LEAVES = {
-    "query": "q_proj.weight",
-    "key": "k_proj.weight",
-    "value": "v_proj.weight",
+    **{name: f"{name[0]}_proj.weight" for name in ("query", "key", "value")},
+    **{f"{name}_bias": f"{name[0]}_proj.bias" for name in ("query", "key", "value")},
     "out": "out_proj.weight",
-    "query_bias": "q_proj.bias",
-    "key_bias": "k_proj.bias",
-    "value_bias": "v_proj.bias",
     "out_bias": "out_proj.bias",
     "inner.kernel": "fc1.weight",
     "inner.bias": "fc1.bias",
     "outer.kernel": "fc2.weight",
     "outer.bias": "fc2.bias",
-    "norm.norm.scale": "weight",
-    "norm.norm.bias": "bias",
-    "norm.scale": "weight",
-    "norm.bias": "bias",
+    **dict.fromkeys(("norm.norm.scale", "norm.scale"), "weight"),
+    **dict.fromkeys(("norm.norm.bias", "norm.bias"), "bias"),
 }
 NAMES = {activation: name for name, activation in reversed(ACTIVATIONS.items())} | {"gelu": "gelu_new"}
 PREFIX = "model."
@@ -196,7 +191,7 @@ def stored_positions(side: str, read: Read) -> np.ndarray | None:
     return stored if (stored := read(name)) is not None else read(name.removeprefix(PREFIX))
 
 
-BART = Architecture(
+BART = Family(
     "bart",
     lambda config, names: bart_options(config, output_bias=True, embedding_norm=True, **_learned(config)),
     Storage(_tensor, harmless=_HARMLESS),
@@ -211,10 +206,11 @@ MBART = replace(
     options=lambda config, names: BART.options(config, names) | {"norm": "pre"},
     begins_with=None,
     has_codes=True,
+    refuses=NO_TASK,
     model_class="MBartForConditionalGeneration",
     describe=lambda model: described_bart(model, tokenizer_class="MBart50Tokenizer"),
 )
-PEGASUS = Architecture(
+PEGASUS = Family(
     "pegasus",
     lambda config, names: bart_options(config, output_bias=True, norm="pre"),
     Storage(_tensor, sines_first=True, check=_check_sinusoids, more_tensors=_sinusoids, harmless=_HARMLESS),
@@ -222,7 +218,7 @@ PEGASUS = Architecture(
     model_class="PegasusForConditionalGeneration",
     describe=described_bart,
 )
-M2M_100 = Architecture(
+M2M_100 = Family(
     "m2m_100",
     lambda config, names: bart_options(
         config,
@@ -234,6 +230,7 @@ M2M_100 = Architecture(
     Storage(_tensor, harmless=(*_HARMLESS, r"(model\.)?(encoder|decoder)\.embed_positions\.weights")),
     HubVocabulary,
     has_codes=True,
+    refuses=NO_TASK,
     model_class="M2M100ForConditionalGeneration",
     describe=described_bart,
 )

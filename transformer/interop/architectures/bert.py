@@ -4,42 +4,43 @@ tokens.
 All tokens are of type 0.
 """
 
+from collections.abc import Container
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import jax
-import jax.numpy as jnp
-
-from transformer.config.model import SpecialIds
-from transformer.config.options import Config
+from transformer.config.corpus import CorpusConfig
+from transformer.config.decoding import DecodingConfig
 from transformer.config.records import SentencesConfig
 from transformer.config.transformer import StackConfig
 from transformer.interop.architectures.bart import ACTIVATIONS
-from transformer.interop.folders.architecture import Layout, Names, Read, Storage, Tensor
-from transformer.interop.folders.conversion import imported_params
-from transformer.interop.folders.folder import CONFIG, naming, read_json, tensors
-from transformer.interop.folders.unused import unused
-from transformer.interop.vocabularies.files import read_pieces
-from transformer.model.parameters import Params, declarations
-from transformer.runs.run import Run
+from transformer.interop.folders.family import (
+    Family,
+    Layout,
+    Names,
+    Opened,
+    Read,
+    Request,
+    Storage,
+    Tensor,
+    Tokenizers,
+    Vocabulary,
+    without_codes,
+)
+from transformer.interop.folders.folder import CONFIG, read_json, tensors
+from transformer.interop.folders.pieces import read_pieces
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.systems.masked_language_model.options import MaskedLanguageModelConfig
-from transformer.systems.masked_language_model.system import MaskedLanguageModel, MaskedLanguageModelling
 from transformer.systems.presets import preset
 
 PREFIXES = ("", "bert.")
 """The encoder alone, or in a model with heads."""
 HEAD = "cls.predictions."
 LEAVES = {
-    "query": "attention.self.query.weight",
-    "key": "attention.self.key.weight",
-    "value": "attention.self.value.weight",
+    **{name: f"attention.self.{name}.weight" for name in ("query", "key", "value")},
+    **{f"{name}_bias": f"attention.self.{name}.bias" for name in ("query", "key", "value")},
     "out": "attention.output.dense.weight",
-    "query_bias": "attention.self.query.bias",
-    "key_bias": "attention.self.key.bias",
-    "value_bias": "attention.self.value.bias",
     "out_bias": "attention.output.dense.bias",
     "inner.kernel": "intermediate.dense.weight",
     "inner.bias": "intermediate.dense.bias",
@@ -55,7 +56,7 @@ _HEAD_LEAVES = (
 TYPES = "embeddings.token_type_embeddings.weight"
 
 
-def bert_options(config: Json) -> dict[str, Any]:
+def bert_options(config: Json, names: Container[str]) -> dict[str, Any]:
     """The options of the network that a config.json describes.
 
     Raises:
@@ -84,6 +85,7 @@ def bert_options(config: Json) -> dict[str, Any]:
         "norm_epsilon": float(config.get("layer_norm_eps", 1e-12)),
         "positions": "learned",
         "max_positions": config["max_position_embeddings"],
+        "mask_id": config["mask_token_id"],
         "token_type": True,
         "embedding_norm": True,
         "scale_embedding": False,
@@ -133,67 +135,72 @@ def _check(config: Json, model: StackConfig, read: Read) -> None:
         raise UserError(f"there is no tensor {missing[0]}, and there are others of the head")
 
 
-STORAGE = Storage(
-    _tensor,
-    check=_check,
-    harmless=(
-        r"(bert\.)?embeddings\.position_ids",  # the numbers 0, 1, 2, ...
-        # heads for pairs of sentences, which read [CLS] and which predictions of hidden tokens do not read
-        r"(bert\.)?pooler\.dense\.(weight|bias)",
-        r"cls\.seq_relationship\.(weight|bias)",
+_SPECIAL = {
+    "pad_token_id": "[PAD]",
+    "decoder_start_token_id": "[CLS]",
+    "eos_token_id": "[SEP]",
+    "mask_token_id": "[MASK]",
+}
+
+
+class BertVocabulary(Vocabulary):
+    """Texts begin with [CLS] and end with [SEP]."""
+
+    def __init__(self, folder: Path) -> None:
+        self._pieces = read_pieces(folder)
+        pieces = [*_SPECIAL.values(), "[UNK]"]
+        ids = [self._pieces.id_of(piece) for piece in pieces]
+        if None in ids:
+            raise UserError(f"the vocabulary of {folder} has no {pieces[ids.index(None)]}")
+        self.ids: Json = dict(zip(_SPECIAL, ids, strict=False))
+        self.unk = cast(int, ids[-1])
+
+    def tokenizers(
+        self, family: Family[Any], opened: Opened, model: StackConfig, request: Request
+    ) -> Tokenizers:
+        return (self._pieces.tokenizer(model.vocab_size, model.special, [model.special.bos]),) * 2
+
+
+class Bert(Family[StackConfig]):
+    """BERT, which is trained further, or becomes the encoder of other models (`train.py
+    --init-encoder-from`). A head that is not stored is initialised as before training."""
+
+    def opened(self, folder: Path) -> Opened:
+        """It has no search."""
+        return Opened(folder, folder / CONFIG, read_json(folder / CONFIG), tensors(folder), {})
+
+    def data(
+        self, opened: Opened, model: StackConfig, request: Request, tokenizers: Tokenizers
+    ) -> CorpusConfig:
+        longest = min(SentencesConfig.max_length, model.max_positions or SentencesConfig.max_length)
+        return SentencesConfig(dataset=request.origin, max_length=longest)
+
+    def decoding(self, opened: Opened, model: StackConfig) -> DecodingConfig:
+        return preset(self.system).decoding
+
+    def ignored(self, folder: Path) -> list[str]:
+        """A sentence on the head, if a folder has none."""
+        has_head = f"{HEAD}transform.dense.weight" in tensors(folder).names
+        new = "the folder has no head that predicts hidden tokens, so that of this run is untrained"
+        return [] if has_head else [new]
+
+
+BERT = Bert(
+    "bert",
+    bert_options,
+    Storage(
+        _tensor,
+        check=_check,
+        harmless=(
+            r"(bert\.)?embeddings\.position_ids",  # the numbers 0, 1, 2, ...
+            # heads for pairs of sentences: they read [CLS], and predictions of hidden tokens do not
+            r"(bert\.)?pooler\.dense\.(weight|bias)",
+            r"cls\.seq_relationship\.(weight|bias)",
+        ),
     ),
+    BertVocabulary,
+    system="masked-lm",
+    network=MaskedLanguageModelConfig,
+    keeps_bias=True,
+    refuses=without_codes("texts of BERT have no code"),
 )
-
-
-# Imports BERT as a run of the system `masked-lm`, which is trained further, or becomes the encoder of other
-# models (`train.py --init-encoder-from`).
-
-
-MODEL_TYPE = "bert"
-_SPECIAL = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
-_MASK = "[MASK]"
-
-
-def import_bert(folder: Path, run_dir: Path | str, origin: str = "imported") -> Run:
-    """Writes a run directory from BERT. Texts begin with [CLS] and end with [SEP]. A head that is not stored
-    is initialised as before training.
-
-    Args:
-      folder: with config.json, model.safetensors, and tokenizer.json or vocab.txt.
-      run_dir: a new directory, for `train.py --init-encoder-from` and `--init-from`.
-      origin: what the run says of where it comes from.
-
-    Raises:
-      UserError: a file is missing, damaged or of another kind of model.
-    """
-    described, source = read_json(folder / CONFIG), tensors(folder)
-    pieces = read_pieces(folder)
-    ids = {name: pieces.id_of(piece) for name, piece in (_SPECIAL | {"mask": _MASK}).items()}
-    if missing := [(_SPECIAL | {"mask": _MASK})[name] for name, index in ids.items() if index is None]:
-        raise UserError(f"the vocabulary of {folder} has no {missing[0]}")
-    mask = ids.pop("mask")
-    with naming(folder / CONFIG):
-        size = described["vocab_size"]
-        special = SpecialIds(**ids)  # type: ignore[arg-type]  # none is None
-        model = MaskedLanguageModelConfig(
-            vocab_size=size, special=special, mask_id=mask, **bert_options(described)
-        )
-        tokenizer = pieces.tokenizer(size, special, [special.bos])
-    data = SentencesConfig(dataset=origin, max_length=min(SentencesConfig.max_length, model.max_positions))
-    config = Config(system="masked-lm", model=model, data=data, decoding=preset("masked-lm").decoding)
-    network, example = MaskedLanguageModel(model), MaskedLanguageModelling.example(config)
-
-    def initial() -> Params:
-        params: Params = network.init(jax.random.key(0), *(jnp.zeros(x.shape, x.dtype) for x in example))
-        return params["params"]
-
-    with naming(folder):
-        declared = declarations(network, example)
-        params = imported_params(STORAGE, described, model, source, declared, initial)
-    task = MaskedLanguageModelling(config, tokenizer)
-    return Run.create(run_dir, config, task, variables={"params": params}, unused=unused(folder))
-
-
-def has_head(folder: Path) -> bool:
-    """Whether a folder has the head that predicts hidden tokens."""
-    return f"{HEAD}transform.dense.weight" in tensors(folder).names

@@ -11,17 +11,30 @@ import os
 import struct
 from collections.abc import Container, Iterator, Set
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
+from transformer.config.decoding import DecodingConfig
 from transformer.config.transformer import TransformerConfig
+from transformer.data.tokenizers.words import WhitespaceTokenizer
 from transformer.interop.architectures.bart import BART, bart_options
-from transformer.interop.folders.architecture import NEVER_GENERATED, Architecture, Names, Storage, Tensor
-from transformer.interop.vocabularies.lists import ListVocabulary
+from transformer.interop.folders.family import (
+    NEVER_GENERATED,
+    Family,
+    Names,
+    Opened,
+    Request,
+    Storage,
+    Tensor,
+    Tokenizers,
+    Vocabulary,
+)
+from transformer.interop.folders.folder import CONFIG, naming, read_json
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, open_regular
+from transformer.runtime.files import Json, open_regular, parse_json, read_text
 
 MODEL = "model.bin"
 VERSIONS = range(2, 7)
@@ -60,13 +73,8 @@ _OTHERS = {
 _CONVOLUTIONS = ("conv1", "conv2")
 _KNOWN = {
     *("num_heads", "pre_norm", "activation", "scale_embeddings", "start_from_zero_embedding"),
-    *(
-        "alignment_layer",
-        "alignment_heads",
-        "embeddings_merge",
-        "scale_alibi",
-        "alibi_use_positive_positions",
-    ),
+    *("alignment_layer", "alignment_heads", "embeddings_merge", "scale_alibi"),
+    "alibi_use_positive_positions",
 }
 """Options of a stack that are read, or have no effect on the output."""
 _LEAVES = {"weight": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
@@ -314,7 +322,7 @@ def stacks(read: Variables) -> Json:
 
 
 SPECIFICATIONS = ("TransformerSpec", "TransformerBase", "TransformerBig")
-SEARCH = {"num_beams": 2, "early_stopping": True, "min_length": 2}
+SEARCH: Json = {"num_beams": 2, "early_stopping": True, "min_length": 2}
 """What CTranslate2 does unless it is told otherwise, in the words of generation_config.json. The minimum
 length of one word counts <s> there."""
 _TABLES = tuple(f"model.{side}.embed_tokens.weight" for side in SIDES)
@@ -397,4 +405,92 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     return BART.storage.tensor(path, config, model)
 
 
-CTRANSLATE2 = Architecture("ctranslate2", _options, Storage(_tensor), ListVocabulary)
+# Vocabularies: lists of words, in any order.
+
+
+_PADDING = ("<blank>", "<pad>", "[PAD]")
+_NAMES = ("vocabulary.txt", "vocabulary.json")
+
+
+class ListVocabulary(Vocabulary):
+    """Has source_vocabulary.json and target_vocabulary.json, or shared_vocabulary.json, or the
+    same with `.txt`. Here the special words are the first four. Texts are words between spaces."""
+
+    unk = 3
+
+    def __init__(self, folder: Path) -> None:
+        about = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
+        with naming(folder / CONFIG):
+            bos, eos, unk = (
+                str(about.get(f"{name}_token", default))
+                for name, default in (("bos", "<s>"), ("eos", "</s>"), ("unk", "<unk>"))
+            )
+            if (start := about.get("decoder_start_token", bos)) != bos:
+                raise UserError(
+                    f"decoder_start_token is {start!r}: this was converted from a model of another kind; "
+                    "import that one"
+                )
+        self._starts = about.get("add_source_bos") is True
+        self._words, orders = [], []
+        for side in ("source", "target"):
+            words = _words(folder, side)
+            if missing := {bos, eos}.difference(words):
+                raise UserError(f"{folder}: the vocabulary has no {' and no '.join(sorted(missing))}")
+            special = [next(filter(words.__contains__, _PADDING), ""), bos, eos, unk]
+            others = [word for word in words if word not in special]
+            rows = {unk: len(words)} | {word: row for row, word in enumerate(words)}
+            self._words.append(others)
+            orders.append([rows.get(word, -1) for word in (*special, *others)])
+        self.ids: Json = {
+            **{"pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": 2},
+            "vocab_size": len(orders[0]),
+            "target_vocab_size": len(orders[1]),
+            "orders": orders,
+            "source_end": about.get("add_source_eos") is True,
+        }
+
+    def tokenizers(
+        self, family: Family[Any], opened: Opened, model: TransformerConfig, request: Request
+    ) -> Tokenizers:
+        source, target = self._words
+        start = [model.special.bos] if self._starts else []
+        return WhitespaceTokenizer(source, model.special, start), WhitespaceTokenizer(target, model.special)
+
+
+def _words(folder: Path, side: str) -> list[str]:
+    names = [f"{kind}_{name}" for kind in (side, "shared") for name in _NAMES]
+    paths = [folder / name for name in names if (folder / name).exists()]
+    if not paths:
+        raise UserError(f"{folder}: there is no {' and no '.join(names)}")
+    path = paths[0]
+    with naming(path):
+        try:
+            content = read_text(path)
+        except OSError as error:
+            raise UserError(f"it cannot be read: {error.strerror}") from error
+        words = parse_json(content) if path.suffix == ".json" else content.removesuffix("\n").split("\n")
+        if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
+            raise UserError("it is not a list of words")
+        if len(set(words)) < len(words):
+            raise UserError("a word is in it twice")
+    return words
+
+
+class Converted(Family[TransformerConfig]):
+    """A Transformer in a folder of CTranslate2, which renormalises what the rules of a search leave."""
+
+    def opened(self, folder: Path) -> Opened:
+        variables = Variables(folder)
+        with naming(folder / MODEL):
+            described = transformer_config(variables)
+        return Opened(folder, folder / MODEL, described, variables, SEARCH)
+
+    def decoding(self, opened: Opened, model: TransformerConfig) -> DecodingConfig:
+        return replace(super().decoding(opened, model), renormalise=True)
+
+    def ignored(self, folder: Path) -> list[str]:
+        """Folders have no options of a search."""
+        return []
+
+
+CTRANSLATE2 = Converted("ctranslate2", _options, Storage(_tensor), ListVocabulary)

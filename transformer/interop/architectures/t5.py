@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from transformer.config.transformer import TransformerConfig
-from transformer.interop.folders.architecture import Architecture, Names, Storage, Tensor
-from transformer.interop.vocabularies.hub import HubVocabulary
+from transformer.interop.folders.family import Family, Names, Storage, Tensor
+from transformer.interop.folders.pieces import HubVocabulary
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
@@ -120,7 +120,7 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
     )
 
 
-T5 = Architecture(
+T5 = Family(
     "t5",
     _options,
     Storage(

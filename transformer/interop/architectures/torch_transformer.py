@@ -3,23 +3,33 @@
 The names of its tensors are those of the tutorial's Seq2SeqTransformer, or those in `tensors` of config.json.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
+from pathlib import Path
 from typing import Any
 
+from transformer.config.model import SpecialIds
 from transformer.config.transformer import TransformerConfig
-from transformer.interop.folders.architecture import (
-    Architecture,
+from transformer.data.tokenizers.hub import HubTokenizer
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.words import WhitespaceTokenizer
+from transformer.interop.folders.family import (
+    Family,
     Layout,
     Names,
+    Opened,
     Read,
+    Request,
     Storage,
     Tensor,
+    Tokenizers,
+    Vocabulary,
     check_sinusoids,
     interleaved,
 )
-from transformer.interop.vocabularies.lists import WordVocabulary
+from transformer.interop.folders.folder import CONFIG, read_json
+from transformer.interop.folders.pieces import PIECES
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json
+from transformer.runtime.files import Json, read_text
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu-exact"}
 TENSORS = {
@@ -119,4 +129,59 @@ def _check(config: Json, model: TransformerConfig, read: Read) -> None:
     check_sinusoids(name, table, model.d_model, interleaved, tolerance=1e-2)
 
 
-TORCH = Architecture("torch.nn.Transformer", _options, Storage(_tensor, check=_check), WordVocabulary)
+# Its vocabulary: lists of words.
+
+
+SIDES = ("source", "target")
+LIST = "vocabulary.txt"
+
+
+class WordVocabulary(Vocabulary):
+    """For each side or for both a list of words (source_vocabulary.txt, vocabulary.txt), one
+    a line in the order of the ids, or a tokenizer.json (source_tokenizer.json, tokenizer.json)."""
+
+    def __init__(self, folder: Path) -> None:
+        unk = read_json(folder / CONFIG).get("unk_token_id")
+        if type(unk) is not int:
+            raise UserError(f"unk_token_id is {unk!r}, not an id")
+        self.unk = unk
+        self.ids: Json = {}
+        self._paths = [_path(folder, side) for side in SIDES]
+
+    def tokenizers(
+        self, family: Family[Any], opened: Opened, model: TransformerConfig, request: Request
+    ) -> Tokenizers:
+        begins = opened.described.get("source_begins_with_bos", True)
+        start = [model.special.bos] if begins else []
+        source, target = self._paths
+        return (
+            _tokenizer(source, model.vocab_size, model.special, start),
+            _tokenizer(target, model.output_size, model.special, ()),
+        )
+
+
+def _path(folder: Path, side: str) -> Path:
+    names = [f"{side}_{LIST}", f"{side}_{PIECES}", LIST, PIECES]
+    lists = [folder / name for name in names if (folder / name).exists()]
+    if not lists:
+        raise UserError(f"{folder}: there is no {' and no '.join(names)}")
+    return lists[0]
+
+
+def _tokenizer(path: Path, size: int, special: SpecialIds, start: Sequence[int]) -> Tokenizer:
+    try:
+        content = read_text(path)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    if path.suffix == ".json":
+        return HubTokenizer(content, size, special, start)
+    words = content.removesuffix("\n").split("\n")
+    if len(words) != size:
+        raise UserError(f"{path} has {len(words)} lines, and the model has {size} words")
+    known = {special.pad, special.bos, special.eos, special.unk}
+    return WhitespaceTokenizer(
+        [word for index, word in enumerate(words) if index not in known], special, start
+    )
+
+
+TORCH = Family("torch.nn.Transformer", _options, Storage(_tensor, check=_check), WordVocabulary)

@@ -1,40 +1,37 @@
 """Whisper (Radford et al. 2022), a Transformer that hears, as a run of the system `speech`."""
 
-from collections.abc import Container
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from transformer.config.model import SpecialIds
+from transformer.config.corpus import CorpusConfig
+from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config
 from transformer.config.records import RecordingsConfig
 from transformer.config.transformer import EncoderConfig, TransformerConfig
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.interop.architectures import ctranslate2
 from transformer.interop.architectures.bart import BART, described_bart, with_base_names
-from transformer.interop.folders.architecture import Architecture, Names, Storage, Tensor, undescribed
-from transformer.interop.folders.conversion import Source, exported_tensors, imported_params
-from transformer.interop.folders.folder import (
-    CONFIG,
-    GENERATION,
-    TOKENIZER,
-    naming,
-    read_json,
-    search_options,
-    tensors,
-    write_folder,
+from transformer.interop.folders.family import (
+    Family,
+    Names,
+    Opened,
+    Request,
+    Storage,
+    Tensor,
+    Tokenizers,
+    Vocabulary,
+    VocabularyFiles,
 )
-from transformer.interop.folders.search import search_from_hub, search_to_hub
-from transformer.interop.folders.unused import unused, with_kept
-from transformer.interop.vocabularies.files import PIECES, read_pieces
-from transformer.interop.vocabularies.hub import HubVocabulary
-from transformer.model.parameters import declarations
+from transformer.interop.folders.folder import CONFIG, GENERATION, naming, read_json, search_options, tensors
+from transformer.interop.folders.pieces import PIECES, read_pieces
+from transformer.interop.folders.search import search_from_hub
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
-from transformer.systems.speech.model import SpeechTransformer
 from transformer.systems.speech.options import SpeechConfig
-from transformer.systems.speech.task import LATEST, TASKS, Codes, SpeechToText
+from transformer.systems.speech.task import LATEST, TASKS, Codes
 
 HALVED = 2  # frames to a position of the encoder
 _CONVOLUTIONS = {"convolutions_0": "conv1", "halvings_0": "conv2"}
@@ -44,7 +41,7 @@ _NO_DROPOUT = {"dropout": 0.0}
 """That of its training, if a config does not say it: with any, it no longer knows what it hears."""
 
 
-def _options(config: Json, names: Container[str]) -> dict[str, Any]:
+def _options(config: Json, names: Collection[str]) -> dict[str, Any]:
     encoder = EncoderConfig(
         d_ff=config["encoder_ffn_dim"],
         num_heads=config["encoder_attention_heads"],
@@ -56,6 +53,7 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
             names,
         ),
         "output_bias": False,
+        "generates_bos": False,
         "fixed_padding": False,
         "fixed": ("source_positions",),  # sinusoids
         "embedding_norm": False,
@@ -92,78 +90,93 @@ def _describe(model: TransformerConfig) -> Json:
     return described
 
 
-WHISPER = Architecture(
-    "whisper",
-    _options,
-    # CTranslate2 gives keys a bias. It adds the same number to all scores of a query, so a softmax ignores it
-    Storage(_tensor, harmless=(r"model\.(en|de)coder\.layers\.\d+\.(self|encoder)_attn\.k_proj\.bias",)),
-    HubVocabulary,
-    model_class="WhisperForConditionalGeneration",
-    describe=_describe,
-)
-
-
-# Imports Whisper as a run of the system `speech`, from folders of Hugging Face and of CTranslate2, and
-# exports such runs.
-
-
 ROWS = 4
 """Recordings searched at once: each takes the memory of 1,500 positions in every layer."""
-_SPECIAL = {"eos": "<|endoftext|>", "bos": "<|startoftranscript|>", "pad": "<|startoflm|>"}
+_SPECIAL = {
+    "eos_token_id": "<|endoftext|>",
+    "decoder_start_token_id": "<|startoftranscript|>",
+    "pad_token_id": "<|startoflm|>",
+}
 """<pad> is a token that no output has, as all ids are taken."""
 MULTILINGUAL = 51_865
 """Rows of the smallest vocabulary of many languages: that of a model for English only has one row less, and
 the same codes of languages (whisper/model.py, `is_multilingual`)."""
 _SOUND = {"sampling_rate": 16_000, "n_fft": 400, "hop_length": 160}
 PREPROCESSOR = "preprocessor_config.json"
-WHISPER_MODEL = SpeechConfig
-"""What the network of a run is."""
 
 
-def import_whisper(
-    folder: Path,
-    run_dir: Path | str,
-    language: str | None = None,
-    task: str | None = None,
-    origin: str = "imported",
-) -> Run:
-    """Writes a run directory from a Whisper model.
+class WhisperVocabulary(Vocabulary):
+    """A tokenizer.json with the tokens of languages and tasks."""
 
-    Args:
-      folder: with config.json, tokenizer.json, and model.safetensors or the model.bin of CTranslate2.
-      run_dir: a new directory, for `Transcriber.load`, `decode.py` and `train.py --init-from`.
-      language: the code of the language of recordings, such as en; for a model of many languages.
-      task: transcribe (default), or translate to English.
-      origin: what the run says of where it comes from.
-
-    Raises:
-      UserError: a file is missing, damaged or of another kind of model; the language is missing or unknown.
-    """
-    pieces = read_pieces(folder)
-    described, source, meant = _opened(folder)
-    with naming(folder / CONFIG):
-        bands = described["num_mel_bins"]
-        _check_sound(folder, bands)
-        size = described["vocab_size"]
-        ids = {name: pieces.id_of(token) for name, token in _SPECIAL.items()}
-        if missing := [_SPECIAL[name] for name, index in ids.items() if index is None]:
+    def __init__(self, folder: Path) -> None:
+        self._pieces = read_pieces(folder)
+        self.ids: Json = {name: self._pieces.id_of(token) for name, token in _SPECIAL.items()}
+        if missing := [_SPECIAL[name] for name, index in self.ids.items() if index is None]:
             raise UserError(f"tokenizer.json has no {missing[0]}")
-        special: Any = SpecialIds(**ids, unk=ids["eos"])  # type: ignore[arg-type]
-        options = WHISPER.options(described, source.names)
-        model = SpeechConfig(vocab_size=size, special=special, **options)
-        positions = model.encoder_stack.max_positions
+        self.unk: int = self.ids["eos_token_id"]
+
+    def tokenizers(
+        self, family: Family[Any], opened: Opened, model: SpeechConfig, request: Request
+    ) -> Tokenizers:
+        plain = self._pieces.tokenizer(model.vocab_size, model.special, ())
+        if not isinstance(plain, HubTokenizer):
+            raise UserError(f"{opened.folder}: Whisper needs tokenizer.json")
+        many = opened.generation.get("is_multilingual")
+        many = model.vocab_size >= MULTILINGUAL if many is None else many is True
+        start = _start(plain, many, request.source_language, request.task)
+        return (HubTokenizer(plain.model, model.vocab_size, model.special, start),) * 2
+
+    @staticmethod
+    def exported(tokenizers: Tokenizers, config: Config) -> VocabularyFiles | None:
+        """Without the usual language and task of a run: there they are options of each call."""
+        (tokenizer, _), special, same = tokenizers, config.model.special, range(config.model.vocab_size)
+        codes = Codes.of(tokenizer)
+        if codes is None or not isinstance(tokenizer, HubTokenizer):
+            return None
+        ids = {"pad_token_id": special.eos, "bos_token_id": special.eos, "eos_token_id": special.eos}
+        ids |= {"decoder_start_token_id": special.bos}
+        end = {f"{name}_token": _SPECIAL["eos_token_id"] for name in ("bos", "eos", "unk", "pad")}
+        assert isinstance(config.data, RecordingsConfig)
+        return VocabularyFiles(
+            files={PIECES: tokenizer.model.encode()},
+            options={"tokenizer_class": "WhisperTokenizer", **end},
+            described={"vocab_size": len(same), "num_mel_bins": config.data.bands, **ids},
+            generation={
+                **ids,
+                "is_multilingual": bool(codes.languages and len(tokenizer.start) > 1),
+                "lang_to_id": {f"<|{name}|>": index for name, index in codes.languages.items()},
+                "task_to_id": codes.tasks,
+                "no_timestamps_token_id": codes.untimed,
+                "max_initial_timestamp_index": LATEST,
+            },
+            rows=(same, same),
+        )
+
+
+class Whisper(Family[SpeechConfig]):
+    """Whisper in a folder of Hugging Face."""
+
+    no_vocabulary = " cannot be exported: of the speech models only Whisper has a family"
+
+    def opened(self, folder: Path) -> Opened:
+        described = read_json(folder / CONFIG)
+        return Opened(folder, folder / CONFIG, described, tensors(folder), search_options(folder))
+
+    def data(
+        self, opened: Opened, model: SpeechConfig, request: Request, tokenizers: Tokenizers
+    ) -> CorpusConfig:
+        """Raises UserError if features are computed in another way than here."""
+        path, bands = opened.folder / PREPROCESSOR, opened.described["num_mel_bins"]
+        about = read_json(path) if path.exists() else {}
+        for name, value in {**_SOUND, "feature_size": bands}.items():
+            if about.get(name, value) != value:
+                raise UserError(f"{path}: {name} is {about[name]!r}; only {value} is supported")
+        positions = opened.described["max_source_positions"]
         if positions is None:
             raise UserError("max_source_positions is null, not a whole number")
-        plain = pieces.tokenizer(size, special, ())
-        if not isinstance(plain, HubTokenizer):
-            raise UserError(f"{folder}: Whisper needs tokenizer.json")
-        many = meant.get("is_multilingual")
-        many = size >= MULTILINGUAL if many is None else many is True
-        start = _start(plain, many, language, task)
-        tokenizer = HubTokenizer(plain.model, size, special, start)
         frames = HALVED * positions
-        data = RecordingsConfig(
-            dataset=origin,
+        return RecordingsConfig(
+            dataset=request.origin,
             bands=bands,
             normalisation="peak",
             padded_length=frames,
@@ -172,118 +185,81 @@ def import_whisper(
             batch_tokens=frames * 8,
             max_text=model.max_positions,
         )
-    decoding = replace(
-        search_from_hub(meant, size),
-        renormalise=meant.get("renormalize_logits") is True,
-        buckets=(frames,),
-        rows=ROWS,
-    )
-    config = Config(system="speech", model=model, data=data, decoding=decoding)
-    with naming(folder):
-        declared = declarations(SpeechTransformer(model), SpeechToText.example(config))
-        params = imported_params(WHISPER.storage, described, model, source, declared)
-    fields = unused(folder)
-    if ctranslate2.is_ctranslate2_folder(folder) and "alignment_heads" in fields.get(CONFIG, {}):
-        fields[GENERATION] = {
-            "alignment_heads": fields[CONFIG].pop("alignment_heads")
-        }  # where others have them
-    task_of_run = SpeechToText(config, tokenizer)
-    return Run.create(run_dir, config, task_of_run, variables={"params": params}, unused=fields)
+
+    def decoding(self, opened: Opened, model: SpeechConfig) -> DecodingConfig:
+        return replace(
+            search_from_hub(opened.generation, model.vocab_size),
+            renormalise=opened.generation.get("renormalize_logits") is True,
+            buckets=(HALVED * opened.described["max_source_positions"],),
+            rows=ROWS,
+        )
+
+    def stored(self, described: Json, names: Collection[str], model: SpeechConfig) -> SpeechConfig:
+        """The same: there the padding is also the end."""
+        return model
+
+    def more_files(self, run: Run) -> dict[str, Json]:
+        """How features are computed."""
+        data = run.config.data
+        assert isinstance(data, RecordingsConfig)
+        seconds = data.padded_length * _SOUND["hop_length"] / _SOUND["sampling_rate"]
+        return {
+            PREPROCESSOR: {
+                "chunk_length": round(seconds),
+                **run.kept.get(PREPROCESSOR, {}),
+                **_SOUND,
+                "feature_size": data.bands,
+                "feature_extractor_type": "WhisperFeatureExtractor",
+                "processor_class": "WhisperProcessor",
+            }
+        }
 
 
-def export_whisper(run: Run, folder: Path, checkpoint: str | int) -> Path:
-    """Writes a run of Whisper as Hugging Face stores it. Its usual language and task are left out, as there
-    they are options of each call.
+class ConvertedWhisper(Whisper):
+    """Whisper in a folder of CTranslate2."""
 
-    Args:
-      run: the run.
-      folder: a new folder.
-      checkpoint: as in `Transcriber.load`.
+    def opened(self, folder: Path) -> Opened:
+        about, variables = read_json(folder / CONFIG), ctranslate2.Variables(folder)
+        with naming(folder / ctranslate2.MODEL):
+            described = ctranslate2.whisper_config(variables)
+        generation = {
+            "num_beams": 5,
+            "early_stopping": True,
+            "max_length": 448,
+            "renormalize_logits": True,
+            "suppress_tokens": about.get("suppress_ids", []),
+            "begin_suppress_tokens": about.get("suppress_ids_begin", []),
+        }
+        return Opened(folder, folder / CONFIG, described, variables, generation)
 
-    Raises:
-      UserError: it is another recogniser of speech, or cannot be written.
-    """
-    task = SpeechToText.load(run.config, run.path)
-    tokenizer, config, model = task.tokenizer, run.config, run.config.model
-    codes = Codes.of(tokenizer)
-    if codes is None or not isinstance(tokenizer, HubTokenizer) or not isinstance(model, SpeechConfig):
-        raise UserError(f"{run.name} cannot be exported: of the speech models only Whisper has a family")
-    assert isinstance(config.data, RecordingsConfig)
-    assert WHISPER.describe is not None
-    special, search, bands = model.special, config.decoding, config.data.bands
-    ids = {"pad_token_id": special.eos, "bos_token_id": special.eos, "eos_token_id": special.eos}
-    ids |= {"decoder_start_token_id": special.bos}
-    described = {
-        "architectures": [WHISPER.model_class],
-        "model_type": WHISPER.model_type,
-        "is_encoder_decoder": True,
-        "vocab_size": model.vocab_size,
-        "num_mel_bins": bands,
-        **WHISPER.describe(model),
-        **ids,
-    }
-    if lacks := undescribed(WHISPER.options(described, ()), model):
-        raise UserError(f"{run.name} cannot be exported: Whisper has no {' and no '.join(lacks)}")
-    numbers = {index: index for index in range(model.vocab_size)}
-    phrases = [phrase for text in search.forbidden for phrase in task.phrases(text)]
-    generation = search_to_hub(search, numbers, phrases, special.pad, model.max_positions) | ids
-    generation |= {
-        "is_multilingual": bool(codes.languages and len(tokenizer.start) > 1),
-        "lang_to_id": {f"<|{name}|>": index for name, index in codes.languages.items()},
-        "task_to_id": codes.tasks,
-        "no_timestamps_token_id": codes.untimed,
-        "max_initial_timestamp_index": LATEST,
-    }
-    seconds = config.data.padded_length * _SOUND["hop_length"] / _SOUND["sampling_rate"]
-    sound: Json = {"chunk_length": round(seconds), **run.kept.get(PREPROCESSOR, {})}
-    sound |= {**_SOUND, "feature_size": bands}
-    sound |= {"feature_extractor_type": "WhisperFeatureExtractor", "processor_class": "WhisperProcessor"}
-    end = {f"{name}_token": _SPECIAL["eos"] for name in ("bos", "eos", "unk", "pad")}
-    same = range(model.vocab_size)
-    params = run.variables(checkpoint)["params"]
-    declared = declarations(SpeechTransformer(model), SpeechToText.example(config))
-    write_folder(
-        folder,
-        exported_tensors(WHISPER.storage, params, model, described, model, (same, same), declared),
-        {PIECES: tokenizer.model.encode()},
-        with_kept(
-            run.kept,
-            {
-                CONFIG: described,
-                GENERATION: generation,
-                PREPROCESSOR: sound,
-                TOKENIZER: {"tokenizer_class": "WhisperTokenizer", **end},
-            },
-        ),
-    )
-    return folder
+    def kept(self, folder: Path) -> dict[str, Json]:
+        """Each field in the file in which other folders have it."""
+        fields = super().kept(folder)
+        if "alignment_heads" in fields.get(CONFIG, {}):
+            fields[GENERATION] = {"alignment_heads": fields[CONFIG].pop("alignment_heads")}
+        return fields
+
+    def ignored(self, folder: Path) -> list[str]:
+        """All options are read."""
+        return []
 
 
-def _opened(folder: Path) -> tuple[Json, Source, Json]:
-    """What the model is like, its tensors, and the options of its search."""
-    described = read_json(folder / CONFIG)
-    if not ctranslate2.is_ctranslate2_folder(folder):
-        return described, tensors(folder), search_options(folder)
-    variables = ctranslate2.Variables(folder)
-    meant = {
-        "num_beams": 5,
-        "early_stopping": True,
-        "max_length": 448,
-        "renormalize_logits": True,
-        "suppress_tokens": described.get("suppress_ids", []),
-        "begin_suppress_tokens": described.get("suppress_ids_begin", []),
-    }
-    with naming(folder / ctranslate2.MODEL):
-        return ctranslate2.whisper_config(variables), variables, meant
-
-
-def _check_sound(folder: Path, bands: int) -> None:
-    """Raises UserError if features are computed in another way than here."""
-    path = folder / PREPROCESSOR
-    about = read_json(path) if path.exists() else {}
-    for name, value in {**_SOUND, "feature_size": bands}.items():
-        if about.get(name, value) != value:
-            raise UserError(f"{path}: {name} is {about[name]!r}; only {value} is supported")
+WHISPER = Whisper(
+    "whisper",
+    _options,
+    # CTranslate2 gives keys a bias. It adds the same number to all scores of a query, so a softmax ignores it
+    Storage(_tensor, harmless=(r"model\.(en|de)coder\.layers\.\d+\.(self|encoder)_attn\.k_proj\.bias",)),
+    WhisperVocabulary,
+    model_class="WhisperForConditionalGeneration",
+    describe=_describe,
+    system="speech",
+    network=SpeechConfig,
+    keeps_bias=True,
+    refuses={
+        "target_language": "--target-language: Whisper translates to English only, with --task translate"
+    },
+)
+CONVERTED_WHISPER = ConvertedWhisper(**vars(WHISPER))
 
 
 def _start(

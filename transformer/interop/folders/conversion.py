@@ -14,18 +14,18 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Sequence, Set
-from typing import Protocol
+from collections.abc import Callable, Container, Iterable, Sequence
 
 import jax
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
-from transformer.config.transformer import TransformerConfig
-from transformer.interop.folders.architecture import (
+from transformer.config.transformer import StackConfig, TransformerConfig
+from transformer.interop.folders.family import (
     NEVER_GENERATED,
     Model,
     Names,
+    Source,
     Storage,
     Tensor,
     interleaved_order,
@@ -43,27 +43,13 @@ _OF_WORDS = ("source_embedding", "target_embedding", "output_embedding", "output
 """The parameters that have a row for each word."""
 
 
-class Source(Protocol):
-    """The tensors of a folder."""
-
-    @property
-    def names(self) -> Set[str]:
-        """The names of all tensors."""
-
-    def shape(self, name: str) -> tuple[int, ...] | None:
-        """The shape of a tensor, or None if there is none."""
-
-    def __call__(self, name: str) -> np.ndarray | None:
-        """A tensor in float32, or None if there is none."""
-
-
 def imported_params(
     storage: Storage[Model],
     config: Json,
     model: Model,
     source: Source,
-    declared: Declarations | None = None,
-    initial: Callable[[], Params] = dict,
+    declared: Declarations,
+    initial: Callable[[], Params],
     read: Container[str] = (),
 ) -> Params:
     """The parameters of a model, each of which is read when it is needed. The log names the tensors that none
@@ -74,7 +60,7 @@ def imported_params(
       config: the description that the folder has, such as the content of config.json.
       model: the model that it describes.
       source: the tensors. It must stay readable.
-      declared: the model's parameters. None: those of `Transformer(model)`.
+      declared: the model's parameters.
       initial: the parameters with which a training begins, for those that are not stored.
       read: names of tensors that the model was described by.
 
@@ -125,9 +111,6 @@ def imported_params(
 
         return Deferred(shape, load)
 
-    if declared is None:
-        assert isinstance(model, TransformerConfig)
-        declared = _declared(model)
     params = unflatten_dict({path: deferred(path, parameter) for path, parameter in declared.items()})
     if unread := sorted(
         name
@@ -229,10 +212,13 @@ def exported_tensors(
     return tensors | storage.more_tensors(params, model)
 
 
-def stored_names(storage: Storage[TransformerConfig], described: Json, model: TransformerConfig) -> set[str]:
-    """The names of the tensors of a model, as far as the family has them."""
+def stored_names(
+    storage: Storage[Model], described: Json, model: Model, declared: Declarations | None = None
+) -> set[str]:
+    """The names of the tensors of a model, as far as the family has them. Its parameters: as of
+    `exported_tensors`."""
     names: set[str] = set()
-    for path in _declared(model):
+    for path in _declared(model) if declared is None else declared:
         with contextlib.suppress(LookupError):
             names.update(storage.tensor(path, described, model).names[:1])
     return names
@@ -252,7 +238,8 @@ def stored_shapes(
     return {tensor.names[0]: _stored_shape(parameter, tensor) for tensor, parameter in tensors}
 
 
-def _declared(model: TransformerConfig) -> Declarations:
+def _declared(model: StackConfig) -> Declarations:
+    assert isinstance(model, TransformerConfig)
     ids = jax.ShapeDtypeStruct((1, 2), "int32")
     return declarations(Transformer(model), (ids, ids))
 

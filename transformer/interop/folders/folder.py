@@ -16,6 +16,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
+from transformer.config.corpus import CODE
 from transformer.config.decoding import DecodingConfig
 from transformer.interop.folders.search import search_from_hub
 from transformer.interop.folders.unused import observed, without_limits
@@ -173,6 +174,8 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer_config.json"
+LANGUAGES = ("source_lang", "target_lang")
+"""Fields of tokenizer_config.json."""
 _REAL = ("F64", "F32", "F16", "BF16")
 """The types of safetensors that weights have."""
 _METHODS = {"gptq": "GPTQ", "awq": "AWQ", "fp8": "float8", "fbgemm_fp8": "float8"}
@@ -198,12 +201,12 @@ _OTHERS = ("pytorch_model", "tf_model", "flax_model", "rust_model", "training_ar
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Adds the name of a file to errors, except to those that name another one of its folder."""
+    """Adds the name of a file to errors, except to those that name its folder, or another file there."""
     folder = path if path.is_dir() else path.parent
     try:
         yield
     except UserError as error:
-        if str(error).startswith(f"{folder}/"):
+        if str(error).startswith((f"{folder}/", f"{folder}:", f"{folder} ")):
             raise
         raise UserError(f"{path}: {error}") from error
     except KeyError as error:
@@ -236,6 +239,14 @@ def tokenizer_options(folder: Path) -> Json:
         raise UserError(f"{path} cannot be read: {error}") from error
     check_fields(path, content)
     return observed(path, content)
+
+
+def named_languages(folder: Path) -> tuple[str | None, str | None]:
+    """The languages of source and target that a folder names."""
+    about = tokenizer_options(folder)
+    named = (about.get(name) for name in LANGUAGES)
+    source, target = (name if isinstance(name, str) and CODE.fullmatch(name) else None for name in named)
+    return source, target
 
 
 def tensors(folder: Path) -> "Shards":
@@ -434,6 +445,6 @@ def write_folder(
         raise UserError(f"cannot write {folder}: {error.strerror}") from error
 
 
-def as_json(content: Json) -> bytes:
+def as_json(content: Json | list[str]) -> bytes:
     """JSON as these folders have it."""
     return (json.dumps(content, ensure_ascii=False, indent=1) + "\n").encode()

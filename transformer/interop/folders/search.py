@@ -1,4 +1,4 @@
-"""Converts search options of Hugging Face's transformers and id_here.
+"""Converts search options of Hugging Face's transformers to those here, and back.
 
 There, lengths count the start of the decoder: `min_length` n is `min_length` n - 1 here, and so is
 `max_length`. Processors of logits (`generation/logits_process.py`) get log-probabilities in beam search,
@@ -8,7 +8,7 @@ as here, and logits in greedy search and sampling, so that `repetition_penalty` 
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from transformer.config.decoding import BeamConfig, DecodingConfig, GreedyConfig, MbrConfig, SampleConfig
 from transformer.runtime.errors import UserError
@@ -16,29 +16,45 @@ from transformer.runtime.files import Json
 
 _STOP: dict[Any, Literal["exact", "present", "full"]] = {False: "present", True: "full", "never": "exact"}
 _TOP_K = 50  # of transformers, if it is not given
-_UNKNOWN: Json = {  # options without a counterpart here, and the value that has no effect
-    "encoder_repetition_penalty": 1.0,
-    "encoder_no_repeat_ngram_size": 0,
-    "forced_decoder_ids": None,
-    "sequence_bias": None,
-    "exponential_decay_length_penalty": None,
-    "force_words_ids": None,
-    "constraints": None,
-    "penalty_alpha": None,
-    "guidance_scale": 1.0,
-    "max_time": None,
-    "stop_strings": None,
-}
-_OF_SAMPLING: Json = {
-    "min_p": None,
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "top_h": None,
-}
-_RULES = (
-    *("repetition_penalty", "no_repeat_ngram_size", "min_length", "min_new_tokens"),
-    *("suppress_tokens", "begin_suppress_tokens"),
+Kind = Literal["real", "positive", "whole", "length", "ids"]
+
+
+class Option(NamedTuple):
+    """An option of a search, there and here. Those that depend on each other (beams, lengths, the end of a
+    search) are no part of `OPTIONS`."""
+
+    theirs: str
+    ours: str = ""
+    """Empty: there is no counterpart here."""
+    neutral: Any = None
+    """The value there that has no effect, besides null and an empty list."""
+    kind: Kind = "real"
+    """length: of an output, which counts the start of the decoder there."""
+    when: Literal["always", "beams", "sampling"] = "always"
+    """With which searches it counts. An export writes one of beams and of sampling whatever its value is."""
+
+
+OPTIONS = (
+    Option("length_penalty", "length_penalty", 1.0, when="beams"),
+    Option("temperature", "temperature", 1.0, "positive", "sampling"),
+    Option("top_p", "top_p", 1.0, "positive", "sampling"),
+    Option("top_k", "top_k", 0, "whole", "sampling"),
+    Option("repetition_penalty", "repetition_penalty", 1.0, "positive"),
+    Option("no_repeat_ngram_size", "no_repeat_ngram", 0, "whole"),
+    Option("min_length", "min_length", 0, "length"),
+    Option("suppress_tokens", "suppress", kind="ids"),
+    Option("begin_suppress_tokens", "suppress_first", kind="ids"),
+    Option("encoder_repetition_penalty", neutral=1.0),
+    Option("encoder_no_repeat_ngram_size", neutral=0),
+    *map(Option, ("forced_decoder_ids", "sequence_bias", "exponential_decay_length_penalty")),
+    *map(Option, ("force_words_ids", "constraints", "penalty_alpha")),
+    Option("guidance_scale", neutral=1.0),
+    *map(Option, ("max_time", "stop_strings")),
+    Option("min_p", when="sampling"),
+    Option("typical_p", neutral=1.0, when="sampling"),
+    Option("epsilon_cutoff", neutral=0.0, when="sampling"),
+    Option("eta_cutoff", neutral=0.0, when="sampling"),
+    Option("top_h", when="sampling"),
 )
 
 
@@ -105,27 +121,32 @@ def search_from_hub(meant: Json, vocab_size: int) -> DecodingConfig:
     beams = _whole(meant, "num_beams", 1, least=1)
     length = max(1, _whole(meant, "max_length", 512, least=1) - 1)
     length = _whole(meant, "max_new_tokens", length, least=1)
-    least = max(0, _whole(meant, "min_length", 0) - 1)
-    least = _whole(meant, "min_new_tokens", least)
-    options: dict[str, Any] = {
-        "length_penalty": _real(meant, "length_penalty"),
-        "penalty": "power",
-        "max_length": length,
-        "min_length": min(least, length - 1),  # at the limit an output ends anyway
-        "repetition_penalty": _real(meant, "repetition_penalty", above=0),
-        "no_repeat_ngram": _whole(meant, "no_repeat_ngram_size", 0),
-        "suppress": _ids((*_listed(meant, "suppress_tokens"), *_single_words(meant)), vocab_size),
-        "suppress_first": _ids(_listed(meant, "begin_suppress_tokens"), vocab_size),
-    }
+    draws = meant.get("do_sample") is True and beams == 1
+    read = (option for option in OPTIONS if option.ours and (draws or option.when != "sampling"))
+    options = {option.ours: _value(option, meant, vocab_size) for option in read}
+    options |= {"penalty": "power", "max_length": length}
+    least = _whole(meant, "min_new_tokens", options["min_length"])
+    options["min_length"] = min(least, length - 1)  # at the limit an output ends anyway
+    options["suppress"] = _ids((*options["suppress"], *_single_words(meant)), vocab_size)
     if meant.get("forced_bos_token_id") is not None:  # it comes first there
         options["suppress_first"] = ()
-    if meant.get("do_sample") is True and beams == 1:
-        top_k = 0 if meant.get("top_k", 0) is None else _whole(meant, "top_k", _TOP_K)
-        options |= {"samples": 1, "top_k": top_k}
-        options |= {name: _real(meant, name, above=0) for name in ("temperature", "top_p")}
-        return SampleConfig(**options)
+    if draws:
+        return SampleConfig(samples=1, **options)
     # a beam of one ends with its first </s>, as greedy search does, if it compares present lengths
     return BeamConfig(beam_size=beams, stop=_STOP[early] if beams > 1 else "present", **options)
+
+
+def _value(option: Option, meant: Json, vocab_size: int) -> Any:
+    """The value here of an option that has a counterpart."""
+    match option.kind:
+        case "ids":
+            return _ids(_listed(meant, option.theirs), vocab_size)
+        case "length":
+            return max(0, _whole(meant, option.theirs, option.neutral) - 1)
+        case "whole":
+            absent = _TOP_K if option.ours == "top_k" and "top_k" not in meant else option.neutral
+            return _whole(meant, option.theirs, absent)
+    return _real(meant, option.theirs, above=0 if option.kind == "positive" else -math.inf)
 
 
 def _whole(meant: Json, name: str, default: int, least: int = 0) -> int:
@@ -156,7 +177,8 @@ def not_imported(meant: Json, described: Json) -> list[str]:
     beams = meant.get("num_beams") or 1
     samples = meant.get("do_sample") is True
     groups = _in_use(meant, {"num_beam_groups": 1, "diversity_penalty": 0.0})
-    unknown = _in_use(meant, _UNKNOWN | (_OF_SAMPLING if samples else {}))
+    of_search = ("always", "sampling") if samples else ("always",)
+    unknown = _in_use(meant, {x.theirs: x.neutral for x in OPTIONS if not x.ours and x.when in of_search})
     sentences = [f"{name} {json.dumps(meant[name])} has no counterpart here." for name in unknown]
     if groups:
         sentences.append(
@@ -177,7 +199,8 @@ def not_imported(meant: Json, described: Json) -> list[str]:
         )
     if meant.get("forced_bos_token_id") is not None and _listed(meant, "begin_suppress_tokens"):
         sentences.append("begin_suppress_tokens with forced_bos_token_id are about the second token there.")
-    rules = _in_use(meant, {name: 1.0 if name == "repetition_penalty" else 0 for name in _RULES})
+    rules = _in_use(meant, {x.theirs: x.neutral for x in OPTIONS if x.ours and x.when == "always"})
+    rules += _in_use(meant, {"min_new_tokens": 0})
     rules += ["bad_words_ids"] * any(True for _ in _single_words(meant))
     if meant.get("renormalize_logits") is True and beams > 1 and rules:
         sentences.append(
@@ -242,7 +265,7 @@ def search_to_hub(
 
     Args:
       search: the options here.
-      numbers: the id there of each of id_here.
+      numbers: the id there of each id here.
       phrases: the sequences of our ids that are forbidden.
       pad: the id of <pad> there.
       positions: maximum length there.
@@ -257,20 +280,15 @@ def search_to_hub(
     }
     if options["num_beams"] > 1:
         stop = search.stop if isinstance(search, BeamConfig) else "exact"
-        options |= {"length_penalty": search.length_penalty}
         options |= {"early_stopping": next(value for value, kind in _STOP.items() if kind == stop)}
-    if _draws(search):
-        assert isinstance(search, SampleConfig)
-        options |= {name: getattr(search, name) for name in ("temperature", "top_k", "top_p")}
-    if search.min_length:
-        options["min_length"] = search.min_length + 1
-    if search.repetition_penalty != 1:
-        options["repetition_penalty"] = float(search.repetition_penalty)
-    if search.no_repeat_ngram:
-        options["no_repeat_ngram_size"] = search.no_repeat_ngram
-    for name, ids in ("suppress_tokens", search.suppress), ("begin_suppress_tokens", search.suppress_first):
-        if known := [numbers[index] for index in ids if index in numbers]:
-            options[name] = known
+    of_search = {"beams": options["num_beams"] > 1, "sampling": options["do_sample"], "always": True}
+    for option in OPTIONS:
+        if option.ours and of_search[option.when]:
+            value = getattr(search, option.ours)
+            if option.kind == "ids":
+                value = [numbers[index] for index in value if index in numbers]
+            if option.when != "always" or value not in (option.neutral, []):
+                options[option.theirs] = value + 1 if option.kind == "length" else value
     return options
 
 

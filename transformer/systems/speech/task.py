@@ -21,8 +21,7 @@ from transformer.config.options import Config
 from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.data.sequences import Example, Field
 from transformer.data.signals.audio import HOP, RATE
-from transformer.data.sources.manifests import listed_columns
-from transformer.data.sources.recordings import Recording, recording
+from transformer.data.sources.recordings import Recording, listed_columns, recording
 from transformer.data.store import Corpus, Records
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer

@@ -15,7 +15,7 @@ from transformer.config.options import Config
 from transformer.config.records import TaggedConfig
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.tables import check_no_tables
-from transformer.data.sources.tagged import TaggedSentence, check_tagged, open_tagged
+from transformer.data.sources.tagged import TaggedSentence, open_tagged, read_tagged
 from transformer.data.sources.text_files import read_lines
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -94,7 +94,7 @@ class Tagging(Overview, DecodingTask, Lines):
         columns = "words and labels in columns (CoNLL)"
         instead = "write a word and its label on each line, and an empty line after each sentence"
         check_no_tables(_data(config), columns, instead, suffixes=(".jsonl",))
-        check_tagged(_data(config))
+        read_tagged(_data(config))
 
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:

@@ -17,16 +17,15 @@ from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config
 from transformer.config.records import PatchConfig, PicturesConfig
 from transformer.data.sequences import Field, Fields
-from transformer.data.signals.pixels import pixels_of, read_pixels, scaled
-from transformer.data.sources.corpora import SPLITS
-from transformer.data.sources.manifests import Annotation, listed
+from transformer.data.signals.pixels import LIBRARY, pixels_of, read_pixels, scaled
 from transformer.data.sources.pictures import (
     AnnotatedPicture,
-    check_manifests,
-    libraries_of,
+    Annotation,
     open_pictures,
     picture,
+    picture_lists,
 )
+from transformer.data.sources.source import SPLITS, files_of, listed
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.model.variants.patches import NO_PICTURE
 from transformer.runtime.errors import UserError
@@ -97,12 +96,12 @@ class Pictures(Exhibits, Lines, DecodingTask):
                 f"--model.max-positions {longest}: a picture has {patches:,} patches; raise it, or "
                 "--model.patch-size"
             )
-        check_manifests(data, cls.annotation)
+        picture_lists(data, cls.annotation)
 
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:
         """What reads pictures."""
-        return libraries_of(data_of(config))
+        return (LIBRARY,) if files_of(data_of(config)) else ()
 
     @classmethod
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
@@ -208,7 +207,7 @@ def listed_file(line: str, manifest: Path, number: int) -> Path:
     """
     if "\t" in line:
         raise UserError(f"{manifest}, line {number}: must be the name of a picture, without a tab")
-    return listed(line, manifest, number)
+    return listed(line, manifest, number, "picture")
 
 
 def enlarged(pixels: np.ndarray) -> tuple[Float[np.ndarray, "height width 3"], int]:

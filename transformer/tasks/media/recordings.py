@@ -17,8 +17,7 @@ from transformer.config.records import RecordingsConfig
 from transformer.data.plans import Batching
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.signals.audio import HOP, RATE, SILENT, normalised, scaled_to_peak, sound_of
-from transformer.data.sources.manifests import check_manifests
-from transformer.data.sources.recordings import Recording, libraries_of, open_recordings
+from transformer.data.sources.recordings import Recording, libraries_of, open_recordings, recording_lists
 from transformer.data.sources.tables import check_no_tables
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -115,7 +114,7 @@ class Recordings(Exhibits, Lines, DecodingTask):
         """Raises UserError if recordings are missing."""
         instead = "write a file name, a tab and the text on each line"
         check_no_tables(_data(config), "lists of recordings", instead, suffixes=(".jsonl",))
-        check_manifests(_data(config))
+        recording_lists(_data(config))
 
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:

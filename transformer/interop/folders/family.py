@@ -1,22 +1,41 @@
-"""What a family of pretrained models declares: its network, where each parameter is stored, its vocabulary;
-and the order of stored sinusoids."""
+"""What a family of pretrained models declares: its network, where each parameter is stored, its vocabulary,
+its search and its task; and the order of stored sinusoids."""
 
-from collections.abc import Callable, Container, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.config.corpus import CorpusConfig, DataConfig
+from transformer.config.decoding import DecodingConfig
 from transformer.config.model import SpecialIds
 from transformer.config.options import Config
 from transformer.config.transformer import StackConfig, TransformerConfig
 from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.interop.folders.folder import (
+    CONFIG,
+    named_languages,
+    naming,
+    read_json,
+    search_of,
+    search_options,
+    searched_file,
+    tensors,
+)
+from transformer.interop.folders.search import not_imported, searched_ids
+from transformer.interop.folders.unused import unused
 from transformer.model.parameters import Params
 from transformer.model.positions import sinusoids
+from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
+from transformer.systems.registry import find_system
+from transformer.tasks.task import Task
+from transformer.tasks.texts.text_to_text import TextToText
 
 # Stored tables of sinusoids. Some families have all sines, then all cosines; here they are interleaved, as
 # in the paper.
@@ -72,8 +91,6 @@ Names = tuple[str, ...]
 """The path of a parameter here."""
 Tokenizers = tuple[Tokenizer, Tokenizer]
 """Of source and target."""
-Languages = tuple[str | None, str | None]
-"""The codes of source and target, for models whose texts begin with one."""
 
 
 NEVER_GENERATED = -1e4
@@ -130,12 +147,63 @@ class Storage(Generic[Model]):
     """Tensors of an export besides those of the parameters."""
 
 
+class Source(Protocol):
+    """The tensors of a folder."""
+
+    @property
+    def names(self) -> Set[str]:
+        """The names of all tensors."""
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """The shape of a tensor, or None if there is none."""
+
+    def __call__(self, name: str) -> np.ndarray | None:
+        """A tensor in float32, or None if there is none."""
+
+
+class Request(NamedTuple):
+    """What an import is asked for, besides the folder."""
+
+    origin: str
+    """What the run says of where its model comes from."""
+    source_language: str | None = None
+    target_language: str | None = None
+    task: str | None = None
+    """Of Whisper: transcribe or translate."""
+
+
+NO_TASK = {"task": "--task: it is for Whisper; leave it out"}
+"""An option of a request that most families refuse, and what an import says."""
+
+
+def without_codes(reason: str = "texts of this model have no code") -> dict[str, str]:
+    """The same, also of the options of languages."""
+    said = f"--source-language, --target-language: {reason}"
+    return NO_TASK | dict.fromkeys(("source_language", "target_language"), said)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A folder, as its family opens it."""
+
+    folder: Path
+    file: Path
+    """The file that describes the model, for messages."""
+    described: Json
+    """The content of config.json, or what it would say."""
+    source: Source
+    generation: Json
+    """The content of generation_config.json, or what it would say."""
+
+
 @dataclass(frozen=True)
 class VocabularyFiles:
     """The vocabulary of an exported model."""
 
     files: dict[str, bytes]
     """The content of each file."""
+    options: Json
+    """The content of tokenizer_config.json."""
     described: Json
     """The options of config.json about the vocabulary: its size, pad_token_id, decoder_start_token_id,
     eos_token_id."""
@@ -145,7 +213,7 @@ class VocabularyFiles:
     """For source and target, our id for each id there; -1: none."""
 
 
-class Vocabulary(Protocol):
+class Vocabulary(ABC):
     """How a family stores its tokenizers. An instance has read those of a folder.
 
     Raises:
@@ -157,38 +225,40 @@ class Vocabulary(Protocol):
     ids: Json
     """More fields of config.json that only the vocabulary has."""
 
+    @abstractmethod
     def __init__(self, folder: Path) -> None: ...
 
-    def tokenizers(
-        self, architecture: "Architecture", described: Json, model: TransformerConfig, languages: Languages
-    ) -> Tokenizers:
-        """The tokenizers.
+    @abstractmethod
+    def tokenizers(self, family: "Family[Any]", opened: Opened, model: Any, request: Request) -> Tokenizers:
+        """The tokenizers of source and target; twice that of both, if there is one.
 
         Args:
-          architecture: the family.
-          described: the content of config.json.
+          family: the family.
+          opened: the folder, with `ids` among what describes it.
           model: what `described_model` made of it.
-          languages: of source and target.
+          request: with the languages of source and target.
 
         Raises:
-          UserError: they do not go with the model; a language is unknown or superfluous.
+          UserError: they do not go with the model; a language is unknown.
         """
 
     @staticmethod
     def exported(tokenizers: Tokenizers, config: Config) -> VocabularyFiles | None:
-        """The files for these tokenizers; None if they are of another kind."""
+        """The files for these tokenizers; None if they are of another kind, or never exported."""
+        return None
 
 
 @dataclass(frozen=True)
-class Architecture:
-    """A family of pretrained models."""
+class Family(Generic[Model]):
+    """A family of pretrained models: what it declares, and how its folders are read and written. Its methods
+    are those of models that translate, in a folder as Hugging Face has it."""
 
     model_type: str
     """Its name in config.json."""
-    options: Callable[[Json, Container[str]], dict[str, Any]]
+    options: Callable[[Json, Collection[str]], dict[str, Any]]
     """The options of the network that a config.json describes, without special ids. It also gets the names of
     all tensors."""
-    storage: Storage[TransformerConfig]
+    storage: Storage[Model]
     """How its parameters are stored."""
     vocabulary: type[Vocabulary]
     """How its tokenizers are stored."""
@@ -201,17 +271,81 @@ class Architecture:
     """Whether texts begin with the code of their language."""
     model_class: str = ""
     """Its class in `transformers`, which loads an export."""
-    describe: Callable[[TransformerConfig], Json] | None = None
+    describe: Callable[[Model], Json] | None = None
     """The reverse of `options`. None: models are not exported as this family."""
+    system: str = "transformer"
+    """The system of its runs."""
+    network: type[StackConfig] = TransformerConfig
+    """The type of the options of its network."""
+    keeps_bias: bool = False
+    """Whether a bias of the logits is imported although it is zero, and `renormalize_logits` is no part of
+    it."""
+    refuses: Mapping[str, str] = field(default_factory=without_codes)
+    """The options of a request that do not go with it, and what an import says of each."""
+
+    no_vocabulary: ClassVar[str] = (
+        ": its vocabulary is neither SentencePiece's nor a tokenizer.json, in a family's order"
+    )
+    """What an export says of a run whose vocabulary no family has."""
+
+    def opened(self, folder: Path) -> Opened:
+        """Opens a folder."""
+        described, source, generation = read_json(folder / CONFIG), tensors(folder), search_options(folder)
+        described |= searched_ids(described, generation)
+        return Opened(folder, folder / CONFIG, described, source, generation)
+
+    def data(self, opened: Opened, model: Any, request: Request, tokenizers: Tokenizers) -> CorpusConfig:
+        """The options of a corpus that such a model can be trained on. Raises UserError if it has none."""
+        asked = request.source_language, request.target_language
+        languages = asked if tokenizers[0].has_codes else named_languages(opened.folder)
+        return DataConfig(
+            dataset=request.origin,
+            joint_vocabulary=model.shares_inputs,
+            max_length=min(DataConfig.max_length, model.longest or DataConfig.max_length),
+            source_language=languages[0],
+            target_language=languages[1],
+        )
+
+    def decoding(self, opened: Opened, model: Any) -> DecodingConfig:
+        """The model's own search."""
+        meant = opened.generation | {"pad_token_id": model.special.pad}
+        return search_of(opened.folder, meant, model.output_size)
+
+    def task(self, config: Config, tokenizers: Tokenizers, folder: Path) -> Task:
+        """The task of a run."""
+        task: Any = find_system(self.system).task
+        return task(config, tokenizers if issubclass(task, TextToText) else tokenizers[0])
+
+    def kept(self, folder: Path) -> dict[str, Json]:
+        """What JSON files say and the import has not used."""
+        return unused(folder)
+
+    def ignored(self, folder: Path) -> list[str]:
+        """A sentence for each search option that affects the output there, but is not imported."""
+        with naming(searched_file(folder)):
+            described, meant = read_json(folder / CONFIG), search_options(folder)
+            ignored, forced = not_imported(meant, described), meant.get("forced_bos_token_id")
+        if forced is not None and self.has_codes:
+            ignored.append(
+                f"forced_bos_token_id {forced}: outputs begin with the code of the language that "
+                "--target-language or a request names."
+            )
+        return ignored
+
+    def stored(self, described: Json, names: Collection[str], model: Model) -> Model:
+        """The model that the config.json of an export describes."""
+        return described_model(self, described, names, model.special.unk)
+
+    def more_files(self, run: Run) -> dict[str, Json]:
+        """JSON files of an export that no other family has."""
+        return {}
 
 
-def described_model(
-    architecture: Architecture, config: Json, names: Container[str], unk: int
-) -> TransformerConfig:
+def described_model(family: Family[Model], config: Json, names: Collection[str], unk: int) -> Model:
     """The model that a config.json describes.
 
     Args:
-      architecture: of its `model_type`.
+      family: of its `model_type`.
       config: the content of config.json.
       names: of all tensors.
       unk: the id of <unk>, which only the vocabulary has.
@@ -221,6 +355,8 @@ def described_model(
       KeyError: an option is missing.
     """
     size = config["vocab_size"]
+    if type(size) is not int:
+        raise UserError(f"vocab_size is {size!r}, not a whole number")
 
     def index(name: str) -> int:
         value = config.get(name)
@@ -236,20 +372,21 @@ def described_model(
             "one in config.json that no text has"
         )
     special = SpecialIds(pad, start, eos, unk)
-    options = network_options(architecture, config, names)
-    generates_bos = bool(architecture.model_class) and start not in (pad, eos)
-    return TransformerConfig(vocab_size=size, special=special, generates_bos=generates_bos, **options)
+    generates_bos = bool(family.model_class) and start not in (pad, eos)
+    options: dict[str, Any] = {"vocab_size": size, "special": special, "generates_bos": generates_bos}
+    return family.network(**options | network_options(family, config, names))  # type: ignore[return-value]
 
 
-def network_options(architecture: Architecture, config: Json, names: Container[str]) -> dict[str, Any]:
+def network_options(family: Family[Any], config: Json, names: Collection[str]) -> dict[str, Any]:
     """The options of a network, without special ids; with `source_end` as the vocabulary says it.
 
     Args:
-      architecture: of the `model_type`.
+      family: of the `model_type`.
       config: the content of config.json, and the `ids` of the vocabulary.
       names: of all tensors.
     """
-    return {"source_end": config.get("source_end", True), **architecture.options(config, names)}
+    end = {"source_end": config["source_end"]} if "source_end" in config else {}
+    return {**end, **family.options(config, names)}
 
 
 _NEUTRAL = {
@@ -285,7 +422,7 @@ def undescribed(options: dict[str, Any], model: TransformerConfig) -> list[str]:
 
 def _differences(model: TransformerConfig, stored: TransformerConfig, prefix: str) -> Iterator[str]:
     free = {*model.PARAMETER_FREE} - {"wait_k"}  # which changes what is read
-    for name in (field.name for field in fields(model)):
+    for name in (option.name for option in fields(model)):
         two = [getattr(_resolved(config), name) for config in (model, stored)]
         is_zero_bias = name in ("attention_bias", "output_bias") and not two[0]
         if two[0] == two[1] or name in _NEUTRAL or name in free or is_zero_bias:

@@ -7,14 +7,25 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 from transformer.config.model import SpecialIds
+from transformer.config.options import Config
+from transformer.config.transformer import TransformerConfig
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.lossless import opened
 from transformer.data.tokenizers.pieces import PiecesTokenizer
 from transformer.data.tokenizers.tokenizer import CODE
+from transformer.interop.folders.family import (
+    Family,
+    Opened,
+    Request,
+    Tokenizers,
+    Vocabulary,
+    VocabularyFiles,
+)
 from transformer.interop.folders.folder import CONFIG, TOKENIZER, naming, read_json, tokenizer_options
+from transformer.interop.folders.search import forced_start
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, brief_json, parse_object, read_bytes, read_text
 from transformer.runtime.machine import library
@@ -49,30 +60,6 @@ Around = tuple[tuple[int, ...], tuple[int, ...]]
 """The ids before a text, and after it."""
 
 
-class Pieces(Protocol):
-    """What tokenizers are made of."""
-
-    def around(self) -> Around | None:
-        """What the files say is put before and after every text. None: they do not say it."""
-        ...
-
-    def id_of(self, piece: str) -> int | None:
-        """The id of a piece, or None."""
-        ...
-
-    def tokenizer(
-        self, size: int, special: SpecialIds, start: Sequence[int] = ()
-    ) -> HubTokenizer | PiecesTokenizer:
-        """The tokenizer of a side.
-
-        Args:
-          size: rows of the model's embedding, of which the last may have no piece.
-          special: the ids that are not text.
-          start: ids that begin every text.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class HubPieces:
     """The content of a tokenizer.json."""
@@ -85,6 +72,7 @@ class HubPieces:
     """Whether nothing but tokenizer.json describes the tokenizer: a class of no family reads it."""
 
     def around(self) -> Around | None:
+        """What the files say is put before and after every text. None: they do not say it."""
         with naming(self.path):
             ends = HubTokenizer.around(self.content)
         return ((), ()) if ends is None and self.is_generic else ends
@@ -94,6 +82,8 @@ class HubPieces:
             return HubTokenizer.id_in(self.content, piece)
 
     def tokenizer(self, size: int, special: SpecialIds, start: Sequence[int] = ()) -> HubTokenizer:
+        """The tokenizer of a side, whose texts begin with `start`. The last of the `size` rows of the model's
+        embedding may have no piece."""
         with naming(self.path):
             return HubTokenizer(self.content, size, special, start)
 
@@ -118,6 +108,10 @@ class ListedPieces:
             raise UserError(f"its vocabulary has the id {len(self.words) - 1}, and the model has {size} rows")
         words = [*self.words, *[None] * (size - len(self.words))]
         return PiecesTokenizer(self.model, words, special, start, self.apart)
+
+
+Pieces = HubPieces | ListedPieces
+"""What tokenizers are made of."""
 
 
 def read_pieces(folder: Path) -> Pieces:
@@ -312,11 +306,7 @@ def _word_pieces(folder: Path, options: Json) -> str:
 def _bytes(folder: Path, options: Json) -> str:
     """The bytes of UTF-8 after three special tokens, as in ByT5 (Xue et al. 2022), then the sentinels."""
     tokenizers = library("tokenizers")
-    printed = [
-        *range(33, 127),
-        *range(161, 173),
-        *range(174, 256),
-    ]  # byte-level BPE shows others as U+0100...
+    printed = [*range(33, 127), *range(161, 173), *range(174, 256)]  # BPE shows others as U+0100...
     shown = {byte: chr(byte) for byte in printed}
     shown |= {byte: chr(256 + n) for n, byte in enumerate(sorted({*range(256)}.difference(printed)))}
     vocabulary = {shown[byte]: byte + len(_BYTE_SPECIAL) for byte in range(256)}
@@ -379,3 +369,117 @@ def _layouts(model: bytes, words: list[str | None], pieces: list[str]) -> Iterat
             content = json.dumps(ids, ensure_ascii=False, indent=1).encode()
             about = {"tokenizer_class": "M2M100Tokenizer", "language_codes": name}
             yield {BPE: model, VOCABULARY: content}, about
+
+
+# One vocabulary for source and target, as most families have it.
+
+
+SIDES = ("source", "target")
+UNKNOWN = ("<unk>", "[UNK]")
+"""Names of the unknown word, of which the first that exists counts."""
+
+
+class HubVocabulary(Vocabulary):
+    """A tokenizer.json, or the files that are older than that."""
+
+    def __init__(self, folder: Path) -> None:
+        self._pieces = read_pieces(folder)
+        named = tokenizer_options(folder).get("unk_token")
+        piece = named.get("content") if isinstance(named, dict) else named
+        unknown = (str(piece),) if piece else UNKNOWN
+        unk = next((index for name in unknown if (index := self._pieces.id_of(name)) is not None), None)
+        if unk is None:
+            raise UserError(f"the vocabulary of {folder} has no {unknown[0]}")
+        self.unk = unk
+        self._about = tokenizer_options(folder)
+        self._start_in_training = read_json(folder / CONFIG).get("decoder_start_token_id")
+        self._around = self._pieces.around()
+        self.ids: Json = {} if self._around is None or self._around[1] else {"source_end": False}
+
+    def tokenizers(
+        self, family: Family[Any], opened: Opened, model: TransformerConfig, request: Request
+    ) -> Tokenizers:
+        if not family.has_codes:
+            return self._without_codes(family, opened.described, model)
+        self._check_codes(opened.described, model)
+        plain = self._tokenizer(model, ())
+        source, target = (
+            plain.in_language(language, f"--{side}-language")
+            for language, side in zip((request.source_language, request.target_language), SIDES, strict=True)
+        )
+        return source, target
+
+    def _without_codes(self, family: Family[Any], described: Json, model: TransformerConfig) -> Tokenizers:
+        """Texts begin as the files say; targets as a search is forced to begin, if it is."""
+        begin, end = self._around or (self._first(family), (model.special.eos,))
+        if end not in ((), (model.special.eos,)) or (not end and model.special.eos in begin):
+            pieces = [self._tokenizer(model, ()).stored_pieces(ids) for ids in (begin, end)]
+            raise UserError(
+                f"its tokenizer puts {pieces[0]} before a text and {pieces[1]} after it: only "
+                "nothing, or the token of eos_token_id, is supported after a text"
+            )
+        forced = forced_start(described, model.output_size)
+        target = self._tokenizer(model, forced or begin)
+        target.forces_start = bool(forced) or not target.start
+        return self._tokenizer(model, begin), target
+
+    def _first(self, family: Family[Any]) -> tuple[int, ...]:
+        """What a family puts before a text, as far as the vocabulary has it."""
+        piece = family.begins_with
+        named = self._about.get("cls_token", piece) if piece else None
+        name = named.get("content") if isinstance(named, dict) else named
+        index = self._pieces.id_of(name) if isinstance(name, str) else None
+        return () if index is None else (index,)
+
+    def _check_codes(self, described: Json, model: TransformerConfig) -> None:
+        """Raises UserError if the code of its language is not what a text begins with."""
+        kind = str(self._about.get("tokenizer_class")).removesuffix("Fast")
+        ends = "models whose texts end with the code of their language, such as mBART-25, are not supported"
+        starts = {described["decoder_start_token_id"], self._start_in_training} - {None}
+        if starts != {model.special.eos}:
+            raise UserError(f"decoder_start_token_id is no </s>: {ends}")
+        if kind == "MBartTokenizer":
+            raise UserError(f"tokenizer_class is {kind}: {ends}")
+        if self._about.get("legacy_behaviour") is True:
+            raise UserError(f"legacy_behaviour is true: {ends}")
+
+    def _tokenizer(self, model: TransformerConfig, start: Sequence[int]) -> HubTokenizer | PiecesTokenizer:
+        return self._pieces.tokenizer(model.vocab_size, model.special, start)
+
+    @staticmethod
+    def exported(tokenizers: Tokenizers, config: Config) -> VocabularyFiles | None:
+        source, target = tokenizers
+        is_own = type(source) in (HubTokenizer, PiecesTokenizer) and type(target) is type(source)
+        if not is_own or not isinstance(source, HubTokenizer | PiecesTokenizer):
+            return None  # subclasses are tokenizers of other families
+        written = _written(source)
+        if written is None:
+            return None
+        files, about = written
+        special = config.model.special
+        is_forced = bool(target.start) and target.forces_start
+        same = range(config.model.vocab_size)
+        ids = {"pad_token_id": special.pad, "decoder_start_token_id": special.bos}
+        ids["eos_token_id"] = special.eos
+        names = ("unk_token", "pad_token", "eos_token", "bos_token")
+        begins = () if source.has_codes else source.start[:1]
+        indices = [special.unk, special.pad, special.eos, *(begins or [special.bos])]
+        about |= dict(zip(names, source.stored_pieces(indices), strict=True))
+        return VocabularyFiles(
+            files=files,
+            options=about,
+            described={
+                "vocab_size": config.model.vocab_size,
+                **ids,
+                **({"bos_token_id": begins[0]} if begins else {}),
+                **({} if getattr(config.model, "source_end", True) else {"source_end": False}),
+            },
+            generation=ids | ({"forced_bos_token_id": target.start[0]} if is_forced else {}),
+            rows=(same, same),
+        )
+
+
+def _written(tokenizer: HubTokenizer | PiecesTokenizer) -> Written | None:
+    if isinstance(tokenizer, PiecesTokenizer):
+        return written_pieces(tokenizer)
+    return {PIECES: tokenizer.model.encode()}, {"tokenizer_class": "PreTrainedTokenizerFast"}

@@ -146,12 +146,7 @@ def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
     try:
         return read(member)
-    except (
-        SyntaxError,
-        tokenize.TokenError,
-        RecursionError,
-        MemoryError,
-    ) as error:  # NumPy parses it as Python
+    except (SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:  # it is parsed as Python
         raise ValueError("the header of an array is no description of it") from error
 
 

@@ -1,1 +1,0 @@
-"""How families of pretrained models store their tokenizers."""
