@@ -160,12 +160,12 @@ class LoadedModel(Generic[TaskT]):
         Raises:
           UserError: there is no such model, or this one does not write text token by token.
         """
-        language_model = None
+        language_model, lengths = None, [self.config.model.longest]
         if path is not None:
             instance("path", path, str, Path)
             language_model = read_language_model(Path(path), weight, self.system, self.task)
+            lengths.append(language_model.longest)
         self.language_model = language_model
-        lengths = self.config.model.longest, language_model and language_model.longest
         self.longest = min((length for length in lengths if length is not None), default=None)
 
     def use_names(self, names: Names | None, weight: float | int = 0.5) -> None:
