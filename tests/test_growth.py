@@ -279,6 +279,7 @@ def test_it_learns_the_words(folder, config, base, text, tmp_path):
 @pytest.mark.parametrize("what", mostly_slow(["all", "frozen", "adapter"], ["adapter"]))
 def test_stop_and_resume_without_the_file(what, folder, config, base, text, tmp_path):
     shutil.copy(folder / "words.txt", tmp_path)
+    shutil.copytree(base.path, tmp_path / base.path.name)  # where the tested runs look for it
     grown = growing(
         changed(config, ema=0.9),
         base,
@@ -298,6 +299,7 @@ def test_stop_and_resume_without_the_file(what, folder, config, base, text, tmp_
 @pytest.mark.parametrize("what", ["frozen", "adapter"])
 def test_only_new_rows_of_a_frozen_table_are_trained(what, folder, config, base, text, tmp_path):
     options = {"adapter": 2} if what == "adapter" else {"freeze": ("*",)}
+    shutil.copytree(base.path, tmp_path / base.path.name)  # where the tested runs look for it
     train(growing(config, base, folder, text, **options), tmp_path / "run", watch=quiet())
     run, size = Run(tmp_path / "run"), base.config.model.vocab_size
     before, after = (

@@ -122,7 +122,12 @@ def test_every_option_of_every_system_has_a_text():
     ):
         for item in dataclasses.fields(kind):
             text = texts(kind).get(item.name)
-            nested = dataclasses.is_dataclass(item.type) or item.name in ("config", "decoding", "hosts")
+            nested = dataclasses.is_dataclass(item.type) or item.name in (
+                "config",
+                "decoding",
+                "hosts",
+                "windows",
+            )
             assert text or nested, f"{kind.__name__}.{item.name}"
             for paragraph in (text or "").split("\n\n"):
                 assert paragraph == " ".join(paragraph.split())

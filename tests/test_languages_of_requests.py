@@ -246,13 +246,13 @@ def test_systems_without_codes_refuse_the_options(system):
     writer = importlib.import_module(task.writer).WRITER
     arguments = DecodeArguments(Path("RUN"), (), GreedyConfig(), target_language="de")
     if issubclass(task, Translation):
-        writer.refuse_unused(arguments)
+        writer.checked_way(arguments)
         arguments = dataclasses.replace(arguments, language="de")
         with pytest.raises(UserError, match="--language: languages of texts are --source-language and"):
-            writer.refuse_unused(arguments)
+            writer.checked_way(arguments)
         return
     with pytest.raises(UserError, match="--target-language: .*leave it out"):
-        writer.refuse_unused(arguments)
+        writer.checked_way(arguments)
 
 
 def test_another_pair_can_be_trained(runs, translator):

@@ -19,8 +19,9 @@ ROOMS = re.findall(
 )
 """From the bottom to the top, as docs/design.md lists them."""
 SYSTEMS = "systems/*"
-BESIDE = {"__init__.py", "__main__.py", "paper.py"}
-"""Modules that belong to no room: the public names, the command, and the paper as plain functions."""
+BESIDE = {"__init__.py", "__main__.py", "paper.py", "testing.py"}
+"""Modules that belong to no room: the public names, the command, the paper as plain functions, and the kit
+for tests of systems."""
 
 
 def modules() -> dict[str, Path]:
@@ -108,7 +109,7 @@ def test_there_is_no_circle() -> None:
     assert graph == {}
 
 
-MOST_FILES, MOST_FILES_OF_A_FOLDER, MOST_OF_A_NAME = 380, 20, 2
+MOST_FILES, MOST_FILES_OF_A_FOLDER, MOST_OF_A_NAME = 375, 20, 2
 LAYOUT = {"__init__.py"}
 
 

@@ -4,6 +4,7 @@ import functools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tensorflow_datasets.proto import tf_example_pb2
 
 from transformer.data import store
 from transformer.data.sources.recordings import RECORDINGS, Recording
+from transformer.data.sources.source import Source
 from transformer.data.store import PAIRS
 from transformer.runtime.errors import UserError
 
@@ -150,3 +152,24 @@ def test_a_damaged_record_is_named(tmp_path):
     with pytest.raises(UserError, match=f"record {index} is damaged"):
         damaged.__getitems__([index])
     assert damaged.__getitems__([index - 1])
+
+
+def test_a_source_of_an_outside_task_is_read_once(tmp_path):
+    """Its folder is named by its kind and key, so that no run is resumed on other records."""
+    calls = []
+
+    def read(split):
+        calls.append(split)
+        yield from SENTENCES[: 20 if split == "train" else 5]
+
+    source = Source("sentences", PAIRS, "sentences-v1", (0,), read, notes=["a note", "another"])
+    opened = source.open(tmp_path)
+    assert [(split, len(records)) for split, records in opened.splits.items()] == [
+        *(("train", 20), ("validation", 5), ("test", 5)),
+    ]
+    assert list(source.open(tmp_path).splits["train"]) == list(opened.splits["train"]) == SENTENCES[:20]
+    assert calls == ["train", "validation", "test"]
+    assert opened.note == "a note; another"
+    assert opened.folder.name.startswith("sentences-v1-")
+    for other in replace(source, kind="sentences-v2"), replace(source, key=(1,)):
+        assert other.open(tmp_path).folder.name != opened.folder.name

@@ -35,7 +35,7 @@ def tfds_folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize(("source", "target"), [("en", "fr"), ("fr", "en")])
+@pytest.mark.parametrize(("source", "target"), [("en", "fr"), ("fr", "en"), ("en", "en")])
 def test_any_tfds_set_in_either_direction(tfds_folder, source, target):
     config = DataConfig(
         dataset="toy_translate/fr-en", source_language=source, target_language=target, cache_dir=tfds_folder

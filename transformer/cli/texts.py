@@ -2,11 +2,12 @@
 
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
+from dataclasses import fields
 from typing import Any, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.cli.writer import OF_FUSION, OF_JSON, Numbered, Writer, Written
+from transformer.cli.writer import Numbered, Writer, Written
 from transformer.data.store import Record
 from transformer.runtime.files import Json
 from transformer.translator.search_outputs import Extras, check_extras, identity
@@ -16,7 +17,7 @@ class Texts(Writer):
     """Outputs as text, with scores, or as JSON."""
 
     does = "writes text"
-    uses: ClassVar[tuple[str, ...]] = (*(option for option in OF_JSON if option != "times"), *OF_FUSION)
+    can: ClassVar[Set[str]] = frozenset({"fusion", "alignments", "scores", "confidence"})
     formats: ClassVar[tuple[str, ...]] = ("text", "scores", "json")
     outputs_key = "hypotheses"
     """Of the outputs in a JSON object."""
@@ -28,7 +29,7 @@ class Texts(Writer):
     @property
     def extras(self) -> Extras:
         """What is asked of each output besides text and score."""
-        return Extras(**{option: getattr(self.arguments, option) for option in OF_JSON})
+        return Extras(**{item.name: getattr(self.arguments, item.name) for item in fields(Extras)})
 
     @property
     def job(self) -> list[str]:

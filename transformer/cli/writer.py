@@ -6,42 +6,27 @@ A task names the module of its writer (`Lines.writer`), which has a class `WRITE
 import dataclasses
 import importlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.decode_arguments import OPTIONS, DecodeArguments, Way, annotated
 from transformer.cli.input import input_lines, lines_of
+from transformer.data.remote import has
 from transformer.data.store import Record
+from transformer.decoding.searches.shortlist import FILE as SHORTLIST
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, parse_object
 from transformer.runtime.machine import check_libraries
 from transformer.runtime.text import has_text
 from transformer.tasks.outputs import Lines
+from transformer.translator.confidence import FILE as CONFIDENCE
 from transformer.translator.decoder import Decoder
-from transformer.translator.search_outputs import Extras
 
 if TYPE_CHECKING:
     from transformer.explorer.explorer import Explorer
 
-OF_JSON = tuple(field.name for field in dataclasses.fields(Extras))
-"""Options that add to JSON only."""
-OF_FUSION = ("lm", "lm_weight", "bias", "bias_weight")
-"""Options of what ranks hypotheses together with the model: a language model, and names."""
-OF_TRANSLATIONS = (
-    *OF_FUSION,
-    *("ensemble", "tsv", "glossary", "keep", "reference", "bleu_tokenize", "rescore", "rescore_weights"),
-    *(option for option in OF_JSON if option != "times"),
-    *("source_language", "target_language", "jsonl", "choices", "history", "target_length"),
-    *("document", "flags"),
-)
-"""Options that translations have a use for, and some other tasks."""
-OF_LONG = ("cut", "pause", "detector", "windows")
-"""Options of long recordings."""
-OF_SPEECH = ("times", "language", "task", "timestamps", "text_normalisation", "stream_step", *OF_LONG)
-OF_SOME_TASKS = (*OF_TRANSLATIONS, *OF_SPEECH, "pronunciation", "until", "stream")
-"""Options that only some tasks have a use for."""
 T = TypeVar("T")
 Numbered = tuple[int, str] | None
 """A line's number and the line; None where no other has arrived."""
@@ -61,10 +46,10 @@ class Writer:
 
     does = "does not translate: it writes one line for each line"
     """What a run of its task does, to say why an option is refused."""
-    uses: ClassVar[tuple[str, ...]] = ()
-    """Those of `OF_SOME_TASKS` that it has a use for."""
+    can: ClassVar[Set[str]] = frozenset()
+    """What its task can do: of the abilities to which options of `DecodeArguments` apply."""
     instead: ClassVar[Mapping[str, str]] = {}
-    """Where others of them are to be had."""
+    """Where options of other tasks are to be had."""
     formats: ClassVar[tuple[str, ...]] = ("text",)
     """The values of --format that it has; those besides text are for texts with scores."""
     is_scored = False
@@ -72,7 +57,6 @@ class Writer:
 
     def __init__(self, arguments: DecodeArguments) -> None:
         self.arguments, self.options = arguments, vars(arguments.decoding)
-        self.refuse_unused(arguments)
         self.n_best = arguments.n_best or 1
         self.lines_per_input = 1 if arguments.format == "json" else self.n_best
         """Lines of output for a line of input."""
@@ -81,23 +65,60 @@ class Writer:
         use_beside(self.decoder, arguments)
 
     @classmethod
-    def refuse_unused(cls, arguments: DecodeArguments) -> None:
-        """Raises UserError if an option is given that its task has no use for."""
-        for option in OF_SOME_TASKS:
-            if option not in cls.uses:
-                refuse(arguments, (option,), cls.instead.get(option, f"{arguments.run_dir} {cls.does}"))
-        if arguments.format not in cls.formats:
-            raise UserError(f"--format {arguments.format}: {arguments.run_dir} {cls.does}; leave it out")
-        if cls.formats == ("text",) and arguments.n_best not in (None, 1):
-            raise UserError(f"--n-best {arguments.n_best}: {arguments.run_dir} {cls.does}; leave it out")
-        if arguments.format != "json":
-            for option in (*OF_JSON, "timestamps"):
-                if getattr(arguments, option):
-                    name = option.replace("_", "-")
-                    raise UserError(f"--{name} needs --format json: the text formats do not have them")
+    def abilities(cls, run: Run) -> set[str]:
+        """What a run of its task can do: `can`, as far as its model and its files have the parts."""
+        system = run.system
+        can = {
+            "alignments": system.alignment is not None,
+            "scores": system.scores is not None,
+            "choices": system.scores is not None,
+            "confidence": has(run.path, CONFIDENCE),
+            "shortlist": has(run.path, SHORTLIST),
+            "ctc": bool(run.config.model.ctc_weight),
+            "coverage": system.alignment is not None,
+        }
+        return {ability for ability in cls.can if can.get(ability, True)}
 
     @classmethod
-    def write_file(cls, arguments: DecodeArguments) -> bool:
+    def way(cls, arguments: DecodeArguments) -> Way:
+        """What the options make of the input, if it is neither a document nor for a page."""
+        return Way.LINES
+
+    @classmethod
+    def checked_way(cls, arguments: DecodeArguments) -> Way:
+        """What the options make of the input.
+
+        Raises:
+          UserError: an option is given that its task, or this way, has no use for.
+        """
+        options = {name: option for name, option in OPTIONS.items() if is_given(arguments, name)}
+        for name, option in options.items():
+            if option.to and option.to not in cls.can:
+                why = cls.instead.get(name, f"{arguments.run_dir} {cls.does}")
+                raise UserError(_refusal(arguments, name, f"{{}}: {why}; leave it out"))
+        way = Way.DOCUMENT if arguments.document else Way.PAGE
+        if not (arguments.document or arguments.explore):
+            way = cls.way(arguments)
+        for name, option in options.items():
+            if option.needs and not is_given(arguments, option.needs):
+                raise UserError(_refusal(arguments, name, option.why))
+        for name, option in options.items():
+            if option.ways is not None and way not in option.ways:
+                raise UserError(_refusal(arguments, name, way.refusal))
+        if arguments.format not in cls.formats:
+            raise UserError(f"--format {arguments.format}: {arguments.run_dir} {cls.does}; leave it out")
+        if arguments.format not in way.formats:
+            raise UserError(way.other_format.format(arguments.format))
+        if cls.formats == ("text",) and arguments.n_best not in (None, 1):
+            raise UserError(f"--n-best {arguments.n_best}: {arguments.run_dir} {cls.does}; leave it out")
+        for name, option in options.items():
+            if option.in_json and arguments.format != "json":
+                needs = "{} needs --format json: the text formats do not have them"
+                raise UserError(_refusal(arguments, name, needs))
+        return way
+
+    @classmethod
+    def write_file(cls, arguments: DecodeArguments, way: Way) -> bool:
         """Writes what becomes of the whole input, if it is not one of lines. Returns whether it was.
 
         Raises:
@@ -210,10 +231,11 @@ def unused(run_dir: Path) -> set[str]:
     Raises:
       UserError: it is not for the command line.
     """
-    writer = writer_of(run_dir)
-    options = {option for option in OF_SOME_TASKS if option not in writer.uses}
-    if "ensemble" in options:
-        options |= {"weights", "mean"}
+    writer, run = writer_of(run_dir), Run(run_dir)
+    abilities = writer.abilities(run)
+    of_search = annotated(type(run.config.decoding), str)
+    needed = {name: option.to for name, option in OPTIONS.items() if option.to} | of_search
+    options = {name for name, ability in needed.items() if ability not in abilities}
     return options | {"n_best", "format"} if writer.formats == ("text",) else options
 
 
@@ -221,26 +243,21 @@ def use_beside(decoder: Decoder[Any], arguments: DecodeArguments) -> None:
     """Adds the language model and the names of the options, with the first of their weights.
 
     Raises:
-      UserError: there are only weights, or what is asked for cannot be used (`Decoder.use_language_model`,
-        `Decoder.use_names`).
+      UserError: what is asked for cannot be used (`Decoder.use_language_model`, `Decoder.use_names`).
     """
-    if arguments.lm_weight and arguments.lm is None:
-        raise UserError("--lm-weight needs --lm FILE: it weighs that language model")
-    if arguments.bias_weight and arguments.bias is None:
-        raise UserError("--bias-weight needs --bias FILE: it weighs those names")
     if arguments.lm is not None:
         decoder.use_language_model(arguments.lm, *arguments.lm_weight[:1])
     if arguments.bias is not None:
         decoder.use_names(arguments.bias, *arguments.bias_weight[:1])
 
 
-def refuse(arguments: DecodeArguments, options: Sequence[str], why: str) -> None:
-    """Raises UserError if one of these options has another value than its default."""
-    for option in options:
-        if option == "ensemble" and arguments.ensemble:
-            raise UserError(f"{arguments.ensemble[0]}: {why}; name one run")
-        if is_given(arguments, option):
-            raise UserError(f"--{option.replace('_', '-')}: {why}; leave it out")
+def _refusal(arguments: DecodeArguments, name: str, message: str) -> str:
+    """A message about an option that is given; of an ensemble, about its second run."""
+    if name == "ensemble":
+        if message == Way.PAGE.refusal:
+            return "--explore shows one model: leave out the other runs"
+        return message.format(arguments.ensemble[0]).replace("leave it out", "name one run")
+    return message.format(f"--{name.replace('_', '-')}")
 
 
 def is_given(arguments: DecodeArguments, option: str) -> bool:

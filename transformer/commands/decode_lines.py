@@ -21,17 +21,7 @@ from transformer.cli.output_file import (
     resumable,
     resumable_output,
 )
-from transformer.cli.writer import (
-    OF_FUSION,
-    OF_JSON,
-    OF_LONG,
-    Numbered,
-    Writer,
-    Written,
-    is_given,
-    refuse,
-    writer_of,
-)
+from transformer.cli.writer import Numbered, Writer, Written, writer_of
 from transformer.data.remote import fetched
 from transformer.data.sources.text_files import whole_text
 from transformer.documents.document import TranslatedDocument, TranslatedSentence, check_translates
@@ -51,12 +41,6 @@ MARKDOWN = (".md", ".markdown")
 OTHERS = (".doc", ".docx", ".odt", ".rtf", ".pdf", ".epub", ".tex", ".htm", ".html", ".xml", ".srt", ".vtt")
 """Names of documents that are neither Markdown nor plain text end so."""
 SHOWN = 10  # flagged sentences that are shown
-NOT_FOR_DOCUMENTS = (
-    *("input", "tsv", "jsonl", "glossary", "keep", "reference", "bleu_tokenize", "history", "target_length"),
-    *(*OF_FUSION, "choices", "temperature_of_choices", "rescore", "rescore_weights", "n_best", *OF_JSON),
-    *("until", "stream", "explore", "resume"),
-)
-"""Options that a document has no use for."""
 
 
 def translate_file(arguments: DecodeArguments) -> None:
@@ -66,10 +50,7 @@ def translate_file(arguments: DecodeArguments) -> None:
       UserError: an option or the file is wrong, or the run does not translate.
     """
     assert arguments.document
-    writer_of(arguments.run_dir).refuse_unused(arguments)
-    refuse(arguments, NOT_FOR_DOCUMENTS, "it is for lines, and --document translates a document")
-    if arguments.format != "text":
-        raise UserError(f"--format {arguments.format} is for lines; leave it out (--flags writes JSON)")
+    writer_of(arguments.run_dir).checked_way(arguments)
     check_files(arguments)
     if arguments.flags:
         outputs = [("--output", arguments.output)] if arguments.output else []
@@ -146,31 +127,15 @@ def _shown(sentence: TranslatedSentence) -> str:
 
 
 SHARE = 256  # consecutive lines that one process decodes
-FOR_LINES = (
-    *OF_FUSION,
-    *("output", "reference", "rescore", "rescore_weights", "bleu_tokenize", "choices"),
-    "temperature_of_choices",
-    *("history", *OF_JSON, "timestamps", *OF_LONG, "resume", "until", "stream"),
-)
-"""Options that a page of --explore does not have."""
 
 
 def write_page(arguments: DecodeArguments) -> None:
     """Writes the page of `transformer.explorer.explorer`."""
     assert arguments.explore
-    for option in FOR_LINES:
-        if is_given(arguments, option):
-            raise UserError(
-                f"--{option.replace('_', '-')} is for lines, --explore writes a page: leave one out"
-            )
-    if arguments.format != "text":
-        raise UserError(f"--format {arguments.format} is for lines, --explore writes a page: leave one out")
-    if arguments.ensemble:
-        raise UserError("--explore shows one model: leave out the other runs")
+    writer = writer_of(arguments.run_dir)
+    writer.checked_way(arguments)
     check_files(arguments)
-    writer_of(arguments.run_dir).refuse_unused(arguments)
-
-    page, what = writer_of(arguments.run_dir).page(arguments)
+    page, what = writer.page(arguments)
     with Output(arguments.explore, "--explore") as output:
         output.write(page.html)
     print(f"{what}, {len(page.html) / 1e3:,.0f} kB, written to {arguments.explore}: open it in a browser")
@@ -182,9 +147,8 @@ def decode_lines(arguments: DecodeArguments) -> None:
     Raises:
       UserError: an option or a file is wrong, or the input changed meanwhile.
     """
-    if arguments.flags:
-        raise UserError("--flags is for --document: it lists the suspicious sentences of one")
-    if (kind := writer_of(arguments.run_dir)).write_file(arguments):
+    kind = writer_of(arguments.run_dir)
+    if kind.write_file(arguments, kind.checked_way(arguments)):
         return
     total = check_files(arguments)
     if arguments.input and not address(arguments.input):  # whose files would all be fetched

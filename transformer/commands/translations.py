@@ -12,13 +12,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import arriving_words, check_files, input_lines, lines_of
 from transformer.cli.request_lines import RequestParser, lines_in_context
 from transformer.cli.texts import Texts
-from transformer.cli.writer import OF_JSON, OF_TRANSLATIONS, Numbered, Written, in_groups, refuse
+from transformer.cli.writer import Numbered, Written, in_groups
+from transformer.config.corpus import DataConfig
 from transformer.data.sources.context import SEPARATOR, History, context_of, sentence_of
+from transformer.data.sources.tables import TARGET_LENGTH
 from transformer.data.sources.text_files import one_line, read_lines
+from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 from transformer.runtime.text import has_text, without_invisible
@@ -37,21 +40,12 @@ if TYPE_CHECKING:
 # `decode.py RUN --stream` for models with --model.wait-k: translates text while it arrives.
 
 
-LANGUAGES = ("source_language", "target_language")
-WITHOUT = (*OF_TRANSLATIONS, "output", "n_best", "resume")
-"""Options that a translation cannot have while it grows, besides those of `LANGUAGES`."""
-
-
 def translate_arriving(arguments: DecodeArguments) -> None:
     """Writes the translation of each line to standard output while its words arrive.
 
     Raises:
       UserError: an option or the input is wrong, or the model reads whole sentences.
     """
-    why = "--stream shows one translation while it grows"
-    refuse(arguments, [option for option in WITHOUT if option not in LANGUAGES], why)
-    if arguments.format != "text":
-        refuse(arguments, ("format",), "--stream shows text")
     check_files(arguments)
     translator = Translator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     translator = translator.between(arguments.source_language, arguments.target_language)
@@ -85,7 +79,6 @@ def _words(arguments: DecodeArguments) -> Iterator[str]:
 
 TRAINED = "trained"
 """The value of --choices for the labels of the training text."""
-NOT_WITH_CHOICES = (*OF_JSON, "glossary", "keep", "rescore")
 log = logging.getLogger("transformer")
 
 
@@ -109,7 +102,6 @@ class Choices:
         request_parser: RequestParser,
         about: Callable[[str], Json],
     ) -> None:
-        refuse(arguments, NOT_WITH_CHOICES, "--choices writes labels and how probable they are")
         if (arguments.n_best or 1) > 1:
             raise UserError("--n-best: --choices writes one label; --format json has all of them")
         self.format = arguments.format
@@ -156,30 +148,44 @@ class Choices:
         return request
 
 
-NOT_WITH_HISTORY = ("tsv", "jsonl", "glossary", "keep", "rescore", "choices", "resume")
-
-
 class Translations(Texts):
     """Translations as text, with scores, or as JSON."""
 
     does = "translates text"
-    uses = (*OF_TRANSLATIONS, "stream")
+    can = Texts.can | {
+        *("translation", "target_length", "references", "choices", "stream", "page"),
+        *("coverage", "shortlist"),
+    }
     instead: ClassVar = {"language": "languages of texts are --source-language and --target-language"}
 
     @classmethod
-    def write_file(cls, arguments: DecodeArguments) -> bool:
-        """With --stream: text that is translated while it arrives."""
+    def abilities(cls, run: Run) -> set[str]:
+        """Without those that only some translators have."""
+        data = run.config.data
+        assert isinstance(data, DataConfig)
+        has = {"target_length": TARGET_LENGTH in data.inputs, "stream": run.config.model.encodes_causally}
+        return {ability for ability in super().abilities(run) if has.get(ability, True)}
+
+    @classmethod
+    def way(cls, arguments: DecodeArguments) -> Way:
+        """Text that arrives, turns of a conversation, or lines, of which labels may be asked."""
         if arguments.stream:
-            cls.refuse_unused(arguments)
+            return Way.WORDS
+        if arguments.history:
+            return Way.TURNS
+        return Way.CHOICES if arguments.choices else Way.LINES
+
+    @classmethod
+    def write_file(cls, arguments: DecodeArguments, way: Way) -> bool:
+        """With --stream: text that is translated while it arrives."""
+        if way is Way.WORDS:
             translate_arriving(arguments)
-        return arguments.stream
+        return way is Way.WORDS
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Translator:
         """The model, and those that re-rank its hypotheses."""
         arguments = self.arguments
         self.is_scored = bool(arguments.reference)
-        if arguments.bleu_tokenize and not arguments.reference:
-            raise UserError("--bleu-tokenize needs --reference: without it nothing is scored")
         runs = run_dir if not arguments.ensemble else [run_dir, *arguments.ensemble]
         loaded = Translator.load(
             runs, checkpoint, int8=int8, weights=arguments.weights or None, mean=arguments.mean
@@ -194,8 +200,6 @@ class Translations(Texts):
             raise UserError(f"--target-length {arguments.target_length}: must be a number of words")
         source_of("", self.translator.task.data, arguments.target_length)
         self._check_history()
-        if arguments.temperature_of_choices != 1.0 and not arguments.choices:
-            raise UserError("--temperature-of-choices needs --choices: it is about their probabilities")
         self.choices = (
             Choices(arguments, self.translator, self.request_parser, self._about)
             if arguments.choices
@@ -212,7 +216,6 @@ class Translations(Texts):
             raise UserError(f"--history {arguments.history}: must be the number of earlier turns")
         if not arguments.history:
             return
-        refuse(arguments, NOT_WITH_HISTORY, "with --history each line is a turn of one conversation")
         if self.translator.task.data.context:
             raise UserError("--history: this model reads each line after those before it; leave it out")
         if not self.translator.tokenizers[0].knows(SEPARATOR):
@@ -224,11 +227,7 @@ class Translations(Texts):
     def _load_rerankers(self) -> list[Translator]:
         """The models of `--rescore`."""
         arguments = self.arguments
-        if arguments.rescore_weights and not arguments.rescore:
-            raise UserError("--rescore-weights needs --rescore RUN: it weighs those runs")
-        ranked = (
-            arguments.decoding.method == "mbr" or getattr(arguments.decoding, "coverage_penalty", 0.0) > 0
-        )
+        ranked = arguments.decoding.method == "mbr" or arguments.decoding.coverage_penalty > 0
         if arguments.rescore and ranked:
             raise UserError("--rescore replaces the scores of mbr and of --coverage-penalty: leave one out")
         if arguments.rescore and arguments.decoding.method == "greedy":

@@ -15,7 +15,8 @@ PHRASE = 200  # letters of a forbidden phrase, of which all divisions into subwo
 
 @dataclass(frozen=True)
 class DecodingConfig(Section):
-    """Options of every search (section 6.1). Those of a method are in its own type (`METHODS`)."""
+    """Options of every search (section 6.1). Those of a method are in its own type (`METHODS`). A string in
+    an annotation is what a run must be able to do for decode.py to have the option (`Writer.abilities`)."""
 
     SECTION = "decoding"
 
@@ -44,13 +45,13 @@ class DecodingConfig(Section):
     """Ids of tokens that never occur."""
     suppress_first: tuple[Annotated[int, Range(0, IDS)], ...] = ()
     """Ids of tokens that do not begin an output (after the codes that outputs are forced to begin with)."""
-    shortlist: bool = False
+    shortlist: Annotated[bool, "shortlist"] = False
     """Choose only among the translations of the source's tokens, by the lexical shortlist of the run, as
     Marian does: several times less work for a large vocabulary. Scores are relative to these tokens."""
     renormalise: bool = False
     """Divide the probability of forbidden tokens among the others at every step, as CTranslate2 does and
     Hugging Face with renormalize_logits. Otherwise scores are those of the model."""
-    ctc_weight: Annotated[float, SHARE] | None = None
+    ctc_weight: Annotated[Annotated[float, SHARE] | None, "ctc"] = None
     """Speech: weight of CTC in the search, of runs that have it (--model.ctc-weight); that of attention is
     what is left. 0: attention alone; 1: CTC alone. None: that of the training."""
     noise: Annotated[float, Range(0, 100, note="0 for none")] = 0.0
@@ -65,6 +66,9 @@ class DecodingConfig(Section):
     """Sentences searched at once. When one is done, the next takes its place."""
     buckets: tuple[Annotated[int, Range(1, LONGEST)], ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
     """Lengths to which sources may be padded. Longer ones are truncated to the last, with a warning."""
+
+    coverage_penalty = 0.0
+    """That of methods that have none."""
 
     @property
     def num_hypotheses(self) -> int:
@@ -134,7 +138,7 @@ class BeamConfig(DecodingConfig):
     """Stopping criterion. exact: no unfinished hypothesis can beat the worst finished one at any length;
     present: none beats it at its current length (Hugging Face's default); full: as many hypotheses are
     finished as the beam has (early_stopping=True there)."""
-    coverage_penalty: Annotated[float, Range(0, 100, note="0 for none")] = 0.0
+    coverage_penalty: Annotated[float, Range(0, 100, note="0 for none"), "coverage"] = 0.0
     """beta of the coverage penalty (Wu et al. 2016, Eq. 15): finished hypotheses that pay little attention to
     a source token score less. 0: none."""
     groups: Annotated[int, Range(1, LONGEST)] = 1

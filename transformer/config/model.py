@@ -90,6 +90,8 @@ class ModelConfig(Section):
     """Sizes that the data decides, if they are not given."""
     TARGET_LENGTH: ClassVar[str] = "max_length"
     """The option of the data that limits what the decoder reads."""
+    ctc_weight = 0.0
+    """The weight of CTC in the loss of systems that have none."""
     DTYPES: ClassVar[tuple[str, ...]] = ("float32", "bfloat16")
     """Precisions that the network supports. The last one is that of accelerators."""
     NOT_USED: ClassVar[tuple[str, ...]] = ()
@@ -129,6 +131,11 @@ class ModelConfig(Section):
     def compute_dtype(self) -> str:
         """dtype, resolved. A model that is built without a run computes in float32."""
         return "float32" if self.dtype == "auto" else self.dtype
+
+    @property
+    def encodes_causally(self) -> bool:
+        """Whether the state of a source token depends on no later ones."""
+        return False
 
     @property
     def decoder_depth(self) -> int:

@@ -137,11 +137,6 @@ class StackConfig(ModelConfig):
         return self
 
     @property
-    def encodes_causally(self) -> bool:
-        """Whether the state of a source token depends on no later ones."""
-        return False
-
-    @property
     def is_relative(self) -> bool:
         """Whether attention depends on distances, and not on positions."""
         return self.positions in ("rotary", "alibi", "relative", "buckets")

@@ -12,7 +12,6 @@ from typing import Any
 from transformer.config.ranges import Option, any_number
 from transformer.data.sources.context import in_context
 from transformer.data.tokenizers.lossless import to_utf8
-from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.documents.markdown import read_markdown
 from transformer.documents.passages import (
     Document,
@@ -299,7 +298,7 @@ class DocumentTranslator(ABC):
     ) -> dict[int, _Judged]:
         """What a second search of the suspicious sentences found with fewer flags, by their indices."""
         suspicious = [index for index, output in enumerate(judged) if output.flags]
-        has_rules = isinstance(self.system.search, AutoregressiveSearch) and not settings.shortlist
+        has_rules = bool(self.system.stepwise) and not settings.shortlist
         if not has_rules and settings.num_hypotheses == 1:
             return {}  # the same would be found
         again = {**options, "no_repeat_ngram": NO_REPEAT} if has_rules else options

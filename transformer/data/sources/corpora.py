@@ -69,7 +69,7 @@ NOTED = 8  # directions whose sizes are shown
 def of_direction(data: DataConfig, direction: Direction) -> DataConfig:
     """The options of one of the directions, with its languages in the names of its files."""
     names = {
-        name: Path(_named(str(path), direction))
+        name: Path(str(path).replace(PLACEHOLDERS[0], direction[0]).replace(PLACEHOLDERS[1], direction[1]))
         for split in ("train", "validation", "test")
         for kind in ("source", "target", "tsv")
         if (path := getattr(data, name := f"{split}_{kind}")) is not None
@@ -84,22 +84,16 @@ def has_columns(data: DataConfig, split: str) -> bool:
       UserError: it has the same two files for all directions.
     """
     source, target, tsv = (getattr(data, f"{split}_{kind}") for kind in ("source", "target", "tsv"))
-    if tsv is None and source and target and not (_has_placeholder(source) or _has_placeholder(target)):
+    if tsv is None and source and target and not _have_placeholder(source, target):
         raise UserError(
             f"--data.{split}-source {source}: write {{source}} and {{target}} where the names of the files "
             f"have the languages of --data.directions, such as {split}.{{source}}"
         )
-    return tsv is not None and not _has_placeholder(tsv)
+    return tsv is not None and not _have_placeholder(tsv)
 
 
-def _has_placeholder(path: Path) -> bool:
-    return any(placeholder in str(path) for placeholder in PLACEHOLDERS)
-
-
-def _named(name: str, direction: Direction) -> str:
-    for placeholder, language in zip(PLACEHOLDERS, direction, strict=True):
-        name = name.replace(placeholder, language)
-    return name
+def _have_placeholder(*paths: Path) -> bool:
+    return any(placeholder in str(path) for placeholder in PLACEHOLDERS for path in paths)
 
 
 def directed(pairs: Iterable[Pair], direction: Direction) -> Iterator[DirectedPair]:

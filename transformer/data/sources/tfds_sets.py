@@ -170,15 +170,9 @@ def tfds_folder(
     splits: Mapping[str, Records],
     is_invisible: Callable[[Any], bool],
 ) -> Path:
-    """The folder of a TFDS corpus, which is not hashed as text files are. Invisible records are counted once:
-    with some it is another folder than without, so that no run that was trained on them is resumed.
-
-    Args:
-      data: with the cache folder.
-      kind: of the corpus.
-      identity: of the dataset.
-      splits: its records.
-      is_invisible: whether a record has a line that is not empty, but is read as if it were.
+    """The folder of a TFDS corpus, which is not hashed as text files are. Records with a line that is not
+    empty, but is read as if it were, are counted once: with some it is another folder than without, so that
+    no run that was trained on them is resumed.
 
     Raises:
       UserError: the count cannot be stored.

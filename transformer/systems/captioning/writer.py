@@ -15,6 +15,7 @@ class Captions(Texts):
     """Captions, with scores, or as JSON. A line is the name of a PNG file."""
 
     does = "describes pictures"
+    can = Texts.can | {"page"}
     page = staticmethod(page_of_pictures)
     check_input = staticmethod(check_pictures)
 

@@ -19,6 +19,7 @@ class Objects(Writer):
 
     does = "finds objects in pictures"
     formats = ("text", "json")
+    can = frozenset({"page"})
     page = staticmethod(page_of_pictures)
     check_input = staticmethod(check_pictures)
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import input_lines
 from transformer.cli.texts import Texts
-from transformer.cli.writer import Numbered, Written, refuse
+from transformer.cli.writer import Numbered, Written
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 from transformer.systems.language_model.api import Generator, before
@@ -23,10 +23,15 @@ class Generations(Texts):
     """Continuations of prompts as text, with scores, or as JSON; or piece by piece."""
 
     does = "continues text and does not translate"
-    uses = ("until", "stream")
+    can = frozenset({"until", "stream", "page"})
     outputs_key = "outputs"
     instead: ClassVar = {"token_scores": "scores of tokens are in Generator.score"}
     generator: Generator
+
+    @classmethod
+    def way(cls, arguments: DecodeArguments) -> Way:
+        """Lines, whose continuations --stream shows piece by piece."""
+        return Way.PIECES if arguments.stream else Way.LINES
 
     @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
@@ -51,9 +56,6 @@ class Generations(Texts):
             length = self.options.pop("extra_length")  # no search is that long
             assert isinstance(length, int)
             self.length = length
-            refuse(arguments, ("output", "n_best"), "--stream shows one output of each prompt while it grows")
-            if arguments.format != "text":
-                refuse(arguments, ("format",), "--stream shows text")
         self.generator = Generator.load(run_dir, checkpoint, int8=int8)
         self.until = [self.generator.task.record(text) for text in arguments.until]
         return self.generator

@@ -16,7 +16,7 @@ import numpy as np
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, check_streams, digest_of
 from transformer.cli.output_file import LongOutput, Output, check_unfinished, resumable, resumable_output
-from transformer.cli.writer import OF_LONG, refuse, use_beside
+from transformer.cli.writer import use_beside
 from transformer.config.ranges import seconds
 from transformer.config.records import SOUND, is_recording
 from transformer.config.training import TextNormalisation
@@ -122,8 +122,6 @@ def lines_of_speakers(
 # `decode.py RUN --stream` for models that hear: words are written while the sound arrives.
 
 
-WITHOUT = ("output", "n_best", "resume", "reference", "times", "timestamps", "alignments", *OF_LONG)
-"""Options that a transcript cannot have while it grows."""
 BYTES = 2
 """Of a sample."""
 
@@ -134,9 +132,6 @@ def transcribe_arriving(arguments: DecodeArguments) -> None:
     Raises:
       UserError: an option is wrong, or the sound cannot be read.
     """
-    refuse(arguments, WITHOUT, "--stream writes one transcript while it grows")
-    if arguments.format not in ("text", "json"):
-        raise UserError(f"--format {arguments.format}: --stream writes text or json")
     if arguments.input and not is_recording(arguments.input):
         raise UserError(f"--input {arguments.input}: --stream reads one recording, or standard input")
     if arguments.input:
@@ -199,10 +194,6 @@ def _raw() -> Iterator[np.ndarray]:
         )
 
 
-WHOLE = ("alignments", "n_best")
-"""Options that a long recording has no use for."""
-
-
 def is_whole(arguments: DecodeArguments) -> bool:
     """Whether the input is a recording that is divided: longer than the model hears, or for subtitles.
 
@@ -228,9 +219,6 @@ def transcribe_file(arguments: DecodeArguments) -> None:
       UserError: an option is wrong, the recording cannot be read, or it changed meanwhile.
     """
     assert arguments.input
-    refuse(arguments, WHOLE, "it is for recordings that the model hears at once")
-    if arguments.format == "scores":
-        raise UserError("--format scores is for recordings that the model hears at once; choose json")
     check_streams(arguments)
     if len(arguments.reference) > 1:
         raise UserError("--reference: a recording has one reference; give one file")

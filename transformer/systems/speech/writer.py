@@ -6,14 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
-from transformer.cli.decode_arguments import DecodeArguments
+from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import lines_of
 from transformer.cli.texts import Texts
-from transformer.cli.writer import OF_FUSION, OF_SPEECH, page_of_sounds, refuse
-from transformer.config.records import is_recording
+from transformer.cli.writer import page_of_sounds
+from transformer.config.records import RecordingsConfig, is_recording
 from transformer.data.sources.recordings import Recording, listed_columns
 from transformer.data.sources.source import listed
 from transformer.data.sources.text_files import read_lines
+from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, readable
 from transformer.runtime.machine import check_libraries
@@ -23,9 +24,12 @@ from transformer.systems.speech.long import LongRecording
 from transformer.systems.speech.recording_file import (
     check_normalisation,
     cut_options,
+    is_whole,
     lines_of_speakers,
     rates_of,
     start_of,
+    transcribe_arriving,
+    transcribe_file,
 )
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.transcripts import SUBTITLES, Transcript, with_requested
@@ -41,7 +45,7 @@ class Transcriptions(Texts):
     is empty if nothing is said."""
 
     does = "hears recordings"
-    uses = ("reference", "alignments", "stream", *OF_SPEECH, *OF_FUSION)
+    can = frozenset({"speech", "whisper", "references", "alignments", "stream", "fusion", "page", "ctc"})
     formats: ClassVar = (*Texts.formats, *SUBTITLES)
     instead: ClassVar = {
         "source_language": "the language of recordings is --language",
@@ -67,25 +71,27 @@ class Transcriptions(Texts):
         return self.transcriber
 
     @classmethod
-    def refuse_unused(cls, arguments: DecodeArguments) -> None:
-        super().refuse_unused(arguments)
-        if not arguments.stream:
-            refuse(arguments, ("stream_step",), "it is for --stream")
+    def abilities(cls, run: Run) -> set[str]:
+        """Without those of Whisper for other models."""
+        data = run.config.data
+        assert isinstance(data, RecordingsConfig)
+        return super().abilities(run) - ({"whisper"} if not data.padded_length else set())
 
     @classmethod
-    def write_file(cls, arguments: DecodeArguments) -> bool:
-        from transformer.systems.speech.recording_file import is_whole, transcribe_file
-
-        cls.refuse_unused(arguments)
+    def way(cls, arguments: DecodeArguments) -> Way:
+        """Sound that arrives, a long recording, or lines."""
         if arguments.stream:
-            from transformer.systems.speech.recording_file import transcribe_arriving
+            return Way.SOUND
+        return Way.RECORDING if is_whole(arguments) else Way.LINES
 
+    @classmethod
+    def write_file(cls, arguments: DecodeArguments, way: Way) -> bool:
+        """Sound that arrives, or a long recording."""
+        if way is Way.SOUND:
             transcribe_arriving(arguments)
-            return True
-        if not is_whole(arguments):
-            return False
-        transcribe_file(arguments)
-        return True
+        elif way is Way.RECORDING:
+            transcribe_file(arguments)
+        return way is not Way.LINES
 
     @classmethod
     def check_input(cls, arguments: DecodeArguments) -> None:

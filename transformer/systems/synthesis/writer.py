@@ -35,7 +35,7 @@ class Utterances(Writer):
     recordings of the same job are replaced, which their comments tell."""
 
     does = "writes one recording for each text"
-    uses = ("pronunciation",)
+    can = frozenset({"pronunciation", "page"})
     page = staticmethod(page_of_sounds)
 
     @classmethod
