@@ -23,7 +23,7 @@ from transformer.data.tokenizers.trained import (
     train_tokenizer,
 )
 from transformer.interop.folders.pieces import read_pieces
-from transformer.interop.pretrained import export_model, import_model
+from transformer.interop.pretrained import detect, export_model, import_model
 from transformer.model.parameters import Declared, vocabulary_axes
 from transformer.systems.parameters import declared_parameters, model_shapes, with_any_sizes
 from transformer.systems.registry import REGISTRY, find_system, options_of
@@ -46,8 +46,8 @@ def trained_tokenizers():
 def imported_tokenizers():
     for folder in ("bart", "m2m", "mbart", "nllb", "pegasus", "t5"):
         special = SpecialIds(1, 0, 2, 3)
-        tokenizer = read_pieces(DATA / "tokenizers" / folder).tokenizer(400, special, ())
-        yield folder, tokenizer
+        path = DATA / "tokenizers" / folder
+        yield folder, read_pieces(path, detect(path).older).tokenizer(400, special, ())
 
 
 ALL = {**dict(trained_tokenizers()), **dict(imported_tokenizers())}
