@@ -25,6 +25,7 @@ from tokenizers import BertWordPieceTokenizer, ByteLevelBPETokenizer
 
 from transformer.config.model import SpecialIds
 from transformer.interop.folders.pieces import read_pieces
+from transformer.interop.pretrained import detect
 
 PLACE = Path(__file__).parent / "data" / "tokenizers"
 TEXT = [
@@ -161,7 +162,7 @@ def compared(folder: Path, lines: list[str], tokenizer_class: str) -> dict[str, 
     special = SpecialIds(
         *[next(ids_of[kind] for kind in kinds if ids_of[kind] is not None) for kinds in names]
     )
-    ours = read_pieces(folder).tokenizer(len(theirs) + 200, special)
+    ours = read_pieces(folder, detect(folder).older).tokenizer(len(theirs) + 200, special)
     ids = theirs(lines, add_special_tokens=False).input_ids
     draw = random.Random(1)
     drawn = [draw.choices(range(len(theirs)), k=8) for _ in lines]

@@ -1,5 +1,8 @@
 """Arguments of the Python API of a wrong type or value: each is a UserError that names it."""
 
+import inspect
+from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +82,77 @@ def test_arguments_of_a_search() -> None:
     for name in "length_penalty", "noise":
         with pytest.raises(UserError, match=f"--decoding.{name.replace('_', '-')} 1000.*: is too large"):
             translator.search(["red"], **{name: 10**400})
+
+
+VALID = {
+    "adapter": "run",
+    "entries": {"red": "rot"},
+    "format": "text",
+    "hypothesis": None,
+    "labels": ["cat", "dog"],
+    "lines": [1],
+    "members": [],
+    "names": ["cat"],
+    "path": None,
+    "prefixes": [""],
+    "record": "red",
+    "records": ["red"],
+    "right": ["cat"],
+    "run_dir": "run",
+    "sentences": ["red"],
+    "source": "red",
+    "source_language": None,
+    "sources": ["red"],
+    "target": "cat",
+    "target_language": None,
+    "targets": ["cat"],
+    "temperature": 1.0,
+    "terms": [[]],
+    "text": "Red.",
+    "words": ["red"],
+}
+"""A value of each argument without a default."""
+WRONG = [1, 1.5, None, True, [], {}, [1], [None], {"a": 1}, b"red", "\ud800", object(), "\0"]
+
+
+def methods_of(owner: Any) -> Iterator[tuple[str, Any]]:
+    """The public methods of an object, without those that only tests and the package call."""
+    for name in dir(owner):
+        inside = name in ("divided", "of_run", "outputs", "finished", "source_positions", "settings")
+        if not name.startswith("_") and not inside and inspect.isroutine(method := getattr(owner, name)):
+            yield name, method
+
+
+def called(method: Any, arguments: dict[str, Any]) -> None:
+    """Calls a method, and waits for all that it returns."""
+    result = method(**arguments)
+    if isinstance(result, Future):
+        result.result(timeout=60)
+    elif isinstance(result, Iterator):
+        list(result)
+
+
+def test_no_argument_of_a_method_ends_in_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is given for a text, a list of them or a path: a result, or a UserError."""
+    monkeypatch.chdir(tmp_path)
+    translator = small_translator()
+    monkeypatch.setattr(translator, "warm_up", None)  # has options of a search only, and compiles
+    wrong: list[str] = []
+    for name, method in methods_of(translator):
+        parameters = inspect.signature(method).parameters.values()
+        needed = {one.name for one in parameters if one.default is one.empty and one.kind != one.VAR_KEYWORD}
+        arguments = {one: VALID[one] for one in needed & VALID.keys()}
+        for parameter in parameters:
+            if not any(kind in str(parameter.annotation) for kind in ("str", "Path", "Source", "Iterable")):
+                continue
+            for value in WRONG:
+                try:
+                    called(method, arguments | {parameter.name: value})
+                except UserError:
+                    pass
+                except Exception as error:
+                    wrong.append(f"{name}({parameter.name}={value!r}): {type(error).__name__}: {error}"[:150])
+    assert not wrong, "\n".join(wrong)
 
 
 def test_arguments_of_a_transcriber() -> None:

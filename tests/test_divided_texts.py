@@ -2,11 +2,13 @@
 
 import contextlib
 import json
+import time
 import zipfile
 from concurrent.futures import CancelledError
+from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import ANY
+from unittest.mock import ANY, Mock
 
 import numpy as np
 import pytest
@@ -16,9 +18,12 @@ from small_translator import small_translator, stored
 
 from transformer import Decoder, Generator, Synthesizer, Tagger, Transcriber, Translator, UserError
 from transformer.commands.decode import decode_main
+from transformer.data.sources.context import TURN, shortened
 from transformer.decoding.service.queue import Answer, Together
-from transformer.documents.suspicion import Limits
+from transformer.documents import suspicion
+from transformer.serve.services.limits import Limits
 from transformer.systems.registry import REGISTRY
+from transformer.tasks.media.timing import units
 
 STORED = Path(__file__).parent / "data" / "older_runs"
 SENTENCE = "Red green blue."
@@ -45,7 +50,7 @@ def by_hand(translator: Translator, text: str) -> str:
 @pytest.fixture
 def without_flags(monkeypatch: pytest.MonkeyPatch) -> None:
     """No sentence is searched a second time, and none has an address that is copied."""
-    monkeypatch.setattr(Limits, "flags", lambda *_: ())
+    monkeypatch.setattr(suspicion.Limits, "flags", lambda *_: ())
 
 
 @pytest.mark.usefixtures("without_flags")
@@ -105,6 +110,41 @@ def test_a_server_answers_white_space():
             events = client.post("/translate", json={"text": text, "stream": True}).text
             assert events.count("event: output") == count
             assert "event: done" in events
+
+
+def cpu_seconds(work) -> float:
+    """Of the fastest of three."""
+    times = []
+    for _ in range(3):
+        start = time.thread_time()
+        work()
+        times.append(time.thread_time() - start)
+    return min(times)
+
+
+HOSTILE = [" ", "\u00a0", "\t", "\n", ". ", ", ", " (", " -", "(a) - ", "1. ", "。", "中(", "「"]
+HOSTILE += ["a@b.c. ", "http://a.b ", "a@b.c/"]
+"""What texts of strangers repeat."""
+
+
+@pytest.mark.parametrize("sign", HOSTILE)
+def test_a_text_is_divided_in_time_that_grows_as_its_length(translator, sign, monkeypatch):
+    """Eight times the length takes 8 times as long; if each sign were compared with all, 64 times."""
+    monkeypatch.setattr(translator, "_size", lambda text: len(text) // 4)
+    texts = [f"中{(sign * size)[:size]}b." for size in (2_000, 16_000)]
+    for work in partial(translator.divided, longest=16), units:
+        short, long = (cpu_seconds(partial(work, text)) for text in texts)
+        assert long < 24 * short + 0.002, (sign, work)
+
+
+def test_context_is_shortened_without_reading_it_for_each_turn():
+    """The oldest turns go, with as few looks at the rest as a search by halves has."""
+    turns = [str(number) for number in range(1000)]
+    for longest, expected in (0, turns[-1:]), (1, turns[-1:]), (7, turns[-7:]), (1000, turns), (2000, turns):
+        size = Mock(side_effect=lambda text: len(text.split(TURN)))
+        assert shortened(TURN.join(turns), size, longest) == TURN.join(expected)
+        assert size.call_count <= 11
+    assert shortened("red", len, 1) == "red"
 
 
 def test_a_prefix_and_terms_are_of_one_sentence(translator):
@@ -224,6 +264,20 @@ def test_a_server_translates_the_whole_text_in_both_shapes(translator):
 
 
 @pytest.mark.thorough
+def test_a_server_bounds_the_sentences_of_a_request():
+    """Of all texts together; what was begun is cancelled."""
+    service = translations(limits=Limits(sentences=5))
+    with asked(service, limits=service.limits) as client:
+        for texts in ["a\n" * 3, "a\n" * 3], "a\n" * 6, ["a"] * 6:
+            answer = client.post("/translate", json={"text": texts})
+            assert answer.status_code == 422
+            assert "sentences, and a request may have 5: divide them" in answer.json()["error"]
+            other = client.post("/translate", json={"q": texts, "source": "xx", "target": "yy"})
+            assert other.status_code == 422
+        assert not service.decoder._admission._open
+        assert client.post("/translate", json={"text": ["7\n" * 3, "7\n" * 2]}).status_code == 200
+
+
 def test_a_server_says_what_it_has_not_read_whole():
     service = translations()
     with asked(service) as client:

@@ -23,7 +23,7 @@ from transformer.data.tokenizers.trained import (
     train_tokenizer,
 )
 from transformer.interop.folders.pieces import read_pieces
-from transformer.interop.pretrained import export_model, import_model
+from transformer.interop.pretrained import detect, export_model, import_model
 from transformer.model.parameters import Declared, vocabulary_axes
 from transformer.systems.parameters import declared_parameters, model_shapes, with_any_sizes
 from transformer.systems.registry import REGISTRY, find_system, options_of
@@ -46,8 +46,8 @@ def trained_tokenizers():
 def imported_tokenizers():
     for folder in ("bart", "m2m", "mbart", "nllb", "pegasus", "t5"):
         special = SpecialIds(1, 0, 2, 3)
-        tokenizer = read_pieces(DATA / "tokenizers" / folder).tokenizer(400, special, ())
-        yield folder, tokenizer
+        path = DATA / "tokenizers" / folder
+        yield folder, read_pieces(path, detect(path).older).tokenizer(400, special, ())
 
 
 ALL = {**dict(trained_tokenizers()), **dict(imported_tokenizers())}
@@ -279,6 +279,7 @@ def test_it_learns_the_words(folder, config, base, text, tmp_path):
 @pytest.mark.parametrize("what", mostly_slow(["all", "frozen", "adapter"], ["adapter"]))
 def test_stop_and_resume_without_the_file(what, folder, config, base, text, tmp_path):
     shutil.copy(folder / "words.txt", tmp_path)
+    shutil.copytree(base.path, tmp_path / base.path.name)  # where the tested runs look for it
     grown = growing(
         changed(config, ema=0.9),
         base,
@@ -298,6 +299,7 @@ def test_stop_and_resume_without_the_file(what, folder, config, base, text, tmp_
 @pytest.mark.parametrize("what", ["frozen", "adapter"])
 def test_only_new_rows_of_a_frozen_table_are_trained(what, folder, config, base, text, tmp_path):
     options = {"adapter": 2} if what == "adapter" else {"freeze": ("*",)}
+    shutil.copytree(base.path, tmp_path / base.path.name)  # where the tested runs look for it
     train(growing(config, base, folder, text, **options), tmp_path / "run", watch=quiet())
     run, size = Run(tmp_path / "run"), base.config.model.vocab_size
     before, after = (

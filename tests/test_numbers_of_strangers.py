@@ -16,7 +16,7 @@ from transformer.commands.train import train_main
 from transformer.config.options import HostsConfig
 from transformer.config.ranges import seconds, whole_number
 from transformer.decoding.beside.arpa import read_arpa
-from transformer.interop.folders.pieces import LAYOUTS
+from transformer.interop.folders.pieces import pegasus_words, t5_words
 from transformer.translator.choices import probabilities
 from transformer.translator.fusion import checked_weight
 
@@ -95,17 +95,17 @@ def test_the_head_of_an_arpa_file(size: str, tmp_path: Path) -> None:
         read_arpa(tmp_path / "lm.arpa")
 
 
-@pytest.mark.parametrize(("family", "name"), [("t5", "extra_ids"), ("pegasus", "offset")])
+@pytest.mark.parametrize(("layout", "name"), [(t5_words, "extra_ids"), (pegasus_words, "offset")])
 @pytest.mark.parametrize("value", [10**9, 2**62, -1, True, 1.5, "7", [3], {}])
-def test_words_that_a_number_adds(family: str, name: str, value: Any, tmp_path: Path) -> None:
+def test_words_that_a_number_adds(layout: Any, name: str, value: Any, tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({name: value}))
     with pytest.raises(UserError, match=f"{name} is .*, not a whole number from 0 to 100,000"):
-        LAYOUTS[family](tmp_path, ["<pad>", "</s>", "<unk>"])
+        layout(tmp_path, ["<pad>", "</s>", "<unk>"])
 
 
 def test_numbers_beyond_what_json_readers_take(tmp_path: Path) -> None:
     """What stands for "no limit" in a tokenizer's options is as if it was not there."""
     (tmp_path / "tokenizer_config.json").write_text('{"extra_ids": ' + 40 * "9" + "}")
     with pytest.raises(UserError, match="extra_ids is null"):
-        LAYOUTS["t5"](tmp_path, ["<pad>"])
+        t5_words(tmp_path, ["<pad>"])
     shutil.rmtree(tmp_path)

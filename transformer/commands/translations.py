@@ -227,9 +227,7 @@ class Translations(Texts):
     def _load_rerankers(self) -> list[Translator]:
         """The models of `--rescore`."""
         arguments = self.arguments
-        ranked = (
-            arguments.decoding.method == "mbr" or getattr(arguments.decoding, "coverage_penalty", 0.0) > 0
-        )
+        ranked = arguments.decoding.method == "mbr" or arguments.decoding.coverage_penalty > 0
         if arguments.rescore and ranked:
             raise UserError("--rescore replaces the scores of mbr and of --coverage-penalty: leave one out")
         if arguments.rescore and arguments.decoding.method == "greedy":

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from transformer.config.ranges import Option, any_number
+from transformer.config.ranges import Option, any_number, instance, shown
 from transformer.data.sources.context import in_context
 from transformer.data.tokenizers.lossless import to_utf8
-from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.documents.markdown import read_markdown
 from transformer.documents.passages import (
     Document,
@@ -156,9 +155,11 @@ class DocumentTranslator(ABC):
             library is missing.
         """
         check_translates(self.task)
-        if format not in READERS:
-            raise UserError(f"format {format!r}: choose {' or '.join(READERS)}")
+        if not isinstance(format, str) or format not in READERS:
+            raise UserError(f"format {shown(format)}: choose {' or '.join(READERS)}")
         check_text(text)
+        if not callable(progress):
+            raise UserError(f"progress must be a function, not {type(progress).__name__}")
         document = READERS[format](text)
         languages = "source_language", "target_language"
         search = {name: value for name, value in options.items() if name not in languages}
@@ -250,7 +251,10 @@ class DocumentTranslator(ABC):
         Raises:
           UserError: it was given one string.
         """
-        return list(in_context(any_number("sentences", sentences, "sentences"), self.task.data.context))
+        texts = list(any_number("sentences", sentences, "sentences"))
+        for text in texts:
+            instance("each of the sentences", text, str)
+        return list(in_context(texts, self.task.data.context))
 
     def _in_context(self, contents: Sequence[MarkedText], longest: int) -> list[_Source]:
         """What the model reads of each sentence: those before it have words."""
@@ -299,7 +303,7 @@ class DocumentTranslator(ABC):
     ) -> dict[int, _Judged]:
         """What a second search of the suspicious sentences found with fewer flags, by their indices."""
         suspicious = [index for index, output in enumerate(judged) if output.flags]
-        has_rules = isinstance(self.system.search, AutoregressiveSearch) and not settings.shortlist
+        has_rules = bool(self.system.stepwise) and not settings.shortlist
         if not has_rules and settings.num_hypotheses == 1:
             return {}  # the same would be found
         again = {**options, "no_repeat_ngram": NO_REPEAT} if has_rules else options

@@ -15,7 +15,6 @@ from transformer.config.ranges import Option
 from transformer.config.transformer import StackConfig
 from transformer.data.sequences import Example, sides, stacked
 from transformer.data.store import Record
-from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.model.encoder_decoder import EncoderDecoder, decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, layers_sown
@@ -177,8 +176,7 @@ def attention_of(
 
 def check_inspectable(decoder: Decoder[Any], source: str | None = None) -> None:
     """Raises UserError if the model is not an autoregressive Transformer, or the source is empty."""
-    is_stepwise = isinstance(decoder.system.search, AutoregressiveSearch)
-    if not is_stepwise or not isinstance(decoder.config.model, StackConfig):
+    if not decoder.system.stepwise or not isinstance(decoder.config.model, StackConfig):
         raise UserError(
             f"system {decoder.config.system} has no attention to explore: that needs an autoregressive "
             "Transformer, such as system transformer"

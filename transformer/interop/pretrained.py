@@ -124,11 +124,11 @@ def import_model(
     opened = family.opened(folder)
     described, source = opened.described, opened.source
     with naming(opened.file):
-        vocabulary = family.vocabulary(folder)
+        vocabulary = family.vocabulary(folder, family)
         described.update(vocabulary.ids)
         names = source.names - {*family.tables} | {*different(family.tables, source)}
         model = described_model(family, described, names, vocabulary.unk)
-        tokenizers = vocabulary.tokenizers(family, opened, model, request)
+        tokenizers = vocabulary.tokenizers(opened, model, request)
         data = family.data(opened, model, request, tokenizers)
     with naming(folder):
         renormalizes = not family.keeps_bias and opened.generation.get("renormalize_logits") is True

@@ -29,7 +29,6 @@ from transformer.config.ranges import LONGEST
 from transformer.config.transformer import StackConfig
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.decoding import calls
-from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.interop.folders.folder import as_json, check_new
 from transformer.interop.folders.pieces import PIECES
 from transformer.runs.run import Run
@@ -76,7 +75,7 @@ def export_stablehlo(
     check_new(folder)
     config = run.config
     system = system_of(config)
-    can = isinstance(system.search, AutoregressiveSearch) and issubclass(system.task, TextToText)
+    can = system.stepwise and issubclass(system.task, TextToText)
     if not can or system.copies:
         raise UserError(
             f"{run.name} holds a {config.system} model: only models that translate token by token, without "

@@ -17,12 +17,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.config.options import Config
 from transformer.data.sequences import Sequences, gathered, sides, stacked
-from transformer.decoding.searches.search import AutoregressiveSearch, RowOptions
+from transformer.decoding.searches.search import RowOptions
 from transformer.decoding.service.lanes import STEPS, LaneShape, ProgramKey, batch, programs_of, sizes
 from transformer.model.parameters import tracing_for
 from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import system_of
-from transformer.systems.system import System
+from transformer.systems.system import System, stepwise
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
 from transformer.tasks.text import spelling
@@ -110,12 +110,12 @@ def lowered_search(job: Job, device: Any, platform: str) -> tuple[Any, LaneShape
 
     variables = there(model_shapes(job.system, job.config))
     with tracing_for(platform):
-        if not isinstance(system_search, AutoregressiveSearch):
+        if not (steps := stepwise(system_search)):
             inputs = there(batch([], fields, options.buckets[-1], options.rows))
             lines = there(np.zeros(options.rows, np.int32))
             search = functools.partial(system_search, model, options=options)
             return jax.jit(lambda v, i, n: search(v, i, n)).lower(variables, inputs, lines), None
-        key = ProgramKey(system_search, model, options.shared(), tuple(fields.items()))
+        key = ProgramKey(steps, model, options.shared(), tuple(fields.items()))
         programs, size = programs_of(key), sizes(key, options.rows)[0]
         rows = size.slots[-1]
         inputs = batch([], fields, size.inputs, rows)

@@ -55,6 +55,7 @@ from transformer.runtime.files import (
     check_name,
     display_path,
     forbid_links,
+    is_name,
     read_stored,
     read_text,
     write_whole,
@@ -166,8 +167,8 @@ class Run:
 
     def __init__(self, path: Path | str, writes: bool = False) -> None:
         instance("path", path, str, Path)
-        if not os.fspath(path):
-            raise UserError("'': must be the path of a run directory")
+        if not os.fspath(path) or not is_name(path):
+            raise UserError(f"{os.fspath(path)!a}: must be the path of a run directory")
         check_name(Path(path))
         self.store: RunStore = store_type(path)(path, writes)
         self.name = self.store.name

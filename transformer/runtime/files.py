@@ -70,6 +70,14 @@ def display_path(path: Path | str) -> str:
     return address(path) or os.fspath(path)
 
 
+def is_name(path: Path | str) -> bool:
+    """Whether a file can have this name: one with a null character or half of a surrogate pair has none."""
+    try:
+        return b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+
+
 def readable(name: str) -> str:
     """A file name as text that can be written: what is not UTF-8 is replaced."""
     return name.encode(errors="replace").decode()
@@ -123,8 +131,11 @@ def open_regular(path: Path, largest: int | None = None) -> Iterator[io.Buffered
       largest: maximum size in bytes. None: no limit.
 
     Raises:
-      OSError: it cannot be opened; `NotRegular` for a pipe, a device, a folder, or a larger file.
+      OSError: it cannot be opened; `NotRegular` for a pipe, a device, a folder, a larger file, or a name
+        that no file can have.
     """
+    if not is_name(path):
+        raise NotRegular(path, "not the name of a file")
     # without O_NONBLOCK, opening a pipe would wait for a writer
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
         about = os.fstat(file.fileno())

@@ -13,6 +13,7 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
 from transformer.decoding.service.queue import QueueFull
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 from transformer.serve.gate import Disconnected
 from transformer.serve.metrics import Metrics
@@ -119,9 +120,16 @@ class Work:
             raise
 
     def _submit(self) -> None:
+        most, count = self.service.limits.sentences, 0
         for index, item in enumerate(self.items):
             partial = self._partial(index) if self.asked.stream else None
-            self.futures.append(self.service.submit(item, self.asked, index + 1, partial))
+            future = self.service.submit(item, self.asked, index + 1, partial)
+            self.futures.append(future)
+            count += getattr(future, "searches", 1)
+            if count > most:
+                raise UserError(
+                    f"text: {counted(count, 'sentence')}, and a request may have {most:,}: divide them"
+                )
             if self._is_cancelled:  # meanwhile, in another thread
                 self.cancel()
                 return

@@ -31,7 +31,13 @@ _LACKS = {
 def described(config: Config) -> str:
     """What messages call models of a config that predict all tokens at once: the system, or the part of it
     that they are."""
-    return "CTC alone" if getattr(config.model, "ctc_weight", 0) == 1 else config.system
+    return "CTC alone" if config.model.ctc_weight == 1 else config.system
+
+
+def stepwise(search: Any) -> AutoregressiveSearch | None:
+    """A search if it writes one token after another, each of which can be forbidden, forced and scored by
+    other models. None: it predicts all tokens at once, or there is none."""
+    return search if isinstance(search, AutoregressiveSearch) else None
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,11 @@ class System:
     """(system, options of the model) -> what can be done with a model of these options, if not all have the
     same parts."""
 
+    @property
+    def stepwise(self) -> AutoregressiveSearch | None:
+        """Its search, as by `stepwise`."""
+        return stepwise(self.search)
+
     def required(self, ability: str) -> Callable[..., Any]:
         """Its search, scores, alignment or attentions.
 
@@ -83,25 +94,25 @@ class System:
           UserError: it has none.
         """
         search = self.required("search")
-        if isinstance(search, AutoregressiveSearch) and search.by_options:
-            return search.by_options(search, model, options)
+        if (steps := stepwise(search)) and steps.by_options:
+            return steps.by_options(steps, model, options)
         return search
 
     def check_search(self, task: DecodingTask, settings: DecodingConfig) -> None:
         """Raises UserError if it cannot search for the outputs of a task with these options."""
-        if isinstance(self.search, AutoregressiveSearch):
+        if self.stepwise:
             check_beam(settings, task.config.model)
         elif isinstance(task, TextTask) and task.needs_steps:
             raise UserError(
                 f"{task.needs_steps}: it needs a model that writes token by token, and "
                 f"{described(task.config)} predicts all tokens at once"
             )
-        if settings.ctc_weight is not None and not getattr(task.config.model, "ctc_weight", 0):
+        if settings.ctc_weight is not None and not task.config.model.ctc_weight:
             raise UserError(
                 f"--decoding.ctc-weight {settings.ctc_weight:g}: it is for runs of system speech that were "
                 "trained with --model.ctc-weight, and this one has no CTC; leave it out"
             )
-        if getattr(settings, "coverage_penalty", 0):
+        if settings.coverage_penalty:
             option, name = "--decoding.coverage-penalty", task.config.system
             if self.alignment is None:
                 raise UserError(f"{option}: {name} has no alignments; leave it out")

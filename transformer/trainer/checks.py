@@ -17,7 +17,6 @@ from transformer.config.decoding import methods_of
 from transformer.config.methods import check_idle
 from transformer.data.sequences import sides
 from transformer.data.store import Corpus, Record
-from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.model.statistics import INTERMEDIATES
 from transformer.runtime import machine as extras
 from transformer.runtime.errors import UserError, counted
@@ -80,7 +79,7 @@ def check_directions(resolved: Resolved) -> None:
     """Raises UserError if there are directions, and the system cannot begin outputs with a code."""
     config = resolved.config
     is_directed = isinstance(config.data, DataConfig) and config.data.directions
-    if is_directed and not isinstance(resolved.system.search, AutoregressiveSearch):
+    if is_directed and not resolved.system.stepwise:
         raise UserError(
             f"--data.directions: an output begins with the code of its language, and {config.system} "
             "predicts all tokens at once; leave it out"
@@ -128,7 +127,7 @@ def check_predictions(resolved: Resolved) -> None:
 
 def check_candidates(resolved: Resolved) -> None:
     """Raises UserError if a reward needs candidates, and the system's search gives none to the step."""
-    if resolved.config.reward.share and not isinstance(resolved.system.search, AutoregressiveSearch):
+    if resolved.config.reward.share and not resolved.system.stepwise:
         system = resolved.config.system
         raise UserError(f"--reward.share: {system} does not search token by token; leave it out")
 

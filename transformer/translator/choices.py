@@ -4,7 +4,7 @@ are all scored."""
 import operator
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from numbers import Real
 
 import numpy as np
@@ -124,8 +124,11 @@ def best_temperature(log_p: Float[np.ndarray, "sources labels"], right: Int[np.n
 
 def checked_labels(labels: Sequence[str]) -> list[str]:
     """Labels as a list. Raises UserError if there are less than two, one is no text, empty or repeated."""
-    if isinstance(labels, str) or not all(isinstance(label, str) for label in labels):
-        raise UserError(f"labels {labels!r}: give a list of texts")
+    if isinstance(labels, str | bytes | Mapping) or not isinstance(labels, Iterable):
+        raise UserError(f"labels {shown(labels)}: give a list of texts")
+    labels = list(labels)
+    if not all(isinstance(label, str) for label in labels):
+        raise UserError(f"labels {shown(labels)}: give a list of texts")
     if len(set(labels)) < len(labels):
         raise UserError(f"labels {', '.join(labels)}: one is there twice")
     if not all(map(has_text, labels)):

@@ -269,7 +269,7 @@ class Decoder(LoadedModel[TaskT]):
             search_inputs(self.system, self.task, records, settings, (), self.language_model, self.bias),
         )
         service.prepare()
-        if extras != NO_EXTRAS or getattr(settings, "coverage_penalty", 0) > 0:
+        if extras != NO_EXTRAS or settings.coverage_penalty:
             compile_extras(self, service.shapes, settings, extras)
 
     def settings(self, n_best: int | None, options: dict[str, Option]) -> DecodingConfig:
@@ -316,7 +316,7 @@ class Decoder(LoadedModel[TaskT]):
         warned = list(filled) if self._warns else ()
         beside = self.language_model, self.bias
         inputs = search_inputs(self.system, self.task, filled, settings, warned, *beside)
-        is_reranked = isinstance(settings, MbrConfig) or getattr(settings, "coverage_penalty", 0) > 0
+        is_reranked = isinstance(settings, MbrConfig) or settings.coverage_penalty > 0
         certain = None if is_reranked else n_best
         requests = dict[int, Request]()
         for (line, record), example in zip(filled.items(), inputs.examples, strict=True):

@@ -19,7 +19,7 @@ from transformer.decoding.beside.arpa import END, START, UNKNOWN, read_arpa
 from transformer.decoding.beside.ensemble import WithLanguageModel
 from transformer.decoding.beside.ngram import ShallowFusion, Trie
 from transformer.decoding.hooks import SearchHook
-from transformer.decoding.searches.search import AutoregressiveSearch, unchanged
+from transformer.decoding.searches.search import unchanged
 from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
@@ -198,7 +198,7 @@ def output_tokenizer(system: System, task: Task, option: str, remedy: str = "lea
     name = task.config.system
     if not isinstance(task, TextTask):
         raise UserError(f"{option}: {name} writes no words; {remedy}")
-    if not isinstance(system.search, AutoregressiveSearch):
+    if not system.stepwise:
         raise UserError(
             f"{option}: it needs a model that writes token by token, and "
             f"{described(task.config)} predicts all tokens at once; {remedy}"

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from transformer.config.options import Config
-from transformer.config.ranges import true_or_false
+from transformer.config.ranges import instance, true_or_false
 from transformer.model.parameters import INT8, Variables, count, in_int8
 from transformer.runs.run import Run, adapter_run
 from transformer.runtime.compilation import keep_programs
@@ -160,12 +160,13 @@ class LoadedModel(Generic[TaskT]):
         Raises:
           UserError: there is no such model, or this one does not write text token by token.
         """
-        self.longest = self.config.model.longest
-        self.language_model = None
+        language_model, lengths = None, [self.config.model.longest]
         if path is not None:
-            self.language_model = read_language_model(Path(path), weight, self.system, self.task)
-            lengths = self.longest, self.language_model.longest
-            self.longest = min((length for length in lengths if length is not None), default=None)
+            instance("path", path, str, Path)
+            language_model = read_language_model(Path(path), weight, self.system, self.task)
+            lengths.append(language_model.longest)
+        self.language_model = language_model
+        self.longest = min((length for length in lengths if length is not None), default=None)
 
     def use_names(self, names: Names | None, weight: float | int = 0.5) -> None:
         """Searches with names that outputs are expected to have from now on: a hypothesis gains the weight of

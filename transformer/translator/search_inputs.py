@@ -18,7 +18,6 @@ from transformer.data.store import Record
 from transformer.decoding.calls import Inputs
 from transformer.decoding.hooks import Hooks, SearchHook
 from transformer.decoding.searches import shortlist
-from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.decoding.searches.shortlist import Shortlist, shortlisted
 from transformer.decoding.service.lanes import batch
 from transformer.decoding.service.service import SearchService, has_room, programs_for, with_room
@@ -26,7 +25,7 @@ from transformer.decoding.steering.prefix import opening_of
 from transformer.decoding.steering.rules import Rules
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
-from transformer.systems.system import System
+from transformer.systems.system import System, stepwise
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.text import Steering, TextTask, text_task
 from transformer.translator.biasing import Biasing
@@ -140,10 +139,10 @@ def search_inputs(
         pairs = zip(examples, steering.examples, strict=True)
         examples = [{**example, **steered} for example, steered in pairs]
     hooks = [steering.hook for steering in steerings]
-    if settings.steered and isinstance(system.search, AutoregressiveSearch):
+    if settings.steered and (steps := system.stepwise):
         phrases = _forbidden(task, settings)
         special, opening = task.config.model.special, opening_of(Hooks(tuple(hooks))).size
-        rules = Rules.of(settings, special, system.search.limits, phrases, opening)
+        rules = Rules.of(settings, special, steps.limits, phrases, opening)
         hooks.insert(0, rules)
         fields = {**fields, **rules.fields}
         examples = [{**example, **rules.example(settings, phrases)} for example in examples]
@@ -165,7 +164,7 @@ def search_inputs(
 
 def check_steps(search: Any, option: str) -> None:
     """Raises UserError if a search does not choose one token after another."""
-    if not isinstance(search, AutoregressiveSearch):
+    if not stepwise(search):
         raise UserError(
             f"{option}: this search does not choose one token after another (as with CTC alone); leave it out"
         )
@@ -204,11 +203,12 @@ def steered_search(
       UserError: it has none.
     """
     search = system.search_with(task.config.model, settings)
-    if not isinstance(search, AutoregressiveSearch) or not (hooks or settings.renormalise):
+    steps = stepwise(search)
+    if not steps or not (hooks or settings.renormalise):
         return search
     sized = (hook.within(settings) if isinstance(hook, Rules) else hook for hook in hooks)
     normalised = task.config.model.search_ids if settings.renormalise else None
-    return dataclasses.replace(search, hooks=Hooks((*search.hooks.each, *sized), normalised))
+    return dataclasses.replace(steps, hooks=Hooks((*steps.hooks.each, *sized), normalised))
 
 
 def search_of_one(
@@ -241,7 +241,7 @@ def _check_steering(
 ) -> None:
     """Raises UserError if this search cannot do what is asked, or the output of a line has no room for it."""
     names = " and ".join(steering.name for steering in steerings)
-    if not isinstance(system.search, AutoregressiveSearch):
+    if not system.stepwise:
         raise UserError(
             f"{names}: this needs an autoregressive model, and this one predicts all tokens at once; "
             "leave it out"

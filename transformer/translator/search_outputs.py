@@ -126,7 +126,7 @@ def search_outputs(decoder: TrainedModel, request: Request, result: Any) -> list
     settings = request.options
     extras = request.extras
     task = decoder.task
-    coverage = getattr(settings, "coverage_penalty", 0.0)
+    coverage = settings.coverage_penalty
     in_groups = isinstance(settings, BeamConfig) and settings.groups > 1
     outputs = task.outputs(distinct(result) if in_groups else result, request.record, request.certain)
     if not outputs:
@@ -185,7 +185,7 @@ def compile_extras(
         for bucket in (length for length in settings.buckets if length <= shape.inputs):
             target = padded([], shape.columns, settings.num_hypotheses, task.special.pad)
             arrays = _forced(decoder, batch([], task.input_fields, bucket, 1), target)
-            if extras.alignments or extras.times or getattr(settings, "coverage_penalty", 0) > 0:
+            if extras.alignments or extras.times or settings.coverage_penalty:
                 jax.block_until_ready(aligned(*arrays))
             if extras.token_scores or extras.word_confidences:
                 jax.block_until_ready(scored(*arrays))

@@ -13,7 +13,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from transformer.config.options import Config, text_data
-from transformer.config.ranges import LONGEST, Option, any_number, true_or_false, whole_number
+from transformer.config.ranges import LONGEST, Option, any_number, instance, true_or_false, whole_number
 from transformer.data.sources.context import TURN
 from transformer.data.sources.tables import input_text
 from transformer.data.sources.text_files import one_line
@@ -393,7 +393,8 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         return list(filter(has_text, self._read_sentences(text, source))) if several else [whole]
 
     def truncates(self, source: Source, target: str = "") -> bool:
-        """Whether `score` reads only a part of a source or of a target."""
+        """Whether `score` reads only a part of a source or of a target. Raises UserError if it is no text."""
+        instance("target", target, str)
         settings = within_positions(self.config.decoding, self.longest, self.longest_source)
         longest = settings.buckets[-1]
         text = self.task.read(self.task.source_of(source), longest)
@@ -513,13 +514,16 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         jax.block_until_ready(scored(self.system, self.model, self.variables, {"source": ids}, ids))
 
     def subwords(self, source: str) -> list[str]:
-        """The subwords of a source sentence: the columns of an alignment, except <eos>."""
+        """The subwords of a source sentence: the columns of an alignment, except <eos>. Raises UserError if
+        it is no text."""
+        instance("source", source, str)
         tokenizer = self.tokenizers[0].for_source(source)
         return tokenizer.pieces(tokenizer.encode(one_line(source)))
 
     def source_row(self, source: str, **options: Option) -> Int[np.ndarray, "1 s"]:
         """The ids of a source sentence in a search with these options: truncated to the largest bucket,
-        closed by <eos>, padded to its bucket."""
+        closed by <eos>, padded to its bucket. Raises UserError if it is no text, or an option is invalid."""
+        instance("source", source, str)
         settings = self.settings(None, options)
         longest = settings.buckets[-1]
         (ids,) = self.task.ids([self.task.read(source, longest)], self.tokenizers[0], longest)
@@ -527,7 +531,8 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
 
     def source_tokens(self, source: str, **options: Option) -> list[str]:
         """The subwords of a source sentence that a search with these options reads: the columns of an
-        alignment, except <eos>."""
+        alignment, except <eos>. Raises UserError as `source_row`."""
+        instance("source", source, str)
         if not has_text(source):
             return []
         special = self.task.special

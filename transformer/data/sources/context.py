@@ -1,5 +1,7 @@
 """Texts that are read after those before them: sentences of a document, and turns of a conversation."""
 
+import bisect
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -101,6 +103,6 @@ def shortened(source: str, size: Callable[[str], int], longest: int) -> str:
       size: tokens of a text.
       longest: tokens that a model reads.
     """
-    while TURN in source and size(source) > longest:
-        source = source.partition(TURN)[2]
-    return source
+    starts = [0, *(match.end() for match in re.finditer(re.escape(TURN), source))]
+    index = bisect.bisect_left(starts, True, key=lambda start: size(source[start:]) <= longest)
+    return source[starts[min(index, len(starts) - 1)] :]

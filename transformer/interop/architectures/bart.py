@@ -16,7 +16,16 @@ from transformer.interop.folders.family import (
     check_sinusoids,
     sines_then_cosines,
 )
-from transformer.interop.folders.pieces import HubVocabulary
+from transformer.interop.folders.pieces import (
+    VOCABULARY,
+    HubVocabulary,
+    byte_level,
+    fairseq_words,
+    m2m_100_words,
+    of_file,
+    of_sentencepiece,
+    pegasus_words,
+)
 from transformer.model.parameters import Params
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
@@ -196,6 +205,7 @@ BART = Family(
     lambda config, names: bart_options(config, output_bias=True, embedding_norm=True, **_learned(config)),
     Storage(_tensor, harmless=_HARMLESS),
     HubVocabulary,
+    of_file(VOCABULARY, byte_level),
     begins_with="<s>",
     model_class="BartForConditionalGeneration",
     describe=described_bart,
@@ -204,6 +214,7 @@ MBART = replace(
     BART,
     model_type="mbart",
     options=lambda config, names: BART.options(config, names) | {"norm": "pre"},
+    older=of_sentencepiece(fairseq_words),
     begins_with=None,
     has_codes=True,
     refuses=NO_TASK,
@@ -215,6 +226,7 @@ PEGASUS = Family(
     lambda config, names: bart_options(config, output_bias=True, norm="pre"),
     Storage(_tensor, sines_first=True, check=_check_sinusoids, more_tensors=_sinusoids, harmless=_HARMLESS),
     HubVocabulary,
+    of_sentencepiece(pegasus_words),
     model_class="PegasusForConditionalGeneration",
     describe=described_bart,
 )
@@ -229,6 +241,7 @@ M2M_100 = Family(
     ),
     Storage(_tensor, harmless=(*_HARMLESS, r"(model\.)?(encoder|decoder)\.embed_positions\.weights")),
     HubVocabulary,
+    of_sentencepiece(m2m_100_words),
     has_codes=True,
     refuses=NO_TASK,
     model_class="M2M100ForConditionalGeneration",

@@ -28,7 +28,7 @@ from transformer.interop.folders.family import (
     without_codes,
 )
 from transformer.interop.folders.folder import CONFIG, read_json, tensors
-from transformer.interop.folders.pieces import read_pieces
+from transformer.interop.folders.pieces import WORDS, of_file, read_pieces, word_pieces
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.systems.masked_language_model.options import MaskedLanguageModelConfig
@@ -146,8 +146,8 @@ _SPECIAL = {
 class BertVocabulary(Vocabulary):
     """Texts begin with [CLS] and end with [SEP]."""
 
-    def __init__(self, folder: Path) -> None:
-        self._pieces = read_pieces(folder)
+    def __init__(self, folder: Path, family: Family[Any]) -> None:
+        self._pieces = read_pieces(folder, family.older)
         pieces = [*_SPECIAL.values(), "[UNK]"]
         ids = [self._pieces.id_of(piece) for piece in pieces]
         if None in ids:
@@ -155,9 +155,7 @@ class BertVocabulary(Vocabulary):
         self.ids: Json = dict(zip(_SPECIAL, ids, strict=False))
         self.unk = cast(int, ids[-1])
 
-    def tokenizers(
-        self, family: Family[Any], opened: Opened, model: StackConfig, request: Request
-    ) -> Tokenizers:
+    def tokenizers(self, opened: Opened, model: StackConfig, request: Request) -> Tokenizers:
         return (self._pieces.tokenizer(model.vocab_size, model.special, [model.special.bos]),) * 2
 
 
@@ -199,6 +197,7 @@ BERT = Bert(
         ),
     ),
     BertVocabulary,
+    of_file(WORDS, word_pieces),
     system="masked-lm",
     network=MaskedLanguageModelConfig,
     keeps_bias=True,

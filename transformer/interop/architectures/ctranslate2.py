@@ -418,7 +418,7 @@ class ListVocabulary(Vocabulary):
 
     unk = 3
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, family: Family[Any]) -> None:
         about = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
         with naming(folder / CONFIG):
             bos, eos, unk = (
@@ -449,9 +449,7 @@ class ListVocabulary(Vocabulary):
             "source_end": about.get("add_source_eos") is True,
         }
 
-    def tokenizers(
-        self, family: Family[Any], opened: Opened, model: TransformerConfig, request: Request
-    ) -> Tokenizers:
+    def tokenizers(self, opened: Opened, model: TransformerConfig, request: Request) -> Tokenizers:
         source, target = self._words
         start = [model.special.bos] if self._starts else []
         return WhitespaceTokenizer(source, model.special, start), WhitespaceTokenizer(target, model.special)

@@ -114,7 +114,7 @@ WORD_LISTS = ("source_vocabulary.json", "target_vocabulary.json")
 class MarianVocabulary(Vocabulary):
     """Two SentencePiece models, and the ids of their pieces."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, family: Family[Any]) -> None:
         self._folder = folder
         self._numbers = [read_json(folder / NUMBERS)]
         if (folder / TARGET_NUMBERS).exists():
@@ -125,9 +125,7 @@ class MarianVocabulary(Vocabulary):
         self.unk = unk
         self.ids: Json = {}
 
-    def tokenizers(
-        self, family: Family[Any], opened: Opened, model: TransformerConfig, request: Request
-    ) -> Tokenizers:
+    def tokenizers(self, opened: Opened, model: TransformerConfig, request: Request) -> Tokenizers:
         forced = forced_start(opened.described, model.output_size)
         source, target = (
             _tokenizer(self._folder / pieces, numbers, size, model.special, start)

@@ -311,7 +311,7 @@ Words = list[str | None]
 class MarianFilesVocabulary(Vocabulary):
     """One or two SentencePiece models or, with those, lists of words in YAML."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, family: Family[Any]) -> None:
         self._paths = _vocabulary_files(folder, _decoder_options(folder))
         self._words = [_words(*pair) for pair in zip(self._paths, map(folder.joinpath, _PIECES), strict=True)]
         pairs = zip(self._paths, self._words, strict=True)
@@ -322,9 +322,7 @@ class MarianFilesVocabulary(Vocabulary):
         eos, self.unk = ids
         self.ids: Json = {"eos_token_id": eos}
 
-    def tokenizers(
-        self, family: Family[Any], opened: Opened, model: TransformerConfig, request: Request
-    ) -> Tokenizers:
+    def tokenizers(self, opened: Opened, model: TransformerConfig, request: Request) -> Tokenizers:
         sizes = vocabulary_sizes(opened.described)
         source, target = (
             _tokenizer(path, *words, size, model)

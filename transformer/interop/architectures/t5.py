@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer.config.transformer import TransformerConfig
 from transformer.interop.folders.family import Family, Names, Storage, Tensor
-from transformer.interop.folders.pieces import HubVocabulary
+from transformer.interop.folders.pieces import HubVocabulary, of_sentencepiece, t5_words
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
@@ -129,6 +129,7 @@ T5 = Family(
         harmless=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     ),
     HubVocabulary,
+    of_sentencepiece(t5_words),
     tables=(*TABLES, HEAD),
     model_class="T5ForConditionalGeneration",
     describe=_describe,

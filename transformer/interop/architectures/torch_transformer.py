@@ -140,7 +140,7 @@ class WordVocabulary(Vocabulary):
     """For each side or for both a list of words (source_vocabulary.txt, vocabulary.txt), one
     a line in the order of the ids, or a tokenizer.json (source_tokenizer.json, tokenizer.json)."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, family: Family[Any]) -> None:
         unk = read_json(folder / CONFIG).get("unk_token_id")
         if type(unk) is not int:
             raise UserError(f"unk_token_id is {unk!r}, not an id")
@@ -148,9 +148,7 @@ class WordVocabulary(Vocabulary):
         self.ids: Json = {}
         self._paths = [_path(folder, side) for side in SIDES]
 
-    def tokenizers(
-        self, family: Family[Any], opened: Opened, model: TransformerConfig, request: Request
-    ) -> Tokenizers:
+    def tokenizers(self, opened: Opened, model: TransformerConfig, request: Request) -> Tokenizers:
         begins = opened.described.get("source_begins_with_bos", True)
         start = [model.special.bos] if begins else []
         source, target = self._paths

@@ -108,16 +108,14 @@ PREPROCESSOR = "preprocessor_config.json"
 class WhisperVocabulary(Vocabulary):
     """A tokenizer.json with the tokens of languages and tasks."""
 
-    def __init__(self, folder: Path) -> None:
-        self._pieces = read_pieces(folder)
+    def __init__(self, folder: Path, family: Family[Any]) -> None:
+        self._pieces = read_pieces(folder, family.older)
         self.ids: Json = {name: self._pieces.id_of(token) for name, token in _SPECIAL.items()}
         if missing := [_SPECIAL[name] for name, index in self.ids.items() if index is None]:
             raise UserError(f"tokenizer.json has no {missing[0]}")
         self.unk: int = self.ids["eos_token_id"]
 
-    def tokenizers(
-        self, family: Family[Any], opened: Opened, model: SpeechConfig, request: Request
-    ) -> Tokenizers:
+    def tokenizers(self, opened: Opened, model: SpeechConfig, request: Request) -> Tokenizers:
         plain = self._pieces.tokenizer(model.vocab_size, model.special, ())
         if not isinstance(plain, HubTokenizer):
             raise UserError(f"{opened.folder}: Whisper needs tokenizer.json")

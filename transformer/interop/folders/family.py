@@ -226,14 +226,13 @@ class Vocabulary(ABC):
     """More fields of config.json that only the vocabulary has."""
 
     @abstractmethod
-    def __init__(self, folder: Path) -> None: ...
+    def __init__(self, folder: Path, family: "Family[Any]") -> None: ...
 
     @abstractmethod
-    def tokenizers(self, family: "Family[Any]", opened: Opened, model: Any, request: Request) -> Tokenizers:
+    def tokenizers(self, opened: Opened, model: Any, request: Request) -> Tokenizers:
         """The tokenizers of source and target; twice that of both, if there is one.
 
         Args:
-          family: the family.
           opened: the folder, with `ids` among what describes it.
           model: what `described_model` made of it.
           request: with the languages of source and target.
@@ -262,6 +261,8 @@ class Family(Generic[Model]):
     """How its parameters are stored."""
     vocabulary: type[Vocabulary]
     """How its tokenizers are stored."""
+    older: Callable[[Path], Any] = lambda folder: None
+    """Reads the pieces of files that are older than tokenizer.json; returns None if a folder has none."""
     begins_with: str | None = None
     """The piece that begins texts where no file says what does, as in the family's own tokenizer. None: texts
     begin with their first word, or the code of their language."""

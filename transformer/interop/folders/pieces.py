@@ -114,13 +114,16 @@ Pieces = HubPieces | ListedPieces
 """What tokenizers are made of."""
 
 
-def read_pieces(folder: Path) -> Pieces:
+Older = Callable[[Path], Pieces | None]
+"""Reads files that are older than tokenizer.json; returns None if a folder has none."""
+
+
+def read_pieces(folder: Path, older: Older = lambda folder: None) -> Pieces:
     """The pieces of a folder.
 
     Args:
-      folder: with config.json, and tokenizer.json; or a SentencePiece model (spiece.model or
-        sentencepiece.bpe.model), with vocab.json for M2M-100; or vocab.json and merges.txt (BART); or
-        vocab.txt (BERT).
+      folder: with config.json, and tokenizer.json or what is older than that.
+      older: reads that.
 
     Raises:
       UserError: there is none, or it is damaged.
@@ -128,16 +131,10 @@ def read_pieces(folder: Path) -> Pieces:
     if (folder / PIECES).exists():
         kind = tokenizer_options(folder).get("tokenizer_class")
         return HubPieces(_hub(folder), folder / PIECES, kind in GENERIC)
-    model_type = str(read_json(folder / CONFIG).get("model_type"))
-    models = [folder / name for name in MODELS if (folder / name).exists()]
-    if models and model_type in LAYOUTS:
-        return _pieces(folder, models[0], model_type)
-    name, made = FILES.get(model_type, ("", None))
     tokenizer = tokenizer_options(folder).get("tokenizer_class")
-    if tokenizer == BYTES:
-        name, made = TOKENIZER, _bytes
-    if made and (folder / name).exists():
-        return HubPieces(_made(folder / name, made), folder / name)
+    older = of_file(TOKENIZER, _bytes) if tokenizer == BYTES else older
+    if pieces := older(folder):
+        return pieces
     raise UserError(
         f"{folder / PIECES}: no such file. Load the tokenizer with AutoTokenizer.from_pretrained of "
         "transformers, and save it with save_pretrained: that writes one"
@@ -172,37 +169,51 @@ def _cleaning(content: str) -> str:
     return json.dumps(tokenizer, ensure_ascii=False)
 
 
-def _made(path: Path, made: Callable[[Path, Json], str]) -> str:
-    """The tokenizer.json that a file and those beside it describe."""
-    folder = path.parent
-    try:
-        return made(folder, tokenizer_options(folder))
-    except UserError:
-        raise
-    except Exception as error:  # the library raises no others
-        raise UserError(f"{path} and what belongs to it cannot be read: {error}") from error
+def of_file(name: str, made: Callable[[Path, Json], str]) -> Older:
+    """Reads a file by a function that makes a tokenizer.json of it and those beside it."""
+
+    def read(folder: Path) -> HubPieces | None:
+        path = folder / name
+        try:
+            return HubPieces(made(folder, tokenizer_options(folder)), path) if path.exists() else None
+        except UserError:
+            raise
+        except Exception as error:  # the library raises no others
+            raise UserError(f"{path} and what belongs to it cannot be read: {error}") from error
+
+    return read
 
 
 # SentencePiece models
 
 
-def _pieces(folder: Path, path: Path, model_type: str) -> ListedPieces:
-    model = read_bytes(path)
-    try:
-        _, pieces = opened(model)
-    except RuntimeError as error:
-        raise UserError(f"{path} is not a SentencePiece model") from error
-    words = LAYOUTS[model_type](folder, pieces)
-    return ListedPieces(model, words, [word for word in words if word is not None and word not in pieces[3:]])
+def of_sentencepiece(layout: Callable[[Path, list[str]], list[str | None]]) -> Older:
+    """Reads a SentencePiece model by a function that returns its pieces, and others, in the order of the
+    ids."""
+
+    def read(folder: Path) -> ListedPieces | None:
+        path = next((folder / name for name in MODELS if (folder / name).exists()), None)
+        if path is None:
+            return None
+        model = read_bytes(path)
+        try:
+            _, pieces = opened(model)
+        except RuntimeError as error:
+            raise UserError(f"{path} is not a SentencePiece model") from error
+        words = layout(folder, pieces)
+        apart = [word for word in words if word is not None and word not in pieces[3:]]
+        return ListedPieces(model, words, apart)
+
+    return read
 
 
-def _t5(folder: Path, pieces: list[str]) -> list[str | None]:
+def t5_words(folder: Path, pieces: list[str]) -> list[str | None]:
     """The pieces, then the sentinels, of which <extra_id_0> is the last."""
     sentinels = _number_of_words(folder, "extra_ids", 100)
     return [*pieces, *(f"<extra_id_{number}>" for number in reversed(range(sentinels)))]
 
 
-def _pegasus(folder: Path, pieces: list[str]) -> list[str | None]:
+def pegasus_words(folder: Path, pieces: list[str]) -> list[str | None]:
     """Two pieces, two masks and 101 that stand for nothing, then the other pieces."""
     offset = _number_of_words(folder, "offset", 103)
     unused = [f"<unk_{number}>" for number in range(2, offset)]
@@ -221,7 +232,7 @@ def _number_of_words(folder: Path, name: str, default: int) -> int:
     return number
 
 
-def _fairseq(folder: Path, pieces: list[str]) -> list[str | None]:
+def fairseq_words(folder: Path, pieces: list[str]) -> list[str | None]:
     """mBART-50 and NLLB: the ids of pieces plus one, codes, mask."""
     codes = [word for word in _named(folder) if CODE.fullmatch(word)]
     if not codes:
@@ -232,11 +243,11 @@ def _fairseq(folder: Path, pieces: list[str]) -> list[str | None]:
     return [*FAIRSEQ, *pieces[3:], *codes, "<mask>"]
 
 
-def _m2m_100(folder: Path, pieces: list[str]) -> list[str | None]:
+def m2m_100_words(folder: Path, pieces: list[str]) -> list[str | None]:
     """vocab.json, then the codes; or the layout of NLLB."""
     path = folder / VOCABULARY
     if not path.exists():
-        return _fairseq(folder, pieces)
+        return fairseq_words(folder, pieces)
     ids = read_json(path)
     words: list[str | None] = [None] * len(ids)
     for word, index in ids.items():
@@ -257,19 +268,10 @@ def _named(folder: Path) -> list[str]:
     return [str(word["content"] if isinstance(word, dict) else word) for word in listed]
 
 
-LAYOUTS: dict[str, Callable[[Path, list[str]], list[str | None]]] = {
-    "m2m_100": _m2m_100,
-    "mbart": _fairseq,
-    "t5": _t5,
-    "mt5": _t5,
-    "pegasus": _pegasus,
-}
-"""The pieces in the order of the ids, by model_type."""
-
 # Other files
 
 
-def _byte_level(folder: Path, options: Json) -> str:
+def byte_level(folder: Path, options: Json) -> str:
     """vocab.json and merges.txt: byte-level BPE, as in BART."""
     tokenizers = library("tokenizers")
     lines = read_text(folder / MERGES).splitlines()
@@ -283,7 +285,7 @@ def _byte_level(folder: Path, options: Json) -> str:
     return str(tokenizer.to_str())
 
 
-def _word_pieces(folder: Path, options: Json) -> str:
+def word_pieces(folder: Path, options: Json) -> str:
     """vocab.txt: WordPiece, as in BERT."""
     tokenizers = library("tokenizers")
     words = read_text(folder / WORDS).split("\n")
@@ -322,15 +324,7 @@ def _bytes(folder: Path, options: Json) -> str:
     return str(tokenizer.to_str())
 
 
-FILES: dict[str, tuple[str, Callable[[Path, Json], str]]] = {
-    "bart": (VOCABULARY, _byte_level),
-    "bert": (WORDS, _word_pieces),
-}
-"""The file of a vocabulary and what makes a tokenizer.json of it, by model_type."""
-
-
-# Writes the files of vocabularies that SentencePiece segments, as the families had them before
-# tokenizer.json; `files` reads them.
+# Writes such files for vocabularies that SentencePiece segments.
 
 
 Written = tuple[dict[str, bytes], Json]
@@ -382,8 +376,9 @@ UNKNOWN = ("<unk>", "[UNK]")
 class HubVocabulary(Vocabulary):
     """A tokenizer.json, or the files that are older than that."""
 
-    def __init__(self, folder: Path) -> None:
-        self._pieces = read_pieces(folder)
+    def __init__(self, folder: Path, family: Family[Any]) -> None:
+        self._family = family
+        self._pieces = read_pieces(folder, family.older)
         named = tokenizer_options(folder).get("unk_token")
         piece = named.get("content") if isinstance(named, dict) else named
         unknown = (str(piece),) if piece else UNKNOWN
@@ -396,11 +391,9 @@ class HubVocabulary(Vocabulary):
         self._around = self._pieces.around()
         self.ids: Json = {} if self._around is None or self._around[1] else {"source_end": False}
 
-    def tokenizers(
-        self, family: Family[Any], opened: Opened, model: TransformerConfig, request: Request
-    ) -> Tokenizers:
-        if not family.has_codes:
-            return self._without_codes(family, opened.described, model)
+    def tokenizers(self, opened: Opened, model: TransformerConfig, request: Request) -> Tokenizers:
+        if not self._family.has_codes:
+            return self._without_codes(opened.described, model)
         self._check_codes(opened.described, model)
         plain = self._tokenizer(model, ())
         source, target = (
@@ -409,9 +402,9 @@ class HubVocabulary(Vocabulary):
         )
         return source, target
 
-    def _without_codes(self, family: Family[Any], described: Json, model: TransformerConfig) -> Tokenizers:
+    def _without_codes(self, described: Json, model: TransformerConfig) -> Tokenizers:
         """Texts begin as the files say; targets as a search is forced to begin, if it is."""
-        begin, end = self._around or (self._first(family), (model.special.eos,))
+        begin, end = self._around or (self._first(), (model.special.eos,))
         if end not in ((), (model.special.eos,)) or (not end and model.special.eos in begin):
             pieces = [self._tokenizer(model, ()).stored_pieces(ids) for ids in (begin, end)]
             raise UserError(
@@ -423,9 +416,9 @@ class HubVocabulary(Vocabulary):
         target.forces_start = bool(forced) or not target.start
         return self._tokenizer(model, begin), target
 
-    def _first(self, family: Family[Any]) -> tuple[int, ...]:
+    def _first(self) -> tuple[int, ...]:
         """What a family puts before a text, as far as the vocabulary has it."""
-        piece = family.begins_with
+        piece = self._family.begins_with
         named = self._about.get("cls_token", piece) if piece else None
         name = named.get("content") if isinstance(named, dict) else named
         index = self._pieces.id_of(name) if isinstance(name, str) else None

@@ -36,6 +36,8 @@ class Limits(Section):
     """Texts in a request."""
     characters: Annotated[int, Range(1, LARGEST)] = 5_000
     """Characters in a text."""
+    sentences: Annotated[int, Range(1, LARGEST)] = 5_000
+    """Sentences and lines in all texts of a request."""
     queue: Annotated[int, Range(1, LARGEST)] = 512
     """Texts of a run that wait or are searched at the same time."""
     requests: Annotated[int, Range(1, LARGEST)] = 256

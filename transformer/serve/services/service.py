@@ -14,7 +14,6 @@ import numpy as np
 
 from transformer.config.decoding import RULES, DecodingConfig, names_of
 from transformer.config.ranges import Option
-from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.decoding.service.service import has_room
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, nearest
@@ -57,7 +56,7 @@ class Service(ABC):
         self.settings: DecodingConfig = decoder.settings(None, self.defaults)
         decoder.queue_limit = limits.queue
         known = {*names_of(type(self.settings)), *OF_RECORDS}
-        is_shared = isinstance(decoder.system.search, AutoregressiveSearch)  # by requests of any options
+        is_shared = decoder.system.stepwise  # by requests of any options
         self.options = tuple(option for option in allowed if option in known) if is_shared else ()
 
     # What a subclass has

@@ -365,7 +365,7 @@ class Transcriber(Decoder[SpeechToText]):
     @property
     def has_ctc(self) -> bool:
         """Whether its run was trained with CTC."""
-        return bool(self.config.model.ctc_weight)  # type: ignore[attr-defined]
+        return bool(self.config.model.ctc_weight)
 
     def aligned(self, heard: Recording, text: str) -> Alignment:
         """As `align`, given the features of the recording."""

@@ -78,7 +78,7 @@ def ctc_weight_of(model: ModelConfig, options: DecodingConfig) -> float:
     Raises:
       UserError: these options do not go together.
     """
-    trained = getattr(model, "ctc_weight", 0.0)
+    trained = model.ctc_weight
     is_grouped = isinstance(options, BeamConfig) and options.groups > 1
     searches = options.method in ("beam", "greedy") and not is_grouped
     weight = options.ctc_weight
@@ -94,7 +94,7 @@ def ctc_weight_of(model: ModelConfig, options: DecodingConfig) -> float:
         remedy = "leave it out" if trained == 1 else "leave it out, or give --decoding.ctc-weight 0"
         raise UserError(f"{option}: with CTC, the search is beam or greedy; {remedy}")
     refused = [*options.steered, *options.noisy]
-    refused += ["coverage_penalty"] * bool(getattr(options, "coverage_penalty", 0))
+    refused += ["coverage_penalty"] * bool(options.coverage_penalty)
     if weight == 1 and refused:
         option = refused[0].replace("_", "-")
         raise UserError(f"--decoding.{option}: it needs a decoder, and CTC alone has none; leave it out")

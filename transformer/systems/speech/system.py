@@ -38,7 +38,7 @@ from transformer.training.objective import (
 def speech_objective(config: Config, _: Any = None) -> Objective:
     """Cross-entropy of the texts; with `--model.ctc-weight` also CTC, or CTC alone."""
     attention = translation_objective(config.training.label_smoothing)
-    weight: float = config.model.ctc_weight  # type: ignore[attr-defined]
+    weight: float = config.model.ctc_weight
     return JointObjective(weight, attention) if weight else attention
 
 
@@ -118,7 +118,7 @@ def search_by_options(search: AutoregressiveSearch, model: ModelConfig, options:
 
 def by_model(system: System, model: ModelConfig) -> System:
     """What can be done with CTC alone, which has no decoder; with other models all."""
-    if getattr(model, "ctc_weight", 0) != 1:
+    if model.ctc_weight != 1:
         return system
     return replace(system, search=CtcSearch(limits_of_frames), attentions=None, alignment=None, scores=None)
 

@@ -31,9 +31,10 @@ _AFTER = (
 )
 """What is not divided from the character before it, as no line begins with it (JIS X 4051): punctuation,
 marks, small letters of Japanese."""
+_FEW = "{0,8}+"  # opening brackets in a row: any number would be looked through from each of them
 _UNIT = regex.compile(
-    rf"{_BEFORE}*(?!{_AFTER}){_CHARACTER}{_AFTER}*"
-    rf"|(?:(?={_WIDE}){_BEFORE})*(?:(?!{_BEFORE}*{_CHARACTER}|{_WIDE})\S)+(?:(?={_WIDE}){_AFTER})*"
+    rf"{_BEFORE}{_FEW}(?!{_AFTER}){_CHARACTER}{_AFTER}*"
+    rf"|(?:(?={_WIDE}){_BEFORE}){_FEW}(?:(?!{_BEFORE}{_FEW}{_CHARACTER}|{_WIDE})\S)+(?:(?={_WIDE}){_AFTER})*"
     rf"|\S{_AFTER}*",
     regex.V1,
 )
