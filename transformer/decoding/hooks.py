@@ -126,12 +126,12 @@ class Hooks:
 
     @property
     def level(self) -> tuple[SearchHook, ...]:
-        """Those that do not rise."""
+        """The hooks that do not rise."""
         return tuple(hook for hook in self.each if not (isinstance(hook, Term) and hook.rises))
 
     @property
     def rising(self) -> tuple[Term, ...]:
-        """Those that do."""
+        """The terms that rise."""
         return tuple(hook for hook in self.each if isinstance(hook, Term) and hook.rises)
 
     @property
@@ -196,7 +196,7 @@ class Hooks:
         return *after, *(hook.follow(tokens, state, log_p) for hook, state, log_p in rising)
 
     def reach(self, states: Sequence[HookState]) -> Float[Array, "b n"] | float:
-        """How much all of them may still add to each beam."""
+        """The most that all terms together may still add to each beam."""
         return sum(
             hook.reach(state) for hook, state in zip(self.rising, states[len(self.level) :], strict=True)
         )
