@@ -41,7 +41,7 @@ class BeamSearch:
 
     beam_size: int = 4
     stop: str = "exact"
-    """As `DecodingConfig.stop`."""
+    """When the search stops, as `DecodingConfig.stop` defines it."""
 
     def first(self) -> Float[Array, " n"]:
         return jnp.full(self.beam_size, NEVER, jnp.float32).at[0].set(0.0)  # all beams are equal at first

@@ -6,7 +6,9 @@ search adds up to rank by, while log P of a hypothesis stays that of the model. 
 its beam.
 """
 
+import functools
 import hashlib
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -124,12 +126,12 @@ class Hooks:
 
     @property
     def level(self) -> tuple[SearchHook, ...]:
-        """Those that do not rise."""
-        return tuple(hook for hook in self.each if not getattr(hook, "rises", False))
+        """The hooks that do not rise."""
+        return tuple(hook for hook in self.each if not (isinstance(hook, Term) and hook.rises))
 
     @property
     def rising(self) -> tuple[Term, ...]:
-        """Those that do."""
+        """The terms that rise."""
         return tuple(hook for hook in self.each if isinstance(hook, Term) and hook.rises)
 
     @property
@@ -176,11 +178,10 @@ class Hooks:
 
     def is_free(self, states: Sequence[HookState]) -> Bool[Array, "b n"] | None:
         """Where the next token of a beam is no choice of the model. None: nowhere."""
-        free = None
-        for hook, state in zip(self.each, states, strict=True):
-            mask = hook.is_free(state) if isinstance(hook, Term) else None
-            free = (mask if free is None else free | mask) if mask is not None else free
-        return free
+        pairs = zip(self.each, states, strict=True)
+        masks = [hook.is_free(state) for hook, state in pairs if isinstance(hook, Term)]
+        some = [mask for mask in masks if mask is not None]
+        return functools.reduce(operator.or_, some) if some else None
 
     def advance(
         self,
@@ -195,7 +196,7 @@ class Hooks:
         return *after, *(hook.follow(tokens, state, log_p) for hook, state, log_p in rising)
 
     def reach(self, states: Sequence[HookState]) -> Float[Array, "b n"] | float:
-        """How much all of them may still add to each beam."""
+        """The most that all terms together may still add to each beam."""
         return sum(
             hook.reach(state) for hook, state in zip(self.rising, states[len(self.level) :], strict=True)
         )

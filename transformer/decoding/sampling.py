@@ -96,7 +96,7 @@ class Randomness:
         temperature: float | Float[Array, "..."],
         top_p: float | Float[Array, "..."] = 1.0,
     ) -> "Randomness":
-        """That of the lines: their numbers are folded into their keys, or into the key of all."""
+        """The randomness of lines: their numbers are folded into their keys, or into the key of all."""
         keys = jnp.broadcast_to(keys, lines.shape)
         data = jax.vmap(lambda key, line: jax.random.key_data(jax.random.fold_in(key, line)))(keys, lines)
         temperatures, top_ps = (
@@ -123,7 +123,7 @@ class Sampled:
     samples: int = 1
     top_k: int = 0
     nucleus: bool = False
-    """Whether rows have a top_p."""
+    """Whether rows have a `top_p`."""
 
     def first(self) -> Float[Array, " n"]:
         return jnp.zeros(self.samples)

@@ -108,11 +108,11 @@ class TokenScores:
     log_p: Float[Array, "b t"]
     """log P(token | what comes before it), in nats."""
     entropy: Float[Array, "b t"]
-    """Of the distribution from which the token comes, in nats."""
+    """Entropy of the distribution from which the token comes, in nats."""
 
 
 def score_tokens(logits: Float[Array, "b t v"], target: Int[Array, "b t"], pad: int) -> TokenScores:
-    """Those of a softmax."""
+    """Log-probabilities of the target tokens, and entropies, of a softmax over the vocabulary."""
     log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
     chosen = jnp.take_along_axis(log_p, target[..., None], axis=-1)[..., 0]
     entropy = -(jnp.exp(log_p) * jnp.maximum(log_p, jnp.finfo(jnp.float32).min)).sum(axis=-1)

@@ -39,14 +39,14 @@ class Noise:
     keys: UInt[Array, "b words"]
     """The data of a random key for each row."""
     deviation: float = struct.field(pytree_node=False)
-    """Of Gaussian noise, as a share of the root mean square of each input."""
+    """Deviation of Gaussian noise, as a share of the root mean square of each input."""
     dropout: float = struct.field(pytree_node=False)
     """Share of the features that are zero; the others are scaled up."""
     generator: str = struct.field(pytree_node=False)
     """The kind of the keys."""
 
     def at(self, steps: Int[Array, " b"]) -> "Noise":
-        """That of these steps."""
+        """The noise of the given steps."""
 
         def fold(key: Array, step: Array) -> Array:
             wrapped = jax.random.wrap_key_data(key, impl=self.generator)
@@ -86,14 +86,14 @@ class LogP(ByRows):
     """log P under the model alone, where beams are ranked by another sum: with terms, or with noise."""
 
     live: Float[Array, "b n"]
-    """Of the unfinished beams."""
+    """log P of the unfinished beams."""
     ended: Float[Array, "b columns n"]
-    """A ring: of each beam, if <eos> is its token at that step."""
+    """A ring: log P of each beam, if <eos> is its token at that step."""
     cache: AnyCache | None
-    """Of the model without noise. None: there is no noise."""
+    """The cache of the model without noise. None: there is no noise."""
 
     def put_rows(self, rows: Int[Array, " r"], new: "LogP") -> "LogP":
-        """These rows begin anew. The ring stays as it is."""
+        """Resets some rows. The ring stays as it is."""
         new_cache: Any = new.cache
         cache = self.cache and self.cache.put_rows(rows, new_cache)
         return replace(self, live=put_rows(self.live, rows, new.live), cache=cache)
@@ -117,7 +117,7 @@ class Slots(ByRows):
     """What the unfinished beams are ranked by: their log-probabilities, under the noise and with what a hook
     takes from them."""
     newest: Int[Array, "b n"]
-    """Their last tokens."""
+    """The last token of each unfinished beam."""
     tokens: Int[Array, "b columns n"]
     """A ring: the token of each beam at each step."""
     parents: Int[Array, "b columns n"]
@@ -132,9 +132,9 @@ class Slots(ByRows):
     read: Any
     """What the strategy reads for each slot, such as random keys: arrays with rows first."""
     noise: Noise | None = None
-    """On the decoder's inputs."""
+    """Noise on the inputs of the decoder. None: there is none."""
     log_p: LogP | None = None
-    """Of the beams. None: it is `live`."""
+    """log P of the beams under the model alone. None: it is `live`."""
 
     def put_rows(self, rows: Int[Array, " r"], new: "Slots") -> "Slots":
         """These slots begin anew, as in `new`, whose rings may have any length. Rows beyond the last are

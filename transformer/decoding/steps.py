@@ -28,7 +28,7 @@ Reach = Callable[[Int[Array, "b n"], Int[Array, "b n"]], Float[Array, "b n"]]
 
 @struct.dataclass
 class Selection:
-    """What a step chose."""
+    """The beams with which a step continues, and its finished hypotheses."""
 
     tokens: Int[Array, "b n"]
     """The newest token of each live beam."""
@@ -45,12 +45,12 @@ class Predicted:
     """What the model predicts for the next token of each beam."""
 
     logits: Float[Array, "b n v"]
-    """To choose from: -inf for what is forbidden."""
+    """Logits to choose the next token from: -inf for what is forbidden."""
     log_normaliser: Float[Array, "b n 1"]
     """The log-sum-exp of all logits."""
     cache: AnyCache
     log_p: Float[Array, "b n v"] | None
-    """Of each token under the model alone. None: slots need none (`Slots.log_p`)."""
+    """log P of each token under the model alone. None: slots need none (`Slots.log_p`)."""
     noiseless: AnyCache | None
     """The cache without noise, if there is some."""
     unrestricted: Unrestricted | None

@@ -97,7 +97,7 @@ class MultiHeadAttention(Module):
         return matrix(self, name, glorot, shape, axes), self._bias(name, (c.num_heads, 1, width))
 
     def _merge(self, name: str, width: int) -> Projection:
-        """W^O."""
+        """The projection W^O of the joined heads."""
         c = self.config
         glorot = nn.initializers.glorot_uniform(in_axis=(0, 1), out_axis=2)
         shape, axes = (c.num_heads, width, c.d_model), ("heads", None, "model")

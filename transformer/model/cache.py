@@ -63,7 +63,7 @@ class ByRows:
     """Takes and puts rows of a pytree."""
 
     def take_rows(self: T, rows: Int[Array, " r"]) -> T:
-        """These rows."""
+        """The cache of the given rows."""
         return take_rows(self, rows)
 
     def put_rows(self: T, rows: Int[Array, " r"], new: T) -> T:
@@ -91,11 +91,11 @@ class KeysValues(ByRows):
         return jax.tree.map(write, self, new)
 
     def select(self, parents: Int[Array, "b n"]) -> "KeysValues":
-        """Itself: nothing is moved."""
+        """Returns itself: no entry is moved."""
         return self
 
     def put_rows(self, rows: Int[Array, " r"], new: "KeysValues") -> "KeysValues":
-        """Itself: a row that is reset has no past."""
+        """Returns itself: a row that is reset has no past."""
         return self
 
 
@@ -229,7 +229,7 @@ class Cache(AnyCache):
         return self.positions[:, None] - self._ages()
 
     def end_step(self, layers: list[LayerCache]) -> "Cache":
-        """With the layers' caches after this step."""
+        """The cache after this step, with those of the layers."""
         column = self.column + 1
         if self.ancestors is not None:
             column = column % (self.ancestors.shape[2] // self.ancestors.shape[1])

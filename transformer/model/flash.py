@@ -31,7 +31,7 @@ class Shape:
     causal: bool
     window: int | None
     rate: float
-    """Of attention dropout."""
+    """Rate of attention dropout."""
     block: int
     """Queries at a time."""
     interpret: bool

@@ -75,7 +75,7 @@ class AttentionInputs:
     bias: Float[Array, "#b h #q k"] | None = None
     """The position scheme's term of the scores."""
     state: State = None
-    """Of the last decoding step; None in training."""
+    """State of the last decoding step; None in training."""
     deterministic: bool = struct.field(default=True, pytree_node=False)
     """Whether to disable dropout."""
     needs_weights: bool = struct.field(default=False, pytree_node=False)

@@ -216,4 +216,4 @@ NORMALIZATIONS: dict[str, type[Module]] = {
     "batch": BatchNorm,
     "power": PowerNorm,
 }
-"""Those of `StackConfig.normalization`."""
+"""Classes by the name in `StackConfig.normalization`."""

@@ -203,7 +203,7 @@ class Module(nn.Module):
 
     @nn.nowrap  # `nn.tabulate` counts calls of the methods that Flax wraps
     def init(self, *arguments: Any, **options: Any) -> Variables:  # type: ignore[override]
-        """As `nn.Module.init`, without the declarations."""
+        """The initial variables as plain arrays, without the declarations of `nn.Module.init`."""
         plain: Variables = nn.unbox(super().init(*arguments, **options))
         return plain
 

@@ -35,7 +35,7 @@ class LayerPast(ByRows):
     def append(
         self, new: tuple[KeysValues, LayerStates], column: Int[Array, ""], positions: Int[Array, " b"]
     ) -> "LayerPast":
-        """With new keys and values, and new states."""
+        """The past with new keys and values, and new states."""
         keys_values, states = new
         return LayerPast(self.past.append(keys_values, column, positions), States(states))
 
@@ -44,7 +44,7 @@ class LayerPast(ByRows):
         return LayerPast(self.past, self.states.select(parents))
 
     def put_rows(self, rows: Int[Array, " r"], new: "LayerPast") -> "LayerPast":
-        """With these rows' states before the first step."""
+        """The past with these rows' states before the first step."""
         return LayerPast(self.past, self.states.put_rows(rows, new.states))
 
 

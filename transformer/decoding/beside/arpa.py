@@ -24,9 +24,9 @@ from transformer.runtime.files import brief, write_output
 START, END, UNKNOWN = "<s>", "</s>", "<unk>"
 """What each sentence begins and ends with, and all words that a model does not know."""
 MOST_NGRAMS = 2_000_000
-"""Of a file: each takes some 400 bytes while it is read."""
+"""The maximum number of n-grams of a file, each of which takes some 400 bytes while it is read."""
 LONGEST = 9
-"""The highest order."""
+"""The highest order of n-grams that is read."""
 NEVER = -99.0
 """The logarithm of no probability."""
 _COLUMNS = re.compile(r"[ \t]+")  # a no-break space may be part of a word
@@ -36,10 +36,10 @@ Smoothing = Literal["kneser-ney", "witten-bell"]
 
 @dataclass(frozen=True)
 class NGrams:
-    """A model."""
+    """An n-gram model with back-off."""
 
     orders: Sequence[dict[Gram, tuple[float, float]]]
-    """For n = 1, 2, ...: the n-grams, each with its logarithm and the weight of backing off."""
+    """The n-grams of each order 1, 2, ..., each with its logarithm and the weight of backing off."""
 
     def log10_p(self, word: str, context: Sequence[str]) -> float:
         """The logarithm of the probability of a word, by the definition: for tests and single words.

@@ -59,7 +59,7 @@ class Caches(AnyCache):
     of_rows: Any = ()
     """Arrays with rows first, which all beams share."""
     added: Float[Array, "b n v"] | None = None
-    """As of `AnyCache`. It is computed anew in each step."""
+    """What is added to the log-probabilities, as in `AnyCache`; each step recomputes it."""
 
     def select(self, parents: Int[Array, "b n"]) -> "Caches":
         return replace(self, members=tuple(cache.select(parents) for cache in self.members))
@@ -88,7 +88,7 @@ class WithLanguageModel(nn.Module):
 
     @property
     def config(self) -> ModelConfig:
-        """That of the model."""
+        """The config of the model, without that of the language model."""
         return self.model.config  # type: ignore[attr-defined, no-any-return]
 
     def apply(  # type: ignore[override]
@@ -106,14 +106,14 @@ def together(variables: Variables, of_language_model: Variables) -> Variables:
 
 @dataclass(frozen=True)
 class _Bound:
-    """Both models and their variables."""
+    """A model and a language model, with the variables of both."""
 
     both: WithLanguageModel
     variables: Variables
 
     @property
     def _variables(self) -> Variables:
-        """Those of the model."""
+        """The variables of the model, with the noise of the search."""
         noise = {name: self.variables[name] for name in self.variables if name == NOISE}
         return {**self.variables["model"], **noise}
 
@@ -122,7 +122,7 @@ class _Bound:
         return inputs
 
     def steering(self, inputs: Inputs) -> Inputs:
-        """What the model gives to hooks."""
+        """The arrays that the model gives to hooks."""
         if not hasattr(self.both.model, "steering"):
             return {}
 
@@ -134,7 +134,7 @@ class _Bound:
         return arrays
 
     def init_cache(self, inputs: Inputs, beams: int, length: int) -> Caches:
-        """Both caches before the first token."""
+        """The caches of the model and the language model before the first token."""
         language_model, weight = self.both.language_model, inputs[WEIGHT]
         begin = {"source": jnp.full((len(weight), 1), self.both.config.special.bos, jnp.int32)}
         size = language_model.config.vocab_size  # type: ignore[attr-defined]
@@ -168,13 +168,13 @@ class Ensemble(nn.Module):
     kinds: tuple[nn.Module, ...]
     """Models that generate one token after another, each for all members that are like it."""
     weights: tuple[tuple[float, ...], ...]
-    """Of the distributions of the members of each kind; together they add up to 1."""
+    """The weight of each member's distribution, by kind of member; together they add up to 1."""
     mean: str = "probabilities"
-    """Of probabilities, or of their logarithms (a geometric mean, normalised)."""
+    """How distributions are averaged: as probabilities, or as logarithms (a geometric mean, normalised)."""
 
     @property
     def config(self) -> ModelConfig:
-        """Of the first member, whose special ids all share."""
+        """The config of the first member, whose special ids all share."""
         return self.kinds[0].config  # type: ignore[attr-defined, no-any-return]
 
     def apply(  # type: ignore[override]
@@ -236,7 +236,7 @@ class _BoundModels:
     model: Ensemble
     variables: tuple[Variables, ...]
     noise: Variables
-    """The same for all members."""
+    """The noise of the search, which all members share."""
 
     def encode(self, **inputs: Array) -> Inputs:
         """The inputs, which each member encodes when it makes its cache."""

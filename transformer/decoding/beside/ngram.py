@@ -125,7 +125,7 @@ class ShallowFusion(EqualByContent, Term):
         super().__init__(trie.digest(), self._silent.tobytes())
 
     def init(self, inputs: Mapping[str, Array]) -> FusionState:
-        """At the beginning of a sentence."""
+        """The state at the beginning of a sentence."""
         weight = inputs[WEIGHT]
         return FusionState(weight, jnp.full(weight.shape, self._trie.start, jnp.int32))
 

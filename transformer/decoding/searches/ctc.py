@@ -69,7 +69,7 @@ class CtcScores(Term):
     """Candidates of a step that it scores; at least four for each beam."""
 
     def init(self, inputs: Mapping[str, Array]) -> PrefixScores:
-        """Before the first token: the paths of blanks."""
+        """The state before the first token: the probabilities of paths of blanks."""
         log_probs, positions = inputs[LOG_PROBS], inputs[POSITIONS]
         log_probs = jnp.where(log_probs > NOTHING / 2, log_probs, NEVER)
         blank = jnp.cumsum(log_probs[..., self.special.pad], axis=1)
@@ -164,7 +164,7 @@ class Prefixes:
     """The beams of each row: texts, and log P of their paths so far."""
 
     tokens: Int[Array, "b n t"]
-    """Those of each text, then blanks."""
+    """Tokens of each text, then blanks."""
     length: Int[Array, "b n"]
     blank: Float[Array, "b n"]
     """log P of the paths that end in a blank."""
@@ -195,7 +195,7 @@ class CtcSearch:
     """The search of CTC. Callable as the `search` of a `System`."""
 
     limits: Callable[[Inputs, SpecialIds, DecodingConfig], Limits]
-    """As that of `AutoregressiveSearch`."""
+    """The limits of outputs, as `AutoregressiveSearch.limits`."""
 
     def __call__(
         self,

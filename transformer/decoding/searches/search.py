@@ -156,7 +156,7 @@ class RowOptions:
         rows: int,
         certain: Sequence[int | None] = (None,),
     ) -> "RowOptions":
-        """Those of the first rows; the others repeat them. Where `certain` is None, all outputs must be."""
+        """Options of the first rows; the others repeat them. If `certain` is None, all outputs must be."""
         most = options[0].num_hypotheses
         num_certain = np.array([min(number or most, most) for number in certain], np.int32)
         seeds = np.array([getattr(row, "seed", 0) for row in options], np.int64).astype(np.int32)
@@ -171,7 +171,7 @@ class RowOptions:
 
 
 def read_of(options: DecodingConfig, conditions: RowOptions) -> Any:
-    """What the strategy reads for each row."""
+    """What the strategy reads for each row, such as random keys."""
     match strategy_of(options):
         case Sampled():
             return Randomness.of(
@@ -242,7 +242,7 @@ def limits_of_options(inputs: Inputs, special: SpecialIds, options: DecodingConf
 
 
 def unchanged(model: nn.Module, result: SearchResult, inputs: Inputs) -> SearchResult:
-    """The result itself."""
+    """Returns the result as it is."""
     return result
 
 
@@ -255,7 +255,7 @@ class AutoregressiveSearch:
     """(inputs, special ids, options) -> the maximum length of each output, a token longer for each of
     `extra_length`."""
     hooks: Hooks = NO_HOOKS
-    """Restricts the tokens."""
+    """Hooks that restrict or score the tokens."""
     named: Callable[[Any, SearchResult, Inputs], SearchResult] = unchanged
     """(model, result, inputs) -> the result with the ids that the task reads."""
     by_options: Callable[["AutoregressiveSearch", ModelConfig, DecodingConfig], Any] | None = None

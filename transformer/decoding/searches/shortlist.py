@@ -74,7 +74,7 @@ class Shortlist:
         return int(per_id), self.first + int(longest)
 
     def content(self) -> bytes:
-        """The file."""
+        """The content of Marian's file."""
         body = _HEADER.pack(0, 0, self.first, self.best, len(self.ends), len(self.ids))[16:]
         body += self.ends.astype("<u8").tobytes() + self.ids.astype("<u4").tobytes()
         return struct.pack("<QQ", _MARK, _checksum(body)) + body
@@ -85,10 +85,10 @@ class Shortlist:
 
     @classmethod
     def read(cls, path: Path, vocab_size: int) -> "Shortlist":
-        """A file.
+        """Reads a shortlist from a file.
 
         Args:
-          path: of it.
+          path: of the file.
           vocab_size: of the target.
 
         Raises:
@@ -114,7 +114,7 @@ class Shortlist:
 
 
 def _checksum(body: bytes) -> int:
-    """Marian's: 64-bit words, combined as boost does."""
+    """Marian's checksum of a file: 64-bit words, combined as boost does."""
     seed = 0
     for word in np.frombuffer(body, "<u8", len(body) // 8).tolist():
         seed ^= (word + 0x9E3779B9 + ((seed << 6) & _BITS) + (seed >> 2)) & _BITS
@@ -203,7 +203,7 @@ class Shortlisted(nn.Module):
 
     @property
     def config(self) -> ModelConfig:
-        """That of the model, with the special ids of the candidates."""
+        """The config of the model, with the special ids of the candidates."""
         return replace(self.model.config, special=LOCAL)
 
     def apply(  # type: ignore[override]
@@ -231,7 +231,7 @@ class _Bound:
         return self.model.encode(source), ids
 
     def init_cache(self, memory: tuple[Any, Array], beams: int, length: int) -> Caches:
-        """That of the model, with the output matrix of the candidates."""
+        """The cache of the model, with the output matrix of the candidates."""
         states, ids = memory
         table = self.model.unembedding()
         rows = jnp.maximum(ids, 0)

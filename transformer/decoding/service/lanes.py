@@ -50,7 +50,7 @@ class ProgramKey:
     search: AutoregressiveSearch
     model: nn.Module
     options: DecodingConfig
-    """Those that programs depend on (`DecodingConfig.static`)."""
+    """The options that programs depend on (`DecodingConfig.static`)."""
     inputs: tuple[tuple[str, Field], ...]
     """The names and fields of what decoding reads."""
 
@@ -168,7 +168,7 @@ class LaneShape:
     inputs: int
     """The padded length of its inputs."""
     columns: int
-    """Of its rings: the longest output."""
+    """Columns of the lane's rings: the longest output, in tokens."""
     slots: tuple[int, ...]
     """The numbers of slots that it may have, ascending."""
 

@@ -124,7 +124,7 @@ class Answer(Future[Any]):
 
     @classmethod
     def of(cls, outputs: Any) -> "Answer":
-        """One that needs no search."""
+        """A finished answer, for a request that needs no search."""
         answer = cls()
         answer.set_result(outputs)
         return answer
@@ -138,21 +138,21 @@ class Answer(Future[Any]):
         return self._is_begun and not self.done()
 
     def cancel(self) -> bool:
-        """As `Future.cancel`, also while the request is being searched: its slot is given to another."""
+        """Cancels as `Future.cancel`, also during the search of the request, whose slot another one gets."""
         cancelled = super().cancel()
         if cancelled:
             self.set_running_or_notify_cancel()
         return cancelled
 
     def set_running_or_notify_cancel(self) -> bool:
-        """As that of `Future`, also if it was notified before that it is cancelled."""
+        """Marks the answer as running, as `Future` does, also if it is notified of its cancellation."""
         with self._notifying:
             if not self._notified:
                 self._notified = not super().set_running_or_notify_cancel()
             return not self._notified
 
     def result(self, timeout: float | int | None = None) -> Any:
-        """As `Future.result`.
+        """Waits for the output and returns it, as `Future.result` does.
 
         Raises:
           UserError: a callback waits for it.
@@ -186,7 +186,7 @@ class Together(Answer):
         return not self.done() and any(part.running() or part.done() for part in self._parts)
 
     def cancel(self) -> bool:
-        """As `Answer.cancel`, with all that is open."""
+        """Cancels all answers that are open, as `Answer.cancel` does."""
         cancelled = super().cancel()
         if cancelled:
             self._cancel_parts()
@@ -223,7 +223,7 @@ class Request:
 
     example: Example
     length: int
-    """Of its longest sequence."""
+    """Length of the longest sequence of the request."""
     line: int
     """Its line number, which sampling folds into its key."""
     options: DecodingConfig
@@ -232,15 +232,15 @@ class Request:
     finish: Callable[[Any, "Request"], Any]
     """(a row of the search's arrays, this request) -> the outputs."""
     record: Any = None
-    """For `finish`, and so are the next two."""
+    """The record that `finish` makes outputs for; the next two fields are for it too."""
     n_best: int | None = None
     extras: Any = None
     lane: int = 0
     """The lane that searches it."""
     priority: int = 0
-    """Those with a higher one are searched first."""
+    """Requests with a higher priority are searched first."""
     deadline: float | None = None
-    """When it is no longer begun: a time of `time.monotonic`."""
+    """Time of `time.monotonic` after which the request is dropped, if no slot has it yet."""
     partial: Callable[[Any, "Request"], None] | None = None
     """(a row of the search's arrays, this request), with the best unfinished output, every few steps."""
     future: Answer = field(default_factory=Answer)
@@ -350,7 +350,7 @@ class Waiting:
         heapq.heappush(self._by_urgency, (request.urgency, number))
 
     def take(self, most: int) -> list[Request]:
-        """As `Queue.take`."""
+        """Removes up to so many requests and returns them, as `Queue.take` does."""
         oldest = self._oldest()
         known, times = self._overtaken
         times = times if known == oldest else 0

@@ -45,7 +45,7 @@ class Searcher(Protocol):
     """What a worker drives: a `Lane` of slots, or a `BatchSearch`."""
 
     index: int
-    """Of its lane in the queue."""
+    """Index of the worker's lane in the queue."""
 
     @property
     def busy(self) -> int:
@@ -264,7 +264,7 @@ class SearchService:
     ) -> None:
         self.options = options
         self.shapes: list[LaneShape] = []
-        """Of its lanes, if it has some."""
+        """The shapes of the service's lanes, if it has some."""
         is_replicated = all(x.is_fully_replicated for x in jax.tree.leaves(variables))
         devices = worker_devices() if is_replicated else [None]  # a model may be too large for one device
         copies = [_on_device(variables, device) for device in devices]

@@ -356,7 +356,7 @@ class Bias(EqualByContent, Term):
         return -jnp.minimum(state.net, 0)
 
     def end(self, log_p: Float[Array, "b n"], state: BiasState) -> Float[Array, "b n"]:
-        """With what <eos> changes in the worth of a beam."""
+        """Adds what <eos> changes in the worth of a beam."""
         return log_p + (self._left(state)[..., 1] + self.reach(state))
 
     def _left(self, state: BiasState) -> Float[Array, "b n 2"]:

@@ -132,7 +132,7 @@ class Prefix(EqualByContent, SearchHook):
     def filter(
         self, logits: Float[Array, "b n v"], state: PrefixState, steps_left: Int[Array, " b"]
     ) -> Float[Array, "b n v"]:
-        """Only what continues the prefix."""
+        """Forbids tokens that do not continue the prefix."""
         vocabulary = jnp.arange(logits.shape[-1])
         position = jnp.minimum(state.length, state.tokens.shape[-1] - 1)[..., None]
         next_token = jnp.take_along_axis(state.tokens, position, axis=-1)
@@ -191,7 +191,7 @@ class Times:
     left: Int[Array, "b n"]
     """Tokens of the opening that are still to come; negative after it."""
     last: Bool[Array, "b n"]
-    """Whether the last token was a time."""
+    """Whether the last token of a beam was a time."""
     before: Bool[Array, "b n"]
     """Whether the one before it was a time, or there is none."""
     latest: Int[Array, "b n"]
@@ -222,7 +222,7 @@ class Timestamps(SearchHook):
     def filter(
         self, logits: Float[Array, "b n v"], state: Times, steps_left: Int[Array, " b"]
     ) -> Float[Array, "b n v"]:
-        """Without the tokens that cannot follow."""
+        """Forbids tokens that cannot follow."""
         token = jnp.arange(logits.shape[-1])
         is_time = token >= self.first
         last, before, at_start = (x[..., None] for x in (state.last, state.before, state.left == 0))

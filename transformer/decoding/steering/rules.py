@@ -51,14 +51,14 @@ class History:
 
     rules: RowRules
     tokens: Int[Array, "*b h"]
-    """In order. What follows the last has no meaning: slots are padded with zeros."""
+    """The tokens of each beam, in order. What follows the last has no meaning: slots are padded with 0."""
     length: Int[Array, "*b"]
     repeated: Int[Array, "*b h"]
     """How many tokens up to each one, which is not the last, are those up to the last."""
 
     @classmethod
     def empty(cls, rules: RowRules, longest: int) -> "History":
-        """Before the first token."""
+        """The history before the first token."""
         length = jnp.zeros_like(rules.ngram)
         tokens = jnp.zeros((*length.shape, longest), jnp.int32)
         return cls(rules, tokens, length, tokens)
@@ -74,7 +74,7 @@ class History:
         return jnp.pad(self.repeated, ((0, 0), (0, 0), (1, 0)))[..., :-1]
 
     def append(self, tokens: Int[Array, "b n"]) -> "History":
-        """With a token more."""
+        """The history with one more token for each beam."""
         positions, length = jnp.arange(self.tokens.shape[-1]), self.length[..., None]
         same = (self.tokens == tokens[..., None]) & (positions < length)
         after = jnp.where(positions == length, tokens[..., None], self.tokens)
@@ -145,7 +145,7 @@ class Rules(SearchHook):
         return cls(special, limits, room, options.repetition_penalty != 1, opening)
 
     def within(self, options: DecodingConfig) -> "Rules":
-        """For a program with these options."""
+        """The rules for a program with these options."""
         return replace(self, options=options.shared())
 
     @property

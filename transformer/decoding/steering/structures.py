@@ -72,7 +72,7 @@ class Progress(NamedTuple):
     position: Int[Array, "b *n"]
     """How many of them have been output."""
     depth: Int[Array, "b *n"]
-    """Of open brackets."""
+    """The number of open brackets."""
     chain: Int[Array, "b *n"]
     """How many brackets the last tokens opened; 0 if the last token is none."""
     last: Int[Array, "b *n"]

@@ -37,9 +37,9 @@ class Progress:
     phrases: Int[Array, "b n p t"]
     """The tokens of each; -1 after the last."""
     times: Int[Array, "b n p"]
-    """How often each must occur."""
+    """How often each phrase must occur."""
     matched: UInt32[Array, "b c p"]
-    """Bit i: the last i + 1 tokens are the first of the phrase."""
+    """Bit i is set if the last i + 1 tokens are the first ones of the phrase."""
     occurrences: Int[Array, "b c p"]
     """How often it has occurred, followed by the end of a word."""
 
@@ -60,7 +60,7 @@ class Progress:
 
     @property
     def missing(self) -> Int[Array, "b c p"]:
-        """How often each must still occur."""
+        """How often each phrase must still occur."""
         return jnp.maximum(self.times[:, :1] - self.occurrences - self.complete, 0)
 
     @property
@@ -138,7 +138,7 @@ class Terms(EqualByContent, SearchHook):
     def filter(
         self, logits: Float[Array, "b n v"], state: Progress, steps_left: Int[Array, " b"]
     ) -> Float[Array, "b n v"]:
-        """Without <eos> where a phrase is missing."""
+        """Forbids <eos> while a phrase is missing."""
         early = (state.met < state.total[:, None])[..., None]
         return jnp.where(early & (jnp.arange(logits.shape[-1]) == self.special.eos), -jnp.inf, logits)
 
@@ -146,7 +146,7 @@ class Terms(EqualByContent, SearchHook):
         return state.after(None, tokens, self.ends(tokens))
 
     def ends(self, tokens: Int[Array, "..."]) -> Bool[Array, "..."]:
-        """Whether they end the word before them."""
+        """Whether tokens end the word before them."""
         if not len(self._ends):
             return jnp.ones(tokens.shape, bool)
         return jnp.asarray(self._ends)[jnp.minimum(tokens, len(self._ends) - 1)] | (tokens >= len(self._ends))

@@ -63,4 +63,4 @@ VIEWS: dict[str, type[SecondView]] = {
     "layer-wise": LayerWise,
     "coarse-to-fine": CoarseToFine,
 }
-"""Those of `TransformerConfig.cross_view`."""
+"""Classes by the name in `TransformerConfig.cross_view`."""

@@ -81,7 +81,7 @@ def _segments(model: nn.Module, batch: Batch, side: str) -> Array:
 
 
 def _chosen(weights: Array, which: tuple[int, ...], axis: int) -> Array:
-    """Those of an axis with these numbers, from 1; none given: all."""
+    """Weights of an axis with these numbers, from 1; none given: all."""
     if not which:
         return weights
     return jnp.take(weights, jnp.asarray(which) - 1, axis=axis)
