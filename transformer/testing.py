@@ -58,9 +58,10 @@ def check_system(
     - the test set is scored, and the report written.
 
     Args:
-      config: of the system, small: it is trained five times or more, for four updates each. Without dropout
-        and other randomness of an update; with an epsilon of the optimizer that keeps rounding errors of tiny
-        gradients small, such as 1e-4.
+      config: of the system, small: it is trained five times or more, for four updates each, and all of its
+        test set is decoded. Without dropout and other randomness of an update. Its warm-up is shortened to
+        one update here, and its epsilon is at least 1e-4, so that Adam does not turn rounding errors of tiny
+        gradients into updates.
       folder: where runs are written.
       tolerance: of what is computed in another order.
       trained: a run of the config after `STEPS` updates, if there is one: its folder is copied.
@@ -70,9 +71,11 @@ def check_system(
 
     Raises:
       AssertionError: a contract is broken. The message names it, and the array that differs.
-      UserError: the config cannot be trained.
+      UserError: the config cannot be trained, or has dropout.
     """
     instance("config", config, Config)
+    if config.model.dropout:
+        raise UserError(f"--model.dropout {config.model.dropout:g}: what is compared must not be random, choose 0")
     kit = _Kit(config, Path(folder), tolerance)
     whole = kit.trained("whole") if trained is None else Path(shutil.copytree(trained, kit.folder / "whole"))
     return {
@@ -97,9 +100,11 @@ class _Kit:
     def trained(self, name: str, mesh: MeshConfig | None = None, **training: Any) -> Path:
         """A run of the config."""
         options = {"steps": STEPS, "evaluate_every": STEPS // 2, "log_every": 1, "keep_last": 2} | training
+        optimizer = self.config.optimizer
         config = dataclasses.replace(
             self.config,
-            training=dataclasses.replace(self.config.training, **options),
+            training=dataclasses.replace(self.config.training, **options, dropout_by="option"),
+            optimizer=dataclasses.replace(optimizer, warmup_steps=1, epsilon=max(optimizer.epsilon, 1e-4)),
             mesh=mesh or self.config.mesh,
         )
         return Path(train(config, self.folder / name, watch=ProgressReporter(quiet=True)))
@@ -109,7 +114,7 @@ class _Kit:
         losses = [record["loss"] for record in Run(run).log.records("training")]
         assert len(losses) == STEPS, f"losses: there are {len(losses)} of {STEPS}"
         assert np.isfinite(losses).all(), f"losses: {losses} are not finite"
-        assert min(losses[1:]) < losses[0], f"losses: {losses} do not fall"
+        assert min(losses[1:]) < losses[0], f"losses: {losses} do not fall; is the rate too low or too high?"
         return "finite and falling"
 
     def check_resumed(self, run: Path) -> str:
