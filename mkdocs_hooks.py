@@ -70,9 +70,8 @@ def _commands() -> str:
 
     parts = []
     for name, (_, _, what) in COMMANDS.items():
-        parts.append(
-            f"## {name}\n\n`{command_for(name)}`: {what}.\n\n```text\n{_help(name, '--help')}\n```\n"
-        )
+        option = "--help-all" if name == "decode" else "--help"
+        parts.append(f"## {name}\n\n`{command_for(name)}`: {what}.\n\n```text\n{_help(name, option)}\n```\n")
         if name == "train":
             parts.append(f"### Every option of train\n\n```text\n{_help(name, '--help-all')}\n```\n")
     return "\n".join(parts)

@@ -9,6 +9,7 @@ from reference_search import random_variables
 from small_run import WORDS
 
 from transformer import BeamConfig, Config, Run, TransformerConfig, Translator
+from transformer.config.model import ModelConfig
 from transformer.data.tokenizers.trained import Tokenizer, train_tokenizer
 from transformer.systems.copying.options import CopyingConfig
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
@@ -66,7 +67,7 @@ def bare_task(name: str, tokenizer: Tokenizer) -> Any:
     """The task of a system, which knows no more than the system's name and the tokenizer of its outputs."""
     task: Any = object.__new__(find_system(name).task)
     task.config, task.tokenizer, task.tokenizers = object.__new__(Config), tokenizer, (None, tokenizer)
-    for option, value in {"system": name, "model": None}.items():
+    for option, value in {"system": name, "model": ModelConfig()}.items():
         object.__setattr__(task.config, option, value)
     return task
 

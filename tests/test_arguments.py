@@ -1,7 +1,8 @@
 """Arguments of the Python API of a wrong type or value: each is a UserError that names it."""
 
 import inspect
-from collections.abc import Iterator
+import zipfile
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from small_translator import small_translator, stored
 
-from transformer import Decoder, Translator, UserError
+from transformer import Captioner, Decoder, Detector, Synthesizer, Tagger, Translator, UserError
 from transformer.runtime.errors import nearest, shortened
 from transformer.systems.language_model.api import Generator
 from transformer.systems.speech.api import Transcriber
@@ -94,7 +95,10 @@ VALID = {
     "members": [],
     "names": ["cat"],
     "path": None,
+    "pictures": [],
     "prefixes": [""],
+    "prompt": "red",
+    "prompts": ["red"],
     "record": "red",
     "records": ["red"],
     "right": ["cat"],
@@ -102,6 +106,7 @@ VALID = {
     "sentences": ["red"],
     "source": "red",
     "source_language": None,
+    "sound": [],
     "sources": ["red"],
     "target": "cat",
     "target_language": None,
@@ -109,6 +114,7 @@ VALID = {
     "temperature": 1.0,
     "terms": [[]],
     "text": "Red.",
+    "texts": ["red"],
     "words": ["red"],
 }
 """A value of each argument without a default."""
@@ -132,16 +138,16 @@ def called(method: Any, arguments: dict[str, Any]) -> None:
         list(result)
 
 
-def test_no_argument_of_a_method_ends_in_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is given for a text, a list of them or a path: a result, or a UserError."""
-    monkeypatch.chdir(tmp_path)
-    translator = small_translator()
-    monkeypatch.setattr(translator, "warm_up", None)  # has options of a search only, and compiles
+def tracebacks(owner: Any, without: Sequence[str] = ("warm_up",)) -> list[str]:
+    """What ends in an exception that is no UserError, of all values that are given for a text, a list of
+    them or a path, besides some methods: to warm up needs no text, and compiles."""
     wrong: list[str] = []
-    for name, method in methods_of(translator):
+    for name, method in methods_of(owner):
+        if name in without:
+            continue
         parameters = inspect.signature(method).parameters.values()
         needed = {one.name for one in parameters if one.default is one.empty and one.kind != one.VAR_KEYWORD}
-        arguments = {one: VALID[one] for one in needed & VALID.keys()}
+        arguments = {one: VALID.get(one) for one in needed}
         for parameter in parameters:
             if not any(kind in str(parameter.annotation) for kind in ("str", "Path", "Source", "Iterable")):
                 continue
@@ -152,6 +158,35 @@ def test_no_argument_of_a_method_ends_in_a_traceback(tmp_path: Path, monkeypatch
                     pass
                 except Exception as error:
                     wrong.append(f"{name}({parameter.name}={value!r}): {type(error).__name__}: {error}"[:150])
+    return wrong
+
+
+def test_no_argument_of_a_method_ends_in_a_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    wrong = tracebacks(small_translator())
+    assert not wrong, "\n".join(wrong)
+
+
+KINDS: dict[str, Any] = {
+    "captioning": Captioner,
+    "detection": Detector,
+    "language-model": Generator,
+    "speech": Transcriber,
+    "synthesis": Synthesizer,
+    "tagging": Tagger,
+}
+"""By the stored run of each system."""
+
+
+@pytest.mark.by_default("tagging")
+@pytest.mark.parametrize("name", KINDS)
+def test_nor_does_one_of_another_system(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with zipfile.ZipFile(Path(__file__).parent / "data" / "older_runs" / f"{name}.zip") as archive:
+        archive.extractall(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    decoder = KINDS[name].load(tmp_path / name / "run")
+    of_records = ("decode", "stream", "submit", "submit_plain", "aligned")
+    wrong = tracebacks(decoder, without=("warm_up", *of_records))
     assert not wrong, "\n".join(wrong)
 
 

@@ -122,7 +122,7 @@ def cpu_seconds(work) -> float:
     return min(times)
 
 
-HOSTILE = [" ", "\u00a0", "\t", "\n", ". ", ", ", " (", " -", "(a) - ", "1. ", "。", "中(", "「"]
+HOSTILE = [" ", "\u00a0", "\t", "\n", ". ", ", ", " (", "(", " -", "(a) - ", "1. ", "。", "中(", "「"]
 HOSTILE += ["a@b.c. ", "http://a.b ", "a@b.c/"]
 """What texts of strangers repeat."""
 

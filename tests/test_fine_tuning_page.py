@@ -85,7 +85,7 @@ def test_every_command_of_the_page(tmp_path, monkeypatch, capfd):
 
 def test_every_option_of_the_page_is_one():
     """Those of the tables too."""
-    asked = (["train.py", "quickstart", "--help-all"], ["decode.py", "--help"])
+    asked = (["train.py", "quickstart", "--help-all"], ["decode.py", "--help-all"])
     known = "".join(subprocess.check_output([sys.executable, *words], cwd=ROOT, text=True) for words in asked)
     page = re.sub(r"`python -m benchmarks[^`]*`", "", PAGE)  # which have their own
     options = set(re.findall(r"--[a-z][a-z.-]+", page)) - {"--init-from", "--help-all"}

@@ -349,3 +349,21 @@ def test_the_help_of_a_run_has_the_options_that_it_has_a_use_for(monkeypatch, ca
         status, out, _ = run(monkeypatch, capfd, "decode", str(tmp_path), "--help")
         assert status == 0
         assert [only_some[option] for option in only_some if f"│ {option}" in out] == [preset]
+
+
+@pytest.mark.parametrize("preset", ["", "tiny", "speech", "shakespeare"])
+def test_the_help_of_decode_has_common_options_and_says_how_many_there_are(
+    preset, monkeypatch, capfd, tmp_path
+):
+    words = [str(tmp_path)] if preset else []
+    if preset:
+        config = PRESETS[preset]
+        config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=300))
+        (tmp_path / "config.json").write_text(to_json(config))
+    _, short, _ = run(monkeypatch, capfd, "decode", *words, "--help")
+    _, everything, _ = run(monkeypatch, capfd, "decode", *words, "--help-all")
+    common, every = (set(re.findall(r"^│ (?:-v, )?(--[a-z.-]+)", text, re.M)) for text in (short, everything))
+    assert common < every
+    assert short.splitlines()[-1] == f"These are the common options; --help-all describes all {len(every)}."
+    assert "--help-all describes" not in everything
+    assert len(common) == 35 or preset != "tiny"

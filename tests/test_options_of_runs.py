@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from transformer.cli.decode_arguments import OPTIONS, DecodeArguments, Way, positional
+from transformer.cli.decode_arguments import OPTIONS, SELDOM, DecodeArguments, Way, positional
 from transformer.cli.writer import unused
-from transformer.config.decoding import GreedyConfig
+from transformer.config.decoding import BeamConfig, GreedyConfig
 from transformer.config.records import WindowsConfig
 from transformer.runs.config_json import to_json
 from transformer.runtime.errors import UserError
@@ -113,22 +113,28 @@ def shown(tmp_path, config):
 
 
 @pytest.mark.parametrize(
-    ("system", "count"),
+    ("system", "count", "common"),
     [
-        ("transformer", 57),
-        ("recurrent", 57),
-        ("language-model", 34),
-        ("speech", 45),
-        ("synthesis", 30),
-        ("tagging", 27),
-        ("captioning", 38),
-        ("detection", 29),
+        ("transformer", 57, 36),
+        ("recurrent", 57, 36),
+        ("language-model", 34, 24),
+        ("speech", 45, 30),
+        ("synthesis", 30, 20),
+        ("tagging", 27, 17),
+        ("captioning", 38, 24),
+        ("detection", 29, 19),
     ],
 )
-def test_the_help_of_a_run_lists_what_it_can_do(system, count, tmp_path):
+def test_the_help_of_a_run_lists_what_it_can_do(system, count, common, tmp_path):
     options = shown(tmp_path, FIRST[system])
     assert len(options) == count, sorted(options)
+    assert len(options - SELDOM) == common, sorted(options - SELDOM)
     assert not options & {"word_confidences", "ctc_weight", "shortlist"}
+
+
+def test_options_that_seldom_matter_are_options():
+    kinds = DecodeArguments, BeamConfig
+    assert {item.name for kind in kinds for item in dataclasses.fields(kind)} >= SELDOM
 
 
 def test_the_help_of_a_run_depends_on_its_model_and_files(tmp_path):

@@ -17,7 +17,7 @@ from transformer.cli.parser import parse
 from transformer.config.corpus import DataConfig
 from transformer.config.decoding import DecodingConfig, methods_of
 from transformer.config.names import DECODING
-from transformer.config.options import Config, HostsConfig
+from transformer.config.options import Config, HostsConfig, flatten
 from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.config.training import BleuTokenizer, TextNormalisation
 from transformer.data.remote import has
@@ -293,6 +293,14 @@ def annotated(kind: type[Any], mark: type[T]) -> dict[str, T]:
 OPTIONS = annotated(DecodeArguments, Applies)
 """Where options apply that not all command lines have."""
 
+SELDOM: Set[str] = {name for name, option in OPTIONS.items() if option.needs} | {
+    *("base", "hosts", "verbose", "windows"),
+    *("penalty", "coverage_penalty", "min_length", "groups", "diversity"),
+    *("suppress", "suppress_first", "renormalise", "noise", "input_dropout"),
+}
+"""The options that --help-all describes and --help leaves out: those that need another, and those that few
+need."""
+
 
 @contextlib.contextmanager
 def short_options() -> Iterator[None]:
@@ -314,8 +322,9 @@ def short_options() -> Iterator[None]:
         log.removeFilter(shortened)
 
 
-def parse_decode(command_line: list[str], hidden: Collection[str] = ()) -> DecodeArguments:
-    """Parses the command line, with the run's options as defaults. Its help leaves `hidden` options out."""
+def parse_decode(command_line: list[str], unused: Collection[str] = ()) -> DecodeArguments:
+    """Parses the command line, with the run's options as defaults. Its help leaves `unused` options out, and
+    without --help-all those of `SELDOM`."""
     command_line = [
         word.replace("--decoding.", "--", 1) if word.startswith("--decoding.") else word  # as in train.py
         for word in command_line
@@ -326,19 +335,28 @@ def parse_decode(command_line: list[str], hidden: Collection[str] = ()) -> Decod
         from transformer.translator.simultaneous import check_used  # imports JAX
 
         check_used({name.removeprefix("--").replace("-", "_"): value for name, value in options.items()})
-    arguments = parse(
-        DecodeArguments,
-        ["--help" if word == "--help-all" else word for word in command_line],
-        "decode",
-        default=DecodeArguments(tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options, "--")),
-        about=_about(defaults),
-        names=DECODING,
-        hidden=hidden,
-    )
+    default = DecodeArguments(tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options, "--"))
+    is_short = not {"-h", "--help"}.isdisjoint(command_line) and "--help-all" not in command_line
+    try:
+        arguments = parse(
+            DecodeArguments,
+            ["--help" if word == "--help-all" else word for word in command_line],
+            "decode",
+            default=default,
+            about=_about(defaults),
+            names=DECODING,
+            hidden={*unused, *(SELDOM if is_short else ())},
+        )
+    except SystemExit as ended:
+        if is_short and not ended.code:
+            names = flatten(default).keys() - {"run_dir", "ensemble"}
+            count = sum({*unused}.isdisjoint(name.split(".")) for name in names)
+            print(f"These are the common options; --help-all describes all {count}.")
+        raise
     for item in dataclasses.fields(arguments):
         option = f"--{item.name.replace('_', '-')}"
         if getattr(arguments, item.name) == () and option in options_in(command_line):
-            raise UserError(f"{option} needs a value after it; see --help")
+            raise UserError(f"{option} needs a value after it; see --help-all")
     forbidden = arguments.decoding.forbidden
     if forbidden != defaults.decoding.forbidden:  # those of the command line, not of the run
         for phrase in forbidden:

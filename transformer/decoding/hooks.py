@@ -6,7 +6,9 @@ search adds up to rank by, while log P of a hypothesis stays that of the model. 
 its beam.
 """
 
+import functools
 import hashlib
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -125,7 +127,7 @@ class Hooks:
     @property
     def level(self) -> tuple[SearchHook, ...]:
         """The hooks that do not rise."""
-        return tuple(hook for hook in self.each if not getattr(hook, "rises", False))
+        return tuple(hook for hook in self.each if not (isinstance(hook, Term) and hook.rises))
 
     @property
     def rising(self) -> tuple[Term, ...]:
@@ -176,11 +178,10 @@ class Hooks:
 
     def forced_mask(self, states: Sequence[HookState]) -> Bool[Array, "b n"] | None:
         """True where a term forces the next token, so that it costs nothing. None if no term ever does."""
-        forced = None
-        for hook, state in zip(self.each, states, strict=True):
-            mask = hook.forced_mask(state) if isinstance(hook, Term) else None
-            forced = (mask if forced is None else forced | mask) if mask is not None else forced
-        return forced
+        pairs = zip(self.each, states, strict=True)
+        masks = [hook.forced_mask(state) for hook, state in pairs if isinstance(hook, Term)]
+        forced = [mask for mask in masks if mask is not None]
+        return functools.reduce(operator.or_, forced) if forced else None
 
     def advance(
         self,

@@ -16,7 +16,7 @@ from transformer.documents.syntax import UNREAD, Environment, copied, markdown_p
 # What stands inside a paragraph of Markdown: its text and marks, and Markdown of these again.
 
 
-_TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*)[^>]*?(/?)>", re.DOTALL)
+_TAG = re.compile(r"<(/?)([a-zA-Z][\w-]*+)[^>]*?(/?)>", re.DOTALL)
 _SPECIAL = re.compile(r"[\\`*\[\]<~&$]|(?<!\w)_|_(?!\w)")
 _PUNCTUATION = re.compile(f"[{re.escape(punctuation)}]")
 _STARS = {"_": "*", "__": "**"}

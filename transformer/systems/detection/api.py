@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.config.ranges import Option
+from transformer.config.ranges import Option, any_number
 from transformer.systems.detection.system import DetectedObject, Detection
 from transformer.translator.decoder import Decoder
 
@@ -33,7 +33,7 @@ class Detector(Decoder[Detection]):
           UserError: a picture cannot be read, or an option is invalid.
         """
         is_one = isinstance(pictures, Path | str) or hasattr(pictures, "__array__")
-        several: Any = [pictures] if is_one else pictures
+        several = [pictures] if is_one else any_number("pictures", pictures, "pictures")
         records = (self.task.seen(source) for source in several)
         objects: list[list[DetectedObject]] = [
             [*best.objects] for (best,) in self.stream(records, n_best=1, **options)

@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from transformer.config.decoding import DecodingConfig
-from transformer.config.ranges import Option, seconds, true_or_false
+from transformer.config.ranges import Option, any_number, instance, seconds, true_or_false
 from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.data.remote import fetched
 from transformer.data.sequences import Example, length_in_search
@@ -153,6 +153,7 @@ class Transcriber(Decoder[SpeechToText]):
         if not (_is_array(source) or isinstance(source, Path | str)):
             raise _unheard(source)
         timestamps = true_or_false("timestamps", timestamps)
+        instance("after", after, list, tuple)
         in_windows = self.task.in_windows(cut, detector, windows, pause)
         pause = seconds("pause", PAUSE if pause is None else pause)
         start = self.task.start(language, task, timestamps or in_windows)
@@ -200,6 +201,7 @@ class Transcriber(Decoder[SpeechToText]):
         longest, pause = self.hears(self.settings(1, options)), seconds("pause", pause)
         self.task.start(language, task, False)
         step = seconds("step", step, SHORTEST_STEP)
+        sound = any_number("sound", sound, "waveforms")
 
         rules = WindowsConfig(temperatures=(0.0,)) if self.task.in_windows() else None
 

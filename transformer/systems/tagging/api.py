@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from transformer.config.ranges import Option
+from transformer.config.ranges import Option, any_number
 from transformer.data.sources.tagged import TaggedSentence
 from transformer.runtime.errors import UserError, abbreviated
 from transformer.systems.tagging.system import Tagged, Tagging
@@ -27,7 +27,8 @@ class Tagger(Decoder[Tagging]):
         """
         if isinstance(sentences, str):
             raise UserError(f"tag takes a list of sentences: [{abbreviated(repr(sentences))}]")
-        records = [self.record(sentence) for sentence in sentences]
+        several = any_number("sentences", sentences, "sentences")
+        records = [self.record(sentence) for sentence in several]
         return [tagged for (tagged,) in self.decode(records, **options)]
 
     def record(self, sentence: str | Sequence[str]) -> TaggedSentence:
