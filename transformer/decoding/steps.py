@@ -216,7 +216,7 @@ def search_all(
     strategy: Strategy,
     penalty: LengthPenalty,
     hooks: Hooks = NO_HOOKS,
-    strategy_inputs: Any = (),
+    row_inputs: Any = (),
     noise: Noise | None = None,
 ) -> SearchResult:
     """The search of all rows at once: each fills a slot, which is never refilled.
@@ -229,20 +229,11 @@ def search_all(
       strategy: of a step.
       penalty: of all rows, or that of each.
       hooks: what it ranks by, and may choose from, besides the model, see `transformer.decoding.hooks`.
-      strategy_inputs: what the strategy reads for each row.
+      row_inputs: what the strategy reads for each row.
       noise: on the decoder's inputs.
     """
     variables = as_variables(params)
     slots = init_slots(
-        model,
-        variables,
-        inputs,
-        limits,
-        limits.longest,
-        strategy.first(),
-        penalty,
-        hooks,
-        strategy_inputs,
-        noise,
+        model, variables, inputs, limits, limits.longest, strategy.first(), penalty, hooks, row_inputs, noise
     )
     return results(run(model, variables, slots, strategy, hooks), special_ids(model))

@@ -67,7 +67,7 @@ class Diverse:
             beams = slice(start, start + size)
             finished = jax.tree.map(lambda x, beams=beams: x[:, beams], slots.finished)
             finished = replace(finished, beam=finished.beam - start)
-            group = replace(slots, live=slots.live[:, beams], finished=finished, strategy_inputs=())
+            group = replace(slots, live=slots.live[:, beams], finished=finished, row_inputs=())
             penalised = logits[:, beams] - self.diversity * taken[:, None]
             of_group = replace(
                 predicted, logits=penalised, log_normaliser=log_normaliser[:, beams], unrestricted=None

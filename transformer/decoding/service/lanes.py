@@ -104,7 +104,7 @@ def _init_lane(
 ) -> Slots:
     hooks = key.search.hooks
     live = strategy_of(key.options, hooks).first()
-    of_strategy = strategy_inputs(key.options, row_options)
+    row_inputs = strategy_inputs(key.options, row_options)
     noise = noise_of(key.options, row_options)
     penalty = penalty_of(key.options, hooks, row_options)
     lengths = lengths_in_search(key.fields, length)
@@ -120,7 +120,7 @@ def _init_lane(
             live,
             penalty,
             hooks,
-            of_strategy,
+            row_inputs,
             noise,
         )
 
