@@ -102,7 +102,7 @@ def test_recordings_of_a_manifest(tmp_path):
         ),
         (lambda f: (f / "list.tsv").write_text("0.wav\t\n1.wav\t \n"), "list.tsv: all texts are empty"),
         (lambda f: (f / "list.tsv").write_text(f"0.wav\tone\n{'a' * 5000}.wav\ttwo\n"), "line 2: .*too long"),
-        (lambda f: (f / "list.tsv").write_text("0.wav\tone\n\0.wav\ttwo\n"), "line 2: .* null"),
+        (lambda f: (f / "list.tsv").write_text("0.wav\tone\n\0.wav\ttwo\n"), "line 2: .* not the name"),
         (
             lambda f: [(f / "1.wav").unlink(), os.mkfifo(f / "1.wav")],
             r"line 2: .*1.wav: not a regular file",
