@@ -22,7 +22,7 @@ class DecodingConfig(Section):
 
     method: Literal["beam", "greedy", "sample", "mbr"] = "beam"
     """Beam search, greedy search, sampling, or minimum Bayes risk. Each has its own options: see
-    decode.py RUN --method METHOD --help."""
+    decode.py RUN --method METHOD --help-all."""
     length_penalty: Annotated[float, Range(-10, 10, note="0 for no penalty")] = 0.6
     """alpha of the length penalty, by which log-probabilities are divided. 0: no penalty."""
     penalty: Literal["wu", "power"] = "wu"

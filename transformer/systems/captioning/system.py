@@ -2,10 +2,8 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any, ClassVar, cast
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +11,9 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config.options import Config
-from transformer.config.records import PatchConfig
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.pictures import AnnotatedPicture
-from transformer.data.store import Corpus, Progress, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.trained import load_tokenizer, trained
 from transformer.decoding.calls import forced_alignment, forced_scores
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
@@ -44,19 +39,19 @@ from transformer.tasks.metrics.scores import (
 )
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Hypothesis, TextTask, hypotheses, words_of
+from transformer.tasks.vocabulary import OneVocabulary
 from transformer.training.objective import translation_objective
 
 # Captioning: pictures in, texts that describe them out.
 
 
-FILE = "text.model"
 DARKEST = 0.25
 """The brightness of what a word does not attend to."""
 ATTENDED = 12
 """The most words of a caption whose attention a report shows."""
 
 
-class Captioning(Pictures, TextTask):
+class Captioning(OneVocabulary, Pictures, TextTask):
     """Describes pictures.
 
     Args:
@@ -71,44 +66,13 @@ class Captioning(Pictures, TextTask):
     service = "transformer.systems.captioning.service"
 
     def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
-        super().__init__(config)
-        self.tokenizer, self.special = tokenizer, config.model.special
+        super().__init__(config, tokenizer)
         self.fields = {"source": self.picture_field, "target": Field(fill=self.special.pad)}
 
-    # From a corpus
-
     @classmethod
-    def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "Captioning":
-        """With a vocabulary of the training captions."""
-        data, pictures = _data(config), corpus.splits["train"]
-        reading = progress("reading for the vocabulary", pictures, len(pictures))
-        texts = (caption for picture in reading for caption in picture.captions)
-        tokenizer = trained(corpus, texts, data.tokenizer, data.vocab_size, config.model.special, "text")
-        return cls(_with_vocabulary(config, tokenizer.vocab_size), tokenizer)
-
-    @classmethod
-    def load(cls, config: Config, folder: Path) -> "Captioning":
-        """With the vocabulary of a run directory."""
-        path = folder / FILE
-        tokenizer = load_tokenizer(path, config.model.special)
-        if tokenizer.vocab_size != config.model.vocab_size:
-            raise UserError(
-                f"{path} has {tokenizer.vocab_size:,} ids but config.json expects "
-                f"{config.model.vocab_size:,}: they do not belong together"
-            )
-        return cls(config, tokenizer)
-
-    @classmethod
-    def without_corpus(cls, config: Config) -> "Captioning":
-        """With the vocabulary size of the options."""
-        size = config.model.vocab_size or _data(config).vocab_size
-        return cls(_with_vocabulary(config, size), cast(Tokenizer, None))
-
-    def save(self, folder: Path) -> None:
-        self.tokenizer.save(folder / FILE)
-
-    def content(self) -> bytes:
-        return self.tokenizer.content()
+    def texts(cls, records: Iterable[AnnotatedPicture]) -> Iterator[str]:
+        """All captions."""
+        return (caption for picture in records for caption in picture.captions)
 
     # To batches
 
@@ -242,21 +206,6 @@ def lit(
 def _data(config: Config) -> CaptionsConfig:
     assert isinstance(config.data, CaptionsConfig)
     return config.data
-
-
-def _with_vocabulary(config: Config, vocab_size: int) -> Config:
-    """The config, with the size of the vocabulary.
-
-    Raises:
-      UserError: it has another.
-    """
-    assert isinstance(config.model, PatchConfig)
-    if config.model.vocab_size not in (0, vocab_size):
-        raise UserError(
-            f"--model.vocab-size {config.model.vocab_size} but the vocabulary has {vocab_size} ids: leave it "
-            "out"
-        )
-    return replace(config, model=replace(config.model, vocab_size=vocab_size))
 
 
 SYSTEM = System(

@@ -2,10 +2,9 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +29,6 @@ from transformer.data.sources.texts import check_texts, open_texts
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.streams import DOCUMENTS, SEGMENT, Stream, StreamPlan, whole_stream
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.trained import load_tokenizer, trained
 from transformer.decoding.scores import SearchResult
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
@@ -42,6 +40,7 @@ from transformer.tasks.outputs import TRUNCATED, Lines, Plain
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import TextTask
 from transformer.tasks.texts.steering import TextSteering
+from transformer.tasks.vocabulary import OneVocabulary
 
 log = logging.getLogger("transformer")
 
@@ -68,7 +67,7 @@ class Generated(Plain):
     """Whether the prompt was longer than the model reads, which has read its end."""
 
 
-class LanguageModelling(TextTask, Lines):
+class LanguageModelling(OneVocabulary, TextTask, Lines):
     """Predicts each token of running text from those before it.
 
     Args:
@@ -84,9 +83,7 @@ class LanguageModelling(TextTask, Lines):
     inputs = ("source",)
 
     def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
-        super().__init__(config)
-        self.tokenizer = tokenizer
-        self.special = config.model.special
+        super().__init__(config, tokenizer)
         ids = Field(fill=self.special.pad)
         sizes = Field(dtype="float32")
         self.fields = dict(zip(SEGMENT, (ids, ids, sizes, sizes), strict=True))
@@ -120,40 +117,14 @@ class LanguageModelling(TextTask, Lines):
         return open_texts(_data(config), progress)
 
     @classmethod
-    def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "LanguageModelling":
-        """With a vocabulary of the training text, or that of a file."""
-        data, special = _data(config), config.model.special
-        if data.source_tokenizer:
-            tokenizer = load_tokenizer(data.source_tokenizer, special)
-        else:
-            documents = corpus.splits["train"]
-            texts = progress("reading for the vocabulary", documents, len(documents))
-            lines = (line for text in texts for line in text.splitlines(keepends=True))
-            tokenizer = trained(corpus, lines, data.tokenizer, data.vocab_size, special, "text")
-        return cls(_with_vocabulary(config, tokenizer.vocab_size), tokenizer)
+    def given_vocabulary(cls, config: Config) -> Path | None:
+        """That of `--data.source-tokenizer`."""
+        return _data(config).source_tokenizer
 
     @classmethod
-    def load(cls, config: Config, folder: Path) -> "LanguageModelling":
-        """With the vocabulary of a run directory."""
-        tokenizer = load_tokenizer(folder / "text.model", config.model.special)
-        if tokenizer.vocab_size != config.model.vocab_size:
-            raise UserError(
-                f"{folder / 'text.model'} has {tokenizer.vocab_size:,} ids but config.json expects "
-                f"{config.model.vocab_size:,}: they do not belong together"
-            )
-        return cls(config, tokenizer)
-
-    @classmethod
-    def without_corpus(cls, config: Config) -> "LanguageModelling":
-        """With the vocabulary size of the options."""
-        size = config.model.vocab_size or _data(config).vocab_size
-        return cls(_with_vocabulary(config, size), cast(Tokenizer, None))
-
-    def save(self, folder: Path) -> None:
-        self.tokenizer.save(folder / "text.model")
-
-    def content(self) -> bytes:
-        return self.tokenizer.content()
+    def texts(cls, records: Iterable[str]) -> Iterator[str]:
+        """The lines of documents."""
+        return (line for text in records for line in text.splitlines(keepends=True))
 
     # To batches
 
@@ -391,17 +362,3 @@ def _data(config: Config) -> StreamConfig:
 def _model(config: Config) -> LanguageModelConfig:
     assert isinstance(config.model, LanguageModelConfig)
     return config.model
-
-
-def _with_vocabulary(config: Config, vocab_size: int) -> Config:
-    """The config, with the size of the vocabulary.
-
-    Raises:
-      UserError: it has another.
-    """
-    model = _model(config)
-    if model.vocab_size not in (0, vocab_size):
-        raise UserError(
-            f"--model.vocab-size {model.vocab_size} but the vocabulary has {vocab_size} ids: leave it out"
-        )
-    return replace(config, model=replace(model, vocab_size=vocab_size))

@@ -3,9 +3,8 @@ sentences of which the objective hides tokens."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import flax.linen as nn
 import jax
@@ -19,17 +18,16 @@ from transformer.data.sources.tables import check_no_tables
 from transformer.data.sources.texts import check_texts, open_texts
 from transformer.data.store import Corpus, Progress, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.trained import load_tokenizer, trained
 from transformer.model.layers import ACTIVATIONS, Affine
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Arguments, Variables
 from transformer.model.stack import TransformerEncoder
-from transformer.runtime.errors import UserError
 from transformer.runtime.text import has_text
 from transformer.systems.masked_language_model.options import MaskedLanguageModelConfig
 from transformer.systems.system import System
 from transformer.tasks.metrics.scores import ACCURACY, PERPLEXITY, Metric, Score
-from transformer.tasks.task import Evaluation, Task
+from transformer.tasks.task import Evaluation
+from transformer.tasks.vocabulary import OneVocabulary
 from transformer.training.cross_entropy import output_cross_entropy
 from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
 
@@ -146,11 +144,7 @@ def _digests(ids: Int[Array, "b s"], pad: int) -> UInt32[Array, " b"]:
 # Masked language modelling: sentences, of which the objective hides tokens.
 
 
-VOCABULARY = "source.model"
-"""The file of the vocabulary in a run directory, as of the source of a translation."""
-
-
-class MaskedLanguageModelling(Task):
+class MaskedLanguageModelling(OneVocabulary):
     """Predicts hidden tokens of sentences.
 
     Args:
@@ -160,12 +154,11 @@ class MaskedLanguageModelling(Task):
 
     criterion = PERPLEXITY
     unit = "sentences"
+    vocabulary_file = "source.model"  # as of the source of a translation
     counted = "source"
 
     def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
-        super().__init__(config)
-        self.tokenizer = tokenizer
-        self.special = config.model.special
+        super().__init__(config, tokenizer)
         self.fields = {"source": Field(fill=self.special.pad)}
 
     # From a corpus
@@ -182,40 +175,9 @@ class MaskedLanguageModelling(Task):
         return open_texts(_data(config), progress)
 
     @classmethod
-    def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "MaskedLanguageModelling":
-        """With a vocabulary of the training text, or that of a file."""
-        data, special = _data(config), config.model.special
-        if data.source_tokenizer:
-            tokenizer = load_tokenizer(data.source_tokenizer, special)
-        else:
-            sentences = corpus.splits["train"]
-            texts = progress("reading for the vocabulary", sentences, len(sentences))
-            tokenizer = trained(corpus, texts, data.tokenizer, data.vocab_size, special, "text")
-        return cls(_with_vocabulary(config, tokenizer.vocab_size), tokenizer)
-
-    @classmethod
-    def load(cls, config: Config, folder: Path) -> "MaskedLanguageModelling":
-        """With the vocabulary of a run directory."""
-        path = folder / VOCABULARY
-        tokenizer = load_tokenizer(path, config.model.special)
-        if tokenizer.vocab_size != config.model.vocab_size:
-            raise UserError(
-                f"{path} has {tokenizer.vocab_size:,} ids but config.json expects "
-                f"{config.model.vocab_size:,}: they do not belong together"
-            )
-        return cls(config, tokenizer)
-
-    @classmethod
-    def without_corpus(cls, config: Config) -> "MaskedLanguageModelling":
-        """With the vocabulary size of the options."""
-        size = config.model.vocab_size or _data(config).vocab_size
-        return cls(_with_vocabulary(config, size), cast(Tokenizer, None))
-
-    def save(self, folder: Path) -> None:
-        self.tokenizer.save(folder / VOCABULARY)
-
-    def content(self) -> bytes:
-        return self.tokenizer.content()
+    def given_vocabulary(cls, config: Config) -> Path | None:
+        """That of `--data.source-tokenizer`."""
+        return _data(config).source_tokenizer
 
     # To batches
 
@@ -272,20 +234,6 @@ class MaskedLanguageModelling(Task):
 def _data(config: Config) -> SentencesConfig:
     assert isinstance(config.data, SentencesConfig)
     return config.data
-
-
-def _with_vocabulary(config: Config, vocab_size: int) -> Config:
-    """The config, with the size of the vocabulary.
-
-    Raises:
-      UserError: it has another.
-    """
-    if config.model.vocab_size not in (0, vocab_size):
-        raise UserError(
-            f"--model.vocab-size {config.model.vocab_size} but the vocabulary has {vocab_size} ids: leave it "
-            "out"
-        )
-    return replace(config, model=replace(config.model, vocab_size=vocab_size))
 
 
 SYSTEM = System(

@@ -38,6 +38,7 @@ from transformer.tasks.metrics.scores import ACCURACY, Metric, Score
 from transformer.tasks.outputs import DecodingTask, Lines, Plain
 from transformer.tasks.task import Evaluation
 from transformer.tasks.texts.labels import confusion_table, scores_of_labels
+from transformer.tasks.vocabulary import with_vocabulary
 
 # Tagging: sentences in words, and a label for each.
 
@@ -340,17 +341,14 @@ def _with_sizes(config: Config, vocab_size: int, num_labels: int) -> Config:
       UserError: it has others.
     """
     model = config.model
-    if model.vocab_size not in (0, vocab_size):
-        raise UserError(
-            f"--model.vocab-size {model.vocab_size} but the vocabulary has {vocab_size} ids: leave it out, "
-            "or give the file of that vocabulary as --data.source-tokenizer"
-        )
+    remedy = "leave it out, or give the file of that vocabulary as --data.source-tokenizer"
+    sized = with_vocabulary(config, vocab_size, remedy)
     if model.target_vocab_size not in (None, num_labels):
         raise UserError(
             f"--model.target-vocab-size {model.target_vocab_size} but there are "
             f"{counted(num_labels, 'label')}: leave it out"
         )
-    return replace(config, model=replace(model, vocab_size=vocab_size, target_vocab_size=num_labels))
+    return replace(sized, model=replace(sized.model, target_vocab_size=num_labels))
 
 
 SYSTEM = System(

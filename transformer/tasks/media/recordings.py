@@ -5,7 +5,7 @@ import json
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
@@ -21,12 +21,13 @@ from transformer.data.sources.recordings import Recording, libraries_of, open_re
 from transformer.data.sources.tables import check_no_tables
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.trained import load_tokenizer, trained
+from transformer.data.tokenizers.trained import trained
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import parse_object, read_text, write_whole
 from transformer.runtime.text import has_text
 from transformer.tasks.exhibit import Axis, Exhibits, Picture, Sound
 from transformer.tasks.outputs import DecodingTask, Lines
+from transformer.tasks.vocabulary import stored_tokenizer, with_vocabulary
 
 SILENCE = float("-inf")
 """What pads frames."""
@@ -145,12 +146,7 @@ class Recordings(Exhibits, Lines, DecodingTask):
     @classmethod
     def load(cls, config: Config, folder: Path) -> Self:
         """A task with the vocabulary and the scale of a run directory."""
-        tokenizer = load_tokenizer(folder / "text.model", config.model.special)
-        if tokenizer.vocab_size != config.model.vocab_size:
-            raise UserError(
-                f"{folder / 'text.model'} has {tokenizer.vocab_size:,} ids but config.json expects "
-                f"{config.model.vocab_size:,}: they do not belong together"
-            )
+        tokenizer = stored_tokenizer(folder / "text.model", config, config.model.vocab_size)
         scale = None
         if _data(config).normalisation == "corpus":
             scale = _read_scale(folder / "scale.json", _data(config).bands)
@@ -169,12 +165,7 @@ class Recordings(Exhibits, Lines, DecodingTask):
         Raises:
           UserError: it has another.
         """
-        if config.model.vocab_size not in (0, vocab_size):
-            raise UserError(
-                f"--model.vocab-size {config.model.vocab_size} but the vocabulary has {vocab_size} ids: "
-                "leave it out"
-            )
-        return replace(config, model=replace(config.model, vocab_size=vocab_size))
+        return with_vocabulary(config, vocab_size)
 
     def save(self, folder: Path) -> None:
         """Writes the vocabulary and the scale."""

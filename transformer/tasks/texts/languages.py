@@ -5,7 +5,6 @@ import functools
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Self
 
 from transformer.config.corpus import DataConfig
@@ -14,7 +13,7 @@ from transformer.config.options import Config, first_added, text_data
 from transformer.data.sources.context import SEPARATOR, TURN, shortened
 from transformer.data.sources.text_files import one_line
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.trained import Tokenizers, first_new, load_tokenizer, replaced
+from transformer.data.tokenizers.trained import Tokenizers, first_new, replaced
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.steering import prefix as opening
 from transformer.runtime.errors import UserError
@@ -29,21 +28,6 @@ from transformer.tasks.texts.steering import TextSteering
 
 
 SIDES = ("source", "target")
-
-
-def stored_tokenizer(path: Path, config: Config, size: int) -> Tokenizer:
-    """The tokenizer in a file.
-
-    Raises:
-      UserError: it has another number of ids than `size`, which the config expects.
-    """
-    tokenizer = load_tokenizer(path, config.model.special)
-    if tokenizer.vocab_size != size:
-        raise UserError(
-            f"{path} has {tokenizer.vocab_size:,} ids but config.json expects {size:,}: they do not belong "
-            "together"
-        )
-    return tokenizer
 
 
 def in_languages(tokenizers: Tokenizers, data: DataConfig) -> Tokenizers:

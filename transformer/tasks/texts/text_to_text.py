@@ -45,10 +45,10 @@ from transformer.tasks.texts.languages import (
     check_context,
     check_turns,
     in_languages,
-    stored_tokenizer,
     with_vocabulary,
 )
 from transformer.tasks.texts.requests import Sentence, by_name, direction_of, languages_of, source_of
+from transformer.tasks.vocabulary import stored_tokenizer
 
 # Warnings of lines that are read in another way than they are written: with line breaks, or too long.
 

@@ -1,0 +1,100 @@
+"""Tasks with one vocabulary: it is learned from the training text or read from a file, stored in the run
+directory, and as large as the model expects."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self, cast
+
+from transformer.config.options import Config
+from transformer.data.store import Corpus, Progress, Record, silent
+from transformer.data.tokenizers.tokenizer import Tokenizer
+from transformer.data.tokenizers.trained import load_tokenizer, trained
+from transformer.runtime.errors import UserError
+from transformer.tasks.task import Task
+
+
+def stored_tokenizer(path: Path, config: Config, size: int) -> Tokenizer:
+    """The tokenizer in a file.
+
+    Raises:
+      UserError: it has another number of ids than `size`, which the config expects.
+    """
+    tokenizer = load_tokenizer(path, config.model.special)
+    if tokenizer.vocab_size != size:
+        raise UserError(
+            f"{path} has {tokenizer.vocab_size:,} ids but config.json expects {size:,}: they do not belong "
+            "together"
+        )
+    return tokenizer
+
+
+def with_vocabulary(config: Config, size: int, remedy: str = "leave it out") -> Config:
+    """The config, with the size of the vocabulary.
+
+    Raises:
+      UserError: it has another. The message ends with the remedy.
+    """
+    if config.model.vocab_size not in (0, size):
+        raise UserError(
+            f"--model.vocab-size {config.model.vocab_size} but the vocabulary has {size} ids: {remedy}"
+        )
+    return replace(config, model=replace(config.model, vocab_size=size))
+
+
+class OneVocabulary(Task):
+    """A task with one vocabulary.
+
+    Args:
+      config: of the run.
+      tokenizer: of its text.
+    """
+
+    vocabulary_file: ClassVar[str] = "text.model"
+    """Its name in the run directory."""
+
+    def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
+        super().__init__(config)
+        self.tokenizer, self.special = tokenizer, config.model.special
+
+    @classmethod
+    def given_vocabulary(cls, config: Config) -> Path | None:
+        """The file of a vocabulary that the options name. None: it is learned."""
+        return None
+
+    @classmethod
+    def texts(cls, records: Iterable[Record]) -> Iterator[str]:
+        """The texts of records from which a vocabulary is learned."""
+        yield from records
+
+    @classmethod
+    def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> Self:
+        """With a vocabulary of the training text, or that of a file (`--data.source-tokenizer`)."""
+        data: Any = config.data
+        if file := cls.given_vocabulary(config):
+            tokenizer = load_tokenizer(file, config.model.special)
+        else:
+            records = corpus.splits["train"]
+            texts = cls.texts(progress("reading for the vocabulary", records, len(records)))
+            special = config.model.special
+            tokenizer = trained(corpus, texts, data.tokenizer, data.vocab_size, special, "text")
+        return cls(with_vocabulary(config, tokenizer.vocab_size), tokenizer)
+
+    @classmethod
+    def load(cls, config: Config, folder: Path) -> Self:
+        """With the vocabulary of a run directory."""
+        return cls(config, stored_tokenizer(folder / cls.vocabulary_file, config, config.model.vocab_size))
+
+    @classmethod
+    def without_corpus(cls, config: Config) -> Self:
+        """With the vocabulary size of the options."""
+        data: Any = config.data
+        return cls(with_vocabulary(config, config.model.vocab_size or data.vocab_size), cast(Tokenizer, None))
+
+    def save(self, folder: Path) -> None:
+        """Writes the vocabulary."""
+        self.tokenizer.save(folder / self.vocabulary_file)
+
+    def content(self) -> bytes:
+        """The vocabulary's file."""
+        return self.tokenizer.content()
