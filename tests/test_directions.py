@@ -100,7 +100,7 @@ def test_vocabularies_have_codes_that_no_text_spells(kind, tmp_path):
     assert inside.encode_all(["red", "dog"]) == [inside.encode("red"), inside.encode("dog")]
     assert inside.decode([loaded.codes["x"], *loaded.encode("red dog")]) == "red dog"
     assert inside.pieces([loaded.codes["x"]]) == ["__x__"]
-    assert not codes & set(loaded.by_piece.values())
+    assert not codes & set(loaded.ids_by_piece.values())
 
 
 # Plans

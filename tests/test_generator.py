@@ -136,7 +136,7 @@ def test_int8_weights_say_nearly_the_same(generator):
 def test_the_chain_rule_over_continuations(generator):
     """The probabilities of all single characters after a prompt, and of its end, are one distribution."""
     task = generator.task
-    characters = [piece for piece in task.tokenizer.by_piece]
+    characters = [piece for piece in task.tokenizer.ids_by_piece]
     whole = np.array([generator.score([f"1 a{c}"])[0].log_probabilities[3] for c in characters])
     ended = generator.score(["1 a"])[0].log_probabilities[3]
     unseen = 1 - np.exp(whole).sum() - math.exp(ended)

@@ -67,7 +67,7 @@ def test_pieces_are_what_a_text_is_spelled_with(tokenizer):
     ids = ours.encode(text)
     assert ours.knows(text)
     assert ours.spelled(text).lstrip(MARK) == text.replace(" ", MARK)
-    by_id = {index: piece for piece, index in ours.by_piece.items()}
+    by_id = {index: piece for piece, index in ours.ids_by_piece.items()}
     assert "".join(by_id[index] for index in ids) == ours.spelled(text)
 
 
@@ -84,7 +84,7 @@ def test_pieces_of_bytes_are_shown_as_text(name):
     assert shown[0] == "é"
     assert set("".join(shown[2:])) == {"\ufffd"}  # three bytes, none of them a character
     assert ours.stored_pieces(ids)[0] == "Ã©"
-    assert "\ufffd" not in "".join(ours.by_piece)
+    assert "\ufffd" not in "".join(ours.ids_by_piece)
 
 
 @pytest.mark.parametrize("name", ["bart", "bert", "mbart", "nllb", "pegasus", "t5"])

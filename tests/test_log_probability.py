@@ -174,7 +174,7 @@ def test_ids_are_scored_as_they_are() -> None:
     translator = small_translator(tokenizer=("char", 300))
     tokenizer, eos = translator.tokenizers[1], translator.task.special.eos
     usual = (*tokenizer.encode("red cat"), eos)
-    letters = tokenizer.by_piece
+    letters = tokenizer.ids_by_piece
     other = (*(letters[f"<0x{byte:02X}>"] for byte in "▁red".encode()), *usual[4:])
     assert tokenizer.decode(list(other[:-1])) == "red cat"
     pairs = [usual, "red cat", other, list(other), np.array(usual)]

@@ -151,7 +151,7 @@ def test_it_learns_what_is_hidden(trained):
     run = Run(trained)
     records = run.log.records("evaluation")
     assert [set(record) >= {"loss", "nll", "accuracy", "perplexity"} for record in records] == [True] * 2
-    assert len(run.task.tokenizer.by_piece) == 12
+    assert len(run.task.tokenizer.ids_by_piece) == 12
     assert json.loads((trained / "config.json").read_text())["system"] == "masked-lm"
 
 

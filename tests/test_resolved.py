@@ -8,7 +8,7 @@ import pytest
 
 from transformer import PRESETS, UserError
 from transformer.config.methods import ScheduledConfig
-from transformer.plan.compiler import described
+from transformer.plan.compiler import program_costs
 from transformer.runs.config_json import to_json
 from transformer.trainer import checks
 
@@ -29,4 +29,4 @@ def test_every_check_of_training_is_in_one_list() -> None:
 def test_a_plan_refuses_what_training_would() -> None:
     config = replace(PRESETS["language-model"], scheduled=ScheduledConfig(share=0.5))
     with pytest.raises(UserError, match="language-model has its own objective"):
-        described({"what": "step", "machine": "cpu:1", "config": to_json(config)})
+        program_costs({"what": "step", "machine": "cpu:1", "config": to_json(config)})

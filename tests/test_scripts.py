@@ -184,7 +184,7 @@ def test_a_steered_word_ends_where_no_letter_follows(script):
     words = SPACED[script]
     tokenizer = train_tokenizer([" ".join(words)], "character", 60)
     steering = TextSteering(tokenizer, SpecialIds())
-    ends = {piece: steering._ends[index] for piece, index in tokenizer.by_piece.items()}
+    ends = {piece: steering._ends[index] for piece, index in tokenizer.ids_by_piece.items()}
     assert not any(ends[letter] for word in words for letter in word)
     assert ends[" "]
 

@@ -23,7 +23,7 @@ from transformer.config.decoding import BeamConfig, changed_search
 from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import beam_search
 from transformer.decoding.searches.search import AutoregressiveSearch
-from transformer.decoding.service.lanes import Lane, LaneShape, ProgramKey, batch, enough_memory, sizes
+from transformer.decoding.service.lanes import Lane, LaneShape, ProgramKey, batch, enough_memory, lane_shapes
 from transformer.decoding.service.queue import Queue, Request, SearchThread
 from transformer.decoding.service.service import Workers
 from transformer.model.variants.patches import NO_PICTURE
@@ -77,9 +77,9 @@ def in_lanes(
 ) -> list:
     """What each source finds in lanes of these sizes, arriving in this order."""
     model, variables = model_of(name)
-    job = ProgramKey(find_system(name).search, model, options.static(), tuple(fields(name).items()))
+    key = ProgramKey(find_system(name).search, model, options.static(), tuple(fields(name).items()))
     queue = Queue(len(each))
-    lanes = [Lane(index, job, size, variables, queue, 1) for index, size in enumerate(each)]
+    lanes = [Lane(index, key, shape, variables, queue, 1) for index, shape in enumerate(each)]
     requests = requests_of(given, options)
     waiting = [requests[index] for index in order]
     while not all(request.future.done() for request in requests):
@@ -128,14 +128,14 @@ def test_the_limit_is_that_of_the_sentence_and_not_of_its_ring() -> None:
 def test_sizes_of_lanes() -> None:
     model, _ = model_of("transformer")
     options = BeamConfig(rows=16)
-    job = ProgramKey(find_system("transformer").search, model, options.static(), tuple(FIELDS.items()))
-    assert sizes(job, 16) == [
+    key = ProgramKey(find_system("transformer").search, model, options.static(), tuple(FIELDS.items()))
+    assert lane_shapes(key, 16) == [
         LaneShape(32, 48, (1, 4, 16)),
         LaneShape(96, 144, (1, 2, 8)),
         LaneShape(256, 306, (1, 4)),
     ]
-    short = ProgramKey(job.search, model, BeamConfig(max_length=10, buckets=(8,)).static(), job.inputs)
-    assert sizes(short, 1) == [LaneShape(8, 10, (1,))]
+    short = ProgramKey(key.search, model, BeamConfig(max_length=10, buckets=(8,)).static(), key.inputs)
+    assert lane_shapes(short, 1) == [LaneShape(8, 10, (1,))]
 
 
 @pytest.fixture(scope="module")

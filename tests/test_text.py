@@ -96,8 +96,8 @@ def test_a_corpus_reads_lines_of_invisible_characters_as_empty(tmp_path: Path) -
     empty = open_corpus(files(tmp_path / "b", *map(tuple, zip(*expected, strict=True))))
     assert empty.folder == corpus.folder  # no older cache, nor a run of it, is taken for this corpus
     vocabulary = corpus_tokenizers(corpus, data, SpecialIds())[0]
-    assert set(vocabulary.by_piece) & set(INVISIBLE) == {"\u200b", "\0"}  # beside letters
-    assert "zwei\ufeff" in vocabulary.by_piece  # a joiner of no width belongs to its word (UAX #29, WB4)
+    assert set(vocabulary.ids_by_piece) & set(INVISIBLE) == {"\u200b", "\0"}  # beside letters
+    assert "zwei\ufeff" in vocabulary.ids_by_piece  # a joiner of no width belongs to its word (UAX #29, WB4)
     task = Translation(Config(data=data), (vocabulary, vocabulary))
     lengths = side_lengths(examples_of(task, corpus))
     assert (lengths.min(axis=1) > 0).tolist() == [True, *[False] * 9, True]
@@ -130,7 +130,7 @@ def test_a_dataset_with_such_lines_has_another_folder(tmp_path: Path) -> None:
     for kind in "word", "whitespace", "char":
         corpus = Corpus("toy", {"train": pairs}, tmp_path / kind)
         learned, _ = corpus_tokenizers(corpus, dataclasses.replace(data, tokenizer=kind), SpecialIds())
-        assert not set(learned.by_piece) & set("".join(INVISIBLE)) - {" "}
+        assert not set(learned.ids_by_piece) & set("".join(INVISIBLE)) - {" "}
 
 
 def test_documents_without_text_are_left_out(tmp_path: Path) -> None:

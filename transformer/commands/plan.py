@@ -12,7 +12,7 @@ from transformer.cli.output_file import check_replaced
 from transformer.config.options import Config, locations
 from transformer.config.training import MeshConfig
 from transformer.plan.machines import machine
-from transformer.plan.plan import Limits, described, plan
+from transformer.plan.plan import Limits, layout_in_words, plan
 from transformer.runs.report.logged import duration
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError
@@ -77,7 +77,7 @@ def rows(config: Config, estimate: Json) -> list[tuple[str, str]]:
     kind = "packed rows" if step["batching"] == "packed" else "rows"
     table = [
         ("devices", devices),
-        ("layout", described(mesh) + chosen),
+        ("layout", layout_in_words(mesh) + chosen),
         ("products", step["dtype"]),
         ("batch", f"{estimate['batch_tokens']:,} {counted} a side, {kind} of {config.data.lengths[-1]}"),
         ("memory of a device", memory(step)),

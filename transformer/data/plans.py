@@ -37,7 +37,7 @@ class Rows:
     chosen: Int[np.ndarray, " examples"]
     """The examples of all rows, row by row."""
     counts: Int[np.ndarray, " rows"]
-    """How many each row has."""
+    """The number of examples in each row."""
     lengths: Bucket
     size: int
     """Number of rows, with those that are padding."""

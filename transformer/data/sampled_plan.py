@@ -40,7 +40,7 @@ class _Window:
 
     indices: Int[np.ndarray, " examples"]
     examples: Arrays | None
-    """None: they are as they are stored."""
+    """The sampled examples. None: the examples as they are stored."""
     plan: Plan
     """It refers to positions in `indices`."""
 

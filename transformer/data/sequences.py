@@ -30,7 +30,7 @@ class Field:
     shape: tuple[int, ...] = ()
     """Of one element if it is a sequence, otherwise of the whole."""
     padded: bool = True
-    """Whether its first axis is a sequence. Sequences are padded, and their lengths plan the batches."""
+    """Whether the first axis is a sequence. Sequences are padded, and their lengths plan the batches."""
     share: float = 1.0
     """Of a sequence that decoding reads: its padded length in a bucket of the search, as a share of that."""
 
@@ -64,7 +64,7 @@ class Sequences:
 
     @classmethod
     def of(cls, several: Several[Any], field: Field) -> "Sequences":
-        """Those of a list of arrays, or of lists of numbers."""
+        """The sequences of a list of arrays, or of lists of numbers."""
         ends = ends_of([len(sequence) for sequence in several])
         parts = [np.asarray(sequence, field.dtype) for sequence in several if len(sequence)]
         return cls(np.concatenate(parts) if parts else np.zeros((0, *field.shape), field.dtype), ends)
@@ -85,17 +85,17 @@ class Sequences:
         return self.values[spans(self.ends[chosen], self.sizes(chosen))]
 
     def take(self, chosen: Int[np.ndarray, " n"]) -> "Sequences":
-        """Some of them."""
+        """The sequences of the given numbers."""
         return Sequences(self.joined(chosen), ends_of(self.sizes(chosen)))
 
     def after(self, firsts: Shaped[np.ndarray, "n ..."]) -> "Sequences":
-        """Each of them after another element."""
+        """The sequences, each after one more element in front of it."""
         values = np.insert(self.values, self.ends[:-1], firsts, axis=0)
         return Sequences(values, self.ends + np.arange(len(self.ends)))
 
 
 Arrays = Mapping[str, Sequences | np.ndarray]
-"""Many examples: of each field its sequences, or an array `[examples, ...]`."""
+"""Many examples: the sequences of each field, or its array `[examples, ...]`."""
 
 
 def arrays_of(examples: Several[Example], fields: Fields) -> Arrays:

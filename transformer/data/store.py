@@ -43,7 +43,7 @@ class Records(Protocol):
     def __len__(self) -> int: ...
 
     def __getitems__(self, indices: Sequence[int]) -> list[Record]:
-        """Several records at once."""
+        """The records with these numbers."""
         ...
 
     def __iter__(self) -> Iterator[Record]: ...
@@ -54,7 +54,7 @@ class Corpus:
     """Records in splits, and a folder that caches what is computed from them."""
 
     name: str
-    """For people."""
+    """The name of the corpus for people."""
     splits: Mapping[str, Records]
     """train and validation, and test if there is one."""
     folder: Path
@@ -150,11 +150,11 @@ TEXT = Column(text_of, lambda text: {"": text.encode()}, lambda: tfds().features
 LINES = spelled("\n".join, lambda text: tuple(text.split("\n")) if text else ())
 """Texts without line breaks."""
 LIST = spelled(json.dumps, lambda text: tuple(json.loads(text)))
-"""Texts."""
+"""Texts that may have line breaks."""
 
 
-def described(columns: Mapping[str, Column]) -> Any:
-    """What TFDS needs to know of columns."""
+def tfds_features(columns: Mapping[str, Column]) -> Any:
+    """The features by which TFDS stores columns."""
     return tfds().features.FeaturesDict({name: column.feature() for name, column in columns.items()})
 
 
@@ -169,7 +169,7 @@ class Form:
     """Makes a record of the values of its columns."""
     values: Callable[[Record], Iterable[Any]] = iter
     """The values of a record, in the order of the columns."""
-    features: Callable[[Mapping[str, Column]], Any] = described
+    features: Callable[[Mapping[str, Column]], Any] = tfds_features
     """What TFDS needs to know of the columns."""
 
     def encoded(self, record: Record) -> dict[str, bytes | Sequence[int]]:
@@ -249,7 +249,7 @@ class TextRecord(NamedTuple):
     references: tuple[str, ...] = ()
     """Further texts that would be right."""
     group: str = ""
-    """Those of a group are scored alone. Empty: there are no groups."""
+    """Name of the group whose records are scored alone. Empty: there are no groups."""
 
 
 PAIRS = Form(

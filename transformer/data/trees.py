@@ -18,7 +18,7 @@ _TOKEN = re.compile(r"[()]|[^\s()]+")
 
 
 class Tree(NamedTuple):
-    """A constituent."""
+    """A constituent of a sentence."""
 
     label: str
     """Empty for the outermost bracket in files of the Penn Treebank."""
@@ -31,7 +31,7 @@ class Tree(NamedTuple):
         return len(self.children) == 1 and isinstance(self.children[0], str)
 
     def words(self) -> Iterator[str]:
-        """The sentence."""
+        """The words of the sentence."""
         for child in self.children:
             if isinstance(child, str):
                 yield child
@@ -39,7 +39,7 @@ class Tree(NamedTuple):
                 yield from child.words()
 
     def __str__(self) -> str:
-        """As a line of a treebank."""
+        """The tree as a line of a treebank."""
         return f"({' '.join((self.label, *map(str, self.children)))})"
 
 
@@ -100,7 +100,7 @@ class BracketKinds(NamedTuple):
 
     @classmethod
     def of(cls, trees: Iterable[str]) -> "BracketKinds":
-        """Those of linearised trees."""
+        """The kinds of brackets in linearised trees."""
         parts, phrases, longest, are_alone = set[str](), set[str](), 0, True
         tagged: dict[str, Counter[str]] = {}
         for text in trees:

@@ -72,7 +72,8 @@ class BeamSearch:
             jnp.take_along_axis(x, unfinished, axis=1) for x in (candidates.parent, candidates.token)
         )
         live = jnp.take_along_axis(jnp.where(ended, NEVER, candidates.log_p), unfinished, axis=1)
-        num_certain = jnp.full(len(live), n, jnp.int32) if isinstance(slots.read, tuple) else slots.read
+        certain = slots.row_inputs
+        num_certain = jnp.full(len(live), n, jnp.int32) if isinstance(certain, tuple) else certain
         most = live if reach is None else live + reach(token, parent)
         enough = self._enough(slots, finished, live, most, length, num_certain)
         return Selection(token, parent, live, finished, enough)

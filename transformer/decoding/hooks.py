@@ -74,9 +74,9 @@ class Term(SearchHook):
     stays below 0. It comes after all hooks that do not, and learns which log-probabilities it was given for
     each token (`follow`)."""
 
-    def is_free(self, state: HookState) -> Bool[Array, "b n"] | None:
-        """Where the next token of a beam is no choice of the model, and counts nothing in log P. None:
-        nowhere."""
+    def forced_mask(self, state: HookState) -> Bool[Array, "b n"] | None:
+        """True where the term forces the next token, so that it costs nothing in log P. None if it never
+        does."""
         return None
 
     def end(self, log_p: Float[Array, "b n"], state: HookState) -> Float[Array, "b n"]:
@@ -176,12 +176,12 @@ class Hooks:
         ending = jnp.where(jnp.arange(logits.shape[-1]) == special.eos, end[..., None], -jnp.inf)
         return jnp.where((steps_left <= 1)[:, None, None], ending, continuing), tuple(before)
 
-    def is_free(self, states: Sequence[HookState]) -> Bool[Array, "b n"] | None:
-        """Where the next token of a beam is no choice of the model. None: nowhere."""
+    def forced_mask(self, states: Sequence[HookState]) -> Bool[Array, "b n"] | None:
+        """True where a term forces the next token, so that it costs nothing. None if no term ever does."""
         pairs = zip(self.each, states, strict=True)
-        masks = [hook.is_free(state) for hook, state in pairs if isinstance(hook, Term)]
-        some = [mask for mask in masks if mask is not None]
-        return functools.reduce(operator.or_, some) if some else None
+        masks = [hook.forced_mask(state) for hook, state in pairs if isinstance(hook, Term)]
+        forced = [mask for mask in masks if mask is not None]
+        return functools.reduce(operator.or_, forced) if forced else None
 
     def advance(
         self,

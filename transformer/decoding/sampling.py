@@ -129,7 +129,7 @@ class Sampled:
         return jnp.zeros(self.samples)
 
     def __call__(self, slots: Slots, predicted: Predicted, eos: int) -> Selection:
-        random: Randomness = slots.read
+        random: Randomness = slots.row_inputs
         keys = jax.random.wrap_key_data(random.keys, impl=random.generator)
         temperature, top_p = random.temperature[:, None, None], random.top_p[:, None, None]
         restricted = restrict(predicted.logits, temperature, self.top_k, top_p if self.nucleus else None)
@@ -222,4 +222,4 @@ def sample(
     random = Randomness.of(key, lines, temperature, top_p)
     strategy = Sampled(samples, top_k, top_p < 1)
     penalty = as_penalty(length_penalty)
-    return search_all(model, params, {"source": source_ids}, limits, strategy, penalty, read=random)
+    return search_all(model, params, {"source": source_ids}, limits, strategy, penalty, row_inputs=random)

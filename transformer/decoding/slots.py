@@ -129,7 +129,7 @@ class Slots(ByRows):
     """Its rings were full before its limit: it must be searched again in longer ones."""
     penalty: LengthPenalty
     """What the log-probabilities of its outputs are divided by."""
-    read: Any
+    row_inputs: Any
     """What the strategy reads for each slot, such as random keys: arrays with rows first."""
     noise: Noise | None = None
     """Noise on the inputs of the decoder. None: there is none."""
@@ -160,7 +160,7 @@ def init_slots(
     live: Float[Array, " n"],
     penalty: LengthPenalty,
     hooks: Hooks,
-    read: Any,
+    row_inputs: Any,
     noise: Noise | None = None,
 ) -> Slots:
     """Slots for the rows of the inputs before their first step, with rings of so many columns. `live` is what
@@ -187,7 +187,7 @@ def init_slots(
         done=limits.each == 0,
         overflowed=jnp.zeros(rows, bool),
         penalty=for_rows(penalty, rows),
-        read=read,
+        row_inputs=row_inputs,
         noise=noise,
         log_p=log_p,
     )

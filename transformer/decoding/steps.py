@@ -105,8 +105,8 @@ def predict(model: nn.Module, variables: Variables, slots: Slots, hooks: Hooks) 
         logits, log_normaliser = logits - log_normaliser, jnp.zeros_like(log_normaliser)
     log_p, noiseless = _under_the_model(model, variables, slots, logits if ranked else None)
     states = slots.hooks.value
-    if log_p is not None and (is_free := hooks.is_free(states)) is not None:
-        log_p = jnp.where(is_free[..., None], 0, log_p)
+    if log_p is not None and (forced_mask := hooks.forced_mask(states)) is not None:
+        log_p = jnp.where(forced_mask[..., None], 0, log_p)
     logits, before = hooks.allowed(logits if added is None else logits + added, states, special, steps_left)
     if added is not None:  # an end that the limit forces costs nothing
         logits = jnp.where((steps_left <= 1)[:, None, None], logits - added, logits)
@@ -216,7 +216,7 @@ def search_all(
     strategy: Strategy,
     penalty: LengthPenalty,
     hooks: Hooks = NO_HOOKS,
-    read: Any = (),
+    row_inputs: Any = (),
     noise: Noise | None = None,
 ) -> SearchResult:
     """The search of all rows at once: each fills a slot, which is never refilled.
@@ -229,11 +229,11 @@ def search_all(
       strategy: of a step.
       penalty: of all rows, or that of each.
       hooks: what it ranks by, and may choose from, besides the model, see `transformer.decoding.hooks`.
-      read: what the strategy reads for each row.
+      row_inputs: what the strategy reads for each row.
       noise: on the decoder's inputs.
     """
     variables = as_variables(params)
     slots = init_slots(
-        model, variables, inputs, limits, limits.longest, strategy.first(), penalty, hooks, read, noise
+        model, variables, inputs, limits, limits.longest, strategy.first(), penalty, hooks, row_inputs, noise
     )
     return results(run(model, variables, slots, strategy, hooks), special_ids(model))

@@ -83,7 +83,7 @@ def best_in_one_pass(unrestricted: Unrestricted, k: int) -> Best:
     x = unrestricted.logits
     special = unrestricted.special
     lowest = jnp.finfo(x.dtype).min
-    parts = _parts(x)
+    parts = _slices_of_strides(x)
     never = special.never_predicted
     maxima = functools.reduce(jnp.maximum, parts)
     finite = jnp.maximum(maxima, lowest)
@@ -132,11 +132,11 @@ def _top_k_of_blocks(k: int, x: Float[Array, "b n v"]) -> TopK:
 
 def _top_k_of_strides(k: int, x: Float[Array, "b n v"]) -> TopK:
     """Stride i has the elements i, i + w, i + 2 w, ...: their maxima need no other layout of x."""
-    maxima = functools.reduce(jnp.maximum, _parts(x))
+    maxima = functools.reduce(jnp.maximum, _slices_of_strides(x))
     return _largest_of_strides(k, x, jax.lax.top_k(maxima, k)[1], maxima.shape[-1])
 
 
-def _parts(x: Float[Array, "b n v"]) -> list[Float[Array, "b n w"]]:
+def _slices_of_strides(x: Float[Array, "b n v"]) -> list[Float[Array, "b n w"]]:
     """The slices of x that have one element of each stride."""
     width = x.shape[-1]
     wide = -(-width // (PARTS * BLOCK)) * BLOCK

@@ -54,10 +54,10 @@ class TranslatedSentence(Plain):
     """A sentence of a document, or a part of one that is too long for the model."""
 
     line: int
-    """Of the document, on which its paragraph begins."""
+    """Line of the document on which the paragraph of the sentence begins."""
     source: str
     text: str
-    """Its translation."""
+    """Translation of the sentence."""
     flags: tuple[str, ...] = ()
     """What is suspicious about it: names of `Signs`, `markup`, `truncated` (the model has read only its
     beginning), or `not read`."""
@@ -72,7 +72,7 @@ class TranslatedDocument(Plain):
     text: str
     """The translated document."""
     sentences: tuple[TranslatedSentence, ...] = field(repr=False)
-    """In order."""
+    """The sentences in the order of the document."""
 
     @property
     def flagged(self) -> list[TranslatedSentence]:

@@ -21,7 +21,7 @@ _SPECIAL = re.compile(r"[\\`*\[\]<~&$]|(?<!\w)_|_(?!\w)")
 _PUNCTUATION = re.compile(f"[{re.escape(punctuation)}]")
 _STARS = {"_": "*", "__": "**"}
 _TAGS = {"**": "strong", "__": "strong", "*": "em", "_": "em", "~~": "s"}
-"""Of HTML, which mean the same as the signs, and may stand between any two letters."""
+"""HTML elements that mean the same as the signs, and may stand between any two letters."""
 _BREAK = "\\\n"
 
 
@@ -58,7 +58,7 @@ FRAMES = {
     "dt": Frame("", "\n: x"),
     "admonition_title": Frame('!!! x "', '"'),
 }
-"""By the type of the block."""
+"""What stands around a block of each type."""
 
 
 def marked_text(token: Any) -> MarkedText:

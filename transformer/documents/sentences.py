@@ -48,10 +48,13 @@ def clauses(text: str, size: Callable[[str], int], longest: int) -> Iterator[Spa
       size: tokens of a text.
       longest: tokens of a part.
     """
-    yield from _parts(text, 0, len(text), size, longest)
+    yield from _split_at_clauses(text, 0, len(text), size, longest)
 
 
-def _parts(text: str, start: int, end: int, size: Callable[[str], int], longest: int) -> Iterator[Span]:
+def _split_at_clauses(
+    text: str, start: int, end: int, size: Callable[[str], int], longest: int
+) -> Iterator[Span]:
+    """Halves a span at the clause or space nearest its middle until each part fits."""
     if size(text[start:end]) <= longest:
         yield start, end
         return
@@ -62,8 +65,8 @@ def _parts(text: str, start: int, end: int, size: Callable[[str], int], longest:
         if inside:
             at = min(inside, key=lambda at: abs(at - middle))
             left = start + len(text[start:at].rstrip())
-            yield from _parts(text, start, left, size, longest)
-            yield from _parts(text, at, end, size, longest)
+            yield from _split_at_clauses(text, start, left, size, longest)
+            yield from _split_at_clauses(text, at, end, size, longest)
             return
     yield start, end
 
@@ -76,7 +79,7 @@ class DividedText:
     """A text as sentences, and what is between them."""
 
     sentences: tuple[str, ...]
-    """Without the white space around them."""
+    """The sentences, without the white space around them."""
     gaps: tuple[str, ...]
     """What is before the first sentence, between two, and after the last. Empty between two: their
     translations are joined as their script asks for it."""

@@ -54,7 +54,7 @@ class Limits(Signs):
 
     @classmethod
     def calibrated(cls, translations: Iterable[Signs], share: float = 0.005) -> "Limits":
-        """Those above which this share of usual translations is, for each sign. They are never below half the
+        """Limits that this share of usual translations exceeds, for each sign. They are never below half the
         defaults, since a few sentences do not show what else is usual.
 
         Args:
@@ -72,7 +72,7 @@ class Limits(Signs):
 
     @classmethod
     def read(cls, folder: Path) -> "Limits":
-        """Those of a run, or the defaults if it has none. Raises UserError if its limits.json is damaged."""
+        """The limits of a run, or the defaults. Raises UserError if its limits.json is damaged."""
         return read_stored(folder / FILE, cls._of_json, REMEDY) or cls()
 
     @classmethod

@@ -27,7 +27,7 @@ from transformer.translator.search_outputs import aligned
 from transformer.translator.translator import Hypothesis, Translator
 
 MULTIPLE = 32
-"""Of which lengths are, so that few programs are compiled."""
+"""Lengths are padded to a multiple of this, so that few programs are compiled."""
 
 
 def forced_attention(decoder: Decoder[Any], example: Example) -> Float[np.ndarray, "t s"] | None:

@@ -60,7 +60,7 @@ class Candidate:
     """live: the search continues it; finished: it ends in <eos> and is among the beam_size best of its step;
     pruned: others were better."""
     score: float | None = None
-    """For finished candidates: as `Hypothesis.score`."""
+    """The score of a finished candidate, as `Hypothesis.score`. None: it is not finished."""
     place: int | None = None
     """Rank among the returned hypotheses, from 0. None: it is not one of them."""
     why: str = ""
@@ -130,8 +130,8 @@ def search_tree(
     elif prefix or terms:
         raise UserError("a prefix and terms are for sentences with a source: begin the prompt with them")
     job = translator.model, search, settings.shared(), translator.variables
-    conditions = jax.tree.map(jnp.asarray, RowOptions.of([settings], [1], 1))  # as the first line
-    slots = _first_slot(*job, inputs, conditions)
+    row_options = jax.tree.map(jnp.asarray, RowOptions.of([settings], [1], 1))  # as the first line
+    slots = _first_slot(*job, inputs, row_options)
     eos = translator.task.special.eos
     candidates: list[Candidate] = []
     tokens: list[int] = []
@@ -151,7 +151,7 @@ def search_tree(
         new_ids = list(ids)
         columns = step_candidates.log_p, step_candidates.parent, step_candidates.token, met
         rows = list(zip(*(np.asarray(x[0]) for x in columns), strict=True))
-        reasons = Reasons(strategy.beam_size, step < forced, bool(phrases), rows, live)
+        reasons = Reasons.of(strategy.beam_size, step < forced, bool(phrases), rows, live)
         for rank, (total, parent, token, bank) in enumerate(rows):
             if total == NEVER:
                 break
@@ -192,43 +192,57 @@ def search_tree(
     )
 
 
+@dataclass(frozen=True)
 class Reasons:
-    """Why the candidates of a step were kept or dropped, in words.
+    """Why the candidates of a step were kept or dropped, in words."""
 
-    Args:
-      n: beam size.
-      forced: whether the prefix decides about this step.
-      divided: whether the beam is divided by the tokens of terms that hypotheses have (`ConstrainedBeam`).
-      candidates: log P, parent, token and tokens of terms of each.
-      live: parent and token of those that the search continues.
-    """
+    beam_size: int
+    is_forced: bool
+    """Whether the prefix decides about this step."""
+    is_divided: bool
+    """Whether the beam is divided by the tokens of terms that hypotheses have (`ConstrainedBeam`)."""
+    log_p: list[float]
+    """log P of each candidate of the step."""
+    live_log_p: list[float]
+    """log P of the candidates that the search continues."""
 
-    def __init__(
-        self,
-        n: int,
-        forced: bool,
-        divided: bool,
+    @classmethod
+    def of(
+        cls,
+        beam_size: int,
+        is_forced: bool,
+        is_divided: bool,
         candidates: Sequence[tuple[Any, ...]],
         live: Container[tuple[int, int]],
-    ) -> None:
-        self.n, self.forced, self.divided = n, forced, divided
-        self.live = [log_p for log_p, parent, token, _ in candidates if (int(parent), int(token)) in live]
-        self.all = [log_p for log_p, *_ in candidates]
+    ) -> "Reasons":
+        """The reasons of a step.
+
+        Args:
+          beam_size: number of beams.
+          is_forced: whether the prefix decides about this step.
+          is_divided: whether the beam is divided by the tokens of terms.
+          candidates: log P, parent, token and tokens of terms of each candidate.
+          live: parent and token of those that the search continues.
+        """
+        continued = [log_p for log_p, parent, token, _ in candidates if (int(parent), int(token)) in live]
+        return cls(beam_size, is_forced, is_divided, [log_p for log_p, *_ in candidates], continued)
 
     def __call__(self, fate: Fate, log_p: float, ends: bool, met: int) -> str:
-        """Of a candidate that has `met` tokens of terms."""
-        if self.forced and fate == "live":
+        """The reason for the fate of a candidate that has `met` tokens of terms."""
+        if self.is_forced and fate == "live":
             return "forced by the prefix"
         reason = {
-            "live": f"one of the first {self.n} that continue",
-            "finished": f"ends as one of the first {self.n}",
-            "pruned": f"ends, but {self.n} come before it" if ends else f"{self.n} others continue before it",
+            "live": f"one of the first {self.beam_size} that continue",
+            "finished": f"ends as one of the first {self.beam_size}",
+            "pruned": f"ends, but {self.beam_size} come before it"
+            if ends
+            else f"{self.beam_size} others continue before it",
         }[fate]
-        if not self.divided:
+        if not self.is_divided:
             return reason
-        if fate == "live" and sum(other > log_p for other in self.all) >= self.n:
+        if fate == "live" and sum(other > log_p for other in self.log_p) >= self.beam_size:
             return f"kept for its {met} tokens of terms, by which the beam is divided"
-        if fate == "pruned" and not ends and any(other < log_p for other in self.live):
+        if fate == "pruned" and not ends and any(other < log_p for other in self.live_log_p):
             return f"the part of the beam for {met} tokens of terms goes to others"
         return f"{reason}; tokens of terms: {met}"
 
@@ -240,10 +254,10 @@ def _first_slot(
     options: DecodingConfig,
     variables: Variables,
     inputs: Inputs,
-    conditions: RowOptions,
+    row_options: RowOptions,
 ) -> Slots:
     """One slot before its first step."""
-    limits = row_limits(search, inputs, special_ids(model), options, conditions)
+    limits = row_limits(search, inputs, special_ids(model), options, row_options)
     model_variables = as_variables(variables)
     return init_slots(
         model,
@@ -252,10 +266,10 @@ def _first_slot(
         limits,
         limits.longest,
         strategy_of(options, search.hooks).first(),
-        penalty_of(options, search.hooks, conditions),
+        penalty_of(options, search.hooks, row_options),
         search.hooks,
         (),
-        noise_of(options, conditions),
+        noise_of(options, row_options),
     )
 
 

@@ -33,7 +33,7 @@ OVER = re.compile(
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
-def described(request: dict[str, Any]) -> dict[str, Any]:
+def program_costs(request: dict[str, Any]) -> dict[str, Any]:
     """What a program needs: its memory in bytes by kind, its time in seconds, its transfers.
 
     Args:
@@ -162,7 +162,7 @@ def main() -> int:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     os.environ.update(ENVIRONMENT | machine(request["machine"]).environment)
     try:
-        print(json.dumps(described(request)))
+        print(json.dumps(program_costs(request)))
     except UserError as error:
         print(json.dumps({"error": str(error)}))
     return 0

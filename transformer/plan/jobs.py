@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from transformer.config.options import Config
 from transformer.data.sequences import Sequences, gathered, sides, stacked
 from transformer.decoding.searches.search import RowOptions
-from transformer.decoding.service.lanes import STEPS, LaneShape, ProgramKey, batch, programs_of, sizes
+from transformer.decoding.service.lanes import STEPS, LaneShape, ProgramKey, batch, lane_shapes, programs_of
 from transformer.model.parameters import tracing_for
 from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import system_of
@@ -39,13 +39,13 @@ class Job:
     """What is lowered: a system and its task, without a corpus."""
 
     config: Config
-    """With the sizes of the model."""
+    """The config, with the sizes of the model."""
     system: System
     task: Task
 
     @classmethod
     def of(cls, system: System, config: Config) -> "Job":
-        """That of a config and its system."""
+        """The job of a config and its system."""
         task = system.task.without_corpus(config)
         return cls(task.config, system, task)
 
@@ -116,14 +116,14 @@ def lowered_search(job: Job, device: Any, platform: str) -> tuple[Any, LaneShape
             search = functools.partial(system_search, model, options=options)
             return jax.jit(lambda v, i, n: search(v, i, n)).lower(variables, inputs, lines), None
         key = ProgramKey(steps, model, options.shared(), tuple(fields.items()))
-        programs, size = programs_of(key), sizes(key, options.rows)[0]
-        rows = size.slots[-1]
-        inputs = batch([], fields, size.inputs, rows)
-        conditions = RowOptions.of([options], [0], rows)
-        init_lane = functools.partial(programs.init_lane, size.inputs, size.columns)
-        slots = jax.eval_shape(init_lane, variables, inputs, conditions)
+        programs, shape = programs_of(key), lane_shapes(key, options.rows)[0]
+        rows = shape.slots[-1]
+        inputs = batch([], fields, shape.inputs, rows)
+        row_options = RowOptions.of([options], [0], rows)
+        init_lane = functools.partial(programs.init_lane, shape.inputs, shape.columns)
+        slots = jax.eval_shape(init_lane, variables, inputs, row_options)
         numbers = there((np.int32(0), np.int32(STEPS)))
-        return programs.advance.lower(variables, there(slots), *numbers), size
+        return programs.advance.lower(variables, there(slots), *numbers), shape
 
 
 def training_flops(job: Job, objective: Objective) -> float:

@@ -33,7 +33,7 @@ class Chip:
     near_devices: int | None = None
     """How many devices the near links join. None: all."""
     example: str = ""
-    """A topology."""
+    """A topology of such devices, as an example in messages."""
 
 
 GIB = 2**30

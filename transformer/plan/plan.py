@@ -41,7 +41,7 @@ class Limits:
 
     minutes: float = 30.0
     gigabytes: float | None = None
-    """None: 80 % of this machine's memory."""
+    """Memory in GB that compiling may take. None: 80 % of this machine's memory."""
 
     @property
     def bytes(self) -> float:
@@ -103,13 +103,13 @@ def plan(config: Config, machine: Machine, limits: Limits, show: Show) -> Json:
 def _step(config: Config, machine: Machine, limits: Limits, show: Show) -> tuple[MeshConfig, Json]:
     """The layout to use, and the step on it. If replicas do not fit and no other layout was asked for, the
     state is sharded."""
-    with show(f"step, {described(config.mesh)}"):
+    with show(f"step, {layout_in_words(config.mesh)}"):
         step = compiled("step", config, machine, limits)
     devices = step["devices"]
     if step["fits"] or not config.mesh.is_replicated or devices == 1:
         return config.mesh, step
     sharded = replace(config, mesh=MeshConfig(fsdp=min(devices, NODE)))
-    with show(f"step, {described(sharded.mesh)}, since replicas do not fit"):
+    with show(f"step, {layout_in_words(sharded.mesh)}, since replicas do not fit"):
         other = compiled("step", sharded, machine, limits)
     return (sharded.mesh, other) if other["fits"] else (config.mesh, step)
 
@@ -141,7 +141,7 @@ def _largest_batch(config: Config, step: Json, tokens: int, other: Json) -> int 
 
 
 Variants = dict[str, tuple[int, Json]]
-"""By the options that make them: the tokens of a batch, and the step."""
+"""The tokens of a batch, and the step, by the options that make them."""
 
 
 def _variants(config: Config, step: Json, machine: Machine, limits: Limits, show: Show) -> Variants:
@@ -173,7 +173,7 @@ def _faster(config: Config, step: Json, variants: Variants) -> list[Json]:
     return faster
 
 
-def described(mesh: MeshConfig) -> str:
+def layout_in_words(mesh: MeshConfig) -> str:
     """A layout in words."""
     if mesh.is_replicated:
         return "replicas"
@@ -182,7 +182,7 @@ def described(mesh: MeshConfig) -> str:
 
 
 def compiled(what: str, config: Config, machine: Machine, limits: Limits, **more: Any) -> Json:
-    """One program, compiled in its own process, as `described` in `compiler.py` describes it.
+    """One program, compiled in its own process, as `program_costs` in `compiler.py` describes it.
 
     Args:
       what: "step" or "search".

@@ -35,7 +35,7 @@ class Instruction:
 
     @property
     def bytes(self) -> int:
-        """Of its result."""
+        """Size of the result, in bytes."""
         return sizes_of(self.shape)
 
     @functools.cached_property
@@ -231,7 +231,7 @@ class Collective:
     across: bool
     """Whether its groups reach beyond the near links."""
     bits: int
-    """Of the numbers sent."""
+    """Width of the numbers that are sent, in bits."""
     size: float
     times: float
 
@@ -242,7 +242,7 @@ class Collective:
         return {"all-reduce": 2 * share, "collective-permute": 1.0}.get(self.kind, share) * self.size
 
     def seconds(self, near: float, far: float, node: int | None) -> float:
-        """Its duration. Groups of several whole nodes are hierarchical: one part of each goes far.
+        """Duration in seconds. Groups of several whole nodes are hierarchical: one part of each goes far.
 
         Args:
           near: bytes/s within a node.

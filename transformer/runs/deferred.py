@@ -14,11 +14,11 @@ class Deferred:
     """An array that is not there yet."""
 
     shape: tuple[int, ...]
-    """Its shape."""
+    """Shape of the array."""
     load: Callable[[], np.ndarray]
-    """Returns it."""
+    """Reads the array and returns it."""
     dtype: Any = np.float32
-    """Its dtype."""
+    """Type of the array's elements."""
 
     @property
     def size(self) -> int:

@@ -26,7 +26,7 @@ from transformer.tasks.exhibit import ReportSample
 
 
 COLOURS = ((0, 0, 4), (81, 18, 124), (183, 55, 121), (252, 137, 97), (252, 253, 191))
-"""Of 0, 0.25 ... 1: matplotlib's magma."""
+"""Colours (red, green, blue) of the values 0, 0.25 ... 1: matplotlib's magma."""
 
 
 def wav_of(samples: Float[np.ndarray, " samples"]) -> bytes:

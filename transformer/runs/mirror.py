@@ -304,7 +304,7 @@ class RemoteStore:
             self._remember({name: version(remote[name]) for name in self._sent if name in remote})
 
     def completing(self, complete: Callable[[], None]) -> Callable[[], None]:
-        """In the background."""
+        """Wraps `complete` so that the changed files are copied after it, in the background."""
 
         def send() -> None:
             complete()

@@ -418,12 +418,12 @@ class Run:
 
     @functools.cached_property
     def checkpoints(self) -> Checkpoints:
-        """Its checkpoints."""
+        """The checkpoints of the run."""
         return Checkpoints(self.store, self.config.training.keep_last)
 
     @functools.cached_property
     def log(self) -> Log:
-        """Its log."""
+        """The log of the run, metrics.jsonl."""
         return Log(self.path / "metrics.jsonl")
 
 

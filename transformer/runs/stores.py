@@ -44,7 +44,7 @@ class RunStore(Protocol):
         ...
 
     def claimed(self) -> contextlib.AbstractContextManager[None]:
-        """This job alone trains there. The claim ends with the process, however that ends.
+        """Claims the run for this process alone. The claim ends with the process, however that ends.
 
         Raises:
           UserError: another process trains there; it cannot be written to.

@@ -33,7 +33,7 @@ class Picture:
 
     caption: str
     values: Float[np.ndarray, "rows columns"] | Float[np.ndarray, "rows columns 3"]
-    """From 0 to 1: of each pixel, or its red, green and blue. The first row is at the top."""
+    """Each pixel, or its red, green and blue, from 0 to 1. The first row is at the top."""
     x: Axis
     y: Axis
 

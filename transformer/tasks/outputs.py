@@ -97,7 +97,7 @@ log = logging.getLogger("transformer")
 NAMED = 10  # characters or words that a message names
 
 
-def described(unknown: Counter[str]) -> str:
+def most_frequent_in_words(unknown: Counter[str]) -> str:
     """The most frequent characters or words, with their numbers, for people."""
     named = [f"{brief(part)} ({counted(count, 'time')})" for part, count in unknown.most_common(NAMED)]
     more = len(unknown) - len(named)
@@ -153,7 +153,7 @@ class UnknownText:
             part,
             line,
             more,
-            described(unknown_of((text for _, text in unknown), tokenizer)),
+            most_frequent_in_words(unknown_of((text for _, text in unknown), tokenizer)),
             self._remedy,
         )
 

@@ -13,7 +13,7 @@ from transformer.data.plans import Batcher
 from transformer.data.sequences import Arrays, Example, Sequences, arrays_of, stored
 from transformer.data.store import Corpus, Progress, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.tasks.outputs import described, unknown_of
+from transformer.tasks.outputs import most_frequent_in_words, unknown_of
 from transformer.tasks.task import Task
 
 VERSION = 1  # changes with what `stored_examples` of a task here makes of the same record
@@ -55,7 +55,7 @@ class TrainingData:
         return warnings
 
     def _tokenizer(self, examples: Int[np.ndarray, " n"], side: str) -> Tokenizer | None:
-        """Of the texts of a field. None: no examples, or the field is no text."""
+        """The tokenizer of the texts of a field. None: no examples, or the field is no text."""
         if not len(examples):
             return None
         (record,) = self.corpus.splits["train"].__getitems__([int(examples[0])])
@@ -84,7 +84,7 @@ class TrainingData:
         records = self.corpus.splits["train"].__getitems__(examples.tolist())
         texts = (self.task.texts_of_fields(record)[side][0] for record in records)
         tokens = int((ids.values != config.model.special.eos).sum())
-        named = described(unknown_of(texts, tokenizer))
+        named = most_frequent_in_words(unknown_of(texts, tokenizer))
         among = f" in the first {MOST_NAMED:,} such texts" * (len(examples) == MOST_NAMED)
         whose, remedy = self._vocabulary(config, side)
         return (

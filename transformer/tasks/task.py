@@ -215,7 +215,7 @@ class Task(Batches):
 
     @property
     def grows(self) -> bool:
-        """Whether its vocabulary can grow."""
+        """Whether the vocabulary of the task can grow."""
         return type(self).grown is not Task.grown
 
     def replaced_ids(self, grown: "Task") -> list[list[int]]:

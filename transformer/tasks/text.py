@@ -142,7 +142,7 @@ class Hypothesis(Plain):
 
     text: str
     tokens: tuple[str, ...]
-    """Its subwords."""
+    """Subwords of the output, without <eos>."""
     score: float
     """What hypotheses are ranked by: the log-probability divided by the length penalty. The log-probability
     is then the one that the search adds up: with the repetition penalty, under the noise, or that with which
@@ -159,12 +159,12 @@ class Hypothesis(Plain):
     ids: tuple[int, ...] = field(default=(), repr=False)
     """The generated ids: the tokens, then <eos>."""
     token_log_probabilities: tuple[float, ...] | None = field(default=None, repr=False)
-    """If requested: log P of every token and of <eos>, in nats, with all tokens before it given. They add up
-    to `log_probability`."""
+    """log P of every token and of <eos>, in nats, with all tokens before it given. They add up
+    to `log_probability`. None if not requested."""
     entropies: tuple[float, ...] | None = field(default=None, repr=False)
-    """If requested: of the distribution that each of them comes from, in nats."""
+    """Entropy, in nats, of the distribution of every token and of <eos>, if requested."""
     word_confidences: tuple[WordConfidence, ...] | None = field(default=None, repr=False)
-    """If requested: the probability that each word is right, in the order of the text."""
+    """The probability that each word is right, in the order of the text, if requested."""
     truncated: bool = False
     """Whether the input was longer than the model reads, so that this is the output of its beginning."""
 
@@ -278,7 +278,7 @@ class Steering:
     """A hook of a search, and what it reads of each record."""
 
     name: str
-    """Of what is asked for, such as "prefix"."""
+    """Name of what steers the output, such as "prefix"."""
     hook: SearchHook
     fields: Fields
     examples: Sequence[Example]
@@ -293,7 +293,7 @@ class TextTask(DecodingTask):
     have a text, tokens, a score and a log_probability."""
 
     writer: ClassVar[str] = "transformer.cli.texts"
-    """That of `Lines`."""
+    """The module that writes outputs, as in `Lines`."""
     needs_steps: ClassVar[str] = ""
     """The option because of which outputs are written token by token, each steered; empty: there is none."""
     shortlist: Shortlist | None = None

@@ -352,7 +352,7 @@ OF_MACHINE: tuple[Callable[[Resolved], None], ...] = (
     check_texts,
     check_teacher,
 )
-"""Whether it can train here."""
+"""Checks whether this machine can train the run."""
 OF_CORPUS: tuple[Callable[[System, Task, Corpus], None], ...] = (
     check_fields,  # first: the others make examples
     check_splits,

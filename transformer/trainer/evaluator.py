@@ -104,7 +104,7 @@ class Evaluator:
             "loss": means["loss"],
             **task.summary(means),
             measure.name: score.value,
-            **_of_parts(by_part),
+            **flatten_scores(by_part),
             "merit": measure.merit(score.value),
             "measure": asdict(measure),
             "scored": f"{part}{len(records):,} {task.unit}",
@@ -199,8 +199,8 @@ class Evaluator:
         return by_turns(records, decode)
 
 
-def _of_parts(scores: Mapping[Metric, Score]) -> dict[str, float]:
-    """Every mean, and the scores of which it is one, such as `bleu` and `bleu en to de`."""
+def flatten_scores(scores: Mapping[Metric, Score]) -> dict[str, float]:
+    """Numbers by name: `bleu`, and `bleu en to de` for each direction."""
     numbers = {}
     for measure, score in scores.items():
         numbers[measure.name] = score.value

@@ -125,14 +125,14 @@ class Resolved:
     """A config, and what it names."""
 
     config: Config
-    """With what depends on the kind of device, and on the run that is resumed or that it starts from."""
+    """The config, with what the kind of device and the run that is resumed or started from decide."""
     system: System
     run: Run | None = None
     """The run that is resumed. None: it is a new one."""
     parent: Run | None = None
     """The run whose best model a new run starts from."""
     task: Task | None = None
-    """That of the parent, with words that are added to its vocabulary. None: none are."""
+    """The task of the parent, with words that are added to its vocabulary. None: none are."""
 
 
 def resolve(config: Config, run_dir: Path | str | None) -> Resolved:

@@ -39,7 +39,7 @@ class Shape(NamedTuple):
     form: str
     x: float
     y: float
-    """Of its centre."""
+    """Vertical position of the centre; `x` is the horizontal one."""
     radius: float
     """Half of its height and width."""
 
@@ -53,7 +53,7 @@ class Drawing(NamedTuple):
     pixels: UInt8[np.ndarray, "height width 3"]
     shapes: tuple[Shape, ...]
     boxes: Float[np.ndarray, "shapes 4"]
-    """Of the pixels of each shape: left, top, width and height, in pixels."""
+    """The box of each shape: left, top, width and height, in pixels."""
 
 
 def drawing(split: int, index: int, size: int, fewest: int, most: int) -> Drawing:

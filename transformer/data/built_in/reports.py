@@ -53,7 +53,7 @@ class Report(NamedTuple):
 
     report: str
     summaries: tuple[str, ...]
-    """All are valid."""
+    """Valid summaries of the report."""
 
 
 def race(chance: random.Random, split: str) -> Report:

@@ -35,7 +35,7 @@ class Sound:
     voice: float = 1.0
     noise: float = 0.0
     centre: float = 4_000.0
-    """Of the noise, in Hz."""
+    """Centre frequency of the noise, in Hz."""
     width: float = 1_000.0
 
 
@@ -114,7 +114,7 @@ class Speaker:
     """A voice, and how it speaks."""
 
     pitch: float
-    """In Hz, on average."""
+    """Mean pitch, in Hz."""
     tract: float
     """Factor on all formants: the shorter the vocal tract, the higher."""
     tempo: float
@@ -124,11 +124,11 @@ class Speaker:
     breath: float
     """Loudness of noise in the voice."""
     distance: float
-    """Of background noise below the speech, in dB."""
+    """Level of background noise below the speech, in dB."""
 
     @classmethod
     def drawn(cls, random: np.random.Generator) -> "Speaker":
-        """Any speaker."""
+        """Samples a speaker."""
         high = random.random() < 0.5
         return cls(
             pitch=random.uniform(165, 255) if high else random.uniform(85, 155),

@@ -84,7 +84,7 @@ class Document(NamedTuple):
 
     text: str
     labels: tuple[str, ...]
-    """In alphabetical order."""
+    """The topics of the document, in alphabetical order."""
 
 
 def records(split: str, seed: int = 0) -> Iterator[Document]:

@@ -19,7 +19,7 @@ from transformer.data.built_in.lexicon import FREQUENCIES, MANNERS, NAMES, POSSE
 VERSION = 1
 """Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 WORDS = range(3, 21)
-"""Of a sentence, with its full stop."""
+"""The number of words of a sentence, with its full stop."""
 SUBORDINATORS = ("although", "because", "before", "if", "when")
 AUXILIARIES = {"VBD": "did", "VBP": "do", "VBZ": "does"}
 MODALS = ("can", "could", "may", "should", "will")
@@ -69,7 +69,7 @@ class Sentence(NamedTuple):
     tags: tuple[str, ...]
     """The part of speech of each word."""
     tree: str
-    """Linearised (`transformer.data.trees.linearised`)."""
+    """The tree in linear form (`transformer.data.trees.linearised`)."""
 
 
 def records(split: str, seed: int = 0) -> Iterator[Sentence]:

@@ -113,7 +113,7 @@ def _logarithms(mirrored: Float[Array, " samples"], bands: int) -> Float[Array, 
 
 
 class Statistics(NamedTuple):
-    """Of the frames of a recording."""
+    """Number, mean and standard deviation of a recording's frames."""
 
     frames: int
     mean: Float[np.ndarray, " bands"]
@@ -121,7 +121,7 @@ class Statistics(NamedTuple):
 
     @classmethod
     def of(cls, features: Float[np.ndarray, "t bands"]) -> "Statistics":
-        """Those of its features."""
+        """The statistics of a recording with these features."""
         return cls(len(features), features.mean(axis=0), features.std(axis=0))
 
 
@@ -215,13 +215,13 @@ def magnitudes(power: Float[Array, "t bands"], rate: int = RATE, rounds: int = 1
     """Magnitudes of frequencies that have this power in the mel bands: non-negative least squares, by
     multiplicative steps (Lee and Seung 2001)."""
     filters = jnp.asarray(mel_filters(power.shape[1], rate))
-    above = power @ filters
+    target = power @ filters
 
-    def turn(_: int, estimate: Array) -> Array:
-        return estimate * above / jnp.maximum(estimate @ filters.T @ filters, 1e-20)
+    def update(_: int, estimate: Array) -> Array:
+        return estimate * target / jnp.maximum(estimate @ filters.T @ filters, 1e-20)
 
     start = power @ (filters / jnp.maximum((filters**2).sum(axis=1, keepdims=True), 1e-20))
-    return jnp.sqrt(jax.lax.fori_loop(0, rounds, turn, start + 1e-12))
+    return jnp.sqrt(jax.lax.fori_loop(0, rounds, update, start + 1e-12))
 
 
 @functools.partial(jax.jit, static_argnames=("rounds",))

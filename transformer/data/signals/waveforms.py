@@ -31,7 +31,7 @@ BLOCK = 2**20
 RATES = 1_000, 1_000_000
 """Samples a second of a file."""
 LOUDEST = 1.5
-"""Of a sample: lossy codecs and resampling go a little beyond 1, whole numbers far beyond."""
+"""The largest absolute sample; lossy codecs and resampling exceed 1 a little, whole numbers far."""
 FAINT = 0.01
 """Channels cancel out if the power of their mean is a smaller part of theirs."""
 UNKNOWN = 2**62
@@ -209,7 +209,7 @@ def _unreadable(path: Path | str, error: RuntimeError) -> UserError:
 
 
 def _alone(powers: list[np.ndarray], name: Path | str) -> int | None:
-    """As `loudest_alone`, with a warning."""
+    """The only channel with sound, as `loudest_alone` finds it, with a warning."""
     channel = loudest_alone(powers[0])
     if channel is not None:
         log.warning("%s: its channels cancel out, so only channel %d is heard", name, channel + 1)

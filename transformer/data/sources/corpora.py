@@ -117,7 +117,7 @@ def both_ways(data: DataConfig, pairs: Callable[[], Iterable[Pair]]) -> Iterator
         yield from directed((pair[::-1] if swapped else pair for pair in pairs()), direction)
 
 
-def described(counts: Mapping[Direction, int], temperature: float) -> str:
+def shares_in_words(counts: Mapping[Direction, int], temperature: float) -> str:
     """The sizes and shares of the directions, for people."""
     sizes = zip(counts.items(), shares(list(counts.values()), temperature), strict=True)
     named = [
@@ -148,7 +148,7 @@ class BuiltIn(NamedTuple):
     """A built-in corpus of pairs."""
 
     name: str
-    """For people."""
+    """The name of the corpus for people."""
     version: int
     """Of its text, which the names of its folders have: whoever changes what a module generates raises its
     `VERSION`. `tests/test_versions.py` notices a change."""
@@ -313,7 +313,7 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
         notes.append(HELD_OUT_NOTE)
         held_out = HeldOut(as_hashed("train"), files["train"][0], sentence_of if data.context else str)
     if data.directions:
-        notes.append(described(counts, data.temperature))
+        notes.append(shares_in_words(counts, data.temperature))
 
     def read(split: str) -> Iterator[Any]:
         records = as_hashed("train" if held_out and split == "validation" else split)

@@ -54,18 +54,18 @@ class AnnotatedPicture:
     """A picture, and what is known of it."""
 
     name: str
-    """Of the file."""
+    """Name of the file."""
     pixels: UInt8[np.ndarray, "size size 3"] = field(repr=False)
-    """Resized."""
+    """The picture, resized."""
     width: int
     height: int
-    """Of the file, in pixels."""
+    """Height of the picture in the file, in pixels."""
     captions: tuple[str, ...] = ()
     """Texts that describe it; one in training."""
     classes: tuple[str, ...] = ()
-    """Of its objects."""
+    """Classes of the objects in the picture."""
     boxes: Float[np.ndarray, "objects 4"] = field(default_factory=lambda: np.zeros((0, 4), np.float32))
-    """Of its objects: left, top, width and height, in pixels of the file."""
+    """Boxes of its objects: left, top, width and height, in pixels of the file."""
 
     def __str__(self) -> str:
         return self.name

@@ -56,12 +56,12 @@ class Recording:
     """Log-mel features of a recording, and what is said in it."""
 
     name: str
-    """Of the file."""
+    """Name of the file."""
     features: Float[np.ndarray, "t bands"] = field(repr=False)
     text: str = ""
     """Empty if nothing is said, or if it is to be recognised."""
     whole: audio.Statistics | None = field(default=None, repr=False)
-    """Of all its frames, if it was truncated."""
+    """Statistics of all frames of the file, if the recording was truncated."""
     start: tuple[int, ...] | None = None
     """The ids that its output begins with, if they are not those of the vocabulary."""
     speaker: str = ""
@@ -75,7 +75,7 @@ class Recording:
         return f"{self.name}: {self.text}" if self.text else self.name
 
     def truncated(self, longest: int) -> "Recording":
-        """Its first frames."""
+        """The recording's first frames."""
         if len(self.features) <= longest:
             return self
         features = self.features[:longest].copy()  # so that the others are freed
@@ -285,14 +285,14 @@ class Columns(NamedTuple):
     """What a line of a list says of a recording."""
 
     name: str
-    """Of the file."""
+    """Name of the file."""
     text: str | None
     """What is said. None: the line does not say it."""
     speaker: str
 
     @classmethod
     def of(cls, line: str) -> "Columns":
-        """Those of a line. Raises ValueError if it has too many."""
+        """The columns of a line. Raises ValueError if it has too many."""
         name, *others = line.split("\t")
         if len(others) > 2:
             raise ValueError(f"{len(others) + 1} columns")

@@ -39,7 +39,7 @@ class Source:
     """Where the records of a corpus come from."""
 
     name: str
-    """For people."""
+    """The name of the corpus for people."""
     form: Form
     """How its records are stored."""
     kind: str
@@ -259,7 +259,7 @@ class InMemory(list[Record]):
     """Records in memory."""
 
     def __getitems__(self, indices: Sequence[int]) -> list[Record]:
-        """Several records at once."""
+        """The records with these numbers."""
         return [self[int(index)] for index in indices]
 
 

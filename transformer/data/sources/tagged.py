@@ -89,7 +89,7 @@ class _Layout(NamedTuple):
     """The columns of a file."""
 
     names: tuple[str, ...]
-    """Of CoNLL-U and CoNLL-U Plus; none of other files."""
+    """Names of the columns of CoNLL-U and CoNLL-U Plus files; none of other files."""
     width: int
     """The number of columns."""
     by_blanks: bool

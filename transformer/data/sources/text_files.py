@@ -33,7 +33,7 @@ class BadLines:
     def __init__(self, drops: bool) -> None:
         self.drops = drops
         self._lines: dict[tuple[str, str], dict[int, str]] = {}
-        """Of a file and a kind: the numbers of lines, with what is wrong there."""
+        """The numbers of wrong lines, with what is wrong there, by file and kind of error."""
 
     def add(self, path: Path | str, number: int, kind: str, message: str) -> None:
         """Counts a line, once however often it is read."""

@@ -62,7 +62,7 @@ class Part:
         return self.stop - self.start
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Several records at once."""
+        """The records with these numbers."""
         return self.records.__getitems__([self.start + index for index in indices])
 
     def __iter__(self) -> Iterator[Any]:

@@ -197,13 +197,13 @@ class Waves:
 
     source: Any
     name: str
-    """Of the split, for messages."""
+    """Name of the split, for messages."""
     audio: str
     """The name of the waveform."""
     text: str
     """The name of what is said: a text, or a label."""
     rate: int
-    """Samples a second."""
+    """Sampling rate, in Hz."""
     labels: Any
     """Names the labels; None: it is text."""
 

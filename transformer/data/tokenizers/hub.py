@@ -83,12 +83,12 @@ class ByteLevel(Plain):
 
 
 MARKS: dict[str, type[Plain]] = {"ByteLevel": ByteLevel, "WordPiece": WordPieces}
-"""By the decoder that a tokenizer.json names."""
+"""How pieces are written, by the decoder that a tokenizer.json names."""
 
 
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _TIME = re.compile(r"<\|\d+\.\d\d\|>")
-"""Such as <|0.00|>, the begin of a segment in Whisper."""
+"""A token of time, such as <|0.00|>, the begin of a segment in Whisper."""
 
 
 class HubTokenizer(Tokenizer):
@@ -212,7 +212,8 @@ class HubTokenizer(Tokenizer):
         return f"<{index}>" if piece is None else self._marks.shown([piece])
 
     @functools.cached_property
-    def by_piece(self) -> dict[str, int]:
+    def ids_by_piece(self) -> dict[str, int]:
+        """The id of each piece of text, without pieces that spell nothing or only a part of a character."""
         ids: dict[str, int] = {}
         for index in range(self.vocab_size):
             piece = self._piece(index)

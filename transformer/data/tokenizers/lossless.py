@@ -186,7 +186,7 @@ def with_pieces(model: bytes, words: Sequence[str], codes: Sequence[str] = ()) -
 
 
 def undivided(model: bytes) -> frozenset[str]:
-    """Those pieces of a model file."""
+    """Pieces of a model file that are never divided."""
     pieces = _MODEL.FromString(model).pieces
     return frozenset(piece.piece for piece in pieces if piece.type == _UNDIVIDED)
 

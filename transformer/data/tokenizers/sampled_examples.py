@@ -82,7 +82,7 @@ class WordDraw:
     def __call__(
         self, epoch: int, window: int, indices: Int[np.ndarray, " examples"]
     ) -> Iterator[dict[str, Sequences]]:
-        """As `Draw`."""
+        """Yields sampled examples, as `Draw` does."""
         # from 1: a 0 at the end of a seed changes nothing
         numbers = range(1, len(self._samplers) + 1)
         randoms = [np.random.default_rng((self._seed, epoch, window, number)) for number in numbers]
@@ -115,7 +115,7 @@ class SentenceDraw:
     def __call__(
         self, epoch: int, window: int, indices: Int[np.ndarray, " examples"]
     ) -> Iterator[dict[str, Sequences]]:
-        """As `Draw`."""
+        """Yields sampled examples, as `Draw` does."""
         for start in range(0, len(indices), self.part):
             chosen = indices[start : start + self.part]
             texts = self._records.__getitems__(chosen.tolist())

@@ -23,9 +23,9 @@ class Subwords:
 
     kind: Literal["unigram", "bpe"]
     ids: Mapping[str, int]
-    """Of the pieces of text."""
+    """The ids of the pieces of text."""
     scores: Sequence[float]
-    """Of all ids: log-probabilities (unigram), or priorities of merges (bpe)."""
+    """Scores of all ids: log-probabilities (unigram), or priorities of merges (bpe)."""
 
     @property
     def size(self) -> int:

@@ -42,9 +42,9 @@ from transformer.runtime.files import write_whole
 
 
 CODE = re.compile(r"[a-z]{2,3}_[A-Z][A-Za-z]{1,3}|__[a-z]{2,3}__")
-"""Such as eng_Latn, en_XX or __en__."""
+"""A code of a language, such as eng_Latn, en_XX or __en__."""
 MADE_HERE = re.compile(r"__([\w-]+)__")
-"""Such as __pt-br__, in vocabularies that are trained here."""
+"""A code of a language in vocabularies that are trained here, such as __pt-br__."""
 
 
 def codes(added: Mapping[str, int]) -> dict[str, int]:
@@ -172,7 +172,7 @@ class Tokenizer(ABC):
         return code
 
     def _with_pieces(self, words: Sequence[str], codes: Sequence[str]) -> "Tokenizer":
-        """As `grown`, after its checks."""
+        """The tokenizer with more words and codes, as `grown` after its checks."""
         raise UserError(f"--data.add-tokens: no words can be added to a {type(self).__name__}; leave it out")
 
     def stored_pieces(self, ids: Iterable[int]) -> list[str]:
@@ -249,7 +249,7 @@ class Tokenizer(ABC):
         return None
 
     @functools.cached_property
-    def by_piece(self) -> dict[str, int]:
+    def ids_by_piece(self) -> dict[str, int]:
         """The id of each piece of text."""
         apart = {*astuple(self.special), *self.codes.values()}
         ids = [index for index in range(self.vocab_size) if index not in apart]

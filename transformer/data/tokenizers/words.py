@@ -312,7 +312,7 @@ class ByteTokenizer(VocabularyTokenizer):
     def train(
         cls, texts: Iterable[str], vocab_size: int, special: SpecialIds, languages: Sequence[str] = ()
     ) -> "ByteTokenizer":
-        """All bytes; nothing is learned."""
+        """A tokenizer of all bytes; nothing is learned."""
         return cls([chr(byte) for byte in range(256)], special, languages=languages)
 
 

@@ -67,7 +67,7 @@ class Diverse:
             beams = slice(start, start + size)
             finished = jax.tree.map(lambda x, beams=beams: x[:, beams], slots.finished)
             finished = replace(finished, beam=finished.beam - start)
-            group = replace(slots, live=slots.live[:, beams], finished=finished, read=())
+            group = replace(slots, live=slots.live[:, beams], finished=finished, row_inputs=())
             penalised = logits[:, beams] - self.diversity * taken[:, None]
             of_group = replace(
                 predicted, logits=penalised, log_normaliser=log_normaliser[:, beams], unrestricted=None
@@ -170,33 +170,33 @@ class RowOptions:
         return cls(*(np.resize(x, rows) for x in arrays))
 
 
-def read_of(options: DecodingConfig, conditions: RowOptions) -> Any:
+def strategy_inputs(options: DecodingConfig, row_options: RowOptions) -> Any:
     """What the strategy reads for each row, such as random keys."""
     match strategy_of(options):
         case Sampled():
             return Randomness.of(
-                jax.vmap(jax.random.key)(conditions.seeds),
-                conditions.lines,
-                conditions.temperatures,
-                conditions.top_ps,
+                jax.vmap(jax.random.key)(row_options.seeds),
+                row_options.lines,
+                row_options.temperatures,
+                row_options.top_ps,
             )
         case BeamSearch():
-            return conditions.certain
+            return row_options.certain
         case _:
             return ()
 
 
-def noise_of(options: DecodingConfig, conditions: RowOptions) -> Noise | None:
+def noise_of(options: DecodingConfig, row_options: RowOptions) -> Noise | None:
     """The noise on the decoder's inputs. None: there is none."""
     if not options.noisy:
         return None
-    drawn = Randomness.of(jax.vmap(jax.random.key)(conditions.seeds), conditions.lines, 1.0)
+    drawn = Randomness.of(jax.vmap(jax.random.key)(row_options.seeds), row_options.lines, 1.0)
     return Noise(drawn.keys, options.noise, options.input_dropout, drawn.generator)
 
 
-def penalty_of(options: DecodingConfig, hooks: Hooks, conditions: RowOptions) -> LengthPenalty:
+def penalty_of(options: DecodingConfig, hooks: Hooks, row_options: RowOptions) -> LengthPenalty:
     """The length penalty of each row."""
-    return replace(length_penalty(options, hooks), alpha=conditions.alphas)
+    return replace(length_penalty(options, hooks), alpha=row_options.alphas)
 
 
 def row_limits(
@@ -204,14 +204,14 @@ def row_limits(
     inputs: Inputs,
     special: SpecialIds,
     options: DecodingConfig,
-    conditions: RowOptions,
+    row_options: RowOptions,
 ) -> Limits:
     """The limits of each row by its own `extra_length` and `max_length`, which are at most those of the
     program's options."""
     free = search.limits(inputs, special, replace(options, max_length=None))
     longest = min(free.longest, options.max_length or free.longest)
-    most = jnp.minimum(conditions.max_lengths, longest)
-    limits = jnp.clip(free.each + conditions.extra_lengths - options.extra_length, 1, most)
+    most = jnp.minimum(row_options.max_lengths, longest)
+    limits = jnp.clip(free.each + row_options.extra_lengths - options.extra_length, 1, most)
     return Limits(jnp.where(free.each > 0, limits, 0), longest)
 
 
@@ -280,8 +280,8 @@ class AutoregressiveSearch:
           options: of the search.
         """
         rows = len(lines)
-        conditions = RowOptions.of([options] * rows, np.asarray(lines).tolist(), rows)
-        return _searched(self, model, options.shared(), variables, inputs, conditions)
+        row_options = RowOptions.of([options] * rows, np.asarray(lines).tolist(), rows)
+        return _searched(self, model, options.shared(), variables, inputs, row_options)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))
@@ -291,13 +291,22 @@ def _searched(
     options: DecodingConfig,
     variables: Variables,
     inputs: Inputs,
-    conditions: RowOptions,
+    row_options: RowOptions,
 ) -> SearchResult:
-    read = read_of(options, conditions)
-    limits = row_limits(search, inputs, special_ids(model), options, conditions)
-    noise = noise_of(options, conditions)
-    strategy, penalty = strategy_of(options, search.hooks), penalty_of(options, search.hooks, conditions)
-    result = search_all(model, variables, inputs, limits, strategy, penalty, search.hooks, read, noise)
+    limits = row_limits(search, inputs, special_ids(model), options, row_options)
+    noise = noise_of(options, row_options)
+    strategy, penalty = strategy_of(options, search.hooks), penalty_of(options, search.hooks, row_options)
+    result = search_all(
+        model,
+        variables,
+        inputs,
+        limits,
+        strategy,
+        penalty,
+        search.hooks,
+        strategy_inputs(options, row_options),
+        noise,
+    )
     return search.named(model, result, inputs)
 
 

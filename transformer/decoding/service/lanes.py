@@ -29,8 +29,8 @@ from transformer.decoding.searches.search import (
     RowOptions,
     noise_of,
     penalty_of,
-    read_of,
     row_limits,
+    strategy_inputs,
     strategy_of,
     unchanged,
 )
@@ -73,46 +73,55 @@ class Programs:
     """The compiled programs of a search.
 
     Args:
-      job: what they depend on.
+      key: what they depend on.
     """
 
-    def __init__(self, job: ProgramKey) -> None:
-        self.init_lane = jax.jit(functools.partial(_init_lane, job), static_argnums=(0, 1))
-        """(length, columns, variables, inputs, conditions) -> slots for inputs, before their first step. They
+    def __init__(self, key: ProgramKey) -> None:
+        self.init_lane = jax.jit(functools.partial(_init_lane, key), static_argnums=(0, 1))
+        """(length, columns, variables, inputs, row_options) -> slots for inputs before their first step. They
         are padded as if the inputs had this length."""
         self.insert = jax.jit(functools.partial(_insert), donate_argnums=0)
         """(slots, into, pool, rows) -> the slots, where these rows of the pool begin; those beyond the last
         are dropped."""
-        self.advance = jax.jit(functools.partial(_advance, job), donate_argnums=1)
+        self.advance = jax.jit(functools.partial(_advance, key), donate_argnums=1)
         """(variables, slots, running, steps) -> the slots after steps until no more than `running` are busy,
         and at most `steps` times; and what the host sees of them."""
-        self.partial = jax.jit(functools.partial(_partial, job))
+        self.partial = jax.jit(functools.partial(_partial, key))
         """(slots) -> the unfinished outputs of all, as if they ended here."""
         self.resized = jax.jit(functools.partial(_resized))
         """(slots, rows, busy) -> a lane of these slots, of which only some are busy."""
 
 
 @functools.lru_cache(maxsize=16)
-def programs_of(job: ProgramKey) -> Programs:
+def programs_of(key: ProgramKey) -> Programs:
     """The programs of a search, for all that search so. Those that were not asked for in a long time are
     dropped, with their memory."""
-    return Programs(job)
+    return Programs(key)
 
 
 def _init_lane(
-    job: ProgramKey, length: int, columns: int, variables: Variables, inputs: Inputs, conditions: RowOptions
+    key: ProgramKey, length: int, columns: int, variables: Variables, inputs: Inputs, row_options: RowOptions
 ) -> Slots:
-    hooks = job.search.hooks
-    live = strategy_of(job.options, hooks).first()
-    read = read_of(job.options, conditions)
-    noise = noise_of(job.options, conditions)
-    penalty = penalty_of(job.options, hooks, conditions)
-    lengths = lengths_in_search(job.fields, length)
+    hooks = key.search.hooks
+    live = strategy_of(key.options, hooks).first()
+    row_inputs = strategy_inputs(key.options, row_options)
+    noise = noise_of(key.options, row_options)
+    penalty = penalty_of(key.options, hooks, row_options)
+    lengths = lengths_in_search(key.fields, length)
 
     def slots(inputs: Inputs) -> Slots:
-        limits = row_limits(job.search, inputs, special_ids(job.model), job.options, conditions)
+        limits = row_limits(key.search, inputs, special_ids(key.model), key.options, row_options)
         return init_slots(
-            job.model, as_variables(variables), inputs, limits, columns, live, penalty, hooks, read, noise
+            key.model,
+            as_variables(variables),
+            inputs,
+            limits,
+            columns,
+            live,
+            penalty,
+            hooks,
+            row_inputs,
+            noise,
         )
 
     def lengthened(name: str, x: Array) -> jax.ShapeDtypeStruct:
@@ -134,19 +143,19 @@ def _insert(slots: Slots, into: Int[Array, " r"], pool: Slots, rows: Int[Array, 
 
 
 def _advance(
-    job: ProgramKey, variables: Variables, slots: Slots, running: Int[Array, ""], steps: Int[Array, ""]
+    key: ProgramKey, variables: Variables, slots: Slots, running: Int[Array, ""], steps: Int[Array, ""]
 ) -> tuple[Slots, LaneSnapshot]:
-    strategy = strategy_of(job.options, job.search.hooks)
-    slots = run(job.model, as_variables(variables), slots, strategy, job.search.hooks, running, steps)
-    return slots, LaneSnapshot(slots.done, slots.overflowed, results(slots, special_ids(job.model)))
+    strategy = strategy_of(key.options, key.search.hooks)
+    slots = run(key.model, as_variables(variables), slots, strategy, key.search.hooks, running, steps)
+    return slots, LaneSnapshot(slots.done, slots.overflowed, results(slots, special_ids(key.model)))
 
 
-def _partial(job: ProgramKey, slots: Slots) -> SearchResult:
+def _partial(key: ProgramKey, slots: Slots) -> SearchResult:
     rows, beams = slots.live.shape
     step = jnp.broadcast_to(slots.length[:, None], (rows, beams))
     beam = jnp.broadcast_to(jnp.arange(beams), (rows, beams))
     unfinished = replace(slots, finished=Finished(slots.live, step, beam), log_p=None)
-    return results(unfinished, special_ids(job.model))
+    return results(unfinished, special_ids(key.model))
 
 
 def _resized(slots: Slots, rows: Int[Array, " r"], busy: Bool[Array, " r"]) -> Slots:
@@ -173,21 +182,21 @@ class LaneShape:
     """The numbers of slots that it may have, ascending."""
 
 
-def sizes(job: ProgramKey, rows: int) -> list[LaneShape]:
+def lane_shapes(key: ProgramKey, rows: int) -> list[LaneShape]:
     """The sizes of the lanes, from short to long.
 
     Args:
-      job: gives the limits.
+      key: gives the limits.
       rows: the most slots of the first lane; each longer one has half as many.
     """
-    lengths = [job.options.buckets[-1]]
-    for length in reversed(job.options.buckets):
+    lengths = [key.options.buckets[-1]]
+    for length in reversed(key.options.buckets):
         if SHORT <= length <= lengths[0] / 2.5:
             lengths.insert(0, length)
     shapes = []
     for index, length in enumerate(lengths):
-        inputs: Inputs = batch([], job.fields, length, 1)
-        limits = jax.eval_shape(lambda x: job.search.limits(x, special_ids(job.model), job.options), inputs)
+        inputs: Inputs = batch([], key.fields, length, 1)
+        limits = jax.eval_shape(lambda x: key.search.limits(x, special_ids(key.model), key.options), inputs)
         columns = limits.longest if length == lengths[-1] else min(limits.longest, length * 3 // 2)
         slots = [max(1, rows >> index)]
         while slots[0] > 1:
@@ -218,8 +227,8 @@ class Lane:
 
     Args:
       index: of the lane in the queue.
-      job: what it searches.
-      size: of the lane.
+      key: what it searches.
+      shape: of the lane.
       variables: of the model, on the worker's device.
       queue: where requests come from. Those that overflow go back to it, for the next lane.
       workers: how many share the queue.
@@ -228,21 +237,21 @@ class Lane:
     def __init__(
         self,
         index: int,
-        job: ProgramKey,
-        size: LaneShape,
+        key: ProgramKey,
+        shape: LaneShape,
         variables: Variables,
         queue: Queue,
         workers: int = 1,
     ) -> None:
         self.index = index
-        self.job = job
-        self.programs = programs_of(job)
-        self.size = size
+        self.key = key
+        self.programs = programs_of(key)
+        self.shape = shape
         self.variables = variables
         self.queue = queue
         self.workers = workers
-        lengths = [length for length in job.options.buckets if length < size.inputs]
-        self._lengths = (*(length for length in lengths[-1:] if 2 * length >= size.inputs), size.inputs)
+        lengths = [length for length in key.options.buckets if length < shape.inputs]
+        self._lengths = (*(length for length in lengths[-1:] if 2 * length >= shape.inputs), shape.inputs)
         self.empty()
 
     def empty(self) -> list[Request]:
@@ -268,7 +277,7 @@ class Lane:
             busy = sum(request is not None for request in self.owners)
             if not busy:
                 return
-            smaller = [size for size in self.size.slots if 1 < size < busy]
+            smaller = [size for size in self.shape.slots if 1 < size < busy]
             running = max(0, busy - FREED) if self.queue.waiting(self.index) else max(smaller, default=0)
             assert self.slots is not None
             self.slots, snapshot = self.programs.advance(
@@ -283,25 +292,25 @@ class Lane:
 
     def prepare(self) -> None:
         """Compiles all programs of the lane."""
-        counts = self.size.slots
-        columns = self.size.columns
+        counts = self.shape.slots
+        columns = self.shape.columns
         for length in self._lengths:
             for rows in (1, TOGETHER):
                 pool = self._init_slots([], length, 1, rows)
                 nowhere = np.full(rows, counts[-1], np.int32)
                 for count in counts:
-                    slots = self._init_slots([], self.size.inputs, columns, count)
+                    slots = self._init_slots([], self.shape.inputs, columns, count)
                     self.programs.insert(slots, nowhere, pool, np.zeros(rows, np.int32))
         for count in counts:
-            slots = self._init_slots([], self.size.inputs, columns, count)
+            slots = self._init_slots([], self.shape.inputs, columns, count)
             slots, snapshot = self.programs.advance(self.variables, slots, np.int32(0), np.int32(STEPS))
             jax.block_until_ready(snapshot)
             for other in counts[count > 1 :]:
                 self.programs.resized(slots, np.zeros(other, np.int32), np.zeros(other, bool))
-        if self.job.search.named is not unchanged:
+        if self.key.search.named is not unchanged:
             result = jax.tree.map(lambda x: jnp.asarray(np.array(x[:1])), snapshot.results)
-            inputs = jax.tree.map(jnp.asarray, batch([], self.job.fields, self.size.inputs, 1))
-            self.job.search.named(self.job.model, result, inputs)
+            inputs = jax.tree.map(jnp.asarray, batch([], self.key.fields, self.shape.inputs, 1))
+            self.key.search.named(self.key.model, result, inputs)
 
     def _resize(self) -> None:
         """As many slots as are needed now, without those of cancelled requests."""
@@ -319,14 +328,14 @@ class Lane:
 
     def _count(self, requests: int) -> int:
         """The number of slots for so many requests."""
-        return next((size for size in self.size.slots if size >= requests), self.size.slots[-1])
+        return next((size for size in self.shape.slots if size >= requests), self.shape.slots[-1])
 
     def _fill(self) -> None:
         """Free slots take in requests."""
         if self.slots is None:
             count = self._count(self._share)
             requests = self.queue.take(self.index, min(count, self._share))
-            self.slots = self._slots_for(requests, self.size.inputs, self.size.columns, count)
+            self.slots = self._slots_for(requests, self.shape.inputs, self.shape.columns, count)
             self.owners = [*requests, *[None] * (count - len(requests))] if self.slots else []
             return
         free = [slot for slot, request in enumerate(self.owners) if request is None]
@@ -366,12 +375,12 @@ class Lane:
 
     @enough_memory()
     def _init_slots(self, requests: list[Request], length: int, columns: int, rows: int) -> Slots:
-        inputs = batch([request.example for request in requests], self.job.fields, length, rows)
-        options = [request.options for request in requests] or [self.job.options]
+        inputs = batch([request.example for request in requests], self.key.fields, length, rows)
+        options = [request.options for request in requests] or [self.key.options]
         lines = [request.line for request in requests] or [0]
         certain = [request.certain for request in requests] or [None]
-        conditions = RowOptions.of(options, lines, rows, certain)
-        return self.programs.init_lane(self.size.inputs, columns, self.variables, inputs, conditions)
+        row_options = RowOptions.of(options, lines, rows, certain)
+        return self.programs.init_lane(self.shape.inputs, columns, self.variables, inputs, row_options)
 
     @property
     def _share(self) -> int:
@@ -394,9 +403,9 @@ class Lane:
     def _row(self, results: SearchResult, slot: int, request: Request) -> SearchResult:
         """The result of a slot, with the ids that the task reads."""
         result: SearchResult = jax.tree.map(lambda x: x[slot : slot + 1], results)
-        if self.job.search.named is not unchanged:
-            inputs = batch([request.example], self.job.fields, self.size.inputs, 1)
-            result = self.job.search.named(self.job.model, *jax.tree.map(jnp.asarray, (result, inputs)))
+        if self.key.search.named is not unchanged:
+            inputs = batch([request.example], self.key.fields, self.shape.inputs, 1)
+            result = self.key.search.named(self.key.model, *jax.tree.map(jnp.asarray, (result, inputs)))
         row: SearchResult = jax.tree.map(lambda x: np.asarray(x)[0], result)
         return row
 

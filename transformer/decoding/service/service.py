@@ -26,7 +26,7 @@ from transformer.decoding.service.lanes import (
     ProgramKey,
     batch,
     enough_memory,
-    sizes,
+    lane_shapes,
 )
 from transformer.decoding.service.queue import Queue, Request, SearchThread
 from transformer.model.parameters import Variables
@@ -270,14 +270,14 @@ class SearchService:
         copies = [_on_device(variables, device) for device in devices]
         rows = -(-options.rows // len(devices))
         if isinstance(search, AutoregressiveSearch):
-            job = ProgramKey(search, model, options.shared(), tuple(fields.items()))
-            shapes = self.shapes = sizes(job, rows)
+            key = ProgramKey(search, model, options.shared(), tuple(fields.items()))
+            shapes = self.shapes = lane_shapes(key, rows)
             self._lengths = [shape.inputs for shape in shapes]
             queue = Queue(len(shapes))
 
             def searchers(worker: int) -> list[Searcher]:
                 return [
-                    Lane(index, job, shape, copies[worker], queue, len(devices))
+                    Lane(index, key, shape, copies[worker], queue, len(devices))
                     for index, shape in enumerate(shapes)
                 ]
         else:

@@ -53,7 +53,7 @@ class Opening(Term):
         count = inputs[OPENING_COUNT]
         return OpeningState(inputs[OPENING], count, jnp.zeros_like(count))
 
-    def is_free(self, state: OpeningState) -> Bool[Array, "b n"]:
+    def forced_mask(self, state: OpeningState) -> Bool[Array, "b n"]:
         """Where one of the first tokens comes next."""
         return state.length < state.count
 
@@ -64,7 +64,7 @@ class Opening(Term):
         position = jnp.minimum(state.length, state.tokens.shape[-1] - 1)[..., None]
         token = jnp.take_along_axis(state.tokens, position, axis=-1)
         only = jnp.where(jnp.arange(logits.shape[-1]) == token, 0, -jnp.inf)
-        return jnp.where(self.is_free(state)[..., None], only, logits)
+        return jnp.where(self.forced_mask(state)[..., None], only, logits)
 
     def advance(self, tokens: Int[Array, "b n"], state: OpeningState) -> OpeningState:
         return replace(state, length=state.length + 1)

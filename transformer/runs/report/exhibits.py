@@ -28,13 +28,13 @@ class Node(NamedTuple):
 
     text: str
     x: float
-    """Of its middle, in pixels."""
+    """The middle of the text, in pixels."""
     y: float
-    """Of its base line."""
+    """The base line of the text, in pixels."""
     parent: int
     """The index of the constituent that it is a part of; -1 for the root."""
     bracket: int
-    """Of a label: how many brackets open before its own. -1: it is a word."""
+    """How many brackets open before that of a label. -1: it is a word."""
 
 
 class Drawing(NamedTuple):
@@ -61,7 +61,7 @@ class _Block(NamedTuple):
 
     text: str
     room: float
-    """For its label or word."""
+    """Width of its label or word, in pixels."""
     width: float
     parts: "list[_Block]"
 

@@ -67,7 +67,7 @@ class Logged:
             f"validation {measure.title}{self._part()}": {
                 measure.title: _points(self.evaluations, measure.name)
             }
-            | {part: _points(self.evaluations, f"{measure.name} {part}") for part in self._parts()},
+            | {part: _points(self.evaluations, f"{measure.name} {part}") for part in self._part_names()},
             "learning rate": {"learning rate": _points(self.training, "learning_rate")},
             **{
                 name.replace("_", " "): {name.replace("_per_second", "/s"): _points(self.training, name)}
@@ -75,7 +75,7 @@ class Logged:
             },
         }
 
-    def _parts(self) -> list[str]:
+    def _part_names(self) -> list[str]:
         """The names of some scores of which that of a validation is the mean, such as `en to de`."""
         before = f"{self.measure.name} "
         names = self.evaluations[-1] if self.evaluations else ()

@@ -218,7 +218,7 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
         """
         ids = self.tokenizer.encode(prompt)
         if self.special.unk in ids:
-            known = self.tokenizer.by_piece
+            known = self.tokenizer.ids_by_piece
             unknown = next(character for character in prompt if character not in known)
             raise UserError(
                 f"the text {brief(prompt)} has the character {unknown!r}, which is not in the training "

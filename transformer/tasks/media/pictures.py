@@ -169,7 +169,7 @@ class Pictures(Exhibits, Lines, DecodingTask):
         return AnnotatedPicture("array", pixels, width, height)
 
     def example_command(self, record: AnnotatedPicture, decode: str) -> str:
-        """With a picture of the corpus."""
+        """The command that decodes a picture of the corpus."""
         return f"echo validation:0 | {decode}"
 
     # For the explorer

@@ -34,9 +34,9 @@ SILENCE = float("-inf")
 EXHIBITED = 10.0
 """The longest recording in a report, in seconds."""
 LEAST_DEVIATION = 1e-3
-"""Of a band."""
+"""The least standard deviation of a band."""
 LARGEST = 88.0
-"""Of the scale of logarithms, whose exponential a float32 can hold."""
+"""The largest logarithm that a scale may have, whose exponential a float32 can hold."""
 LOUDNESS = 12.0
 """How far below the loudest band a spectrogram goes, in nats of power (52 dB)."""
 
@@ -50,7 +50,7 @@ class Scale:
 
     @classmethod
     def of(cls, recordings: Iterable[Recording], bands: int) -> "Scale":
-        """That of recordings."""
+        """The scale of recordings: mean and standard deviation of each band over all frames."""
         count = 0
         total = np.zeros(bands)
         squares = np.zeros(bands)
@@ -95,7 +95,7 @@ class Recordings(Exhibits, Lines, DecodingTask):
 
     @property
     def counted(self) -> str:  # type: ignore[override]
-        """The frames."""
+        """The frames, by which batches are counted."""
         return self.sound
 
     @property
@@ -145,7 +145,7 @@ class Recordings(Exhibits, Lines, DecodingTask):
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> Self:
-        """With the vocabulary and the scale of a run directory."""
+        """A task with the vocabulary and the scale of a run directory."""
         tokenizer = stored_tokenizer(folder / "text.model", config, config.model.vocab_size)
         scale = None
         if _data(config).normalisation == "corpus":
@@ -154,7 +154,7 @@ class Recordings(Exhibits, Lines, DecodingTask):
 
     @classmethod
     def without_corpus(cls, config: Config) -> Self:
-        """With the vocabulary size of the options."""
+        """A task with the vocabulary size of the options, and without a corpus."""
         size = config.model.vocab_size or _data(config).vocab_size
         return cls(cls.sized(config, size), cast(Tokenizer, None))
 
@@ -231,7 +231,7 @@ class Recordings(Exhibits, Lines, DecodingTask):
     # From decoding
 
     def shortened(self, name: str, size: int, longest: int) -> str:
-        """In seconds."""
+        """Says how a recording is truncated, with both lengths in seconds."""
         before, after = (frames * HOP / RATE for frames in (size, longest))
         return f"a recording of {before:.2f} s is truncated to {after:.2f} s: raise buckets"
 

@@ -19,7 +19,7 @@ from transformer.tasks.outputs import Plain
 
 
 _CHARACTER = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Bopomofo}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}\p{Tibetan}]"
-"""Of a script without spaces."""
+"""A character of a script that writes no spaces between words."""
 _WIDE = r"[\u3000-\u303f\uff00-\uff60\uffe0-\uffee--[\p{L}\p{N}]]"
 """Punctuation as wide as such a character."""
 _BEFORE = r"[\p{Ps}\p{Pi}\u0e40-\u0e44\u0ec0-\u0ec4]"
@@ -77,7 +77,7 @@ class Word(Plain):
 
     text: str
     start: float
-    """In seconds."""
+    """When the word begins, in seconds."""
     end: float
 
     def to_json(self, key: str = "word") -> Json:
@@ -91,7 +91,7 @@ class Segment(Plain):
 
     text: str
     start: float
-    """In seconds."""
+    """When the segment begins, in seconds."""
     end: float
 
 

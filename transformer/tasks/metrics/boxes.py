@@ -13,9 +13,9 @@ from transformer.tasks.metrics.scores import Score, percentage
 
 AP, AP50 = percentage("map", "mAP@0.5:0.95"), percentage("map50", "mAP@0.5")
 THRESHOLDS = tuple(np.linspace(0.5, 0.95, 10).tolist())
-"""Of IoU, from which a box is right: to the last bit those of COCO's program."""
+"""Thresholds of IoU from which a box is right, to the last bit those of COCO's program."""
 RECALLS = np.linspace(0, 1, 101)
-"""At which precision is averaged."""
+"""The recalls at which precision is averaged."""
 MOST = 100
 """The boxes of a picture and class that count: those with the highest scores."""
 

@@ -50,7 +50,7 @@ class Parse(NamedTuple):
     """What is compared of a tree."""
 
     words: list[str]
-    """Without those that are removed."""
+    """The words that are compared, without those that are removed."""
     tags: list[str]
     brackets: Counter[Bracket]
     opened: list[Opened]

@@ -48,12 +48,12 @@ class Metric:
     """A kind of score."""
 
     name: str
-    """In files."""
+    """The name of the metric in files."""
     title: str
-    """For people."""
+    """The name of the metric for people."""
     higher_is_better: bool = True
     digits: int = 2
-    """After the point, for people."""
+    """The number of digits after the point, for people."""
     baseline: float | None = None
     """What a model may score by chance before it has learned anything. Worse scores are noise: as long as
     there is no better one, the validation loss says which checkpoint is best. None: every score counts."""
@@ -144,11 +144,11 @@ class Score:
     """The scores of which it is the mean, by name."""
 
     def line(self, digits: int = 2) -> str:
-        """For a table."""
+        """The score as a line of a table."""
         return f"{self.value:.{digits}f}   {self.signature}"
 
     def as_dict(self) -> Json:
-        """For a JSON file."""
+        """The score as it is written to a JSON file."""
         fields = asdict(self)
         return fields if self.parts else {name: fields[name] for name in fields if name != "parts"}
 

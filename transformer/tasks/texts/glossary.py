@@ -109,7 +109,7 @@ class Glossary:
             terms += [*self._found(source[end : match.start()]), match[0].strip()]
             end = match.end()
         terms = list(filter(has_text, [*terms, *self._found(source[end:])]))
-        return (*terms, *_parts(terms))
+        return (*terms, *_contained_terms(terms))
 
     def _found(self, text: str) -> Iterator[str]:
         """The translations of the entries in a text."""
@@ -140,7 +140,7 @@ def _compiled(keep: str) -> Any:
         raise UserError(f"the regular expression {brief(keep)} is invalid: {what}") from error
 
 
-def _parts(terms: Sequence[str]) -> Iterator[str]:
+def _contained_terms(terms: Sequence[str]) -> Iterator[str]:
     """The texts that are a part of others, as often as they are."""
     phrases: Phrases = {}
     words = {text: _words(text) for text in terms}

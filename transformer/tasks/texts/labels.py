@@ -219,7 +219,7 @@ class Classification(Overview, TextToText):
 
 
 def _labels_and_counts(stored: Json) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """Those of labels.json; runs of earlier versions have no counts. Raises ValueError if it has others."""
+    """Labels and counts of labels.json; earlier runs have no counts. Raises ValueError if it has others."""
     labels, counts = stored.get("labels"), stored.get("counts", [])
     if not isinstance(labels, list) or not all(isinstance(label, str) for label in labels):
         raise ValueError("labels must be a list of texts")

@@ -79,7 +79,7 @@ class TextInLanguages(TextTask):
 
     data: DataConfig
     tokenizers: Tokenizers
-    """Of source and target."""
+    """The tokenizers of source and target."""
     _starts: dict[tuple[int, str], tuple[int, ...]]
     """Ids that begin a side in a language."""
 
@@ -229,7 +229,7 @@ class TextInContext(TextTask):
 
     data: DataConfig
     tokenizers: Tokenizers
-    """Of source and target."""
+    """The tokenizers of source and target."""
 
     def read(self, source: str, longest: int) -> str:
         """A source as the model reads it within so many tokens, with <eos>: without its oldest context, if

@@ -26,7 +26,7 @@ class TranslationRequest(NamedTuple):
 
     source: str
     target: str = ""
-    """Always empty."""
+    """The reference of the request, which is always empty."""
     prefix: str = ""
     """What the translation must begin with."""
     terms: tuple[str, ...] = ()

@@ -74,7 +74,7 @@ class TextSteering:
     def _pieces(self) -> list[str]:
         """What each id spells; empty for special ids and bytes."""
         pieces = [""] * self.tokenizer.vocab_size
-        for piece, index in self.tokenizer.by_piece.items():
+        for piece, index in self.tokenizer.ids_by_piece.items():
             pieces[index] = "" if self._joined and re.fullmatch("<0x[0-9A-F]{2}>", piece) else piece
         return pieces
 
@@ -101,9 +101,9 @@ class TextSteering:
         if len(spelled) > LETTERS:
             continues = False
         elif spelled == word:
-            continues = any(piece.startswith(word) for piece in tokenizer.by_piece)
+            continues = any(piece.startswith(word) for piece in tokenizer.ids_by_piece)
         else:
-            continues = bool(segmentations(spelled, tokenizer.by_piece, most=1))
+            continues = bool(segmentations(spelled, tokenizer.ids_by_piece, most=1))
         if not continues:  # it is too long, or letters have no piece: as it is
             head = whole
             spelled = ""
@@ -165,8 +165,8 @@ class TextSteering:
             alone = first.removeprefix(SPACE)  # no space is needed before it
             if not alone:
                 return tuple(ids[1:])
-            if alone in self.tokenizer.by_piece:
-                return (self.tokenizer.by_piece[alone], *ids[1:])
+            if alone in self.tokenizer.ids_by_piece:
+                return (self.tokenizer.ids_by_piece[alone], *ids[1:])
         return tuple(ids)
 
     def some_word(self) -> str:
@@ -193,11 +193,11 @@ class TextSteering:
         if spelled is None:
             ids = tuple(self._ids(one_line(text)))
             return [] if self.special.unk in ids else [ids]
-        divisions = segmentations(spelled, self.tokenizer.by_piece)
+        divisions = segmentations(spelled, self.tokenizer.ids_by_piece)
         if not spelled.startswith(SPACE):  # as at the beginning; within a text a space is before it
-            divisions += segmentations(SPACE + spelled, self.tokenizer.by_piece)
+            divisions += segmentations(SPACE + spelled, self.tokenizer.ids_by_piece)
         if not begins_with_word(text.strip()):  # a sign stands without a space too
-            divisions += segmentations(spelled.removeprefix(SPACE), self.tokenizer.by_piece)
+            divisions += segmentations(spelled.removeprefix(SPACE), self.tokenizer.ids_by_piece)
         return divisions
 
 
@@ -253,7 +253,7 @@ def letters_of(tokenizer: Tokenizer) -> Bool[np.ndarray, "3 v"]:
     with one; and whether it is no text, such as the code of a language."""
     ids = range(tokenizer.vocab_size)
     special = tokenizer.special
-    pieces = {index: piece for piece, index in tokenizer.by_piece.items()}
+    pieces = {index: piece for piece, index in tokenizer.ids_by_piece.items()}
     silent = [
         index != special.eos and pieces.get(index) not in SPACES and not tokenizer.decode([index])
         for index in ids

@@ -142,7 +142,7 @@ class TextToText(SteeredText, TextInContext, Lines):
 
     @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> Self:
-        """With tokenizers from the config's files, or trained on the corpus."""
+        """A task with tokenizers from the config's files, or trained on the corpus."""
         tokenizers = corpus_tokenizers(corpus, text_data(config), config.model.special, progress)
         return cls(with_vocabulary(config, tokenizers), tokenizers)
 
@@ -162,7 +162,7 @@ class TextToText(SteeredText, TextInContext, Lines):
 
     @classmethod
     def without_corpus(cls, config: Config) -> Self:
-        """With the vocabulary size of the options, and without tokenizers."""
+        """A task with the vocabulary size of the options, and without tokenizers."""
         data = text_data(config)
         model = config.model
         if not model.vocab_size:
@@ -453,7 +453,7 @@ class TextToText(SteeredText, TextInContext, Lines):
         return output.text
 
     def parts(self, evaluation: Evaluation) -> Mapping[str, Evaluation]:
-        """Those of each direction if there are several, or of each group."""
+        """The evaluation of each direction if there are several, or of each group."""
         if len(self.data.directions) > 1:
             return by_name(evaluation, direction_of)
         parts = by_name(evaluation, lambda record: getattr(record, "group", ""))
@@ -491,7 +491,7 @@ class TextToText(SteeredText, TextInContext, Lines):
         return record[0]
 
     def example_command(self, record: Sentence, decode: str) -> str:
-        """With the languages of the record, as far as the options leave them open."""
+        """The command that decodes the record, with its languages as far as the options leave them open."""
         sides = zip(SIDES, self.tokenizers, languages_of(record), strict=False)  # --plan has no tokenizers
         options = (f" --{side}-language {code}" for side, known, code in sides if code and not known.start)
         return super().example_command(record, decode + "".join(options))

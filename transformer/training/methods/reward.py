@@ -215,7 +215,7 @@ def _searched(
     """Candidates for each row."""
     read = Randomness.of(key, jnp.arange(len(limits.each)), 1.0) if isinstance(choice, Sampled) else ()
     penalty = wu_penalty(0.6 if isinstance(choice, BeamSearch) else 0.0)
-    return search_all(model, variables, inputs, limits, choice, penalty, read=read).tokens
+    return search_all(model, variables, inputs, limits, choice, penalty, row_inputs=read).tokens
 
 
 def log_probabilities(
