@@ -75,7 +75,9 @@ def check_system(
     """
     instance("config", config, Config)
     if config.model.dropout:
-        raise UserError(f"--model.dropout {config.model.dropout:g}: what is compared must not be random, choose 0")
+        raise UserError(
+            f"--model.dropout {config.model.dropout:g}: what is compared must not be random, choose 0"
+        )
     kit = _Kit(config, Path(folder), tolerance)
     whole = kit.trained("whole") if trained is None else Path(shutil.copytree(trained, kit.folder / "whole"))
     return {

@@ -271,7 +271,8 @@ class Family(Generic[Model]):
     has_codes: bool = False
     """Whether texts begin with the code of their language."""
     model_class: str = ""
-    """Its class in `transformers`, which loads an export."""
+    """Its class in `transformers`, which loads an export and generates the first token itself. Empty: it has
+    none, and <bos> is never generated."""
     describe: Callable[[Model], Json] | None = None
     """The reverse of `options`. None: models are not exported as this family."""
     system: str = "transformer"
