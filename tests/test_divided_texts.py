@@ -368,3 +368,22 @@ def test_a_voice_does_not_speak_a_part_of_a_text(tmp_path):
     voice.pronunciation = small_translator()
     with pytest.raises(UserError, match="longer than the model of its pronunciation reads: divide it"):
         voice.utterances([LONG])
+
+
+@pytest.mark.parametrize("begin", ["whole", "part"])
+def test_a_text_of_many_sentences_is_cancelled_once(begin: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Each part that is cancelled tells the whole, which cancels the others: not once more for each."""
+    cancelled = []
+
+    class Counted(Answer):
+        def cancel(self) -> bool:
+            cancelled.append(self)
+            return super().cancel()
+
+    parts = [Counted() for _ in range(2000)]
+    whole = Together(parts, list)
+    (whole if begin == "whole" else parts[7]).cancel()
+    assert whole.cancelled()
+    assert all(part.cancelled() for part in parts)
+    assert len(cancelled) <= len(parts) + 1
+    assert caplog.records == []

@@ -545,6 +545,7 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
 
     def as_trained(self, hypothesis: Hypothesis) -> str:
         """A translation in the form of this model's training text: as subwords if that is presegmented."""
+        instance("hypothesis", hypothesis, Hypothesis)
         is_presegmented = self.tokenizers[1].presegmented
         return " ".join(hypothesis.tokens) if is_presegmented else hypothesis.text
 

@@ -177,7 +177,7 @@ class Together(Answer):
         super().__init__()
         self._parts, self._join, self.searches = parts, join, len(parts)
         self._open, self._lock = len(parts), threading.Lock()
-        self._is_settled = False
+        self._is_settled = self._is_cancelled = False
         for part in parts:
             part.add_done_callback(self._ended)
 
@@ -189,7 +189,10 @@ class Together(Answer):
         """Cancels all answers that are open, as `Answer.cancel` does."""
         cancelled = super().cancel()
         if cancelled:
-            self._cancel_parts()
+            with self._lock:  # each part that is cancelled calls this again
+                is_first, self._is_cancelled = not self._is_cancelled, True
+            if is_first:
+                self._cancel_parts()
         return cancelled
 
     def _cancel_parts(self) -> None:
