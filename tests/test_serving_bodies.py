@@ -173,6 +173,9 @@ def test_the_head_of_a_part_is_short():
     assert form_of(body % b"", content) == ({"a": "red"}, [])
     with pytest.raises(Refusal, match="a head of more than 4,096 bytes"):
         form_of(body % (b";" * 4096), content)
+    part = b"--b\r\nContent-Disposition:" + b';=""' * 1000 + b"\r\n\r\nx\r\n"
+    with pytest.raises(Refusal, match="the heads of the form's parts have more than 32,768 bytes together"):
+        form_of(part * 99 + b"--b--", "multipart/form-data; boundary=b")
 
 
 def test_bytes_of_a_file_stay_as_they_are():

@@ -116,6 +116,8 @@ LONGEST_FIELDS = 10_000
 """Characters in all fields beside a file: what they are, such as languages, is short."""
 LONGEST_HEAD = 4096
 """Bytes of the lines before the content of a part."""
+ALL_HEADS = 32_768
+"""The most bytes of the heads of all parts of a form together."""
 PARAMETER = re.compile(r""";((?:[^;"]|"(?:[^"\\]|\\.)*+"?)*+)""", re.DOTALL)
 """One of a header (RFC 9110, 5.6.6), such as `; name="text"`. It fits at every `;` outside of one, so that
 any header is read in one pass."""
@@ -160,12 +162,18 @@ def _parts(body: bytes, content: str) -> Form:
     parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("latin-1"), FIELDS + 2)[1:]
     if len(parts) > FIELDS + 1:
         raise Refusal(INVALID, f"the form has more than {FIELDS} fields")
+    read = 0
     for part in parts:
         if part.startswith(b"--"):
             break  # the end
         about, _, value = part.partition(b"\r\n\r\n")
+        read += len(about)
         if len(about) > LONGEST_HEAD:
             raise Refusal(INVALID, f"a part of the form has a head of more than {LONGEST_HEAD:,} bytes")
+        if read > ALL_HEADS:
+            raise Refusal(
+                INVALID, f"the heads of the form's parts have more than {ALL_HEADS:,} bytes together"
+            )
         named: dict[str, str] = {}
         for line in about.decode("utf-8", "replace").splitlines():
             kind, _, text = line.partition(":")
