@@ -138,7 +138,7 @@ def test_a_text_is_divided_in_time_that_grows_as_its_length(translator, sign, mo
 
 
 def test_context_is_shortened_without_reading_it_for_each_turn():
-    """The oldest turns go, with as few looks at the rest as a search by halves has."""
+    """The oldest turns go; the rest is read as often as a search by halves needs."""
     turns = [str(number) for number in range(1000)]
     for longest, expected in (0, turns[-1:]), (1, turns[-1:]), (7, turns[-7:]), (1000, turns), (2000, turns):
         size = Mock(side_effect=lambda text: len(text.split(TURN)))

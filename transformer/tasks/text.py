@@ -149,7 +149,7 @@ class Hypothesis(Plain):
     a parallel decoder chose each token. A coverage penalty is added to the quotient; minimum Bayes risk and
     rerankers replace it."""
     log_probability: float
-    """log P(output | input) of the model in nats, including <eos>, whatever the options of the search. It
+    """log P(output | input) of the model in nats, including <eos>. No option of the search changes it. It
     equals `Translator.score` of `ids` up to rounding; also of `text`, if the tokenizer divides that into the
     same tokens. What every output is forced to begin with, such as the code of a language, counts nothing."""
     alignment: Float[np.ndarray, "target source"] | None = None

@@ -59,7 +59,7 @@ class Generated(Plain):
     """What outputs are ranked by: the log-probability divided by the length penalty; with a repetition
     penalty or noise, the one under these."""
     log_probability: float
-    """log P(text | prompt) of the model in nats, whatever the options of the search, including <eos>, which
+    """log P(text | prompt) of the model in nats, which no option of the search changes, including <eos>, which
     also stands where the limit ends the text."""
     ids: tuple[int, ...] = field(default=(), repr=False)
     """The generated ids."""
