@@ -59,8 +59,8 @@ class Generated(Plain):
     """What outputs are ranked by: the log-probability divided by the length penalty; with a repetition
     penalty or noise, the one under these."""
     log_probability: float
-    """log P(text | prompt) of the model in nats, including <eos>, also where the limit ends the text. No option
-    of the search changes it."""
+    """log P(text | prompt) of the model in nats, including <eos>, also where the limit ends the text. No
+    option of the search changes it."""
     ids: tuple[int, ...] = field(default=(), repr=False)
     """The generated ids."""
     truncated: bool = False
