@@ -15,7 +15,8 @@ from typing import Any, NoReturn, TextIO, cast
 
 from transformer.runtime.errors import Stopped, UserError, shortened, version
 from transformer.runtime.files import discard_further
-from transformer.runtime.text import printable, terminal_width, wrapped
+from transformer.runtime.terminal import terminal_width, wrapped
+from transformer.runtime.text import printable
 
 USAGE = 2
 OUT_OF_MEMORY = (

@@ -23,7 +23,7 @@ from rich.table import Table
 from rich.text import Text
 
 from transformer.runtime.files import Json, discard_further
-from transformer.runtime.text import wrapped
+from transformer.runtime.terminal import wrapped
 
 NARROW = 80  # columns of a terminal below which the bar is short and the speed is omitted
 COMPILING = "compiling ..."

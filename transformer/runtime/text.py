@@ -1,8 +1,7 @@
-"""Whether there is text: the one rule of corpora, vocabularies, decoding, scores and pages; which characters
-are no part of a phrase, and which a terminal would obey; and how lines are wrapped."""
+"""Whether there is text: the one rule of corpora, vocabularies, decoding, scores and pages; and which
+characters are no part of a phrase, and which a terminal would obey."""
 
 import re
-import unicodedata
 
 _VISIBLE = re.compile(
     "[^"
@@ -19,10 +18,6 @@ _FORMATTING = re.compile(
     # a zero-width space divides words of Thai, Lao, Burmese and Khmer
     "|(?<![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b"
 )
-
-
-# a command is one word, so that it can be copied
-_WORDS = re.compile(r"(\s*)((?<=e with: )\S.*|\S+)")
 
 
 def has_text(text: str) -> bool:
@@ -62,42 +57,3 @@ def printable(text: object) -> str:
         else character.encode("unicode_escape").decode()
         for character in str(text)
     )
-
-
-def terminal_width() -> int:
-    """Columns of the terminal, or 80 without one."""
-    import shutil  # slow to import
-
-    return shutil.get_terminal_size().columns
-
-
-def wrapped(text: str, width: int, hanging: int = 0) -> str:
-    """A text in lines of at most so many columns, divided between words alone: a word that is longer stays
-    whole, so that a path can be copied, and so does the command after "Resume with: ". Lines that follow are
-    indented as the first one is.
-
-    Args:
-      text: one or more lines.
-      width: of the terminal, in columns.
-      hanging: columns by which lines that follow are indented further.
-    """
-    lines = list[str]()
-    for whole in text.split("\n"):
-        following = whole[: len(whole) - len(whole.lstrip())] + " " * hanging
-        line = ""
-        for gap, word in _WORDS.findall(whole):
-            if line and columns_of(line) + len(gap) + columns_of(word) > width:
-                lines.append(line)
-                line = following + word
-            else:
-                line += gap + word
-        lines.append(line)
-    return "\n".join(lines)
-
-
-def columns_of(text: str) -> int:
-    """How wide a terminal shows a text: letters of East Asia take two columns, marks above others none."""
-    if text.isascii():
-        return len(text)
-    wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
-    return len(text) + wide - sum(unicodedata.category(letter) in ("Mn", "Me") for letter in text)

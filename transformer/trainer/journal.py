@@ -339,7 +339,8 @@ class Journal:
 
     def write_start(self, step: int, data: TrainingData, parameters: int) -> None:
         """Writes the data, devices and versions, for the report page."""
-        devices = f"{jax.device_count()} {jax.devices()[0].device_kind}, {jax.process_count()} process(es)"
+        processes = f"{jax.process_count():,} process{'es' * (jax.process_count() != 1)}"
+        devices = f"{jax.device_count()} {jax.devices()[0].device_kind}, {processes}"
         versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "flax", "optax"))
         about = {
             "date": time.strftime("%Y-%m-%d %H:%M"),

@@ -385,7 +385,12 @@ class Loop:
         unit = self.data.task.unit
         results: Json = {"split": split, "checkpoint": step, "sentences": len(records), "unit": unit}
         for measure, score in scores.items():
-            results[measure.name] = {"title": measure.title, "digits": measure.digits, **score.as_dict()}
+            results[measure.name] = {
+                "title": measure.title,
+                "digits": measure.digits,
+                "higher_is_better": measure.higher_is_better,
+                **score.as_dict(),
+            }
         if is_main_process():
             write_whole(self.run.path / "results.json", json.dumps(results, indent=2) + "\n")
         spent = self.journal.write_test(self.step)
