@@ -384,6 +384,10 @@ def hostile(name):
             "more than 20,000 lists, objects and fields",
         ),
         "digits": (b'{"text": "a", "seed": %s}' % (b"9" * 900_000), "a number with too many digits"),
+        "integers": (
+            b'{"text": {"source": [%s1]}, "target": "a"}' % ((b"9" * 4_300 + b",") * 220),
+            "a number of more than 64 bits",
+        ),
         "depth": (b'{"text": %s' % (b"[" * 19_000), "nested too deeply"),
         "names": (
             json.dumps({f"field {i}": 1 for i in range(19_000)}).encode(),
@@ -395,7 +399,7 @@ def hostile(name):
 
 
 @pytest.mark.parametrize(
-    "kind", ["numbers", "lists", "objects", "fields", "names", "digits", "depth", "wrong", "deep"]
+    "kind", ["numbers", "lists", "objects", "fields", "names", "digits", "integers", "depth", "wrong", "deep"]
 )
 def test_what_is_wrong_with_a_body_is_noted_once(service, kind, monkeypatch):
     counts = []
@@ -538,7 +542,10 @@ async def longest_turn(app, requests):
 @pytest.mark.slow
 def test_no_request_holds_up_the_others(monkeypatch):
     monkeypatch.setattr(Service, "preparations", lambda service: iter(()))
-    names = "numbers", "lists", "objects", "fields", "names", "digits", "depth", "wrong", "deep"
+    names = (
+        *("numbers", "lists", "objects", "fields", "names"),
+        *("digits", "integers", "depth", "wrong", "deep"),
+    )
     bodies = [(hostile(name)[0], "application/json") for name in names]
     form = b'--a\r\nContent-Disposition: form-data; b="%s\r\n\r\n--a--' % (b";" * 900_000)
     bodies += [(form, "multipart/form-data; boundary=a"), (b"a", 'multipart/form-data; b="' + ";" * 60_000)]

@@ -20,6 +20,7 @@ VALUES = 20_000
 """Values in the lists of a body, at all depths; lists, objects and fields."""
 STRUCTURE = b"[", b"{", b'":'
 """What begins a list, an object and the value of a field. Texts have few of them."""
+MOST_BITS = 64
 NAMES = 100
 """Names in an object of a body."""
 FAULTS = {
@@ -87,7 +88,8 @@ def _check_repeated(pairs: list[tuple[str, Any]]) -> None:
 
 def check_size(value: Any, name: str = "the body") -> int:
     """The number of names in all objects. Raises HTTPException if lists have too many values, or an object
-    too many names: what is wrong with each would be noted otherwise."""
+    too many names: what is wrong with each would be noted otherwise. So it does if a number has more than 64
+    bits, which takes long to write."""
     values, count, names = [value], 0, 0
     while values:
         inner = values.pop()
@@ -101,6 +103,8 @@ def check_size(value: Any, name: str = "the body") -> int:
             if count > VALUES:
                 raise HTTPException(INVALID, f"{name} has lists of more than {VALUES:,} values: divide them")
             values += inner
+        elif isinstance(inner, int) and inner.bit_length() > MOST_BITS:
+            raise HTTPException(INVALID, f"{name} has a number of more than {MOST_BITS} bits")
     return names
 
 
