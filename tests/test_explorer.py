@@ -465,7 +465,7 @@ def test_numbers_can_be_read_on_every_shade(page: Page, scheme: str) -> None:
         "  return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3); };"
         "const word = document.querySelector('#keys .word');"
         "return Array.from({ length: 101 }, (_, amount) => { shade(word, (amount / 100) ** 2);"
-        "  const { color, backgroundColor } = getComputedStyle(word); return [color, backgroundColor].map(parts); })"
+        "  const style = getComputedStyle(word); return [style.color, style.backgroundColor].map(parts); })"
     )
     assert min(contrast(*pair) for pair in colours) >= 4.5
     assert len({tuple(ink) for ink, _ in colours}) > 1

@@ -4,8 +4,10 @@ connections."""
 import asyncio
 import contextlib
 import gc
+import hashlib
 import json
 import logging
+import math
 import os
 import resource
 import signal
@@ -280,10 +282,13 @@ class Preparation:
     @property
     def seconds_left(self) -> float:
         """How long the other programs take; infinite if that is not known."""
-        done, spent = len(self._seconds), time.monotonic() - self._start
-        before, now = ([0.0, *seconds][done] for seconds in ((self._before or [0.0] * done), self._seconds))
-        left = self._before[-1] - before - (spent - now) if len(self._before) == self._count else 0.0
-        return left if left > 0 else spent / done * (self._count - done) if done else math.inf
+        seconds = [0.0, *self._seconds]
+        done, since = len(self._seconds), time.monotonic() - self._start - seconds[-1]
+        if len(self._before) == self._count:
+            rest = self._before[-1] - [0.0, *self._before][done]
+        else:
+            rest = seconds[-1] / max(done, 1) * (self._count - done)
+        return rest - since if rest > since else math.inf
 
     def _stored(self) -> dict[str, list[float]]:
         """Seconds after which each program was compiled, by the server's key."""
