@@ -74,8 +74,8 @@ def lowered_step(job: Job, objective: Objective, devices: Sequence[Any], platfor
     """
     config, system, model = job.config, job.system, job.model
     t = config.training
-    optimizer = make_optimizer(config)
     declared = declared_parameters(system, config)
+    optimizer = make_optimizer(config, declared)
     layout = layout_of(config.mesh, declared, devices)
     how = parametrisation_of(config, model_shapes(system, config)["params"], declared)
     state = jax.eval_shape(

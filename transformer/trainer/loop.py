@@ -69,8 +69,9 @@ class Loop:
         self.data = data
         self.watch = watch
         model = system.model(config.model)
-        optimizer = make_optimizer(config)
-        self.layout = layout_of(config.mesh, declared_parameters(system, config))
+        declared = declared_parameters(system, config)
+        optimizer = make_optimizer(config, declared)
+        self.layout = layout_of(config.mesh, declared)
         step = configured_step(config.training, model, objective, optimizer, self.layout.gather)
         self.train_step = mistakes_named(config.system)(self.layout.compile_step(step, donate_state=True))
         self.evaluator = Evaluator(config, system, objective, data, self.layout)

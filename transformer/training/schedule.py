@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config.ranges import instance
 from transformer.config.training import OptimizerConfig
+from transformer.model.parameters import Declarations
 from transformer.runtime.errors import UserError
 from transformer.training.parametrisation import Path, matches
 
@@ -128,11 +129,17 @@ def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> op
     return lambda count: shape(jnp.asarray(count + 1, jnp.float32))
 
 
-def make_optimizer(config: "Config") -> optax.GradientTransformation:
-    """Adam or Adafactor, after clipping, with decoupled weight decay on matrices, at the scheduled rate.
+def make_optimizer(config: "Config", declared: Declarations | None = None) -> optax.GradientTransformation:
+    """Adam, Adafactor or Muon, after clipping, with decoupled weight decay on matrices, at the scheduled
+    rate.
+
+    Args:
+      config: of a run.
+      declared: the declarations of the model's parameters, which Muon needs
+        (`transformer.model.parameters.declarations`).
 
     Raises:
-      UserError: the length of training is given in epochs, and not yet in updates.
+      UserError: the length of training is given in epochs, and not yet in updates; Muon has no declarations.
     """
     from transformer.config.options import Config
 
@@ -149,12 +156,27 @@ def make_optimizer(config: "Config") -> optax.GradientTransformation:
 
     return optax.chain(
         optax.clip_by_global_norm(c.clip_norm) if c.clip_norm else optax.identity(),
-        optax.scale_by_adam(c.beta1, c.beta2, c.epsilon) if c.algorithm == "adam" else _adafactor(),
+        _algorithm(c, declared),
         optax.add_decayed_weights(c.weight_decay, matrices) if c.weight_decay else optax.identity(),
         *([optax.stateless(_by_groups(c.factors))] if c.groups else []),
         optax.scale_by_learning_rate(rate),
         *([scale_by_plateau()] if c.schedule == "plateau" else []),
     )
+
+
+def _algorithm(config: OptimizerConfig, declared: Declarations | None) -> optax.GradientTransformation:
+    """What makes updates of gradients."""
+    adam = optax.scale_by_adam(config.beta1, config.beta2, config.epsilon)
+    if config.algorithm != "muon":
+        return adam if config.algorithm == "adam" else _adafactor()
+    if declared is None:
+        raise UserError(
+            "make_optimizer: muon needs to know which parameters are matrices: give declared="
+            "transformer.model.parameters.declarations(model, example)"
+        )
+    from transformer.training.muon import scale_by_muon_and
+
+    return scale_by_muon_and(adam, declared, config.matrix_scale)
 
 
 def _by_groups(factors: Sequence[tuple[str, float]]) -> Callable[..., optax.Updates]:
