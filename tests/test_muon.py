@@ -19,7 +19,7 @@ from transformer.model.parameters import declarations
 from transformer.systems.parameters import with_any_sizes
 from transformer.systems.registry import REGISTRY, options_of
 from transformer.trainer.train import train
-from transformer.training.muon import inputs_of, orthogonal, scale_by_muon_and
+from transformer.training.optimizers import inputs_of, orthogonal, scale_by_muon_and
 from transformer.training.parametrisation import parametrisation_of
 
 MODEL = Transformer(TransformerConfig(vocab_size=40, num_layers=1, d_model=16, d_ff=24, num_heads=2))

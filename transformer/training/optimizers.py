@@ -1,7 +1,9 @@
-"""Muon (Jordan et al. 2024): the momentum of each matrix, made orthogonal, is its update."""
+"""Optimizers that the paper does not have: groups of parameters, Adafactor, and Muon, which makes the
+momentum of each matrix orthogonal."""
 
 import math
 from collections import defaultdict
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,7 +13,28 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float
 
 from transformer.model.parameters import Declarations, platform
-from transformer.training.parametrisation import DOWN, UP, Path, is_table
+from transformer.runtime.errors import UserError
+from transformer.training.parametrisation import DOWN, UP, Path, is_table, matches
+
+
+def by_groups(factors: Sequence[tuple[str, float]]) -> Callable[..., optax.Updates]:
+    """Updates times the factor of the last group that fits each parameter."""
+
+    def factor(path: Path) -> float:
+        return next((factor for name, factor in reversed(factors) if matches(name, path)), 1.0)
+
+    def scaled(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
+        leaves = {path: update * factor(path) for path, update in flatten_dict(updates).items()}
+        return unflatten_dict(leaves)
+
+    return scaled
+
+
+def adafactor() -> optax.GradientTransformation:
+    """The updates of Adafactor without momentum (Shazeer and Stern 2018, Algorithm 4), which are about as
+    large as Adam's: the root mean square of each matrix's is at most 1."""
+    return optax.chain(optax.scale_by_factored_rms(), optax.clip_by_block_rms(1.0))
+
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # of the quintic (Jordan et al. 2024)
 ITERATIONS = 5
@@ -38,7 +61,7 @@ def inputs_of(path: Path, shape: Any, declared: Declarations) -> tuple[int, ...]
 
 
 def scale_by_muon_and(
-    other: optax.GradientTransformation, declared: Declarations, scale: float = 1.0
+    other: optax.GradientTransformation, declared: Declarations | None, scale: float = 1.0
 ) -> optax.GradientTransformation:
     """Muon for the matrices that products read, and another optimizer for all other parameters.
 
@@ -46,7 +69,15 @@ def scale_by_muon_and(
       other: such as `optax.scale_by_adam`.
       declared: the declarations of the model's parameters.
       scale: factor on the updates of matrices.
+
+    Raises:
+      UserError: there are no declarations.
     """
+    if declared is None:
+        raise UserError(
+            "make_optimizer: muon needs to know which parameters are matrices: give declared="
+            "transformer.model.parameters.declarations(model, example)"
+        )
 
     def labels(params: optax.Params) -> Any:
         leaves: dict[Path, Any] = flatten_dict(params)
