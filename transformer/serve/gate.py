@@ -66,6 +66,8 @@ class Origins:
                     await receive()
                     await send({"type": "websocket.close", "code": 1008, "reason": refusal.message[:120]})
                 return
+        if scope.get("method") == "HEAD":  # as GET; the connection leaves the body out
+            scope = {**scope, "method": "GET"}
         await self.app(scope, receive, send)
 
     def _check(self, scope: Message) -> None:
