@@ -208,10 +208,12 @@ class Module(nn.Module):
         return plain
 
 
-def variant(name: str) -> Any:
+def variant(named: Any) -> Any:
     """What the paper's model does not have, such as `views.VIEWS`: a name in `transformer.model.variants`,
-    which is imported when a config asks for it."""
-    module, _, attribute = name.partition(".")
+    which is imported when a config asks for it. What is no name stands for itself."""
+    if not isinstance(named, str):
+        return named
+    module, _, attribute = named.partition(".")
     return getattr(importlib.import_module(f"transformer.model.variants.{module}"), attribute)
 
 
