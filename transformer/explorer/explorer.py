@@ -35,17 +35,8 @@ MOST_SENTENCES = 50  # of --explore-lines
 FILES = PageFiles(
     "Attention explorer",
     "explorer.html",
-    (
-        "pieces.js",
-        "words.js",
-        "maps.js",
-        "tree.js",
-        "parse.js",
-        "marked.js",
-        "svg.js",
-        "address.js",
-        "explorer.js",
-    ),
+    ("pieces.js", "maps.js", "tree.js", "parse.js", "explorer.js"),
+    shared=("elements.js", "tokens.js", "words.js", "marked.js", "svg.js", "address.js"),
 )
 UNIT = 10_000  # weights are stored as integers, in ten-thousandths, which halves the size
 
@@ -205,7 +196,7 @@ def levels_of(tree: SearchTree) -> list[Json]:
 
 
 PICTURE_FILES = PageFiles(
-    "Picture explorer", "seen.html", ("address.js", "seen.js"), ("seen.css",), sources="img-src data:;"
+    "Picture explorer", "seen.html", ("seen.js",), ("seen.css",), shared=("elements.js", "address.js")
 )
 
 
@@ -276,9 +267,10 @@ def _part(part: Located) -> Json:
 SOUND_FILES = PageFiles(
     "Sound explorer",
     "sounds.html",
-    ("address.js", "sounds.js"),
+    ("sounds.js",),
     ("sounds.css",),
-    sources="img-src data:; media-src data:;",
+    shared=("elements.js", "address.js"),
+    sources="media-src data:;",
 )
 
 

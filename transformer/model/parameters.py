@@ -228,6 +228,22 @@ def declarations(model: nn.Module, example: Arguments) -> Declarations:
     return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Declared)}
 
 
+def as_computed(variables: Variables, dtype: str, declared: Declarations) -> Variables:
+    """The variables with the matrices that products read in the type that these compute in: cast once, where
+    otherwise each step of a search would cast them again. The results are the same bits.
+
+    Args:
+      variables: of a model; int8 weights stay.
+      dtype: `ModelConfig.compute_dtype`.
+      declared: the declarations of its parameters.
+    """
+    params = traverse_util.flatten_dict(variables["params"])
+    for path, leaf in declared.items():
+        if leaf.summed and path in params and params[path].dtype != dtype:
+            params[path] = params[path].astype(dtype)
+    return {**variables, "params": traverse_util.unflatten_dict(params)}
+
+
 def shapes_of(model: nn.Module, example: Arguments) -> Variables:
     """The shapes of a model's variables, without allocating them. Arguments are those of `declarations`."""
     shapes: Variables = jax.eval_shape(nn.unbox, _traced(model, example))
@@ -262,11 +278,12 @@ def count(params: Any) -> int:
     return sum(x.size for x in jax.tree.leaves(params))
 
 
-def dense(width: int, use_bias: bool = True) -> nn.Dense:
-    """Flax's x W + b, declared."""
+def dense(width: int, use_bias: bool = True, dtype: str | None = None) -> nn.Dense:
+    """Flax's x W + b, declared. It computes in float32 unless another type is given."""
     return nn.Dense(
         width,
         use_bias,
+        dtype,
         kernel_init=declared(nn.initializers.lecun_normal(), ("model", "hidden")),
         bias_init=declared(nn.initializers.zeros_init(), (None,)),
     )

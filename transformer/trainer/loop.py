@@ -40,7 +40,8 @@ from transformer.trainer.profile import (
 from transformer.trainer.resolved import resume_command
 from transformer.trainer.starts import first_state
 from transformer.training.objective import Batch, Objective
-from transformer.training.schedule import after_evaluation, learning_rate, make_optimizer, scale_of
+from transformer.training.plateau import after_evaluation, scale_of
+from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.sharding import layout_of
 from transformer.training.step import Means, configured_step
 
@@ -69,8 +70,9 @@ class Loop:
         self.data = data
         self.watch = watch
         model = system.model(config.model)
-        optimizer = make_optimizer(config)
-        self.layout = layout_of(config.mesh, declared_parameters(system, config))
+        declared = declared_parameters(system, config)
+        optimizer = make_optimizer(config, declared)
+        self.layout = layout_of(config.mesh, declared)
         step = configured_step(config.training, model, objective, optimizer, self.layout.gather)
         self.train_step = mistakes_named(config.system)(self.layout.compile_step(step, donate_state=True))
         self.evaluator = Evaluator(config, system, objective, data, self.layout, self._tell_evaluated)

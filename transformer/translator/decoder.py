@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -290,7 +291,8 @@ class Decoder(LoadedModel[TaskT]):
 
     def finished(self, result: Any, request: Request) -> list[Output]:
         """The outputs of a request, best first. It runs in the thread that has searched it."""
-        return search_outputs(self, request, result)
+        with jax.default_device(None):  # in any worker the programs that `compile_extras` has compiled
+            return search_outputs(self, request, result)
 
     def source_positions(self, request: Request, inputs: Inputs) -> int:
         """The number of source positions that outputs attend to; the others are padding."""
