@@ -261,6 +261,7 @@ class Preparation:
                 self._watch.advance(len(self._seconds), self.seconds_left)
                 if not is_terminal:
                     print(self._line(), flush=True)
+            self._watch.advance(len(self._seconds), math.inf)
         if len(self._seconds) == self._count:
             print(f"Ready after {self._seconds[-1]:.0f} s: all programs are compiled", flush=True)
 
@@ -334,6 +335,7 @@ def serve(
     """
     preparation = Preparation(services)
     app = server_app(services, limits, token, preparation.told, hosts_of(host, token, allowed_hosts))
+    app.state.readiness.seconds_left = lambda: preparation.seconds_left
     listening = bound(host, port)
     address = listening.getsockname()
     with listening, measured(app.state.metrics, host, metrics_port, allowed_hosts):
