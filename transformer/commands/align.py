@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
 
 import tyro
 
-from transformer.cli.guard import run_command
 from transformer.cli.input import digest_of
 from transformer.cli.output_file import (
     LongOutput,
@@ -20,9 +19,9 @@ from transformer.cli.output_file import (
     resumable,
     resumable_output,
 )
-from transformer.cli.parser import parse
-from transformer.runtime.console import ProgressReporter, SteadyConsole
-from transformer.runtime.errors import UserError, counted, program
+from transformer.cli.parser import parsed_command
+from transformer.runtime.console import ProgressReporter
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 from transformer.runtime.machine import check_libraries
 
@@ -77,13 +76,9 @@ class AlignArguments:
     """Continue an interrupted --output with the same input and options."""
 
 
-def align_main() -> int:
+@parsed_command(AlignArguments, "align")
+def align_main(arguments: AlignArguments) -> None:
     """`python -m transformer align RUN --input LIST`."""
-    return run_command(program("align"), _align)
-
-
-def _align(command_line: list[str]) -> None:
-    arguments = parse(AlignArguments, command_line, "align")
     if arguments.input is None:
         raise UserError("--input is missing: a file with a recording, a tab and its text on each line")
     if arguments.output:
@@ -100,7 +95,7 @@ def _align(command_line: list[str]) -> None:
     kind: type[Aligner] = importlib.import_module(module).ALIGNER
     aligner = kind.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     aligner.check_ctc()
-    watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+    watch = ProgressReporter.beside_output()
     digest = digest_of(arguments.input)
     lines = checked_lines(aligner, arguments.input)
     job = repr(["align", aligner.fingerprint(), digest])

@@ -26,7 +26,7 @@ from transformer.data.remote import fetched
 from transformer.data.sources.text_files import whole_text
 from transformer.documents.document import TranslatedDocument, TranslatedSentence, check_translates
 from transformer.runtime.compilation import keep_programs
-from transformer.runtime.console import ProgressReporter, SteadyConsole
+from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import address, brief, read_bytes
 from transformer.runtime.hosts import gathered, is_main_process
@@ -66,7 +66,7 @@ def translate_file(arguments: DecodeArguments) -> None:
     )
     check_translates(loaded.task)
     translator = loaded.between(arguments.source_language, arguments.target_language)
-    watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+    watch = ProgressReporter.beside_output()
     with Output(arguments.output) as file:
         document = translator.translate_document(
             text,
@@ -154,9 +154,7 @@ def decode_lines(arguments: DecodeArguments) -> None:
     if arguments.input and not address(arguments.input):  # whose files would all be fetched
         kind.check_input(arguments)
     writer = kind(arguments)
-    watch = ProgressReporter(
-        SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process())
-    )
+    watch = ProgressReporter.beside_output(quiet=not is_main_process())
     if len(arguments.lm_weight) > 1 or len(arguments.bias_weight) > 1:
         compare_weights(arguments, writer, total, watch)
         return

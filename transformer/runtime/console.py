@@ -55,6 +55,11 @@ class ProgressReporter:
         self._copy: Copy | None = None
         self._remembered: deque[tuple[float, str]] = deque(maxlen=MOST_REMEMBERED)
 
+    @classmethod
+    def beside_output(cls, quiet: bool = False) -> "ProgressReporter":
+        """On standard error, for commands whose output may be on standard output."""
+        return cls(SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=quiet))
+
     def forget(self) -> None:
         """Work begins: what was shown before is not part of it."""
         self._remembered.clear()

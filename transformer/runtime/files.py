@@ -342,6 +342,15 @@ def discard_further(stream: IO[Any]) -> None:
     os.close(nowhere)
 
 
+@contextlib.contextmanager
+def writing(name: object) -> Iterator[None]:
+    """Raises UserError with a name, such as that of a file, if it cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {name}: {error.strerror}") from error
+
+
 def forbid_links(folder: Path, what: str) -> None:
     """Raises UserError if anything in a folder, at any depth, is neither a regular file nor a folder.
 

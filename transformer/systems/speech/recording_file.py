@@ -25,7 +25,7 @@ from transformer.data.signals.pauses import LIBRARY
 from transformer.data.signals.waveforms import audio_blocks, seconds_of
 from transformer.data.sources.text_files import read_lines
 from transformer.runs.run import Run
-from transformer.runtime.console import ProgressReporter, SteadyConsole
+from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, parse_object
 from transformer.runtime.machine import check_libraries
@@ -162,7 +162,7 @@ def transcribe_arriving(arguments: DecodeArguments) -> None:
     if arguments.format == "text":
         print(flush=True)
     if arguments.input:
-        watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+        watch = ProgressReporter.beside_output()
         watch.message(speed_of(heard, time.monotonic() - began))
 
 
@@ -236,7 +236,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
     use_beside(transcriber, arguments)
     rates = rates_of(transcriber.task, how, 1) if arguments.reference else []
     options = _options(arguments, transcriber)
-    watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+    watch = ProgressReporter.beside_output()
     total = seconds_of(fetched(arguments.input))
     digest = digest_of(arguments.input)
     output = _output(arguments, repr([transcriber.fingerprint(), options, digest]))
