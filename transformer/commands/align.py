@@ -2,7 +2,6 @@
 
 import contextlib
 import importlib
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from transformer.cli.output_file import (
 from transformer.cli.parser import parsed_command
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import Json
+from transformer.runtime.files import Json, json_line
 from transformer.runtime.machine import check_libraries
 
 if TYPE_CHECKING:
@@ -110,7 +109,7 @@ def align_main(arguments: AlignArguments) -> None:
         if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
             alignments = watch.progress("recordings", alignments, len(lines) - done)
         for alignment in alignments:
-            file.write(json.dumps(alignment, ensure_ascii=False) + "\n")
+            file.write(json_line(alignment))
     where = f", written to {arguments.output}" if arguments.output else ""
     watch.message(f"{counted(len(lines), 'recording')} aligned{where}")
 

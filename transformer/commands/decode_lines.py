@@ -1,7 +1,6 @@
 """`decode.py RUN`: lines or a document in; lines, a document or a page out."""
 
 import itertools
-import json
 import os
 import sys
 import time
@@ -28,7 +27,7 @@ from transformer.documents.document import TranslatedDocument, TranslatedSentenc
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import address, brief, read_bytes
+from transformer.runtime.files import address, brief, json_line, read_bytes
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.translator.fusion import checked_weight
 from transformer.translator.translator import Translator
@@ -77,9 +76,7 @@ def translate_file(arguments: DecodeArguments) -> None:
         file.write(document.text)
     if arguments.flags:
         with Output(arguments.flags, "--flags") as file:
-            file.writelines(
-                json.dumps(sentence.to_dict(), ensure_ascii=False) + "\n" for sentence in document.flagged
-            )
+            file.writelines(json_line(sentence.to_dict()) for sentence in document.flagged)
     for line in report(document):
         watch.message(line)
 

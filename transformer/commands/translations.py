@@ -4,17 +4,15 @@ labels (`--choices`), and text that arrives (`--stream`)."""
 import copy
 import dataclasses
 import itertools
-import json
 import logging
 import sys
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import arriving_words, check_files, input_lines, lines_of
-from transformer.cli.request_lines import RequestParser, lines_in_context
+from transformer.cli.request_lines import COLUMNS, RequestParser, lines_in_context
 from transformer.cli.texts import Texts
 from transformer.cli.writer import Numbered, Written, in_groups
 from transformer.config.corpus import DataConfig
@@ -23,10 +21,9 @@ from transformer.data.sources.tables import TARGET_LENGTH
 from transformer.data.sources.text_files import one_line, read_lines
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import Json
+from transformer.runtime.files import Json, json_line
 from transformer.runtime.text import has_text, without_invisible
 from transformer.tasks.task import Evaluation
-from transformer.tasks.text import Hypothesis
 from transformer.tasks.texts.requests import TranslationRequest, source_of
 from transformer.translator.ensemble import shares_of
 from transformer.translator.rescoring import TOGETHER, rescored
@@ -131,12 +128,8 @@ class Choices:
                 about = {"line": number, **self.about(request.source), "choices": of_labels}
                 if self.translator.truncates(request.source):
                     about["truncated"] = True
-                forms = {
-                    "text": label,
-                    "scores": f"{probability:.4f}\t{label}",
-                    "json": json.dumps(about, ensure_ascii=False),
-                }
-                yield f"{forms[self.format]}\n", label
+                text = f"{probability:.4f}\t{label}\n" if self.format == "scores" else f"{label}\n"
+                yield json_line(about) if self.format == "json" else text, label
             if not group:
                 yield None
 
@@ -302,43 +295,42 @@ class Translations(Texts):
             yield from self._conversation(lines)
             return
         num_hypotheses = None if self.rerankers else self.n_best  # rerankers need all hypotheses
-        waiting: deque[tuple[int, TranslationRequest]] = deque()
-
-        def pairs() -> Iterator[tuple[int, Any] | None]:
-            for numbered in lines:
-                if numbered is None:
-                    yield None
-                    continue
-                number, line = numbered
-                try:
-                    request = self.request_parser(number, line)
-                except UserError as error:
-                    if not self.typed:
-                        raise
-                    log.error("%s", error)
-                    continue
-                if self.rerankers and any(request[4:]):
-                    raise UserError(
-                        f"line {number}: --rescore ranks one direction: give --target-language, and none on "
-                        "the lines"
-                    )
-                waiting.append((number, request))
-                yield number, request
-
         settings = self.translator.settings(num_hypotheses, self.options)
-        outputs = self.translator.outputs(pairs(), settings, num_hypotheses, self.extras)
-        for group in in_groups(outputs, TOGETHER if self.rerankers else 1):
-            requests = [waiting.popleft() for _ in group]
+        answers = self.translator.answers(self._requests(lines), settings, num_hypotheses, self.extras)
+        for group in in_groups(answers, TOGETHER if self.rerankers else 1):
+            found = [hypotheses for _, _, hypotheses in group]
             if self.rerankers and group:
-                sources = [request.source for _, request in requests]
-                weights = self.arguments.rescore_weights
-                first_line = requests[0][0]
-                group = list(rescored(sources, group, self.rerankers, first_line=first_line, weights=weights))
-            for (number, request), hypotheses in zip(requests, group, strict=True):
+                sources = [request.source for _, request, _ in group]
+                weights, first_line = self.arguments.rescore_weights, group[0][0]
+                found = list(rescored(sources, found, self.rerankers, first_line=first_line, weights=weights))
+            for (number, request, _), hypotheses in zip(group, found, strict=True):
                 best = hypotheses[: self.n_best]
-                yield self._text(number, request, best), best[0].text
+                yield self.text(number, request, best), best[0].text
             if not group:
                 yield None
+
+    def _requests(
+        self, lines: Iterable[Numbered]
+    ) -> Iterator[tuple[int, TranslationRequest, TranslationRequest] | None]:
+        """What each line asks for. A line that is typed, and wrong, is told and left out."""
+        for numbered in lines:
+            if numbered is None:
+                yield None
+                continue
+            number, line = numbered
+            try:
+                request = self.request_parser(number, line)
+            except UserError as error:
+                if not self.typed:
+                    raise
+                log.error("%s", error)
+                continue
+            if self.rerankers and any(request[4:]):
+                raise UserError(
+                    f"line {number}: --rescore ranks one direction: give --target-language, and none on "
+                    "the lines"
+                )
+            yield number, request, request
 
     def _conversation(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         """The answer to each line, which is read after the earlier turns."""
@@ -354,20 +346,14 @@ class Translations(Texts):
             (hypotheses,) = filter(None, self.translator.outputs(pairs, settings, self.n_best, self.extras))
             if has_text(line):
                 history.add(line, one_line(hypotheses[0].text))
-            yield self._text(number, request, hypotheses[: self.n_best]), hypotheses[0].text
+            yield self.text(number, request, hypotheses[: self.n_best]), hypotheses[0].text
 
-    def _text(self, number: int, request: TranslationRequest, hypotheses: list[Hypothesis]) -> str:
-        if self.arguments.format == "json":
-            return self._json(number, request, hypotheses) + "\n"
-        return self.lines(hypotheses)
-
-    def _json(self, number: int, request: TranslationRequest, hypotheses: list[Hypothesis]) -> str:
-        tokens = self._source_tokens(request)
-        about: Json = {"line": number, **self._about(request.source), "source_tokens": tokens}
-        names = ("prefix", "terms", "source_language", "target_language")
-        about |= {name: value for name in names if (value := getattr(request, name))}
-        about["hypotheses"] = [self.output_fields(hypothesis) for hypothesis in hypotheses]
-        return json.dumps(about, ensure_ascii=False)
+    def input_fields(self, item: TranslationRequest) -> Json:
+        """A sentence, its subwords, and what is asked of its translation."""
+        translator = self.translator.between(item.source_language, item.target_language)
+        tokens = translator.source_tokens(item.source, **self.options)
+        asked = {name: value for name in COLUMNS[1:] if (value := getattr(item, name))}
+        return {**self._about(item.source), "source_tokens": tokens, **asked}
 
     def _about(self, source: str) -> Json:
         """A sentence, and what the model reads before it, if it reads context."""
@@ -377,11 +363,6 @@ class Translations(Texts):
         settings = self.translator.settings(self.n_best, self.options)
         read = task.read(source, settings.buckets[-1])
         return {"source": sentence_of(read), "context": context_of(read)}
-
-    def _source_tokens(self, request: TranslationRequest) -> list[str]:
-        """The subwords of a truncated source: the columns of an alignment, except <eos>."""
-        translator = self.translator.between(request.source_language, request.target_language)
-        return translator.source_tokens(request.source, **self.options)
 
     def read_object(self, about: Json) -> str:
         return next(iter(about["choices"]), "") if "choices" in about else super().read_object(about)

@@ -342,6 +342,11 @@ def discard_further(stream: IO[Any]) -> None:
     os.close(nowhere)
 
 
+def json_line(value: Any) -> str:
+    """A value as a line of JSON, in which letters of all scripts stay as they are."""
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
 @contextlib.contextmanager
 def writing(name: object) -> Iterator[None]:
     """Raises UserError with a name, such as that of a file, if it cannot be written."""

@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,6 +35,7 @@ from transformer.translator.search_outputs import (
 AHEAD = 4096  # records read, and outputs buffered, while an earlier one is searched
 TOGETHER = 256  # records prepared at once
 Numbered = tuple[int, Record] | None
+ItemT = TypeVar("ItemT")
 
 
 class Decoder(LoadedModel[TaskT]):
@@ -134,6 +135,32 @@ class Decoder(LoadedModel[TaskT]):
         finally:
             for future in futures:
                 future.cancel()
+
+    def answers(
+        self,
+        requests: Iterable[tuple[int, ItemT, Record] | None],
+        settings: DecodingConfig,
+        n_best: int | None,
+        extras: Extras = NO_EXTRAS,
+    ) -> Iterator[tuple[int, ItemT, list[Any]] | None]:
+        """As `outputs`, of which each comes with the number and the item of its record.
+
+        Args:
+          requests: numbers, items, such as lines of text, and records; None where no other has arrived yet.
+          settings: as of `outputs`, and so are n_best and extras.
+          n_best: see `settings`.
+          extras: see `settings`.
+        """
+        waiting = deque[tuple[int, ItemT]]()
+
+        def records() -> Iterator[Numbered]:
+            for request in requests:
+                if request:
+                    waiting.append(request[:2])
+                yield request and (request[0], request[2])
+
+        for outputs in self.outputs(records(), settings, n_best, extras):
+            yield outputs and (*waiting.popleft(), outputs)
 
     def submit(
         self,

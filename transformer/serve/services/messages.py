@@ -119,6 +119,8 @@ class Endpoint:
     """The type of that file."""
     extras: tuple[str, ...] = EXTRAS
     """Those that its outputs have."""
+    several: bool = True
+    """Whether there may be several outputs, best first. False: the answer is the only one."""
 
 
 def with_options(endpoint: Endpoint, options: Iterable[str]) -> type[Asked]:

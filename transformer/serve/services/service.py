@@ -76,7 +76,8 @@ class Service(ABC):
 
     def answer(self, item: Any, outputs: list[Any], asked: Any) -> Json:
         """The outputs for an item, as JSON."""
-        return {"hypotheses": [output.to_json() for output in outputs]}
+        written = [output.to_json() for output in outputs]
+        return {"hypotheses": written} if self.search.several else written[0]
 
     @property
     def has_alignments(self) -> bool:

@@ -2,7 +2,6 @@
 or JSON out."""
 
 import itertools
-import json
 import math
 import os
 import sys
@@ -27,7 +26,7 @@ from transformer.data.sources.text_files import read_lines
 from transformer.runs.run import Run
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import Json, parse_object
+from transformer.runtime.files import Json, json_line, parse_object
 from transformer.runtime.machine import check_libraries
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.long import speed_of
@@ -155,7 +154,7 @@ def transcribe_arriving(arguments: DecodeArguments) -> None:
     for text in texts:
         heard = text.seconds
         if arguments.format == "json":
-            sys.stdout.write(json.dumps(text._asdict(), ensure_ascii=False) + "\n")
+            sys.stdout.write(json_line(text._asdict()))
         else:
             sys.stdout.write(text.final)
         sys.stdout.flush()
@@ -262,7 +261,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
             texts += [part.transcript.text for part in done]
             start = heard = done[-1].end
         parts = watched(transcriber.parts(arguments.input, after=done, **options))
-        for text in _stored(parts) if long else _written(parts, arguments):
+        for text in (json_line(part.stored()) for part in parts) if long else _written(parts, arguments):
             file.write(text)
             file.flush()  # for whoever reads along, and for --resume after a kill
         if digest_of(arguments.input) != digest:
@@ -317,10 +316,6 @@ def _done(output: LongOutput) -> list[SpokenPart]:
         raise UserError(f"{output.path} is damaged: run the command without --resume") from error
 
 
-def _stored(parts: Iterable[SpokenPart]) -> Iterator[str]:
-    return (json.dumps(part.stored(), ensure_ascii=False) + "\n" for part in parts)
-
-
 def _part(line: str) -> SpokenPart:
     return SpokenPart.of_json(parse_object(line))
 
@@ -332,8 +327,7 @@ def _written(parts: Iterable[SpokenPart], arguments: DecodeArguments) -> Iterato
             return _as_text(parts)
         case "json":
             asked = arguments.times, arguments.timestamps
-            objects = (with_requested(part.to_json(), *asked) for part in parts)
-            return (json.dumps(about, ensure_ascii=False) + "\n" for about in objects)
+            return (json_line(with_requested(part.to_json(), *asked)) for part in parts)
     write = {"srt": srt, "vtt": vtt}[arguments.format]
     return write(subtitle for part in parts for subtitle in subtitles_of(part))
 
