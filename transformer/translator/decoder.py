@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import jax.numpy as jnp
 import numpy as np
@@ -53,6 +53,9 @@ class Decoder(LoadedModel[TaskT]):
       warns: whether to log the lines that are changed, such as truncated ones.
     """
 
+    extras: ClassVar[tuple[str, ...]] = ()
+    """What may be asked of each output besides: names of `Extras`."""
+
     def __init__(self, config: Config, variables: Variables, task: TaskT, *, warns: bool = True) -> None:
         super().__init__(config, variables, task)
         self._warns = warns
@@ -68,7 +71,7 @@ class Decoder(LoadedModel[TaskT]):
           records: what the task reads.
           n_best: outputs for each. None: all that the search returns.
           first_line: the number of the first record, for warnings and for sampling.
-          options: any field of `DecodingConfig`.
+          options: any field of `DecodingConfig`, and what to return besides (`extras`).
 
         Raises:
           UserError: n_best is more than the search keeps, an option is invalid, or the model's parameters are
@@ -91,7 +94,8 @@ class Decoder(LoadedModel[TaskT]):
         """
         records = any_number("inputs", records, "records")
         numbered = enumerate(records, whole_number("first_line", first_line))
-        return self.outputs(numbered, self.settings(n_best, options), n_best)
+        extras, options = NO_EXTRAS.asked(self.extras, options)
+        return self.outputs(numbered, self.settings(n_best, options), n_best, extras)
 
     def outputs(
         self,
@@ -186,7 +190,7 @@ class Decoder(LoadedModel[TaskT]):
             one are searched first.
           partial: is called with the best unfinished output every few steps, if the model writes token by
             token. It runs in the thread that searches, so it must be short.
-          extras: what to return besides.
+          extras: what to return besides; also by their names.
           options: as in `decode`.
 
         Returns:
@@ -199,6 +203,7 @@ class Decoder(LoadedModel[TaskT]):
           UserError: an option is invalid, or the model was closed.
         """
         line = whole_number("line", line)
+        extras, options = extras.asked(self.extras, options)
         settings = self.settings(n_best, options)
         numbered = [(line, self.task.as_read(record, settings.buckets[-1]))]
         return self._admitted(numbered, settings, n_best, extras, priority, deadline, partial)
@@ -280,10 +285,10 @@ class Decoder(LoadedModel[TaskT]):
         """Compiles all programs that `decode` with these options can need.
 
         Args:
-          extras: what is returned besides.
-          options: any field of `DecodingConfig`.
+          extras: what is returned besides; also by their names.
+          options: as in `decode`.
         """
-        self._warm_up({}, extras, options)
+        self._warm_up({}, *extras.asked(self.extras, options))
 
     def _warm_up(self, records: Mapping[int, Record], extras: Extras, options: dict[str, Option]) -> None:
         """As `warm_up`, for searches that are steered as those of records are."""

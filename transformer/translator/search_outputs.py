@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer.config.decoding import BeamConfig, DecodingConfig, MbrConfig
+from transformer.config.ranges import Option, true_or_false
 from transformer.data.sequences import length_in_search
 from transformer.decoding.calls import Inputs
 from transformer.decoding.scores import SearchResult, TokenScores
@@ -60,13 +61,33 @@ UNPAID = 1e-6  # the least attention of a source token, of which the coverage pe
 
 @dataclass(frozen=True)
 class Extras:
-    """What to return of every hypothesis besides its text and score. Alignments and times take another pass
-    of the model, and token scores and the confidence of words another."""
+    """What to return of every hypothesis besides its text and score: keywords of searches, options of
+    decode.py and fields of the server. Alignments and times take another pass of the model, and token scores
+    and the confidence of words another."""
 
     alignments: bool = False
+    """The cross-attention of each token: a row for it, and a column for each position of the input."""
     token_scores: bool = False
+    """The log-probability and the entropy of each token."""
     times: bool = False
+    """When each word begins and ends in a recording."""
     word_confidences: bool = False
+    """The probability that each word is right, if the run has learned it (`transformer calibrate`)."""
+
+    def asked(
+        self, names: Iterable[str], options: Mapping[str, Option]
+    ) -> tuple["Extras", dict[str, Option]]:
+        """These and those among the keywords of a search, and its other keywords.
+
+        Args:
+          names: of the extras that there are.
+          options: the keywords.
+
+        Raises:
+          UserError: one is no truth value.
+        """
+        extras = {name: true_or_false(name, options[name]) for name in names if name in options}
+        return replace(self, **extras), {name: options[name] for name in options if name not in extras}
 
 
 NO_EXTRAS = Extras()

@@ -19,7 +19,6 @@ class Objects(Service):
         {},
         hears=True,
         media="image/png",
-        extras=(),
         several=False,
     )
     loads: ClassVar = Detector

@@ -27,7 +27,6 @@ class Tags(Service):
         "The labels of the words of sentences.",
         AskedTags,
         {"text": ["The old dog sleeps .", ["A", "cat", "runs", "."]]},
-        extras=(),
         several=False,
     )
     loads: ClassVar = Tagger
