@@ -214,9 +214,7 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         Raises:
           UserError: as `stream`.
         """
-        return list(
-            self.stream(map(self.task.source_of, any_number("sources", sources, "sentences")), **options)
-        )
+        return list(self.stream(sources, **options))
 
     def stream(  # type: ignore[override]
         self,

@@ -125,13 +125,10 @@ def with_options(endpoint: Endpoint, extras: Iterable[str], options: Iterable[st
       extras: what may be asked of outputs (`Decoder.extras`).
       options: those that are allowed.
     """
-    fields: dict[str, Any] = {
-        name: (
-            bool,
-            Field(False, description=f"Whether to return the {name.replace('_', ' ')} of each output."),
-        )
-        for name in extras
-    }
+    fields: dict[str, Any] = {}
+    for name in extras:
+        about = f"Whether to return the {name.replace('_', ' ')} of each output."
+        fields[name] = (bool, Field(False, description=about))
     for name in options:
         kind, about = (_KINDS[name], OF_RECORDS[name]) if name in OF_RECORDS else _option(name)
         fields[name] = (kind | None, Field(None, description=about))

@@ -130,9 +130,9 @@ class Service(ABC):
         """
         record, arguments = self.record(item, asked)
         options = self.defaults | search_options(asked, self.options)
-        options |= {name: getattr(asked, name) for name in self.loads.extras}
         self._check(asked, {name: options[name] for name in options if name not in OF_RECORDS})
-        whole: Json = {"n_best": asked.n_best, "line": line, "deadline": self.limits.seconds}
+        whole: Json = {name: getattr(asked, name) for name in ("n_best", *self.loads.extras)}
+        whole |= {"line": line, "deadline": self.limits.seconds}
         return self.decoder.submit(record, partial=partial, **whole, **arguments, **options)
 
     def _check(self, asked: Asked, options: Json) -> None:
