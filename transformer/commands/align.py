@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -26,31 +26,6 @@ from transformer.runtime.machine import check_libraries
 
 if TYPE_CHECKING:
     from transformer.data.sources.recordings import Listed
-
-
-class Aligner(Protocol):
-    """What aligns texts with recordings: a `Decoder` of recordings."""
-
-    @classmethod
-    def load(cls, path: Path, checkpoint: str, *, int8: bool) -> Self:
-        """That of a run."""
-        ...
-
-    def fingerprint(self) -> str:
-        """A hash of what determines the alignments of its run."""
-        ...
-
-    def check_ctc(self) -> None:
-        """Raises UserError if its run has no CTC."""
-        ...
-
-    def check_alignment(self, source: Path, text: str) -> None:
-        """Raises UserError if a text cannot be aligned, as far as this is known before the file is heard."""
-        ...
-
-    def align(self, source: Path, text: str) -> Any:
-        """When each word of a text is said in a recording, as a value with `to_json`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -91,7 +66,7 @@ def align_main(arguments: AlignArguments) -> None:
             f"{run.name} holds a system that does not align texts with recordings: {run.config.system}"
         )
     check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
-    kind: type[Aligner] = importlib.import_module(module).ALIGNER
+    kind = importlib.import_module(module).ALIGNER
     aligner = kind.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     aligner.check_ctc()
     watch = ProgressReporter.beside_output()
@@ -114,8 +89,12 @@ def align_main(arguments: AlignArguments) -> None:
     watch.message(f"{counted(len(lines), 'recording')} aligned{where}")
 
 
-def checked_lines(aligner: Aligner, manifest: Path) -> "list[Listed]":
+def checked_lines(aligner: Any, manifest: Path) -> "list[Listed]":
     """The lines of a manifest, all checked before the first recording is heard.
+
+    Args:
+      aligner: with `check_alignment` of `Transcriber`.
+      manifest: a file.
 
     Raises:
       UserError: a line names no recording, or its text cannot be aligned; the message names the line.
@@ -129,8 +108,12 @@ def checked_lines(aligner: Aligner, manifest: Path) -> "list[Listed]":
     return lines
 
 
-def aligned_lines(aligner: Aligner, lines: "Sequence[Listed]") -> Iterator[Json]:
+def aligned_lines(aligner: Any, lines: "Sequence[Listed]") -> Iterator[Json]:
     """The alignment of each line of a manifest.
+
+    Args:
+      aligner: with `align` of `Transcriber`.
+      lines: of the manifest.
 
     Raises:
       UserError: a recording cannot be read or aligned; the message names the line.

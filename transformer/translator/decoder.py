@@ -7,17 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar, TypeVar
 
-import jax.numpy as jnp
-import numpy as np
-
 from transformer.config.decoding import DecodingConfig, MbrConfig, changed_search
 from transformer.config.options import Config
 from transformer.config.ranges import Option, any_number, seconds, shown, true_or_false, whole_number
 from transformer.data.sequences import length_in_search
 from transformer.data.store import Record
-from transformer.decoding.calls import Inputs
 from transformer.decoding.service.queue import Admission, Answer, Request, Together
-from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import refuse_forked
@@ -323,13 +318,6 @@ class Decoder(LoadedModel[TaskT]):
     def finished(self, result: Any, request: Request) -> list[Output]:
         """The outputs of a request, best first. It runs in the thread that has searched it."""
         return search_outputs(self, request, result)
-
-    def source_positions(self, request: Request, inputs: Inputs) -> int:
-        """The number of source positions that outputs attend to; the others are padding."""
-        name, model = self.task.inputs[0], self.model
-        if np.issubdtype(self.task.fields[name].dtype, np.integer) or not isinstance(model, EncoderDecoder):
-            return len(request.example[name])
-        return int(np.asarray(model.source_mask(jnp.asarray(inputs[name])))[0].sum())
 
     def _submit_all(
         self,
