@@ -32,7 +32,6 @@ from transformer.tasks.texts import text_task_of
 from transformer.tasks.texts.requests import Source, TranslationRequest, context_in, make_requests
 from transformer.tasks.texts.text_to_text import TextToText
 from transformer.translator.choices import Chooser, Target, ids_of_targets
-from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import ensemble_of
 from transformer.translator.search_inputs import (
     bucket_of,
@@ -60,7 +59,7 @@ def translation_of(run: Run) -> TextToText:
     return run.task
 
 
-class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentTranslator):
+class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
     """A trained model that translates. Threads may share it. See `Decoder` for batches and programs.
 
     Args:
