@@ -21,6 +21,7 @@ from transformer.cli.output_file import (
     resumable_output,
 )
 from transformer.cli.writer import Numbered, Writer, Written, writer_of
+from transformer.commands.translations import translator_of
 from transformer.data.remote import fetched
 from transformer.data.sources.text_files import whole_text
 from transformer.documents.document import TranslatedDocument, TranslatedSentence, check_translates
@@ -30,7 +31,6 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import address, brief, json_line, read_bytes
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.translator.fusion import checked_weight
-from transformer.translator.translator import Translator
 
 # `decode.py RUN --document FILE`: a document in, its translation out, and what is suspicious about it.
 
@@ -55,16 +55,8 @@ def translate_file(arguments: DecodeArguments) -> None:
         outputs = [("--output", arguments.output)] if arguments.output else []
         check_output("--flags", arguments.flags, [*read_files(arguments), *outputs])
     text = read_document(arguments.document)
-    runs = arguments.run_dir if not arguments.ensemble else [arguments.run_dir, *arguments.ensemble]
-    loaded = Translator.load(
-        runs,
-        arguments.checkpoint,
-        int8=arguments.int8,
-        weights=arguments.weights or None,
-        mean=arguments.mean,
-    )
-    check_translates(loaded.task)
-    translator = loaded.between(arguments.source_language, arguments.target_language)
+    translator = translator_of(arguments)
+    check_translates(translator.task)
     watch = ProgressReporter.beside_output()
     with Output(arguments.output) as file:
         document = translator.translate_document(

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -37,6 +37,19 @@ if TYPE_CHECKING:
 # `decode.py RUN --stream` for models with --model.wait-k: translates text while it arrives.
 
 
+def translator_of(arguments: DecodeArguments) -> Translator:
+    """The model of a command line, or its ensemble, for its languages."""
+    runs = [arguments.run_dir, *arguments.ensemble]
+    loaded = Translator.load(
+        runs,
+        arguments.checkpoint,
+        int8=arguments.int8,
+        weights=arguments.weights or None,
+        mean=arguments.mean,
+    )
+    return loaded.between(arguments.source_language, arguments.target_language)
+
+
 def translate_arriving(arguments: DecodeArguments) -> None:
     """Writes the translation of each line to standard output while its words arrive.
 
@@ -44,8 +57,7 @@ def translate_arriving(arguments: DecodeArguments) -> None:
       UserError: an option or the input is wrong, or the model reads whole sentences.
     """
     check_files(arguments)
-    translator = Translator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
-    translator = translator.between(arguments.source_language, arguments.target_language)
+    translator = translator_of(arguments)
     those_of_run = vars(translator.config.decoding)
     every = vars(arguments.decoding).items()
     options = {name: value for name, value in every if value != those_of_run.get(name)}
@@ -71,74 +83,9 @@ def _words(arguments: DecodeArguments) -> Iterator[str]:
         yield ""
 
 
-# The most probable of some labels for each line, instead of a search: `--choices`.
-
-
 TRAINED = "trained"
 """The value of --choices for the labels of the training text."""
 log = logging.getLogger("transformer")
-
-
-class Choices:
-    """Writes labels by `--choices` and `--temperature-of-choices`.
-
-    Args:
-      arguments: the command line.
-      translator: of the run.
-      request_parser: reads a line.
-      about: what JSON says about a source.
-
-    Raises:
-      UserError: the labels are invalid, or other options do not go with them.
-    """
-
-    def __init__(
-        self,
-        arguments: DecodeArguments,
-        translator: Translator,
-        request_parser: RequestParser,
-        about: Callable[[str], Json],
-    ) -> None:
-        if (arguments.n_best or 1) > 1:
-            raise UserError("--n-best: --choices writes one label; --format json has all of them")
-        self.format = arguments.format
-        self.labels = () if arguments.choices == (TRAINED,) else arguments.choices
-        self.temperature = arguments.temperature_of_choices
-        self.translator = translator
-        self.request_parser = request_parser
-        self.about = about
-        if unknown := translator.check_choices(self.labels, self.temperature):
-            log.warning("--choices: the training text has no label %s", ", ".join(unknown))
-
-    def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
-        """The most probable label of each line, or the probabilities of all of them.
-
-        Raises:
-          UserError: a line asks for what only a search can do.
-        """
-        for group in in_groups(lines, TOGETHER):
-            requests = [(number, self._request(number, line)) for number, line in group]
-            texts = [request.source for _, request in requests if has_text(request.source)]
-            probabilities = iter(
-                self.translator.choices(texts, self.labels, temperature=self.temperature) if texts else []
-            )
-            for number, request in requests:
-                of_labels = next(probabilities) if has_text(request.source) else {}
-                label, probability = next(iter(of_labels.items()), ("", 0.0))
-                about = {"line": number, **self.about(request.source), "choices": of_labels}
-                if self.translator.truncates(request.source):
-                    about["truncated"] = True
-                text = f"{probability:.4f}\t{label}\n" if self.format == "scores" else f"{label}\n"
-                yield json_line(about) if self.format == "json" else text, label
-            if not group:
-                yield None
-
-    def _request(self, number: int, line: str) -> TranslationRequest:
-        request = self.request_parser(number, line)
-        for steering in ("prefix", "terms"):
-            if getattr(request, steering):
-                raise UserError(f"line {number}: {steering}: --choices searches no text; leave it out")
-        return request
 
 
 class Translations(Texts):
@@ -179,12 +126,7 @@ class Translations(Texts):
         """The model, and those that re-rank its hypotheses."""
         arguments = self.arguments
         self.is_scored = bool(arguments.reference)
-        runs = run_dir if not arguments.ensemble else [run_dir, *arguments.ensemble]
-        loaded = Translator.load(
-            runs, checkpoint, int8=int8, weights=arguments.weights or None, mean=arguments.mean
-        )
-        languages = arguments.source_language, arguments.target_language
-        self.translator = loaded.between(*languages)
+        self.translator = translator_of(arguments)
         self.translator.settings(self.n_best, self.options)
         if self.is_scored:  # refuses what cannot be computed before anything is translated
             copy.copy(self.translator.task).decide_scores([], arguments.bleu_tokenize)
@@ -193,11 +135,7 @@ class Translations(Texts):
             raise UserError(f"--target-length {arguments.target_length}: must be a number of words")
         source_of("", self.translator.task.data, arguments.target_length)
         self._check_history()
-        self.choices = (
-            Choices(arguments, self.translator, self.request_parser, self._about)
-            if arguments.choices
-            else None
-        )
+        self._check_choices()
         self.typed = not arguments.input and sys.stdin is not None and sys.stdin.isatty()
         self.rerankers = self._load_rerankers()
         return self.translator
@@ -216,6 +154,17 @@ class Translations(Texts):
                 f"--history: the vocabulary of this model has no {SEPARATOR}, so it was not trained on "
                 "conversations"
             )
+
+    def _check_choices(self) -> None:
+        """Refuses labels of `--choices` that are none, and warns of those that the training text lacks."""
+        arguments = self.arguments
+        self.labels = () if arguments.choices == (TRAINED,) else arguments.choices
+        if not arguments.choices:
+            return
+        if self.n_best > 1:
+            raise UserError("--n-best: --choices writes one label; --format json has all of them")
+        if unknown := self.translator.check_choices(self.labels, arguments.temperature_of_choices):
+            log.warning("--choices: the training text has no label %s", ", ".join(unknown))
 
     def _load_rerankers(self) -> list[Translator]:
         """The models of `--rescore`."""
@@ -243,8 +192,7 @@ class Translations(Texts):
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
         from transformer.explorer.explorer import SENTENCES, explore
 
-        loaded = Translator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
-        translator = loaded.between(arguments.source_language, arguments.target_language)
+        translator = translator_of(arguments)
         request_parser = RequestParser(arguments, translator)
         lines = enumerate(input_lines(arguments), start=1)
         read = filter(None, lines_in_context(lines, arguments, translator.task.data))
@@ -288,11 +236,8 @@ class Translations(Texts):
         return lines_in_context(lines, self.arguments, self.translator.task.data)
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
-        if self.choices:
-            yield from self.choices.of(lines)
-            return
-        if self.arguments.history:
-            yield from self._conversation(lines)
+        if self.arguments.choices or self.arguments.history:
+            yield from self._chosen(lines) if self.arguments.choices else self._conversation(lines)
             return
         num_hypotheses = None if self.rerankers else self.n_best  # rerankers need all hypotheses
         settings = self.translator.settings(num_hypotheses, self.options)
@@ -331,6 +276,31 @@ class Translations(Texts):
                     "the lines"
                 )
             yield number, request, request
+
+    def _chosen(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        """The most probable label of each line, or the probabilities of all of them.
+
+        Raises:
+          UserError: a line asks for what only a search can do.
+        """
+        translator, temperature = self.translator, self.arguments.temperature_of_choices
+        for group in in_groups(lines, TOGETHER):
+            requests = [(number, self.request_parser(number, line)) for number, line in group]
+            for number, request in requests:
+                for steering in itertools.compress(("prefix", "terms"), (request.prefix, request.terms)):
+                    raise UserError(f"line {number}: {steering}: --choices searches no text; leave it out")
+            texts = [request.source for _, request in requests if has_text(request.source)]
+            shares = iter(translator.choices(texts, self.labels, temperature=temperature) if texts else [])
+            for number, request in requests:
+                of_labels = next(shares) if has_text(request.source) else {}
+                label, probability = next(iter(of_labels.items()), ("", 0.0))
+                about = {"line": number, **self._about(request.source), "choices": of_labels}
+                if translator.truncates(request.source):
+                    about["truncated"] = True
+                text = f"{label}\n" if self.arguments.format == "text" else f"{probability:.4f}\t{label}\n"
+                yield json_line(about) if self.arguments.format == "json" else text, label
+            if not group:
+                yield None
 
     def _conversation(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         """The answer to each line, which is read after the earlier turns."""
