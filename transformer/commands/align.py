@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from transformer.cli.input import digest_of
-from transformer.cli.output_file import (
-    LongOutput,
-    check_output,
-    check_unfinished,
-    resumable,
-    resumable_output,
-)
+from transformer.cli.output_file import LongOutput, check_output, resumable, resumable_output
 from transformer.cli.parser import parsed_command
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
@@ -73,8 +67,6 @@ def align_main(arguments: AlignArguments) -> None:
     digest = digest_of(arguments.input)
     lines = checked_lines(aligner, arguments.input)
     job = repr(["align", aligner.fingerprint(), digest])
-    if arguments.resume:
-        check_unfinished(arguments.output, job)
     output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
     with resumable(output, watch, "recording"), output as file:
         done = output.done if isinstance(output, LongOutput) else 0

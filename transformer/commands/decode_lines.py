@@ -12,14 +12,7 @@ import jax
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, digest_of, lines_of, read_files, standard_input
-from transformer.cli.output_file import (
-    LongOutput,
-    Output,
-    check_output,
-    check_unfinished,
-    resumable,
-    resumable_output,
-)
+from transformer.cli.output_file import LongOutput, Output, check_output, resumable, resumable_output
 from transformer.cli.writer import Numbered, Writer, Written, writer_of
 from transformer.commands.translations import translator_of
 from transformer.data.remote import fetched
@@ -149,13 +142,12 @@ def decode_lines(arguments: DecodeArguments) -> None:
         return
     digest = digest_of(arguments.input) if arguments.input else ""
     job = repr([*writer.job, digest]) if arguments.input and arguments.output else ""
-    if arguments.resume and not arguments.reference and jax.process_count() == 1:
-        check_unfinished(arguments.output, job)
     output = resumable_output(
         arguments.output if is_main_process() else Path(os.devnull),
         job,
         resume=arguments.resume and is_main_process(),
         needs="--input and --output",
+        again=bool(arguments.reference) or jax.process_count() > 1,
         lines_per_result=writer.lines_per_input,
     )
     writer.claim(job, total)

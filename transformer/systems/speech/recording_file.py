@@ -14,7 +14,7 @@ import numpy as np
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, check_streams, digest_of
-from transformer.cli.output_file import LongOutput, Output, check_unfinished, resumable, resumable_output
+from transformer.cli.output_file import LongOutput, Output, resumable, resumable_output
 from transformer.cli.writer import use_beside
 from transformer.config.ranges import seconds
 from transformer.config.records import SOUND, is_recording
@@ -26,7 +26,7 @@ from transformer.data.sources.text_files import read_lines
 from transformer.runs.run import Run
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import Json, json_line, parse_object
+from transformer.runtime.files import json_line, parse_object
 from transformer.runtime.machine import check_libraries
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.long import speed_of
@@ -297,11 +297,15 @@ def _output(arguments: DecodeArguments, job: str) -> Output:
     def convert(lines: Iterable[str]) -> Iterator[str]:
         return _written(map(_part, lines), arguments)
 
-    mark = repr([job, arguments.format])
-    if arguments.resume and not arguments.reference:
-        check_unfinished(arguments.output, mark)
-    options: Json = {"resume": arguments.resume, "needs": "--output", "convert": convert, "mark": mark}
-    return resumable_output(arguments.output, job, **options)
+    return resumable_output(
+        arguments.output,
+        job,
+        resume=arguments.resume,
+        needs="--output",
+        again=bool(arguments.reference),
+        convert=convert,
+        mark=repr([job, arguments.format]),
+    )
 
 
 def _done(output: LongOutput) -> list[SpokenPart]:
