@@ -236,7 +236,7 @@ class Writer:
     def lines(self, outputs: Sequence[Any]) -> str:
         """The best outputs of an input, each on a line, with its score if asked for. There are always as
         many: the only output for an empty input is repeated."""
-        padded = [*outputs, *[outputs[-1]] * (self.n_best - len(outputs))]
+        padded = [*outputs[: self.n_best], *[outputs[-1]] * (self.n_best - len(outputs))]
         texts = [self.decoder.task.line(output) for output in padded]
         if self.arguments.format == "scores":
             texts = [f"{output.score:.4f}\t{text}" for output, text in zip(padded, texts, strict=True)]
