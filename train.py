@@ -1,7 +1,11 @@
 """See `python train.py --help`."""
 
-from transformer.cli.guard import leave
-from transformer.commands.train import train_main
+from transformer.runtime.machine import use_large_pages
 
 if __name__ == "__main__":
+    use_large_pages()
+
+    from transformer.cli.guard import leave
+    from transformer.commands.train import train_main
+
     leave(train_main())

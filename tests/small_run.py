@@ -55,6 +55,8 @@ def drawn_run(config: Config, run_dir: Path) -> Run:
     evaluations and no report."""
 
     class Drawn:
+        step = 0
+
         def __init__(self, config, system, objective, run, *others):
             self.run, model = run, system.model(config.model)
             shapes = jax.eval_shape(model.init, jax.random.key(0), *run.task.example(config))
@@ -63,7 +65,10 @@ def drawn_run(config: Config, run_dir: Path) -> Run:
         def train(self):
             self.run.checkpoints.store_model(1, self.variables)
 
-        def report(self):
+        def test(self):
+            return 1, None
+
+        def report(self, *tested):
             pass
 
     with patch.object(train_module, "Loop", Drawn):

@@ -63,6 +63,15 @@ def other(folder, config, base):
     return Run(folder / "other")
 
 
+def in_bfloat16(run, folder):
+    """A copy of a run that computes in bfloat16."""
+    copy = shutil.copytree(run.path, folder / run.path.name)
+    config = json.loads((copy / "config.json").read_text())
+    config["model"]["dtype"] = "bfloat16"
+    (copy / "config.json").write_text(json.dumps(config))
+    return Run(copy)
+
+
 def leaves(variables):
     return {".".join(path): np.asarray(x) for path, x in flatten_dict(variables).items()}
 
@@ -309,7 +318,10 @@ def test_a_base_without_the_checkpoint_is_another(adapter, base, tmp_path):
 
 
 @pytest.mark.slow
-def test_several_adapters_share_a_base_and_its_programs(adapter, other, base, caplog):
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_several_adapters_share_a_base_and_its_programs(adapter, other, base, caplog, dtype, tmp_path):
+    if dtype == "bfloat16":  # matrices are held in it, but adapters change those of the checkpoint
+        adapter, other, base = (in_bfloat16(run, tmp_path) for run in (adapter, other, base))
     alone = [Translator.load(run.path).translate(SENTENCES) for run in (base, adapter, other)]
     translator = Translator.load(base.path)
     translator.language_model = language_model = object()

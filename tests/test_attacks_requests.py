@@ -126,12 +126,103 @@ def test_a_form_of_another_site_makes_nobody_work(service):
 
 
 def test_browsers_are_told_what_not_to_do(service):
-    with asked(service) as client:
+    with served(service) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
         for method, path in [*paths_of(client), ("get", "/nothing")]:
-            headers = client.request(method, path).headers
-            assert headers["x-content-type-options"] == "nosniff", path
-            assert headers["content-security-policy"] == "frame-ancestors 'none'"
-            assert headers["referrer-policy"] == "no-referrer"
+            for headers in {}, {"origin": "http://evil.example"}:
+                answer = client.request(method, path, headers=headers)
+                assert {name: answer.headers[name] for name in SAFE} == SAFE, (path, headers)
+
+
+SAFE = {name.decode(): value.decode() for name, value in refusals.SAFE}
+UPGRADE = b"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+KEY = b"Sec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==\r\n"
+REFUSED = {
+    "no HTTP": (b"hello\r\n\r\n", 400, "not HTTP as it should be"),
+    "no host": (b"GET /health HTTP/1.1\r\n\r\n", 400, "not HTTP as it should be"),
+    "no length": (b"POST /score HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", 400, "not HTTP"),
+    "long head": (b"GET / HTTP/1.1\r\nHost: a\r\nX: ".ljust(64 * 1024 + 1, b"a"), 400, "head is too long"),
+    "bad chunk": (
+        b"POST /score HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+        *(400, "not HTTP as it should be"),
+    ),
+    "21 digits": (
+        b"POST /score HTTP/1.1\r\nHost: a\r\nContent-Length: 1%s\r\n\r\n" % (b"0" * 20),
+        *(400, "not HTTP as it should be"),
+    ),
+    "20 digits": (
+        b"POST /score HTTP/1.1\r\nHost: a\r\nContent-Length: %s\r\n\r\n" % (b"9" * 20),
+        *(413, "the body has more than 1,000,000 bytes"),
+    ),
+    "long": (
+        b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 8000001\r\n\r\n",
+        *(413, "the body has more than 1,000,000 bytes"),
+    ),
+    "a page": (
+        b"GET /listen HTTP/1.1\r\nHost: a\r\nOrigin: http://b\r\n%s%s\r\n" % (UPGRADE, KEY),
+        *(403, "the page is of 'http://b'"),
+    ),
+    "no endpoint": (
+        b"GET /nothing HTTP/1.1\r\nHost: a\r\n%s%s\r\n" % (UPGRADE, KEY),
+        *(403, "nothing listens at this address"),
+    ),
+    "no key": (
+        b"GET /listen HTTP/1.1\r\nHost: a\r\n%s\r\n" % UPGRADE,
+        *(400, "missing Sec-WebSocket-Key header"),
+    ),
+}
+
+
+def test_all_refusals_are_json_with_the_same_headers(service):
+    """Those of what is no HTTP, and of WebSockets, too; and none waits for a body that is too long."""
+    with served(service) as port:
+        for name, (request, status, message) in REFUSED.items():
+            with socket.create_connection(("127.0.0.1", port), timeout=5) as one:
+                one.sendall(request)
+                head, _, body = all_of(one).partition(b"\r\n\r\n")
+            lines = head.decode().split("\r\n")
+            headers = {key.lower(): value for key, value in (line.split(": ", 1) for line in lines[1:])}
+            assert lines[0].split()[1] == str(status), name
+            assert headers["content-type"] == "application/json", name
+            assert {key: headers.get(key) for key in SAFE} == SAFE, name
+            answer = json.loads(body)
+            assert list(answer) == ["error"]
+            assert message in answer["error"], name
+
+
+def test_a_connection_beyond_all_is_refused_as_a_request(service, monkeypatch):
+    monkeypatch.setattr(connections.Connection, "is_idle", False)  # none gives way
+    with served(service, Limits(connections=2)) as port, contextlib.ExitStack() as stack:
+        for _ in range(2):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        answer = httpx.get(f"http://127.0.0.1:{port}/health")
+        assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+        assert answer.json() == {"error": "as many connections are open as may be: try again later"}
+        assert {name: answer.headers[name] for name in SAFE} == SAFE
+
+
+def test_health_depends_on_nothing_that_is_sent(service):
+    multipart = {"content-type": "multipart/form-data"}
+    with asked(service, token="secret") as client:
+        for path in "/health", "/ready", "/":
+            assert client.get(path + "?" + "&" * 200).status_code == 200
+            assert client.get(path + "?a=" + "%" * 2000, headers=multipart).status_code == 200
+            assert client.request("get", path, content=b"x", headers=multipart).status_code == 200
+            answer = client.post(path, content=b"x", headers=multipart)
+            assert (answer.status_code, answer.json()) == (405, {"error": "Method Not Allowed"})
+
+
+def test_what_a_client_sent_is_shortened_in_messages(service):
+    for long in "a" * 20_000, "a " * 8_000, "a/" * 8_000:
+        with asked(service, hosts=["localhost"]) as client:
+            known = {"host": "localhost"}
+            for headers in {"host": long}, known | {"origin": long}, known | {"content-encoding": long}:
+                answer = client.post("/score", json=TEXT, headers=headers)
+                assert len(answer.json()["error"]) < 200, headers
+            for method, path in paths_of(client):
+                body = {"text": "red", "q": "red", long: 1}
+                for address in path, f"{path}?{long}=1&{long}=2":
+                    answer = client.request(method, address, json=body, headers=known)
+                    assert answer.is_success or len(answer.json()["error"]) <= 1000, path
 
 
 def test_how_a_token_is_written(service):
@@ -293,6 +384,10 @@ def hostile(name):
             "more than 20,000 lists, objects and fields",
         ),
         "digits": (b'{"text": "a", "seed": %s}' % (b"9" * 900_000), "a number with too many digits"),
+        "integers": (
+            b'{"text": {"source": [%s1]}, "target": "a"}' % ((b"9" * 4_300 + b",") * 220),
+            "a number of more than 64 bits",
+        ),
         "depth": (b'{"text": %s' % (b"[" * 19_000), "nested too deeply"),
         "names": (
             json.dumps({f"field {i}": 1 for i in range(19_000)}).encode(),
@@ -304,7 +399,7 @@ def hostile(name):
 
 
 @pytest.mark.parametrize(
-    "kind", ["numbers", "lists", "objects", "fields", "names", "digits", "depth", "wrong", "deep"]
+    "kind", ["numbers", "lists", "objects", "fields", "names", "digits", "integers", "depth", "wrong", "deep"]
 )
 def test_what_is_wrong_with_a_body_is_noted_once(service, kind, monkeypatch):
     counts = []
@@ -342,7 +437,7 @@ def test_who_sends_and_does_not_read_is_left(monkeypatch, unread, is_left):
     """Such as a client that sends pings to /listen."""
     read = []
     monkeypatch.setattr(
-        connections.AutoWebSocketsProtocol, "data_received", lambda self, data: read.append(data)
+        connections.WebSocketsSansIOProtocol, "data_received", lambda self, data: read.append(data)
     )
     socket_connection = object.__new__(connections.SocketConnection)
     transport = socket_connection.transport = Mock()
@@ -447,7 +542,10 @@ async def longest_turn(app, requests):
 @pytest.mark.slow
 def test_no_request_holds_up_the_others(monkeypatch):
     monkeypatch.setattr(Service, "preparations", lambda service: iter(()))
-    names = "numbers", "lists", "objects", "fields", "names", "digits", "depth", "wrong", "deep"
+    names = (
+        *("numbers", "lists", "objects", "fields", "names"),
+        *("digits", "integers", "depth", "wrong", "deep"),
+    )
     bodies = [(hostile(name)[0], "application/json") for name in names]
     form = b'--a\r\nContent-Disposition: form-data; b="%s\r\n\r\n--a--' % (b";" * 900_000)
     bodies += [(form, "multipart/form-data; boundary=a"), (b"a", 'multipart/form-data; b="' + ";" * 60_000)]

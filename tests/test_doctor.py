@@ -308,3 +308,33 @@ def write(root: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("setting", "environment", "version", "again"),
+    [
+        ("always [madvise] never", {}, "glibc 2.36", True),
+        ("[always] madvise never", {}, "glibc 2.36", False),
+        ("always [madvise] never", {"GLIBC_TUNABLES": "glibc.malloc.check=1"}, "glibc 2.36", False),
+        ("always [madvise] never", {}, "glibc 2.31", False),
+        ("always [madvise] never", {}, None, False),
+        (None, {}, "glibc 2.36", False),
+    ],
+)
+def test_training_asks_for_large_pages_once(monkeypatch, tmp_path, setting, environment, version, again):
+    file = tmp_path / "sys/kernel/mm/transparent_hugepage/enabled"
+    if setting:
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{setting}\n")
+    called = []
+    monkeypatch.setattr(os, "environ", environment)
+    monkeypatch.setattr(os, "confstr", lambda _: version)
+    monkeypatch.setattr(os, "execve", lambda *words: called.append(words))
+    monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--help"])
+    machine.use_large_pages(tmp_path)
+    expected = (
+        sys.executable,
+        [sys.executable, "train.py", "--help"],
+        {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"},
+    )
+    assert called == ([expected] if again else [])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sentencex
 from markdown_it import MarkdownIt
 from small_run import WORDS
 from small_translator import small_translator
@@ -15,7 +16,7 @@ from transformer.commands.decode import decode_main
 from transformer.documents.document import DocumentTranslator
 from transformer.documents.markdown import marked_text, to_markdown
 from transformer.documents.passages import MarkedText, with_addresses
-from transformer.documents.sentences import clauses, sentences
+from transformer.documents.sentences import WINDOW, clauses, sentences
 from transformer.documents.syntax import markdown_parser
 from transformer.runtime.errors import UserError
 from transformer.tasks.text import Hypothesis
@@ -191,6 +192,39 @@ def test_sentences_and_clauses_lose_no_word():
         parts = [text[a:b] for a, b in clauses(text, lambda part: len(part.split()), longest)]
         assert max(len(part.split()) for part in parts) <= longest
         assert " ".join(parts).split() == text.split()
+
+
+QUOTATIONS = ('"{}"', "“{}”", "„{}“", "«{}»", "‘{}’", "「{}」", "({})", "{}", "{}", "{}")
+
+
+def test_texts_with_many_quotes_are_divided_as_others(monkeypatch):
+    """The library reads them in windows, and ends no quotation or sentence elsewhere."""
+    rng = np.random.default_rng(0)
+    phrases = [" ".join(rng.choice(WORDS, rng.integers(1, 9))).capitalize() for _ in range(50)]
+    for language in "en", "de", "fr", "ja":
+        ends = "。！" if language == "ja" else [". ", "! ", "? ", ", Dr. ", "; "]
+        parts = (str(rng.choice(phrases)) + str(rng.choice(list(ends))).rstrip() for _ in range(600))
+        text = " ".join(str(rng.choice(QUOTATIONS)).format(part) for part in parts)
+        divided = list(sentences(text, language))
+        assert len(divided) > 200
+        monkeypatch.setattr("transformer.documents.sentences.MOST_QUOTES", len(text))
+        assert divided == list(sentences(text, language))
+        monkeypatch.undo()
+
+
+def test_runs_of_quotes_are_read_in_linear_time(monkeypatch):
+    """The library's time grows as the square of their number, and it holds the lock of the interpreter."""
+    lengths, library = [], sentencex.segment
+    monkeypatch.setattr(
+        sentencex, "segment", lambda code, text: lengths.append(len(text)) or library(code, text)
+    )
+    for run in "„‘‚「", "‚「", "‟「「‘", "`", "'\"", "«a", "“A. ", 'a. "', "「‚‚)":
+        for text in run * (20_000 // len(run)), run * 5_000 + "a. B":
+            lengths.clear()
+            spans = list(sentences(text, "zh"))
+            assert "".join("".join(text[a:b] for a, b in spans).split()) == "".join(text.split())
+            assert max(lengths, default=0) <= WINDOW
+            assert sum(lengths) <= 5 * len(text)
 
 
 def test_a_sentence_that_is_too_long_is_read_in_parts():

@@ -5,7 +5,10 @@ import gzip
 import io
 import json
 import logging
+import math
+import re
 import shutil
+import types
 
 import jax
 import numpy as np
@@ -114,16 +117,113 @@ def test_adafactor_resumes_bit_for_bit(config, tmp_path):
     assert same(whole, train(config, tmp_path / "killed", watch=quiet()))
 
 
+def terminal(width):
+    """A reporter on a terminal, and what it wrote, without control sequences."""
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=width, color_system=None, soft_wrap=True)
+    return ProgressReporter(console), lambda: re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", out.getvalue())
+
+
 def test_the_bar_fits_in_a_narrow_terminal(monkeypatch):
     """It has the number of steps and the time left; the speed is what gives way."""
     monkeypatch.setenv("TERM", "xterm")
     for width, has_speed in ((60, False), (100, True)):
-        out = io.StringIO()
-        console = Console(file=out, force_terminal=True, width=width, color_system=None)
-        watch = ProgressReporter(console)
+        watch, written = terminal(width)
         with watch.training(0, 20_000):
             watch.step(19_999, 20_000, {"loss": 1.253}, 34_584, "tokens", 1.0)
             watch._bar.refresh()
-        assert "19999/20000 loss  1.253" in out.getvalue()
-        assert ("tokens/s" in out.getvalue()) == has_speed
-        assert "…" not in out.getvalue()
+        assert "19999/20000 loss  1.253" in written()
+        assert ("tokens/s" in written()) == has_speed
+        assert "…" not in written()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_bar_says_what_is_done_and_keeps_the_loss(monkeypatch, width):
+    monkeypatch.setenv("TERM", "xterm")
+    watch, written = terminal(width)
+    with watch.training(0, 60):
+        watch.compiling()
+        watch.advance(1, math.inf)
+        watch._bar.refresh()
+        assert "ETA" not in written().rpartition("1/60")[2]  # a first step says nothing about others
+        watch.step(60, 60, {"loss": 1.253}, 34_584, "tokens", 0.0, is_least=True)
+        watch._bar.refresh()
+        assert written().rstrip().endswith("ETA >0:01")
+        for what, count, left, shown in (
+            ("evaluating", 64, 3661.0, "evaluating 64 of 128 ETA 1:01:01"),
+            ("testing", 128, 0.2, "testing 128 of 128 ETA 0:01"),
+        ):
+            watch._last_update = 0.0
+            watch.phase(what, count, 128, left)
+            watch._bar.refresh()
+            assert shown in written()
+            assert ("loss  1.253  " + shown in written()) == (width >= 80)
+    last = written().rstrip().splitlines()[-1]
+    assert "60/60 loss  1.253" in last
+    assert "ETA" not in last
+    assert "0:00" not in written().replace("0:00:", "")
+
+
+def test_without_a_terminal_an_evaluation_has_a_line_every_30_seconds(monkeypatch):
+    seconds = [0.0]
+    clock = types.SimpleNamespace(monotonic=lambda: seconds[0], time=lambda: 0.0)
+    monkeypatch.setattr("transformer.runtime.console.time", clock)
+    out = io.StringIO()
+    watch = ProgressReporter(Console(file=out, width=100))
+    with watch.training(0, 60):
+        for count in range(100):
+            seconds[0] += 1.0
+            watch.phase("evaluating", count, 100, 100.0 - count)
+    lines = out.getvalue().splitlines()
+    assert len(lines) == 3
+    assert lines[0] == "  evaluating 30 of 100  ETA 1:10"
+
+
+@pytest.mark.slow
+def test_the_time_left_counts_evaluations_and_the_test(config, tmp_path):
+    """Once one of them was seen: until then it is the least."""
+    told = []
+
+    class Told(ProgressReporter):
+        def phase(self, what, count, total, seconds_left, is_least=False):
+            told.append((what, count, total, is_least))
+            assert seconds_left >= 0
+
+        def step(self, step, total, values, rate, unit, seconds_left, is_least=False):
+            told.append((step, seconds_left > 0, is_least))
+
+    train(changed(config, steps=4, evaluate_every=2, log_every=1), tmp_path / "run", watch=Told(quiet=True))
+    assert [each for each in told if isinstance(each[0], int)] == [
+        (1, True, False),  # nothing is known
+        (2, True, True),
+        (3, True, False),
+        (4, True, False),
+    ]
+    phases = [each[:3] for each in told if isinstance(each[0], str)]
+    assert [count for what, count, total in phases if (what, total) == ("evaluating", 8)] == [*range(9)] * 2
+    assert [count for what, count, total in phases if (what, total) == ("testing", 12)] == [*range(13)]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_no_word_is_cut_at_the_width_of_the_terminal(monkeypatch, width):
+    monkeypatch.setenv("TERM", "xterm")
+    watch, written = terminal(width)
+    sentence = " ".join(f"word{number:03}" for number in range(30))
+    path = "runs/" + "long-name/" * 12 + "report.html"
+    watch.message(f"  {sentence}. Resume with: python train.py --run-dir {path}")
+    record = {"step": 30, "best": True, "seconds": 9.1, "measure": {"name": "bleu", "title": "BLEU"}}
+    numbers = {"bleu": 1.25, "perplexity": 427.561, "scored": "first 256 of 1,000 pairs"}
+    watch.evaluation(record | numbers, [(sentence, sentence[:-1], sentence), ("日本" * 40, "", "")])
+    lines = written().splitlines()
+    assert f"python train.py --run-dir {path}" in written()  # to be copied
+    assert set(sentence.split()) <= set(written().replace(".", "").split())
+    assert all(len(line) <= width for line in lines if "word" in line or "BLEU" in line)
+    assert sum(len(line) > width - 8 for line in lines if "word" in line) >= 3
+    first = next(index for index, line in enumerate(lines) if line.startswith("  -> "))
+    assert lines[first + 1].startswith("     word")  # below the first word
+    signature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+    watch.result("Trained", [("test BLEU", signature), ("report", path)])
+    table = written()[written().index("Trained") :]
+    cells = [line.split("│")[2].strip() for line in table.splitlines() if line.count("│") == 3]
+    assert "".join(cells) == signature + path
+    assert all(part.endswith(("|", "/", "2.6.0", "report.html")) for part in cells)

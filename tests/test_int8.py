@@ -1,14 +1,20 @@
-"""Int8 weights: products are those of the integers, and models give nearly the same results."""
+"""Weights of a search, in int8: products are those of the integers, and models give nearly the same results;
+in the type that products compute in: the same bits."""
 
+from dataclasses import replace
+
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import traverse_util
+from of_a_config import declared_parameters
 from small_run import WORDS
 from small_translator import small_translator, stored
+from systems_on_a_mesh import config_of
 
-from transformer import Translator
-from transformer.model.parameters import INT8, quantized
+from transformer import Run, Translator
+from transformer.model.parameters import INT8, as_computed, quantized
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.tasks.texts.translation import Translation
 
@@ -64,3 +70,52 @@ def test_a_rounded_model_says_nearly_the_same(system, tmp_path):
     wrong = np.abs(scores - exact.score(sources, targets))
     assert 0 < wrong.max() < 0.05 * np.abs(scores).max()
     assert all(np.isfinite(found[0].score) for found in integer.search(sources))
+
+
+HALF = [name for name in REGISTRY if "bfloat16" in config_of(name).model.DTYPES]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("system", HALF)
+def test_weights_in_the_type_of_the_computation_give_the_same_bits(system):
+    """All outputs of the network, and of each of its layers."""
+    config = config_of(system)
+    config = replace(config, model=replace(config.model, dtype="bfloat16"))
+    random = np.random.default_rng(0)
+    model, declared = find_system(system).model(config.model), declared_parameters(config)
+    shapes = find_system(system).task.example(config)
+
+    def drawn(x):
+        ids = np.issubdtype(x.dtype, np.integer)
+        drawn = random.integers(4, 13, x.shape) if ids else random.standard_normal(x.shape)
+        return jnp.asarray(drawn, x.dtype)
+
+    inputs = jax.tree.map(drawn, shapes)
+    variables = model.init(jax.random.key(0), *inputs)
+    held = as_computed(variables, "bfloat16", declared)
+    params = traverse_util.flatten_dict(held["params"])
+    halved = {path for path, x in params.items() if x.dtype == jnp.bfloat16}
+    assert halved == {path for path, leaf in declared.items() if leaf.summed}
+    assert halved
+
+    def everything(variables):
+        return model.apply(variables, *inputs, mutable=["intermediates"], capture_intermediates=True)
+
+    for before, after in zip(*(jax.tree.leaves(everything(v)) for v in (variables, held)), strict=True):
+        np.testing.assert_array_equal(before, after)
+
+
+@pytest.mark.by_default("transformer")
+@pytest.mark.parametrize("system", [name for name in TRANSLATES if name in HALF and name != "convolutional"])
+def test_a_loaded_model_holds_what_it_computes_with(system, tmp_path):
+    whole = small_translator(system)
+    config = replace(whole.config, model=replace(whole.config.model, dtype="bfloat16"))
+    run = Run.create(tmp_path / "run", config, whole.task)
+    run.checkpoints.store_model(1, whole.variables)
+    loaded, plain = Translator.load(run.path), Translator.load(run.path)
+    sizes = [sum(x.nbytes for x in jax.tree.leaves(model.variables)) for model in (whole, loaded)]
+    assert sizes[1] < 0.6 * sizes[0]
+    plain.variables = whole.variables  # cast at every step
+    sources = [" ".join(WORDS[start : start + 3]) for start in range(6)]
+    assert loaded.search(sources) == plain.search(sources)
+    assert (loaded.score(sources, sources) == plain.score(sources, sources)).all()

@@ -109,7 +109,7 @@ def test_there_is_no_circle() -> None:
     assert graph == {}
 
 
-MOST_FILES, MOST_FILES_OF_A_FOLDER, MOST_OF_A_NAME = 375, 20, 2
+MOST_FILES, MOST_FILES_OF_A_FOLDER, MOST_OF_A_NAME = 380, 20, 2
 LAYOUT = {"__init__.py"}
 
 
@@ -155,7 +155,7 @@ CORE = (
     "decoding.beam",
 )
 """Eq. 1, an update, and the beam search."""
-MOST_CORE_FILES, MOST_CORE_LINES = 36, 6_650
+MOST_CORE_FILES, MOST_CORE_LINES = 36, 6_400
 
 
 def test_the_paper_is_found_in_few_files() -> None:

@@ -145,6 +145,7 @@ def test_a_bar_has_lines_without_control_sequences(run_dir, monkeypatch):
     watch.forget()
     watch.message("a long line, which is wrapped at the width of the terminal but not here " * 2)
     with transcribed(Run(run_dir), watch), watch.training(0, 200):
+        watch.compiling()
         watch.step(100, 200, {"loss": 1.253}, 34_584, "tokens", 61.0)
         list(watch.progress("reading", range(3), total=3))
     text = (run_dir / NAME).read_text().rpartition("===\n")[2]

@@ -11,9 +11,10 @@ from toy_sentences import SOURCE, TARGET
 
 from transformer import Transformer, UserError
 from transformer.model.layers import ACTIVATIONS, Embedding, FeedForward
-from transformer.model.normalization import RmsNorm
 from transformer.model.parameters import declarations, in_int8
-from transformer.model.positions import PositionEncoding, bucket, halves
+from transformer.model.positions import PositionEncoding, halves
+from transformer.model.variants.normalizations import RmsNorm
+from transformer.model.variants.positions import bucket
 
 T5 = {
     "positions": "buckets",

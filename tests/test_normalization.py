@@ -15,8 +15,8 @@ from transformer import Config, Transformer, TransformerConfig, UserError
 from transformer.config.methods import RewardConfig, ScheduledConfig
 from transformer.model import normalization
 from transformer.model.encoder_decoder import decoder_input
-from transformer.model.normalization import BatchNorm, PowerNorm
 from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, SUMS, Sums
+from transformer.model.variants.normalizations import BatchNorm, PowerNorm
 from transformer.tasks.texts.translation import Translation
 from transformer.training.objective import translation_objective
 from transformer.training.step import init_state, make_train_step

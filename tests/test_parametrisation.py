@@ -212,10 +212,11 @@ def test_fixed_parameters_keep_their_bits_in_every_layout():
     ran = subprocess.run([sys.executable, program], env=on_devices(8), capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = json.loads(ran.stdout.splitlines()[-1])
-    assert len(found) == 6
+    assert len(found) == 9
     for name, result in found.items():
         assert result["fixed"], name
-        assert result["difference"] < 1e-5, name
+        # Muon makes small singular values, and their rounding, as large as the others
+        assert result["difference"] < (1e-4 if name.startswith("muon") else 1e-5), name
         assert result["change"] > 0.01, name
 
 

@@ -11,7 +11,8 @@ from compiled import apply, init
 from transformer import Transformer, TransformerConfig, beam_search
 from transformer.model.attention import MECHANISMS, DotProductAttention
 from transformer.model.masks import Mask
-from transformer.model.positions import SCHEMES, Alibi, Relative, Rotary, shifted, slopes
+from transformer.model.positions import SCHEMES
+from transformer.model.variants.positions import Alibi, Relative, Rotary, shifted, slopes
 
 
 def test_rotary_positions_multiply_complex_numbers(tiny):

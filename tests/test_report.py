@@ -8,20 +8,23 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import test_explorer
+from test_explorer import driver  # noqa: F401
 
 from transformer import Run, UserError
 from transformer.commands.models import report_main
 from transformer.config.options import as_decided, flatten
 from transformer.runs.report import write_comparison, write_report
-from transformer.runs.report.charts import WIDTH, bar_chart, line_chart
+from transformer.runs.report.charts import WIDTH, bar_chart, document, line_chart, log_ticks, table
 from transformer.runs.report.logged import Logged, duration, time_spent
 from transformer.systems.presets import PRESETS
+from transformer.systems.registry import as_option
 
 
 class Balanced(HTMLParser):
     """Fails where a page's elements are not closed in order; collects them and the text."""
 
-    EMPTY = ("meta",)
+    EMPTY = ("meta", "link")
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +73,9 @@ def test_training_writes_it_and_it_tells_what_was_logged(run_dir):
     assert start["data"]["padding"] in page.text
     assert sum(start["data"]["lengths"]["source"].values()) == 200
     assert start["versions"] in page.text
-    assert "model.d_model" in page.text
+    assert "--model.d-model" in page.text
+    assert "1 process" in page.text
+    assert "process(es)" not in page.text
     first = page.text[: page.text.index("Curves")]  # what the first screen shows
     best = max(evaluations, key=lambda record: (record["bleu"], -record["nll"]))
     for fact in (f"{results['bleu']['value']:.2f}", start["parameters"], start["devices"]):
@@ -113,8 +118,8 @@ def test_options_are_shown_as_differences_from_the_nearest_preset(run_dir):
     assert {name for name, *_ in found} == expected - {"model.vocab_size"}
     assert f"Differences from the nearest preset, {nearest}." in page.text
     shown = page.text[page.text.index("Differences from") : page.text.index("All ")]
-    assert all(name in shown for name, *_ in found)
-    assert "optimizer.beta1" not in shown
+    assert all(as_option(name) in shown for name, *_ in found)  # to be pasted
+    assert "--optimizer.beta1" not in shown
     assert "details" in page.seen
 
 
@@ -130,9 +135,10 @@ def test_several_runs_side_by_side(run_dir, tmp_path, monkeypatch, capsys):
     assert "Written to comparison.html" in capsys.readouterr().out
     page = parsed((tmp_path / "comparison.html").read_text())
     assert page.text.startswith(f"{run_dir.name} and other")
-    options = page.text[page.text.index("Options that differ") :]
-    assert f"model.dropout{before}0.25" in options
-    assert "d_model" not in options
+    options, _, folded = page.text[page.text.index("Options that differ") :].partition("with one value")
+    assert f"--model.dropout{before}0.25" in options
+    assert "--model.d-model" not in options
+    assert f"--model.d-model{config['model']['d_model']}" in folded
     assert page.text.count("validation BLEU, first 8 of 12 pairs by step") == 1
     for name in (run_dir.name, "other"):  # a line of each run in one chart
         assert f"{name} at step" in page.text
@@ -144,9 +150,42 @@ def test_several_runs_side_by_side(run_dir, tmp_path, monkeypatch, capsys):
     assert "They have the same options." in same.text
     assert same.text.count(f"{run_dir} and {again}") == 2  # in title and heading
     assert "validation BLEU" in same.text[: same.text.index("Curves")]
-    lines = {str(number): [(0, 1.0), (9, 2.0)] for number in range(9)}
+    lines = {str(number): [(0, 1.0), (9, 1.5)] for number in range(9)}
     assert line_chart("many", lines).count('path class="a') == 2
     assert 'path class="a dashed"' in line_chart("many", lines)
+
+
+def test_the_best_score_is_bold_equal_rows_are_folded_and_runs_are_linked(run_dir, tmp_path):
+    runs = [Path(shutil.copytree(run_dir, tmp_path / name)) for name in ("a run", "b", "c")]
+    for run, bleu, error in zip(runs, (1.5, 3.25, 3.25), (20.0, 10.0, None), strict=True):
+        results = json.loads((run / "results.json").read_text())
+        results["bleu"] |= {"value": bleu}
+        results["wer"] = {"title": "WER", "value": error, "higher_is_better": False, "signature": ""}
+        (run / "results.json").write_text(json.dumps(results))
+    (runs[2] / "report.html").unlink()
+    write_comparison(runs, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    results = page[page.index("Results") : page.index("Curves")]
+    shown, folded = results.split("<details>")
+    bold = re.findall(r"<td><strong>([\d.]+)", shown)
+    assert bold == ["3.25", "3.25", "10.00"]  # of two equal ones both; errors are better if lower
+    assert "parameters" in folded
+    assert "parameters" not in shown
+    assert set(re.findall(r'href="([^"]*)"', page)) == {"a%20run/report.html", "b/report.html"}
+    assert '<th><span class="key b">b</span></th>' in shown
+
+
+def test_samples_of_compared_runs_are_side_by_side(run_dir, tmp_path):
+    runs = [Path(shutil.copytree(run_dir, tmp_path / name)) for name in ("one", "two")]
+    for run in runs:
+        sample = ["<source>", "a reference", f"the output of {run.name}"]
+        record = {"kind": "evaluation", "step": 99, "bleu": 50.0, "nll": 1.0, "samples": [sample]}
+        with open(run / "metrics.jsonl", "a") as file:
+            file.write(json.dumps(record) + "\n")
+    write_comparison(runs, tmp_path / "page.html")
+    page = parsed((tmp_path / "page.html").read_text())
+    samples = page.text[page.text.index("Samples") :]
+    assert "<source>referencea referenceonethe output of onetwothe output of two" in samples
 
 
 def test_a_run_has_one_colour_in_all_charts(run_dir, tmp_path):
@@ -167,7 +206,7 @@ def test_a_run_has_one_colour_in_all_charts(run_dir, tmp_path):
     for figure in figures:
         figure = figure[: figure.index("</figure>")]
         keys = dict(re.findall(r'<span class="key (\w)">(\w+)</span>', figure))
-        points = set(re.findall(r'<circle class="(\w)"[^>]*><title>(\w+) at step', figure))
+        points = set(re.findall(r'<circle class="(\w)".*?<text class="said".*?>(\w+) at step', figure))
         assert {(colours[name], name) for name in keys.values()} == set(keys.items()) == points
         assert set(re.findall(r'<path class="(\w)"', figure)) == set(keys)
         shown.append(tuple(keys.values()))
@@ -207,6 +246,54 @@ def test_what_others_wrote_is_left_out(run_dir, tmp_path, name, line):
     page = parsed(write_report(run).read_text())
     assert "nan" not in page.text.lower().split()
     assert "BLEU at step 12" in page.text
+
+
+def test_a_chart_has_a_logarithmic_scale_where_it_shows_more():
+    chart = line_chart("x", {"one": [(0, 0.1), (50, 1.0), (100, 10.0)]})
+    linear, log = chart.split('<g class="log">')
+    assert "log scale" in linear
+    (way,) = re.findall(r'd="M([^"]*)"', log)
+    ys = [float(point.split(",")[1]) for point in way.split()]
+    assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.2)
+    for lines in ([(0, 0.0), (9, 5.0)], [(0, 3.0), (9, 4.0)]):
+        assert "log" not in line_chart("x", {"one": lines})
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.9, 2.1), (0.002, 7.5), (1e-12, 5e9), (1, 1000), (3, 300)])
+def test_marks_of_a_logarithmic_scale(low, high):
+    marks = log_ticks(low, high)
+    assert marks[0] <= low * (1 + 1e-12)
+    assert marks[-1] >= high
+    assert marks == sorted(set(marks))
+    assert 2 <= len(marks) <= 8
+
+
+def test_points_can_be_read_in_a_browser(run_dir, tmp_path, request):
+    """Without a script: pointing at a point shows its value, and the box chooses the scale."""
+    pytest.importorskip("selenium")
+    if not (test_explorer.BROWSER and test_explorer.DRIVER):
+        pytest.skip("needs Chromium and its driver")
+    page = test_explorer.Page(request.getfixturevalue("driver"))
+    chart = line_chart("loss", {"one": [(step, 9.0 / (step + 1)) for step in range(1, 300)]})
+    wide = table([("--a.very.long-option", *["0.123456789"] * 9)])
+    (tmp_path / "page.html").write_text(document("x", [f'<div class="charts">{chart}</div>{wide}']))
+    page.show(390, "light")
+    page.driver.get((tmp_path / "page.html").as_uri())
+    assert page.run("return document.documentElement.scrollWidth") == 390
+    point = page.all(".linear .near")[40]
+    said = page.all(".linear .said")[40]
+    assert said.value_of_css_property("visibility") == "hidden"
+    page.point_at(point)
+    assert said.value_of_css_property("visibility") == "visible"
+    assert said.get_attribute("textContent") == "one at step 121: 0.07377"
+    assert not page.all(".log")[0].is_displayed()
+    page.all("input")[0].click()
+    assert page.all(".log")[0].is_displayed()
+    assert not page.all(".linear")[0].is_displayed()
+    assert "gradient" in page.all(".wide")[0].value_of_css_property(
+        "background-image"
+    )  # a shadow: it scrolls
+    assert page.driver.get_log("browser") == []
 
 
 def test_charts_are_to_scale():

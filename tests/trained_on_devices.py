@@ -1,5 +1,5 @@
-"""Updates of a model with frozen parts and of an adapter, on one device, eight replicas and a mesh, in a
-process of its own: see `test_parametrisation.py`.
+"""Updates of a model with frozen parts, of an adapter and by Muon, on one device, eight replicas and a mesh,
+in a process of its own: see `test_parametrisation.py`.
 
 Prints for each kind and layout how far the parameters are from those on one device, relative to the largest
 change of one, and whether all that is fixed kept its bits.
@@ -17,9 +17,10 @@ from toy_batches import WORDS, a_batch
 
 from transformer import Config, TransformerConfig, make_train_step, translation_objective
 from transformer.config.methods import AdapterConfig
-from transformer.config.training import MeshConfig, TrainingConfig
+from transformer.config.training import MeshConfig, OptimizerConfig, TrainingConfig
 from transformer.systems.registry import find_system
 from transformer.training.parametrisation import parametrisation_of
+from transformer.training.schedule import make_optimizer
 from transformer.training.sharding import layout_of
 from transformer.training.step import init_state
 
@@ -28,6 +29,7 @@ MODEL = TransformerConfig(vocab_size=WORDS, dtype="float32", **SIZES)
 KINDS = {
     "frozen": Config(model=MODEL, training=TrainingConfig(freeze=("encoder", "*cross_attention"))),
     "adapter": Config(model=MODEL, adapter=AdapterConfig(rank=2)),
+    "muon": Config(model=MODEL, optimizer=OptimizerConfig("muon", "constant", peak=0.1, warmup_steps=1)),
 }
 LAYOUTS = {"one": (1, MeshConfig()), "replicas": (8, MeshConfig()), "mesh": (8, MeshConfig(2, 2))}
 UPDATES = 3
@@ -40,7 +42,9 @@ def updated(config: Config, devices: int, mesh: MeshConfig) -> tuple[Params, Par
     shapes, declared = model_shapes(config)["params"], declared_parameters(config)
     params = jax.tree.map(lambda x: 0.3 * random.standard_normal(x.shape, np.float32), shapes)
     how = parametrisation_of(config, params, declared)
-    model, optimizer = system.model(config.model), optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(1.0))
+    model = system.model(config.model)
+    plain = optax.chain(optax.clip_by_global_norm(0.5), optax.sgd(1.0))
+    optimizer = make_optimizer(config, declared) if config.optimizer.algorithm == "muon" else plain
     layout = layout_of(mesh, declared, jax.devices()[:devices])
     example = system.task.example(config)
     state = layout.place(

@@ -9,7 +9,6 @@ import os
 import re
 import signal
 import sys
-import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
@@ -17,6 +16,7 @@ from typing import Any, NoReturn, TextIO, cast
 
 from transformer.runtime.errors import Stopped, UserError, program, shortened, version
 from transformer.runtime.files import discard_further
+from transformer.runtime.terminal import terminal_width, wrapped
 from transformer.runtime.text import printable
 
 USAGE = 2
@@ -130,17 +130,10 @@ _LOG = logging.StreamHandler()
 _LOG.setFormatter(_PrintableLog())
 
 
-def wrapped(text: str) -> str:
-    """A help text whose lines fit in the terminal, or in 80 columns. Those with colours or frames do so
-    already."""
-    import shutil  # slow to import
-
-    width, lines = min(shutil.get_terminal_size().columns, 80), list[str]()
-    for line in text.split("\n"):
-        is_plain = len(line) > width and not _FRAMED.search(line)
-        parts = textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
-        lines += parts if is_plain else [line]
-    return "\n".join(lines)
+def wrapped_help(text: str) -> str:
+    """A help text whose lines fit in the terminal. Those with colours or frames do so already."""
+    width = terminal_width()
+    return "\n".join(line if _FRAMED.search(line) else wrapped(line, width) for line in text.split("\n"))
 
 
 class _PrintableStream:
@@ -152,7 +145,7 @@ class _PrintableStream:
         self._colour = re.compile(r"(\x1b\[[\d;]*m)" if stream.isatty() else "(?!)")
 
     def write(self, text: str) -> int:
-        parts = self._colour.split(wrapped(text))  # every second one is a colour
+        parts = self._colour.split(wrapped_help(text))  # every second one is a colour
         return self._stream.write("".join(part if i % 2 else printable(part) for i, part in enumerate(parts)))
 
     def __getattr__(self, name: str) -> Any:
@@ -173,7 +166,10 @@ def printable_help() -> Iterator[None]:
 def _tell(program: str, message: object) -> None:
     """A message on standard error, if anyone reads it."""
     with contextlib.suppress(OSError):
-        print(f"{program}: {printable(message)}", file=sys.stderr, flush=True)
+        text = f"{program}: {printable(message)}"
+        if sys.stderr.isatty():
+            text = wrapped(text, terminal_width())
+        print(text, file=sys.stderr, flush=True)
 
 
 Words = Callable[[list[str]], None]

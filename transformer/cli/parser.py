@@ -153,6 +153,10 @@ def texts(kind: "type[DataclassInstance]") -> dict[str, str]:
             match statement, after:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     docstrings[name] = paragraphs(text)
+    if like := getattr(kind, "IN_THE_ENCODER", None):
+        for item in dataclasses.fields(kind):
+            text = texts(like)[item.name].partition(" None: ")[0]
+            docstrings[item.name] = f"In the encoder: {text[0].lower()}{text[1:]}"
     return docstrings
 
 

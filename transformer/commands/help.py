@@ -1,10 +1,10 @@
 """The text of `train.py --help`, which fits on one page, and of `--list-presets`."""
 
-import textwrap
 from collections.abc import Mapping
 
 from transformer.config.options import Config
 from transformer.runtime.errors import command_for
+from transformer.runtime.terminal import terminal_width, wrapped
 from transformer.systems.presets import PRESET_GROUPS, PRESETS, VARIANT_GROUPS, VARIANTS, preset, variant
 from transformer.systems.registry import as_option, options_of
 
@@ -41,7 +41,7 @@ def train_help(name: str = "quickstart", *variants: str) -> str:
     ]
     for options, what in EXAMPLES.items():
         command = f"  {' '.join((train, options)).strip()}"
-        short = len(command) + len(what) <= 77
+        short = len(command) + len(what) + 3 <= terminal_width()
         lines += [f"{command}   {what}"] if short else [command, f"      {what}"]
     chosen = ", variant ".join((name, *variants))
     lines += ["", *_wrapped(f"common options [value in preset {chosen}]:", 0)]
@@ -58,11 +58,9 @@ def train_help(name: str = "quickstart", *variants: str) -> str:
 
 
 def _wrapped(text: str, indent: int) -> list[str]:
-    """A paragraph in lines of 80 characters, those after the first indented."""
+    """A paragraph in lines as wide as the terminal, those after the first indented."""
     first = "  " * (indent > 0)
-    return textwrap.wrap(
-        text, 80, initial_indent=first, subsequent_indent=" " * indent, break_on_hyphens=False
-    )
+    return wrapped(first + text, terminal_width(), indent - len(first)).split("\n")
 
 
 def _names(groups: Mapping[str, Mapping[str, str]]) -> list[str]:

@@ -232,12 +232,8 @@ def _check_vocabulary(data: CorpusConfig, default: CorpusConfig) -> None:
 
 
 def announced(config: Config, base: Config, name: str, kind: str = "Preset") -> str:
-    """The preset or file, and on at most three more lines the options in which a config differs from it."""
+    """The preset or file, and the options in which a config differs from it, in at most 320 characters."""
     known = flatten(config)
     options = [as_words(option, now) for option, _, now in changed(base, config) if option in known]
     text = f"{kind} {name}" + (f", with {' '.join(options)}" if options else "")
-    lines = textwrap.wrap(
-        printable(text), 80, max_lines=4, placeholder=" ... (all: -v)", break_long_words=False,
-        break_on_hyphens=False,
-    )  # fmt: skip
-    return "\n".join(lines)
+    return textwrap.shorten(printable(text), 320, placeholder=" ... (all: -v)", break_on_hyphens=False)

@@ -31,10 +31,10 @@ class OptimizerConfig(Section):
 
     SECTION = "optimizer"
 
-    algorithm: Literal["adam", "adafactor"] = "adam"
+    algorithm: Literal["adam", "adafactor", "muon"] = "adam"
     """Optimizer. adam: as in the paper; adafactor: keeps a number for each row and column of a matrix in
-    place of two for each element (Shazeer and Stern 2018), for big models on small memories. No betas, no
-    epsilon."""
+    place of two for each element (Shazeer and Stern 2018), for big models on small memories (no betas, no
+    epsilon); muon: orthogonal updates of matrices (Jordan et al. 2024), and Adam for the rest."""
     schedule: Literal["paper", "inverse_sqrt", "cosine", "constant", "exponential", "plateau"] = "paper"
     """Learning-rate schedule. paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), times scale.
     The others warm up linearly to peak over warmup_steps, then decay as step^-0.5 or a cosine, stay
@@ -60,6 +60,8 @@ class OptimizerConfig(Section):
     """Adam's decay rate of the second moment."""
     epsilon: Annotated[float, POSITIVE] = 1e-9
     """Adam's epsilon."""
+    matrix_scale: Annotated[float, POSITIVE] = 1.0
+    """Muon: factor on the learning rate of matrices. That of the rest is as with adam."""
     weight_decay: Annotated[float, NOT_NEGATIVE] = 0.0
     """Decoupled weight decay, of matrices only (Loshchilov and Hutter 2019)."""
     clip_norm: Annotated[float, Range(0, above=True, note="leave it out for no clipping")] | None = None

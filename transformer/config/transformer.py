@@ -1,7 +1,7 @@
 """Options of the Transformer, and of other networks of attention and feed-forward layers."""
 
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass, make_dataclass, replace
+from typing import Annotated, ClassVar, Literal, get_type_hints
 
 from transformer.config.model import ModelConfig
 from transformer.config.ranges import DEEPEST, LARGEST, NOT_NEGATIVE, RATE, Range, Section
@@ -169,59 +169,32 @@ class StackConfig(ModelConfig):
         return self.max_positions if self.positions == "learned" else None
 
 
+OF_ENCODER = (
+    *("d_model", "d_ff", "num_heads", "d_k", "d_v"),
+    *("norm", "norm_epsilon", "final_norm", "token_type", "embedding_norm"),
+    *("activation", "gated", "feed_forward_bias", "attention_bias", "key_bias", "scale_scores"),
+    *("positions", "first_position", "position_buckets", "bucket_distance", "max_positions"),
+    *("mechanism", "normalization"),
+)
+"""Options of `StackConfig` that may differ between encoder and decoder."""
+
+
 @dataclass(frozen=True)
-class EncoderConfig(Section):
-    """Options in which the encoder of a `TransformerConfig` differs from its decoder. None: it does not."""
+class EncoderConfig(
+    make_dataclass(  # type: ignore[misc]
+        "OptionsOfTheEncoder",
+        [(name, get_type_hints(StackConfig, include_extras=True)[name] | None, None) for name in OF_ENCODER],
+        bases=(Section,),
+        frozen=True,
+    )
+):
+    """Options in which the encoder of a `TransformerConfig` differs from its decoder, named as in
+    `StackConfig`. None: it does not. If it has another d_model, a linear layer leads from it to that of the
+    decoder; this needs --model.share-embeddings target or none."""
 
     SECTION = "model.encoder-stack"
-
-    d_model: Annotated[int, Range(1, LARGEST)] | None = None
-    """Width of the encoder. A linear layer leads from it to that of the decoder. Another width than the
-    decoder's needs --model.share-embeddings target or none."""
-    d_ff: Annotated[int, Range(1, LARGEST)] | None = None
-    """Inner width of the encoder's feed-forward networks."""
-    num_heads: Annotated[int, Range(1, LARGEST)] | None = None
-    """Number of attention heads in the encoder."""
-    d_k: Annotated[int, Range(1, LARGEST)] | None = None
-    """Width of a query and a key in one head of the encoder."""
-    d_v: Annotated[int, Range(1, LARGEST)] | None = None
-    """Width of a value in one head of the encoder."""
-    norm: Norm | None = None
-    """Layer normalisation in the encoder: after each residual sum (post), or before each sublayer (pre)."""
-    norm_epsilon: Annotated[float, Range(0, 1, above=True)] | None = None
-    """Epsilon of layer normalisation in the encoder."""
-    final_norm: bool | None = None
-    """Normalise the output of the encoder's last layer also with norm post."""
-    token_type: bool | None = None
-    """Add a learned vector, the same for all positions, to embedding and position in the encoder."""
-    embedding_norm: bool | None = None
-    """Normalise the sum of embedding and position in the encoder."""
-    activation: Activation | None = None
-    """Activation of the encoder's feed-forward networks."""
-    gated: bool | None = None
-    """Multiply the activation of the encoder's feed-forward networks by a second projection."""
-    feed_forward_bias: bool | None = None
-    """Add biases in the encoder's feed-forward networks."""
-    attention_bias: bool | None = None
-    """Add biases to the attention projections of the encoder."""
-    key_bias: bool | None = None
-    """With --model.encoder-stack.attention-bias: also to the keys of the encoder."""
-    scale_scores: bool | None = None
-    """Divide dot products of queries and keys by sqrt(d_k) in the encoder."""
-    positions: PositionScheme | None = None
-    """Position scheme of the encoder."""
-    first_position: Annotated[int, Range(0, LARGEST)] | None = None
-    """Position of the first token in the encoder, for sinusoids."""
-    position_buckets: Annotated[int, Range(4, LARGEST)] | None = None
-    """Number of ranges of distances in the encoder, half of them for later positions."""
-    bucket_distance: Annotated[int, Range(2, LARGEST)] | None = None
-    """Distance from which all are in the last range, in the encoder."""
-    max_positions: Annotated[int, Range(1, LARGEST)] | None = None
-    """Rows of the encoder's learned position table."""
-    mechanism: Mechanism | None = None
-    """Mechanism of the encoder's self-attention."""
-    normalization: Normalization | None = None
-    """Normalisation of each sublayer of the encoder."""
+    IN_THE_ENCODER = StackConfig
+    """Where its options are described."""
 
 
 SAME = EncoderConfig()

@@ -1,5 +1,6 @@
 """Divides a text into sentences, and overlong ones at clauses; and puts translations together again."""
 
+import itertools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,10 @@ _CLAUSE = re.compile(r"[;:.!?,)]\s++|[。；：，、！？]\s*+|(?<!\s)\s++(?:[
 _SPACE = re.compile(r"\s+")
 _MARK_INSIDE = regex.compile(r"[^\p{L}\p{M}\p{N}\s,'’-]\s*\S")
 """A mark that may end a sentence, and something after it."""
+_QUOTES = regex.compile(r"[\p{Pi}\p{Pf}\p{Ps}\p{Pe}\"'`]")
+MOST_QUOTES, WINDOW = 100, 1024
+"""The library's time grows as the quotation marks and brackets of a text times its characters: a text with
+more of them is read in windows of so many characters."""
 
 
 def sentences(text: str, language: str) -> Iterator[Span]:
@@ -31,12 +36,34 @@ def sentences(text: str, language: str) -> Iterator[Span]:
     """
     end = 0
     several = _MARK_INSIDE.search(text.strip()) is not None
-    segments = library("sentencex").segment(language or "en", text) if several else [text]
-    for sentence in segments:
+    for sentence in _segments(text, language or "en") if several else [text]:
         start, end = end, end + len(sentence)
         if words := sentence.strip():
             first = start + sentence.index(words)
             yield first, first + len(words)
+
+
+def _segments(text: str, language: str) -> Iterator[str]:
+    """The sentences of a text, with their white space. A window begins where a sentence does, and what its
+    second half has is read again with what follows: quotations that are not longer are not divided."""
+    segment = library("sentencex").segment
+    start, unfinished = 0, ""
+    size = WINDOW if len(_QUOTES.findall(text)) > MOST_QUOTES else len(text)
+    while start < len(text):
+        segments = list(segment(language, text[start : start + size]))
+        ends = list(itertools.accumulate(map(len, segments)))
+        count = len(segments)
+        if start + size < len(text):
+            count = sum(end <= size // 2 for end in ends) or count - 1
+        if not count:  # no sentence ends in the window
+            unfinished += text[start : start + size]
+            start += size
+            continue
+        yield unfinished + segments[0]
+        yield from segments[1:count]
+        start, unfinished = start + ends[count - 1], ""
+    if unfinished:
+        yield unfinished
 
 
 def clauses(text: str, size: Callable[[str], int], longest: int) -> Iterator[Span]:

@@ -64,8 +64,7 @@ does not have are named as `variant` finds them."""
 
 def mechanism_of(name: str) -> type[Mechanism]:
     """The mechanism of that name in `MECHANISMS`."""
-    mechanism = MECHANISMS[name]
-    return variant(mechanism) if isinstance(mechanism, str) else mechanism
+    return variant(MECHANISMS[name])  # type: ignore[no-any-return]
 
 
 class MultiHeadAttention(Module):
@@ -77,8 +76,8 @@ class MultiHeadAttention(Module):
     config: StackConfig
     kind: str = "dot-product"
     """The name of its mechanism in `MECHANISMS`."""
-    scheme: type[RelativePositions] | None = None
-    """What the position scheme does here. None: nothing."""
+    scheme: str | None = None
+    """What the position scheme does here, as `variant` finds it. None: nothing."""
 
     def setup(self) -> None:
         c = self.config
@@ -87,7 +86,7 @@ class MultiHeadAttention(Module):
         self.value = self._heads("value", c.value_width)
         self.out = self._merge("out", c.value_width)
         self.mechanism = mechanism_of(self.kind)(c)
-        self.positions = self.scheme(c) if self.scheme else None
+        self.positions: RelativePositions | None = variant(self.scheme)(c) if self.scheme else None
 
     def _heads(self, name: str, width: int) -> Projection:
         """W^Q, W^K or W^V of all heads."""

@@ -208,10 +208,12 @@ class Module(nn.Module):
         return plain
 
 
-def variant(name: str) -> Any:
+def variant(named: Any) -> Any:
     """What the paper's model does not have, such as `views.VIEWS`: a name in `transformer.model.variants`,
-    which is imported when a config asks for it."""
-    module, _, attribute = name.partition(".")
+    which is imported when a config asks for it. What is no name stands for itself."""
+    if not isinstance(named, str):
+        return named
+    module, _, attribute = named.partition(".")
     return getattr(importlib.import_module(f"transformer.model.variants.{module}"), attribute)
 
 
@@ -224,6 +226,22 @@ def declarations(model: nn.Module, example: Arguments) -> Declarations:
     """
     leaves = traverse_util.flatten_dict(_traced(model, example)["params"])
     return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Declared)}
+
+
+def as_computed(variables: Variables, dtype: str, declared: Declarations) -> Variables:
+    """The variables with the matrices that products read in the type that these compute in: cast once, where
+    otherwise each step of a search would cast them again. The results are the same bits.
+
+    Args:
+      variables: of a model; int8 weights stay.
+      dtype: `ModelConfig.compute_dtype`.
+      declared: the declarations of its parameters.
+    """
+    params = traverse_util.flatten_dict(variables["params"])
+    for path, leaf in declared.items():
+        if leaf.summed and path in params and params[path].dtype != dtype:
+            params[path] = params[path].astype(dtype)
+    return {**variables, "params": traverse_util.unflatten_dict(params)}
 
 
 def shapes_of(model: nn.Module, example: Arguments) -> Variables:
@@ -260,11 +278,12 @@ def count(params: Any) -> int:
     return sum(x.size for x in jax.tree.leaves(params))
 
 
-def dense(width: int, use_bias: bool = True) -> nn.Dense:
-    """Flax's x W + b, declared."""
+def dense(width: int, use_bias: bool = True, dtype: str | None = None) -> nn.Dense:
+    """Flax's x W + b, declared. It computes in float32 unless another type is given."""
     return nn.Dense(
         width,
         use_bias,
+        dtype,
         kernel_init=declared(nn.initializers.lecun_normal(), ("model", "hidden")),
         bias_init=declared(nn.initializers.zeros_init(), (None,)),
     )

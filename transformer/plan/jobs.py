@@ -19,7 +19,7 @@ from transformer.config.options import Config
 from transformer.data.sequences import Sequences, gathered, sides, stacked
 from transformer.decoding.searches.search import RowOptions
 from transformer.decoding.service.lanes import STEPS, LaneShape, ProgramKey, batch, lane_shapes, programs_of
-from transformer.model.parameters import tracing_for
+from transformer.model.parameters import as_computed, tracing_for
 from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import system_of
 from transformer.systems.system import System, stepwise
@@ -74,8 +74,8 @@ def lowered_step(job: Job, objective: Objective, devices: Sequence[Any], platfor
     """
     config, system, model = job.config, job.system, job.model
     t = config.training
-    optimizer = make_optimizer(config)
     declared = declared_parameters(system, config)
+    optimizer = make_optimizer(config, declared)
     layout = layout_of(config.mesh, declared, devices)
     how = parametrisation_of(config, model_shapes(system, config)["params"], declared)
     state = jax.eval_shape(
@@ -108,7 +108,9 @@ def lowered_search(job: Job, device: Any, platform: str) -> tuple[Any, LaneShape
     def there(tree: Any) -> Any:
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(jnp.shape(x), x.dtype, sharding=sharding), tree)
 
-    variables = there(model_shapes(job.system, job.config))
+    dtype, declared = job.config.model.compute_dtype, declared_parameters(job.system, job.config)
+    held = functools.partial(as_computed, dtype=dtype, declared=declared)  # as a loaded model has them
+    variables = there(jax.eval_shape(held, model_shapes(job.system, job.config)))
     with tracing_for(platform):
         if not (steps := stepwise(system_search)):
             inputs = there(batch([], fields, options.buckets[-1], options.rows))

@@ -1,21 +1,30 @@
 """Console output of training: a progress bar or plain lines, evaluations, samples, a final table."""
 
 import contextlib
+import math
 import os
-import textwrap
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
 from transformer.runtime.files import Json, discard_further
+from transformer.runtime.terminal import wrapped
 
-COLUMNS = 80
 NARROW = 80  # columns of a terminal below which the bar is short and the speed is omitted
 COMPILING = "compiling ..."
 BAR_INTERVAL = 0.1  # seconds between updates of a bar
@@ -36,6 +45,16 @@ class SteadyConsole(Console):
             discard_further(self.file)
 
 
+class TimeLeft(ProgressColumn):
+    """The time until the end that a task was given, never zero: the bar goes when the work is done."""
+
+    def render(self, task: Task) -> Text:
+        """Such as 1:35, or >1:35 if that is the least."""
+        if task.fields["end"] is None:
+            return Text("")
+        return Text(f"ETA {_clock(task.fields['end'] - time.monotonic(), task.fields['is_least'])}")
+
+
 class ProgressReporter:
     """Writes to a console: a live bar on a terminal, occasional lines otherwise.
 
@@ -54,6 +73,8 @@ class ProgressReporter:
         self._task: Any = None
         self._copy: Copy | None = None
         self._remembered: deque[tuple[float, str]] = deque(maxlen=MOST_REMEMBERED)
+        self._values = self._speed = ""  # of the last step that was shown
+        self._last_update = self._last_line = time.monotonic()
 
     @classmethod
     def beside_output(cls, quiet: bool = False) -> "ProgressReporter":
@@ -93,21 +114,14 @@ class ProgressReporter:
     def message(self, text: str, *, command: bool = False) -> None:
         """Prints a line, wrapped on a terminal. A command is not wrapped, so that it can be copied."""
         self._record(text)
-        if self.console.is_terminal and not command:
-            width = min(self.console.width, COLUMNS)
-            lines = (
-                textwrap.wrap(
-                    line,
-                    width,
-                    subsequent_indent=line[: len(line) - len(line.lstrip())],
-                    break_long_words=False,
-                    break_on_hyphens=False,
-                )
-                or [""]
-                for line in text.split("\n")
-            )
-            text = "\n".join(line for wrapped in lines for line in wrapped)
-        self.console.print(Text(text))
+        self._show(text, wraps=not command)
+
+    def _show(self, text: str, style: str = "", hanging: int = 0, wraps: bool = True) -> None:
+        """Prints a line, on a terminal wrapped between words."""
+        self._last_line = time.monotonic()
+        if self.console.is_terminal and wraps:
+            text = wrapped(text, self.console.width, hanging)
+        self.console.print(Text(text, style=style))
 
     def progress(
         self,
@@ -136,37 +150,77 @@ class ProgressReporter:
 
     @contextlib.contextmanager
     def training(self, start: int, total: int) -> Iterator[None]:
-        """Shows a progress bar of the steps in this context."""
-        with self._make_bar() as self._bar:
-            self._task = self._bar.add_task("training", total=total, completed=start, status=COMPILING)
-            if self.console.is_terminal:
-                self._record(COMPILING)
-            else:
-                self.message(COMPILING)
+        """Shows a progress bar of the steps in this context. At its end the last values stay."""
+        self._values = self._speed = ""
+        with self._make_bar(TimeLeft()) as self._bar:
+            self._task = self._bar.add_task(
+                "training", total=total, completed=start, status="", end=None, is_least=False
+            )
             try:
                 yield
             finally:
-                self._bar.update(self._task, status="")
+                self._bar.update(self._task, status=self._status(""), end=None)
                 self._bar = None
 
-    def advance(self, step: int) -> None:
-        """Moves the bar of the steps."""
+    def compiling(self) -> None:
+        """The first step is compiled."""
         if self._bar:
-            status = self._bar.tasks[0].fields["status"]
-            self._bar.update(self._task, completed=step, status="" if status == COMPILING else status)
+            self._bar.update(self._task, status=COMPILING)
+        if self.console.is_terminal:
+            self._record(COMPILING)
+        else:
+            self.message(COMPILING)
+
+    def advance(self, step: int, seconds_left: float, is_least: bool = False) -> None:
+        """Moves the bar of the steps, and tells the time until the end of all work; `is_least` if there is
+        work of which it is not known how long it takes."""
+        if self._bar:
+            self._bar.update(self._task, completed=step, status=self._status(""))
+            self._expect(seconds_left, is_least)
+
+    def phase(self, what: str, count: int, total: int, seconds_left: float, is_least: bool = False) -> None:
+        """What is done between steps: such as "evaluating", and how much of it is done. Without a terminal
+        it is a line if there was none for 30 seconds."""
+        now = time.monotonic()
+        is_first_or_last = count in (0, total)
+        if not is_first_or_last and now - self._last_update < BAR_INTERVAL:
+            return
+        self._last_update = now
+        text = f"{what} {count:,} of {total:,}" if total else what
+        if self._bar:
+            self._bar.update(self._task, status=self._status(text))
+            self._expect(seconds_left, is_least)
+        if not self.console.is_terminal and now - self._last_line > LINE_INTERVAL:
+            self.message(f"  {text}  ETA {_clock(seconds_left, is_least)}")
+
+    def _status(self, what: str) -> str:
+        """The last values, and what is done, or the speed where there is room."""
+        if self.console.is_terminal and self.console.width < NARROW:
+            return what or self._values
+        return "  ".join(filter(None, (self._values, what or self._speed)))
+
+    def _expect(self, seconds_left: float, is_least: bool) -> None:
+        if self._bar:
+            end = time.monotonic() + seconds_left if math.isfinite(seconds_left) else None
+            self._bar.update(self._task, end=end, is_least=is_least)
 
     def step(
-        self, step: int, total: int, values: dict[str, float], rate: float, unit: str, seconds_left: float
+        self,
+        step: int,
+        total: int,
+        values: dict[str, float],
+        rate: float,
+        unit: str,
+        seconds_left: float,
+        is_least: bool = False,
     ) -> None:
         """Shows the progress of the loop, the values of this step by name, and its speed: what it counts,
         such as tokens, per second."""
-        text = "  ".join(f"{name} {value:6.3f}" for name, value in values.items())
-        status = f"{text}  {rate:7,.0f} {unit}/s"
-        if self._bar:
-            is_narrow = self.console.is_terminal and self.console.width < NARROW
-            self._bar.update(self._task, completed=step, status=text if is_narrow else status)
-        minutes, seconds = divmod(round(seconds_left), 60)
-        line = f"step {step:>{len(str(total))}}/{total}  {status}  ETA {minutes}:{seconds:02}"
+        self._values = "  ".join(f"{name} {value:6.3f}" for name, value in values.items())
+        self._speed = f"{rate:7,.0f} {unit}/s"
+        self.advance(step, seconds_left, is_least)
+        status = f"{self._values}  {self._speed}"
+        line = f"step {step:>{len(str(total))}}/{total}  {status}  ETA {_clock(seconds_left, is_least)}"
         if self.console.is_terminal:
             self._record(line)
         else:
@@ -186,34 +240,34 @@ class ProgressReporter:
                 f"step {record['step']}: validation {values}{measure['title']} "
                 f"{score}{scored}{best}  ({record['seconds']:.1f} s)",
                 "bold",
+                2,
             )
         ]
         for source, reference, translation in samples:
-            lines.append(("  " + _shortened(source), "dim"))
-            lines.append(("  -> " + _shortened(translation), "green" if translation == reference else ""))
+            lines.append(("  " + _shortened(source), "dim", 2))
+            lines.append(("  -> " + _shortened(translation), "green" if translation == reference else "", 3))
             if reference and translation != reference:
-                lines.append(("   = " + _shortened(reference), "dim"))
-        self._record("\n".join(text for text, _ in lines))
-        for text, style in lines:
-            self.console.print(Text(text, style=style))
+                lines.append(("   = " + _shortened(reference), "dim", 2))
+        self._record("\n".join(text for text, *_ in lines))
+        for line in lines:
+            self._show(*line)
 
     def result(self, title: str, rows: list[tuple[str, str]]) -> None:
         """Shows the final table."""
         table = Table(title=title, show_header=False, title_justify="left")
-        for name, value in rows:
-            table.add_row(name, Text(value, overflow="fold"))
         widest = max(len(name) for name, _ in rows)
+        for name, value in rows:
+            table.add_row(name, Text(_divided(value, self.console.width - widest - 7), overflow="fold"))
         self._record("\n".join([f"{title}:", *(f"  {name:{widest}}  {value}" for name, value in rows)]))
         self.console.print(table, soft_wrap=False)
 
-    def _make_bar(self, transient: bool = False) -> Progress:
+    def _make_bar(self, *time_left: ProgressColumn, transient: bool = False) -> Progress:
         return Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=10 if self.console.width < NARROW else 40),
             MofNCompleteColumn(),
             TextColumn("{task.fields[status]}"),
-            TextColumn("ETA"),
-            TimeRemainingColumn(),
+            *(time_left or (TextColumn("ETA"), TimeRemainingColumn())),
             console=self.console,
             transient=transient,
             disable=not self.console.is_terminal,
@@ -223,3 +277,25 @@ class ProgressReporter:
 
 def _shortened(text: str) -> str:
     return text if len(text) <= LONGEST_SAMPLE else f"{text[:LONGEST_SAMPLE]} ..."
+
+
+def _clock(seconds: float, is_least: bool) -> str:
+    """A time that is left, at least a second: 1:35, 2:01:35, or >1:35 if more may be needed."""
+    if not math.isfinite(seconds):
+        return "-:--"
+    minutes, rest = divmod(max(1, round(seconds)), 60)
+    hours, minutes = divmod(minutes, 60)
+    text = f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    return ">" * is_least + text
+
+
+def _divided(value: str, width: int) -> str:
+    """A value in lines for a column: a word that is wider, as a signature or a path, ends after | or /."""
+    lines = list[str]()
+    for line in wrapped(value, width).split("\n"):
+        lines.append("")
+        for part in re.findall(r"[^|/]*[|/]|[^|/]+", line):
+            if len(lines[-1]) + len(part) > width:
+                lines.append("")
+            lines[-1] += part
+    return "\n".join(filter(None, lines))

@@ -16,7 +16,7 @@ from starlette import exceptions
 
 import transformer
 from transformer.explorer.page_files import PageFiles, page_of
-from transformer.runtime.errors import UserError, shortened
+from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.serve import libretranslate
 from transformer.serve.answers import Answers
@@ -166,7 +166,7 @@ def sent_once(fields: type[Sent]) -> Any:
     async def check(request: Request) -> None:
         names = Counter(name for name, _ in request.query_params.multi_items() if name not in lists)
         if repeated := [name for name, count in names.items() if count > 1]:
-            raise HTTPException(INVALID, shortened(f"{repeated[0]}: the address has it twice; send it once"))
+            raise HTTPException(INVALID, f"{repeated[0]}: the address has it twice; send it once")
 
     return Depends(check)
 

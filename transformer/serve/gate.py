@@ -60,11 +60,7 @@ class Origins:
             try:
                 self._check(scope)
             except Refusal as refusal:
-                if scope["type"] == "http":
-                    await refusal.response(scope, receive, send)
-                else:  # a handshake that is refused gets 403
-                    await receive()
-                    await send({"type": "websocket.close", "code": 1008, "reason": refusal.message[:120]})
+                await refusal.response(scope, receive, send)
                 return
         await self.app(scope, receive, send)
 
@@ -74,11 +70,13 @@ class Origins:
         if self.hosts is not None and name_of(host) not in self.hosts:
             raise Refusal(
                 FORBIDDEN,
-                f"the server is not called {name_of(host)!r}: start it with --allow-host or with a token",
+                f"the server is not called {brief(name_of(host))}: start it with --allow-host or a token",
             )
         origin = header(scope, b"origin")
         if origin and address_of(origin) != host.lower():
-            raise Refusal(FORBIDDEN, f"the page is of {origin!r}, and only pages of this server are answered")
+            raise Refusal(
+                FORBIDDEN, f"the page is of {brief(origin)}, and only pages of this server are answered"
+            )
         is_opened = scope.get("method") == "GET" and header(scope, b"sec-fetch-mode") == "navigate"
         if not origin and not is_opened and header(scope, b"sec-fetch-site") in OF_OTHERS:
             raise Refusal(
@@ -126,6 +124,7 @@ def address_of(origin: str) -> str:
 
 
 DISCARDED = 8  # bodies that are longer than this many allowed ones are not even read to their end
+MOST_DIGITS = 20  # of a length, as h11 reads it
 OPEN = ("/", "/health", "/ready")
 """What probes and browsers get without a token."""
 UNCOUNTED = (*OPEN, "/metrics")
@@ -134,13 +133,6 @@ STRANGERS = 16
 """Clients that may be heard at the same time before they have sent the token."""
 STRANGER_SECONDS = 5.0
 """Time for a client to send the token."""
-SAFE = [
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"content-security-policy", b"frame-ancestors 'none'"),
-]
-"""Headers of every answer: browsers guess no type, tell no other server of this one, and show it in no
-frame."""
 
 
 class Disconnected(Exception):
@@ -259,7 +251,7 @@ class Gate:
             if self.key_of(path, b"", content) is None:
                 raise unknown()
             with self.strangers.one():
-                body = await in_time(self._body(path, receive))
+                body = await in_time(self._body(scope, receive))
             key = self.key_of(path, body, content) or ""
             if not is_token(self.token, key.encode("utf-8", "replace")):
                 raise unknown()
@@ -268,7 +260,7 @@ class Gate:
             return
         with self.requests.one():
             if body is None:
-                body = await self._body(path, receive)
+                body = await self._body(scope, receive)
             await self._unless_gone(scope, body, receive, answer)
 
     async def _unless_gone(self, scope: Message, body: bytes, receive: Receive, answer: "Answer") -> None:
@@ -298,11 +290,14 @@ class Gate:
     async def _passed_on(self, scope: Message, receive: Receive, answer: "Answer") -> None:
         await self.app(scope, receive, answer)
 
-    async def _body(self, path: str, receive: Receive) -> bytes:
-        most = self.limits.recording if path in self.hearing else self.limits.body
+    async def _body(self, scope: Message, receive: Receive) -> bytes:
+        most = self.limits.recording if scope["path"] in self.hearing else self.limits.body
         too_large = Refusal(
             TOO_LARGE, f"the body has more than {most:,} bytes: send less", {"Connection": "close"}
         )
+        length = header(scope, b"content-length")
+        if length.isdecimal() and int(length[:MOST_DIGITS]) > DISCARDED * most:
+            raise too_large
         parts, size, has_more = list[bytes](), 0, True
         while has_more and size <= DISCARDED * most:
             message = await receive()
@@ -361,5 +356,4 @@ class Answer:
         """Sends a message."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            message = {**message, "headers": [*message["headers"], *SAFE]}
         await self._send(message)

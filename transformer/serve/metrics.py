@@ -133,7 +133,8 @@ class Metrics:
     def app(self) -> App:
         """An application that has them and nothing else."""
         app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-        app.add_exception_handler(HTTPException, refuse)
+        for error in HTTPException, Exception:
+            app.add_exception_handler(error, refuse)
 
         @app.get("/metrics")
         async def measured() -> Response:

@@ -52,6 +52,31 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     return again
 
 
+SAFE = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"frame-ancestors 'none'"),
+]
+"""Headers of every answer: browsers guess no type, tell no other server of this one, and show it in no
+frame."""
+
+
+def with_safe_headers(app: App) -> App:
+    """An application around another one, whose answers all have the headers `SAFE`."""
+
+    async def safe(scope: Message, receive: Receive, send: Send) -> None:
+        async def send_safely(message: Message) -> None:
+            if message["type"].endswith("http.response.start"):  # also websocket.http.response.start
+                message = {**message, "headers": [*message["headers"], *SAFE]}
+            await send(message)
+
+        await app(scope, receive, send_safely)
+
+    return safe
+
+
+LONGEST_MESSAGE = 1000
+"""Characters of a message, which may repeat what a client sent."""
 BUSY, TOO_LARGE, INVALID, FAILED, UNAVAILABLE = 429, 413, 422, 500, 503
 OPTION = re.compile(r"(?<![a-z-])--(?:decoding\.)?([a-z][a-z-]*+)(?!\.[a-z])")
 """Of a command line, in a message. Fields of requests have underscores; options of sections, such as
@@ -67,13 +92,13 @@ class Refusal(Exception):
 
     Args:
       status: of HTTP.
-      message: why, in a sentence.
+      message: why, in a sentence. Long words of a client in it are shortened, and so is the whole.
       headers: of the answer.
     """
 
     def __init__(self, status: int, message: str, headers: Mapping[str, str] = {}) -> None:
         super().__init__(message)
-        self.status, self.message, self.headers = status, message, dict(headers)
+        self.status, self.message, self.headers = status, shortened(message)[:LONGEST_MESSAGE], dict(headers)
 
     @property
     def response(self) -> Response:
@@ -138,11 +163,11 @@ def sentence_of(error: RequestValidationError) -> str:
     if first["type"] == "json_invalid":
         return f"the body is not JSON: {first['ctx']['error']}"
     if first["type"] == "extra_forbidden":
-        return shortened(f"{where}: there is no such field")
+        return f"{where}: there is no such field"
     if first["type"] == "missing":
         return f"{where} is missing"
     message = str(first["msg"]).removeprefix("Value error, ")
-    return shortened(f"{where}: {message[:1].lower()}{message[1:]}")
+    return f"{where}: {message[:1].lower()}{message[1:]}"
 
 
 async def refuse(request: Request, error: Exception) -> Response:

@@ -4,6 +4,7 @@ connections."""
 import asyncio
 import contextlib
 import gc
+import json
 import logging
 import os
 import resource
@@ -15,16 +16,18 @@ from collections.abc import Collection, Generator, Iterator, Sequence
 from types import FrameType
 from typing import Any, cast
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.websockets.auto import AutoWebSocketsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Response
 
 from transformer.runtime.errors import UserError
 from transformer.serve.app import server_app
 from transformer.serve.gate import Origins, hosts_of
 from transformer.serve.listening import LONGEST_MESSAGE
 from transformer.serve.metrics import Metrics
-from transformer.serve.refusals import App
+from transformer.serve.refusals import SAFE, UNAVAILABLE, App, Refusal, later, with_safe_headers
 from transformer.serve.services.limits import Limits
 from transformer.serve.services.service import Service
 
@@ -49,8 +52,23 @@ MOST_UNREAD = 1024 * 1024
 """Bytes that a client may leave unread while it sends more, such as answers to its pings."""
 
 
-class SocketConnection(AutoWebSocketsProtocol):  # type: ignore[misc, valid-type]
-    """A WebSocket whose client is left if it sends and does not read: memory would fill with answers."""
+class SocketConnection(WebSocketsSansIOProtocol):
+    """A WebSocket whose client is left if it sends and does not read: memory would fill with answers. What is
+    refused gets a sentence as JSON."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        reject = self.conn.reject
+
+        def reject_as_json(status: Any, text: str) -> Response:
+            error = " ".join(text.split()) or "nothing listens at this address"
+            response = reject(status, json.dumps({"error": error}))
+            del response.headers["Content-Type"]
+            for name, value in (b"Content-Type", b"application/json"), *SAFE:
+                response.headers[name.decode()] = value.decode()
+            return response
+
+        self.conn.reject = reject_as_json  # type: ignore[method-assign]
 
     def data_received(self, data: bytes) -> None:
         """Reads a part of a message."""
@@ -60,19 +78,27 @@ class SocketConnection(AutoWebSocketsProtocol):  # type: ignore[misc, valid-type
         super().data_received(data)
 
 
+MALFORMED = Refusal(400, "the request is not HTTP as it should be, or its head is too long")
+FULL = later(UNAVAILABLE, "as many connections are open as may be: try again later")
+
+
 class Connection(H11Protocol):
     """A connection that is closed if the head of a request takes too long. If there are as many as there may
     be (`limit_concurrency` of the server's config), the one that has waited longest without a request gives
-    way to a new one."""
+    way to a new one. Refusals are JSON, as those of the application."""
 
     _head: asyncio.TimerHandle | None = None
     _logged = -LOGGED
     """When the log last had a line about closed connections; of the class, since it is about all of them."""
 
+    def __init__(self, config: uvicorn.Config, *arguments: Any, **options: Any) -> None:
+        super().__init__(config, *arguments, **options)
+        self._most, self.limit_concurrency = cast(int, config.limit_concurrency), None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins to wait for a request, after making room."""
         self._since = self.loop.time()
-        if len(self.connections) >= cast(int, self.limit_concurrency) - 1:
+        if len(self.connections) >= self._most:
             idle = [one for one in self.connections if isinstance(one, Connection) and one.is_idle]
             if idle:
                 min(idle, key=lambda one: one._since).give_way()
@@ -84,9 +110,21 @@ class Connection(H11Protocol):
         """Reads a part of a request."""
         if self.is_idle and self._head is None:
             self._wait_for_head()
+        is_full = len(self.connections) > self._most
+        self.app = with_safe_headers(FULL.response) if is_full else self.config.loaded_app
         super().data_received(data)
         if not self.is_idle or self.transport.get_protocol() is not self:  # a WebSocket from here on
             self._stop_waiting()
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuses what cannot be read, unless an answer has begun."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            answer = MALFORMED.response
+            headers = [*answer.raw_headers, *SAFE, (b"connection", b"close")]
+            head = h11.Response(status_code=MALFORMED.status, headers=headers, reason=b"Bad Request")
+            for event in head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage():
+                self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stops waiting."""
@@ -252,11 +290,11 @@ def measured(
 def config_of(app: App, limits: Limits) -> uvicorn.Config:
     """How an application is served."""
     return uvicorn.Config(
-        app,
+        with_safe_headers(app),
         http=Connection,
         ws=SocketConnection,
         loop="asyncio",  # whose transports read as much at once as they are told
-        limit_concurrency=room_for(limits.connections) + 1,
+        limit_concurrency=room_for(limits.connections),
         log_level="warning",
         access_log=False,
         lifespan="on",

@@ -4,14 +4,14 @@ set."""
 import itertools
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import jax
 
 from transformer.config.options import Config
-from transformer.data.store import Record, Records
+from transformer.data.store import Record
 from transformer.explorer.attention import exhibits_of
 from transformer.model.parameters import Variables
 from transformer.runs.exhibits import exhibit_as_json
@@ -58,12 +58,48 @@ class Tested(NamedTuple):
     overview: list[Json]
 
 
+Progress = Callable[[int, int, float | None], None]
+"""Told the number of records that are done, that of all, and how many seconds the others will take, if that
+is known."""
+
+
+class _Counted(Decoder[Any]):
+    """A decoder that tells how many records are done, which is not in their order."""
+
+    tell: Callable[[int], None]
+    _done = 0
+
+    def finished(self, result: Any, request: Any) -> list[Any]:
+        """The outputs of a request."""
+        outputs = super().finished(result, request)
+        self._done += 1
+        self.tell(self._done)
+        return outputs
+
+
 class Evaluator:
-    """Evaluates variables of the config's model."""
+    """Evaluates variables of the config's model.
+
+    Args:
+      config: of the run.
+      system: of the run.
+      objective: whose loss is evaluated.
+      data: with the validation and test sets.
+      layout: of the devices.
+      tell: is told the progress.
+    """
 
     def __init__(
-        self, config: Config, system: System, objective: Objective, data: TrainingData, layout: Layout
+        self,
+        config: Config,
+        system: System,
+        objective: Objective,
+        data: TrainingData,
+        layout: Layout,
+        tell: Progress = lambda done, count, seconds: None,
     ) -> None:
+        self._tell = tell
+        self._seconds: dict[str, float] = {}  # of a record, for its loss and for its output
         self.config = config
         self.system = system
         self.data = data
@@ -73,12 +109,22 @@ class Evaluator:
         self._warned: set[str] = set()
         self._step = layout.compile_step(make_eval_step(system.model(config.model), objective))
 
+    def seconds(self, split: str) -> float | None:
+        """How long the evaluation of a split will take, by the last one; None if there was none."""
+        if not self._seconds:
+            return None
+        count = decoded = len(self.data.corpus.splits[split])
+        if split == "validation":
+            decoded = min(count, self.config.training.evaluate_sentences)
+        outputs = self._seconds.get("outputs", 0.0) if self.task.decodes else 0.0
+        return self._seconds.get("loss", 0.0) * count + outputs * decoded
+
     def validate(self, variables: Variables, request: StopRequest) -> Validation | None:
         """Losses on the whole validation set, the first score on its first records, and sample outputs. None
         if a stop was requested before the end."""
         start = time.monotonic()
         records = self.data.corpus.splits["validation"]
-        means = self._means(variables, records, request)
+        means = self._means(variables, "validation", request)
         some = records.__getitems__(range(min(len(records), self.config.training.evaluate_sentences)))
         task = self.task
         decoding = self.decoding
@@ -114,12 +160,15 @@ class Evaluator:
         }
         return Validation(record, samples, self._overview("validation", evaluation))
 
-    def _means(self, variables: Variables, records: Records, request: StopRequest) -> dict[str, float] | None:
-        """The mean of the loss and of every metric. None if a stop was requested."""
+    def _means(self, variables: Variables, split: str, request: StopRequest) -> dict[str, float] | None:
+        """The mean of the loss and of every metric on a split. None if a stop was requested."""
+        records = self.data.corpus.splits[split]
         batches = self.task.fixed_batches(records, jax.process_index(), jax.process_count())
         fill = {name: field.fill for name, field in self.task.fields.items()}
         totals: dict[str, tuple[float, float]] = {}
         carry = self.system.carry(self.config, True)
+        start = time.monotonic()
+        self._tell(0, 0, self.seconds(split))
         for batch in self.layout.batches(batches, fill=fill):
             if asked(request):
                 return None
@@ -128,14 +177,20 @@ class Evaluator:
             for name, (total, weight) in jax.device_get(sums).items():
                 before = totals.get(name, (0.0, 0.0))
                 totals[name] = before[0] + float(total), before[1] + float(weight)
+        self._seconds["loss"] = (time.monotonic() - start) / max(1, len(records))
         return {name: total / weight if weight else 0.0 for name, (total, weight) in totals.items()}
+
+    @property
+    def tested(self) -> str:
+        """The split of the test: of a corpus without one, the validation split."""
+        return "test" if "test" in self.data.corpus.splits else "validation"
 
     def test(self, variables: Variables, request: StopRequest) -> Tested | None:
         """All scores on the test split. None if a stop was requested before the end."""
         splits = self.data.corpus.splits
-        split = "test" if "test" in splits else "validation"
+        split = self.tested
         records = list(splits[split])
-        means = self._means(variables, splits[split], request)
+        means = self._means(variables, split, request)
         outputs = self._decoded(variables, split, records, request) if means and self.task.decodes else []
         if asked(request) or means is None:
             return None
@@ -185,16 +240,30 @@ class Evaluator:
         task = self.decoding
         if task is None or not records:
             return []
-        decoder = Decoder(self.config, variables, task, warns=False)
         if is_main_process() and split not in self._warned:
             if warning := task.truncated(records, self.config.decoding.buckets[-1]):
                 log.warning(warning, split)
             self._warned.add(split)
 
         def decode(share: list[Record]) -> list[Any]:
-            outputs = decoder.stream(share)
-            until_stopped = itertools.takewhile(lambda _: not request.signal, outputs)
-            return [task.scored(best[0]) for best in until_stopped]
+            decoder = _Counted(self.config, variables, task, warns=False)
+            start, count = time.monotonic(), len(share)
+            before = self._seconds.get("outputs")
+
+            def tell(done: int) -> None:
+                """The more are done, the less an earlier evaluation says."""
+                spent, whole = time.monotonic() - start, before and before * count
+                if done > count / 10 or (done and whole):
+                    so_far = spent * count / done
+                    whole = so_far + (1 - done / count) * ((whole or so_far) - so_far)
+                self._tell(done, count, whole and max(whole - spent, 0.0))
+
+            decoder.tell = tell
+            tell(0)
+            outputs = itertools.takewhile(lambda _: not request.signal, decoder.stream(share))
+            scored = [task.scored(best[0]) for best in outputs]
+            self._seconds["outputs"] = (time.monotonic() - start) / max(1, len(scored))
+            return scored
 
         return by_turns(records, decode)
 

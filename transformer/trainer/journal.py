@@ -4,6 +4,7 @@ showed."""
 import contextlib
 import json
 import logging
+import math
 import os
 import platform
 import socket
@@ -338,7 +339,8 @@ class Journal:
 
     def write_start(self, step: int, data: TrainingData, parameters: int) -> None:
         """Writes the data, devices and versions, for the report page."""
-        devices = f"{jax.device_count()} {jax.devices()[0].device_kind}, {jax.process_count()} process(es)"
+        processes = f"{jax.process_count():,} process{'es' * (jax.process_count() != 1)}"
+        devices = f"{jax.device_count()} {jax.devices()[0].device_kind}, {processes}"
         versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "flax", "optax"))
         about = {
             "date": time.strftime("%Y-%m-%d %H:%M"),
@@ -377,6 +379,9 @@ class Pace:
     Args:
       step: the current one.
       total: the last one.
+
+    Attributes:
+      step: the last one that was counted.
     """
 
     def __init__(self, step: int, total: int) -> None:
@@ -384,10 +389,24 @@ class Pace:
         self._total = total
         self._since = self._start = time.monotonic()
         self._count = self._waited = 0.0
+        self._compiling = 0.0
+        self.step = step
 
-    def took(self, count: float) -> None:
+    def took(self, step: int, count: float) -> None:
         """Counts the tokens of a step."""
         self._count += count
+        if self.step == self._first:
+            self._compiling = time.monotonic() - self._start
+        self.step = step
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds that the other steps need, each as long as those so far, without the first one, which is
+        compiled; infinite if there was no other."""
+        steps, others = self.step - self._first - 1, self._total - self.step
+        if others and steps < 1:
+            return math.inf
+        return (time.monotonic() - self._start - self._compiling) / max(steps, 1) * others
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -396,16 +415,15 @@ class Pace:
         yield
         self._waited += time.monotonic() - before
 
-    def report(self, step: int) -> tuple[float, float, float]:
-        """Tokens per second, the share of the time spent waiting for input, and seconds left."""
+    def report(self) -> tuple[float, float]:
+        """Tokens per second, and the share of the time spent waiting for input."""
         now = time.monotonic()
         spent = max(now - self._since, 1e-9)
         rate, waited = self._count / spent, self._waited / spent
-        left = (now - self._start) / max(step - self._first, 1) * (self._total - step)
         self._since = now
         self._count = 0.0
         self._waited = 0.0
-        return rate, waited, left
+        return rate, waited
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

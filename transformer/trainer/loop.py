@@ -27,7 +27,7 @@ from transformer.systems.parameters import declared_parameters, mistakes_named
 from transformer.systems.system import System
 from transformer.tasks.outputs import Lines
 from transformer.tasks.preparation import TrainingData
-from transformer.trainer.evaluator import Evaluator, Sample, Validation
+from transformer.trainer.evaluator import Evaluator, Sample, Tested, Validation
 from transformer.trainer.journal import EVALUATION, TRAINING, WAITING, Clock, Journal, Pace, Track
 from transformer.trainer.profile import (
     TIME_IS_OVER,
@@ -40,7 +40,8 @@ from transformer.trainer.profile import (
 from transformer.trainer.resolved import resume_command
 from transformer.trainer.starts import first_state
 from transformer.training.objective import Batch, Objective
-from transformer.training.schedule import after_evaluation, learning_rate, make_optimizer, scale_of
+from transformer.training.plateau import after_evaluation, scale_of
+from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.sharding import layout_of
 from transformer.training.step import Means, configured_step
 
@@ -69,11 +70,12 @@ class Loop:
         self.data = data
         self.watch = watch
         model = system.model(config.model)
-        optimizer = make_optimizer(config)
-        self.layout = layout_of(config.mesh, declared_parameters(system, config))
+        declared = declared_parameters(system, config)
+        optimizer = make_optimizer(config, declared)
+        self.layout = layout_of(config.mesh, declared)
         step = configured_step(config.training, model, objective, optimizer, self.layout.gather)
         self.train_step = mistakes_named(config.system)(self.layout.compile_step(step, donate_state=True))
-        self.evaluator = Evaluator(config, system, objective, data, self.layout)
+        self.evaluator = Evaluator(config, system, objective, data, self.layout, self._tell_evaluated)
         self.rate = learning_rate(config.optimizer, config.model.d_model, config.training.steps)
         first = first_state(config, system, model, optimizer, run, parent, watch.message)
         self.reduction = scale_of(first.optimizer)
@@ -85,6 +87,8 @@ class Loop:
         self.deadline = math.inf if minutes is None else clock.began + 60 * minutes
         self.last_save = clock.began
         self.journal = Journal(run, self.step, self.clock, track)
+        self.pace = Pace(self.step, config.training.steps)
+        self.is_testing = False
         self.has_warned_of_input = self.has_said_what_decides = False
         self.profile = Profile(run.path / "profile", self.step, profile, watch)
 
@@ -124,9 +128,9 @@ class Loop:
             return
         where = self.run.name
         self.watch.message(f"Resuming {where} from step {self.step}" if self.step else f"Writing to {where}")
+        self.watch.compiling()
         with (
             stop_requests(self.watch.interject, self.deadline) as self.stop_request,
-            self.watch.training(self.step, t.steps),
             self.journal.opened(),
         ):
             self.journal.write_start(self.step, self.data, self.num_parameters)
@@ -147,7 +151,7 @@ class Loop:
 
     def _take_steps(self, batches: Iterator[Batch]) -> None:
         t = self.config.training
-        pace = Pace(self.step, t.steps)
+        pace = self.pace = Pace(self.step, t.steps)
         pending: tuple[int, Means] | None = None  # read one step late, so that the device never waits
         for batch in self._waited_for(batches, pace):
             self.profile.before(self.step)
@@ -195,11 +199,12 @@ class Loop:
                 "for longer, or clip (--optimizer.clip-norm 1). "
                 + (f"The checkpoint of step {saved[-1]} is untouched" if saved else "Nothing was saved yet")
             )
-        pace.took(self.data.size(step - 1, values["weight"]))
-        self.watch.advance(step)
+        pace.took(step, self.data.size(step - 1, values["weight"]))
+        left = self._time_left(0.0)
+        self.watch.advance(step, *left)
         if step % self.config.training.log_every and step != self.config.training.steps:
             return
-        rate, waited, seconds_left = pace.report(step)
+        rate, waited = pace.report()
         if waited > MOST_WAITING and not self.has_warned_of_input:
             self.has_warned_of_input = True
             samples = getattr(self.config.data, "subword_sampling", 0)
@@ -211,12 +216,37 @@ class Loop:
             )
         counted = self.config.data.counted
         shown = {name: values[name] for name in ("loss", "reward") if name in values}
-        self.watch.step(step, self.config.training.steps, shown, rate, counted, seconds_left)
+        self.watch.step(step, self.config.training.steps, shown, rate, counted, *left)
         learning_rate = float(self.rate(step - 1)) * self.reduction
         record = {"kind": "training", "step": step, **values, "learning_rate": learning_rate}
         self.journal.write(record | {f"{counted}_per_second": rate, "input_wait": waited})
 
+    def _time_left(self, current: float | None) -> tuple[float, bool]:
+        """Seconds until the end of the test, and whether there is work of which it is not yet known how long
+        it takes.
+
+        Args:
+          current: seconds that the present evaluation, or the test, needs. None: it is not known.
+        """
+        t, parts = self.config.training, [current]
+        if not self.is_testing:
+            last = max((record["step"] for record in self.journal.evaluations), default=0)
+            since = last if current == 0 else self.step
+            evaluations = t.steps // t.evaluate_every - since // t.evaluate_every
+            evaluations += t.steps % t.evaluate_every > 0 and since < t.steps
+            seconds = self.evaluator.seconds("validation")
+            parts += [self.pace.seconds_left, *[seconds] * evaluations]
+            parts.append(self.evaluator.seconds(self.evaluator.tested))
+        known = [seconds for seconds in parts if seconds is not None]
+        until_deadline = self.deadline - time.monotonic()
+        return min(sum(known), until_deadline), len(known) < len(parts) and sum(known) < until_deadline
+
     # Evaluation
+
+    def _tell_evaluated(self, done: int, count: int, seconds: float | None) -> None:
+        """Shows how far an evaluation, or the test, is."""
+        what = "testing" if self.is_testing else "evaluating"
+        self.watch.phase(what, done, count, *self._time_left(seconds))
 
     def _evaluation_is_due(self) -> bool:
         t = self.config.training
@@ -334,9 +364,10 @@ class Loop:
             return False
         return len(standings) - 1 - standings.index(max(standings)) >= patience
 
-    def report(self) -> None:
-        """Tests the best checkpoint, writes the scores to results.json and shows them."""
+    def test(self) -> tuple[int, Tested]:
+        """Tests the best checkpoint. Returns its step, and the scores."""
         self.clock.enter(EVALUATION)
+        self.is_testing = True
         step = self.run.checkpoints.best()
         variables = self.run.checkpoints.variables(step, model_of(self.state))
         if self.state.parametrisation.is_adapter:
@@ -345,14 +376,23 @@ class Loop:
         tested = self.evaluator.test(variables, request)
         if tested is None:
             self._stop(TIME_IS_OVER)
-        split, records, scores, overview = tested
         if gathered(read_exhibits(self.run.path)[0])[0] != step:
             self._exhibit(variables, step, request)
+        return step, tested
+
+    def report(self, step: int, tested: Tested) -> None:
+        """Writes the scores of the best checkpoint to results.json, and shows them."""
+        split, records, scores, overview = tested
         self._write_overview(step, overview)
         unit = self.data.task.unit
         results: Json = {"split": split, "checkpoint": step, "sentences": len(records), "unit": unit}
         for measure, score in scores.items():
-            results[measure.name] = {"title": measure.title, "digits": measure.digits, **score.as_dict()}
+            results[measure.name] = {
+                "title": measure.title,
+                "digits": measure.digits,
+                "higher_is_better": measure.higher_is_better,
+                **score.as_dict(),
+            }
         if is_main_process():
             write_whole(self.run.path / "results.json", json.dumps(results, indent=2) + "\n")
         spent = self.journal.write_test(self.step)

@@ -113,8 +113,10 @@ def train(
         run = Run(path, writes=True)
     with run.claimed(), transcribed(run, watch), resumable(run, config), named_bases(base):
         loop = Loop(config, system, objective, run, data, watch, parent, track, profile, clock)
-        loop.train()
-        loop.report()
+        with watch.training(loop.step, config.training.steps):
+            loop.train()
+            tested = loop.test()
+        loop.report(*tested)
     return Path(run.name)
 
 

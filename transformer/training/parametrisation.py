@@ -202,7 +202,7 @@ def parametrisation_of(config: "Config", shapes: Params, declared: Declarations)
     if adapter.pattern:
         paths = chosen("--adapter.pattern", adapter.pattern, matrices)
     else:
-        paths = frozenset(path for path in matrices if not _is_table(path, declared))
+        paths = frozenset(path for path in matrices if not is_table(path, declared))
     if not paths:
         raise UserError("--adapter.rank: this model has no matrix that can have a low-rank change")
     if both := sorted(paths & tables.keys()):
@@ -228,5 +228,6 @@ def _summed(path: Path, leaf: Any, declared: Declarations) -> tuple[int, ...]:
     return tuple(range(leaf.ndim - 1))
 
 
-def _is_table(path: Path, declared: Declarations) -> bool:
+def is_table(path: Path, declared: Declarations) -> bool:
+    """Whether a parameter is a table of embeddings, a row for each id or position."""
     return path in declared and not {"vocabulary", "positions"}.isdisjoint(declared[path].names)

@@ -20,10 +20,11 @@ from transformer.decoding.beside.ensemble import WithLanguageModel
 from transformer.decoding.beside.ngram import ShallowFusion, Trie
 from transformer.decoding.hooks import SearchHook
 from transformer.decoding.searches.search import unchanged
-from transformer.model.parameters import Variables
+from transformer.model.parameters import Variables, as_computed
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import on_local_devices
+from transformer.systems.parameters import declared_parameters
 from transformer.systems.system import System, described
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
@@ -153,7 +154,9 @@ class TrainedLanguageModel:
                 f"--lm {path}: it has another vocabulary than the outputs of this run; train one with "
                 "--data.source-tokenizer and the vocabulary in this run's directory"
             )
-        variables: Variables = on_local_devices(run.variables("best"))
+        declared = declared_parameters(run.system, run.config)
+        variables: Variables = as_computed(run.variables("best"), run.config.model.compute_dtype, declared)
+        variables = on_local_devices(variables)
         model = run.system.model(run.config.model)
         digest = hashlib.blake2b(repr(model).encode(), digest_size=16)
         for leaf in jax.tree.leaves(variables):

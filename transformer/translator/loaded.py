@@ -1,6 +1,7 @@
 """Trained models as run directories hold them: loading one, its adapters and its language model."""
 
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -14,7 +15,7 @@ from transformer.config.ranges import instance, true_or_false
 from transformer.decoding.calls import Inputs
 from transformer.decoding.service.queue import Request
 from transformer.model.encoder_decoder import EncoderDecoder
-from transformer.model.parameters import INT8, Variables, count, in_int8
+from transformer.model.parameters import INT8, Params, Variables, as_computed, count, in_int8
 from transformer.runs.run import Run, adapter_run
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.errors import UserError
@@ -57,8 +58,15 @@ class LoadedModel(Generic[TaskT]):
         self.config, self.task = config, task
         self.longest = config.model.longest
         self.longest_source = config.model.longest_source
-        self.variables: Variables = on_local_devices(variables)
         self.system: System = system_of(config)
+        dtype = config.model.compute_dtype
+        if dtype == "float32":
+            self.variables: Variables = on_local_devices(variables)
+            self._whole: Callable[[], Params] = lambda: self.variables["params"]
+        else:
+            computed = as_computed(variables, dtype, declared_parameters(self.system, config))
+            self.variables = on_local_devices(computed)
+            self._whole = lambda: variables["params"]
         self.model: nn.Module = self.system.model(config.model)
         self.origin = ""
         self.confidence: Confidence | None = None
@@ -105,17 +113,23 @@ class LoadedModel(Generic[TaskT]):
         int8 = true_or_false("int8", int8)
         refuse_forked()
         keep_programs()
-        run = Run(run_dir)
-        if adapter is None:
-            variables = run.variables(checkpoint)
-        else:
-            base, run = run, adapter_run(adapter)
+        run = base = Run(run_dir)
+        if adapter is not None:
+            run = adapter_run(adapter)
+
+        def read() -> Variables:
+            if adapter is None:
+                return run.variables(checkpoint)
             step = run.config.adapter.base_step
-            variables = run.variables(checkpoint, base.variables("best" if step is None else step)["params"])
+            return run.variables(checkpoint, base.variables("best" if step is None else step)["params"])
+
+        variables = read()
         if int8:
             declared = declared_parameters(run.system, run.config)
             variables = in_int8(variables, {path: leaf.summed for path, leaf in declared.items()})
         loaded = cls.of_run(run, variables)
+        if run.config.model.compute_dtype != "float32":
+            loaded._whole = lambda: read()["params"]  # not kept in memory
         loaded.origin = f"{run.name}, checkpoint {checkpoint}" + (", int8" if int8 else "")
         loaded.confidence = Confidence.read(run.path)
         return loaded
@@ -134,7 +148,15 @@ class LoadedModel(Generic[TaskT]):
         run = adapter_run(adapter)
         if INT8 in self.variables:
             raise UserError("adapted: load the model without int8, or the adapter with it")
-        loaded = type(self).of_run(run, run.variables(checkpoint, self.variables["params"]))
+        whole = self._whole()
+        variables = run.variables(checkpoint, whole)
+        params = jax.tree.map(
+            lambda new, old, held: held if new is old else new,
+            variables["params"],
+            whole,
+            self.variables["params"],
+        )
+        loaded = type(self).of_run(run, {**variables, "params": params})
         loaded.origin = f"{run.name}, checkpoint {checkpoint}"
         loaded.confidence = Confidence.read(run.path)
         loaded.language_model, loaded.bias, loaded.longest = self.language_model, self.bias, self.longest

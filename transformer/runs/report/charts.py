@@ -8,7 +8,7 @@ import html
 import importlib.resources
 import math
 from base64 import b64encode
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 # The parts that every page has.
@@ -36,8 +36,14 @@ def source_of(content: str) -> str:
     return f"'sha256-{b64encode(hashlib.sha256(content.encode()).digest()).decode('ascii')}'"
 
 
+class Markup(str):
+    """A part of a page that is no text but HTML already."""
+
+
 def text(value: object) -> str:
     """A value as text of a page."""
+    if isinstance(value, Markup):
+        return value
     whole = str(value)
     return html.escape(whole if len(whole) <= LONGEST else f"{whole[:LONGEST]}...")
 
@@ -49,7 +55,7 @@ def table(rows: Iterable[tuple[object, ...]], head: Sequence[str] = ()) -> str:
         return "".join(f"<td>{text(cell)}</td>" for cell in rest)
 
     body = "".join(f"<tr><th>{text(name)}</th>{cells(rest)}</tr>" for name, *rest in islice(rows, ROWS))
-    top = "<tr>" + "".join(f"<th>{html.escape(name)}</th>" for name in head) + "</tr>" if head else ""
+    top = "<tr>" + "".join(f"<th>{text(name)}</th>" for name in head) + "</tr>" if head else ""
     return f'<div class="wide"><table>{top}{body}</table></div>'
 
 
@@ -69,8 +75,10 @@ LETTER = 7.5  # the width of a digit
 RIGHT, BOTTOM, TOP = 24, 30, 12  # room for labels
 BARS = 120  # the height of the highest bar
 COLOURS = 8  # in page.css: a to h
+MOST_POINTS = 100  # of a line, that can be pointed at
 GROUPS = 1_000  # of the points of a line, if there are more than can be told apart
 MOST_BARS, LONGEST_LABEL = 1_000, 100
+LOGARITHMIC = 2  # times the lowest value that the highest one is, from which a logarithmic scale is offered
 Points = Sequence[tuple[float, float]]
 
 
@@ -87,40 +95,65 @@ def line_chart(name: str, lines: Mapping[str, Points], every: Sequence[str] = ()
     lines = {label: thinned(line) for label, line in lines.items()}
     points = [point for line in lines.values() for point in line]
     most = max(x for x, _ in points)
-    high = max(y for _, y in points)
-    marks = ticks(high)
+    high, low = (choose(y for _, y in points) for choose in (max, min))
+    has_log = low > 0 and high >= LOGARITHMIC * low
+    scales = {"linear": ticks(high), **({"log": log_ticks(low, high)} if has_log else {})}
+    drawn = [
+        f'<g class="{scale}">{"".join(_lines_of(lines, colours, most, marks, scale == "log"))}</g>'
+        for scale, marks in scales.items()
+    ]
+    has_legend = len(lines) > 1 or every
+    keys = " ".join(key(colours[label], label) for label in lines) if has_legend else ""
+    caption = f"{html.escape(name)} by step" + (f": {keys}" if keys else "")
+    choice = ' <label><input type="checkbox"/> log scale</label>' if has_log else ""
+    return _figure(name, caption + choice, HEIGHT, drawn)
+
+
+def _lines_of(
+    lines: Mapping[str, Points],
+    colours: Mapping[str, int],
+    most: float,
+    marks: Sequence[float],
+    is_log: bool,
+) -> Iterator[str]:
+    """Axes, lines and points of a chart, for values from the first mark to the last one."""
     left = 12 + LETTER * max(len(_short(tick)) for tick in marks)
+    scaled = math.log10 if is_log else float
+    bottom, top = scaled(marks[0]), scaled(marks[-1])
 
     def x(step: float) -> float:
         return left + (WIDTH - left - RIGHT) * step / max(most, 1)
 
     def y(value: float) -> float:
-        position = HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * value / marks[-1]
+        share = (scaled(value) - bottom) / (top - bottom)
+        position = HEIGHT - BOTTOM - (HEIGHT - BOTTOM - TOP) * share
         return max(-HEIGHT, min(position, 2 * HEIGHT))  # what is far outside is not seen
 
-    parts = [
-        f'<line class="grid" x1="{left:.1f}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
-        f'<text x="{left - 6:.1f}" y="{y(tick) + 4:.1f}" text-anchor="end">{_short(tick)}</text>'
-        for tick in marks
-    ]
-    parts += [
-        f'<text x="{x(tick):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{_short(tick)}</text>'
-        for tick in ticks(most)
-        if tick <= most
-    ]
+    for tick in marks:
+        yield (
+            f'<line class="grid" x1="{left:.1f}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
+            f'<text x="{left - 6:.1f}" y="{y(tick) + 4:.1f}" text-anchor="end">{_short(tick)}</text>'
+        )
+    for tick in ticks(most):
+        if tick <= most:
+            yield f'<text x="{x(tick):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{_short(tick)}</text>'
     for label, line in lines.items():
-        colour = colour_of(colours[label])
         path = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in line)
-        parts.append(f'<path class="{colour}" d="M{path}"/>' if line else "")
-        if len(line) <= 100:
-            parts += [
-                f'<circle class="{colour}" cx="{x(s):.1f}" cy="{y(v):.1f}" r="3">'
-                f"<title>{html.escape(label)} at step {s:,}: {v:.4g}</title></circle>"
-                for s, v in line
-            ]
-    has_legend = len(lines) > 1 or every
-    keys = " ".join(key(colours[label], label) for label in lines) if has_legend else ""
-    return _figure(name, f"{html.escape(name)} by step" + (f": {keys}" if keys else ""), HEIGHT, parts)
+        yield f'<path class="{colour_of(colours[label])}" d="M{path}"/>' if line else ""
+    for label, line in lines.items():
+        shown = line[:: math.ceil(len(line) / MOST_POINTS)] if line else ()
+        room = (WIDTH - left - RIGHT) / max(1, len(shown))
+        for step, value in shown:
+            said = f"{label[:LONGEST_LABEL]} at step {step:,}: {value:.4g}"
+            middle = max(LETTER * len(said) / 2, min(x(step), WIDTH - LETTER * len(said) / 2))
+            where = f'cx="{x(step):.1f}" cy="{y(value):.1f}"'
+            yield (
+                f'<g class="point{" many" * (len(line) > MOST_POINTS)}">'
+                f'<circle class="{colour_of(colours[label])}" {where} r="3"/>'
+                f'<circle class="near" {where} r="{max(4, min(room, 10)):.0f}"/>'
+                f'<text class="said" x="{middle:.1f}" y="{max(TOP, y(value) - 10):.1f}" text-anchor="middle">'
+                f"{html.escape(said)}</text></g>"
+            )
 
 
 def bar_chart(name: str, counts: Mapping[str, int]) -> str:
@@ -190,3 +223,16 @@ def ticks(high: float) -> list[float]:
     power = 10 ** math.floor(math.log10(high / 4))
     step = next(power * factor for factor in (1, 2, 2.5, 5, 10) if 5 * power * factor >= high)
     return [float(f"{step * index:.12g}") for index in range(math.ceil(high / step - 1e-9) + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Round numbers from one that is not above `low` to one that is not below `high`, for a logarithmic
+    scale."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    every = math.ceil((last - first) / 6)
+    factors = (1, 2, 5) if last - first <= 2 else (1,)
+    powers = range(first, last + every, every)
+    marks = [float(f"{factor}e{power}") for power in powers for factor in factors]
+    begin = max(index for index, mark in enumerate(marks) if mark <= low)
+    end = min(index for index, mark in enumerate(marks) if mark >= high)
+    return marks[begin : end + 1]

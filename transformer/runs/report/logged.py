@@ -19,6 +19,7 @@ from transformer.tasks.metrics.scores import LONGEST_NAME, Metric
 
 SPEEDS = 4  # charts of them, at most
 CURVES = 6  # of parts of a score, at most
+HIGHER_IS_BETTER = "bleu", "chrf", "exact"  # of runs that did not write it
 MOST_PARTS = 10_000  # scores of which one is the mean
 
 
@@ -108,6 +109,17 @@ class Logged:
             "devices": self.starts[-1].get("devices") if self.starts else None,
         }
         return {name: str(value) for name, value in facts.items() if value is not None}
+
+    def merits(self) -> dict[str, float]:
+        """The scores of `summary` as numbers, higher for a better one, by the name of their row."""
+        measure, best = self.measure, max(self.evaluations, key=standing, default=None)
+        numbers = {"best checkpoint": standing(best)[0]} if best else {}
+        for name, score in self.scores.items():
+            is_higher = measure.higher_is_better if name == measure.name else name in HIGHER_IS_BETTER
+            sign = 1 if score.get("higher_is_better", is_higher) else -1
+            if "higher_is_better" in score or name in {measure.name, *HIGHER_IS_BETTER}:
+                numbers[f"{self.split} {score['title']}"] = sign * score["value"]
+        return numbers
 
     def changed(self) -> tuple[str, list[tuple[str, Option, Option]]]:
         """The preset, or its variant, with the fewest differences, and these: option, its value in the

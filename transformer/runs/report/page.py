@@ -2,21 +2,36 @@
 several runs side by side."""
 
 import html
+import os
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from urllib.parse import quote
 
 from transformer.config.options import as_word, flatten
-from transformer.runs.report.charts import bar_chart, document, facts, folded, key, line_chart, table
+from transformer.runs.log import standing
+from transformer.runs.report.charts import (
+    Markup,
+    bar_chart,
+    document,
+    facts,
+    folded,
+    key,
+    line_chart,
+    table,
+    text,
+)
 from transformer.runs.report.exhibits import exhibits_of, overview_of
 from transformer.runs.report.logged import Logged
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, address, write_output, write_whole
+from transformer.systems.registry import as_option
 
 REPORT = "report.html"
 CHANGES = 100  # samples of an input over time
 SIDES = 10  # with a chart of lengths
+SAMPLES = 50  # of a comparison
 
 
 def write_report(run_dir: Path | str) -> Path:
@@ -79,9 +94,9 @@ def _translations(evaluations: list[Json]) -> str:
         rows = deque[tuple[str, str]](maxlen=CHANGES)
         before = None
         for record in with_samples:
-            if index < len(record["samples"]) and (text := record["samples"][index][2]) != before:
-                rows.append((f"step {record['step']:,}", text))
-                before = text
+            if index < len(record["samples"]) and (output := record["samples"][index][2]) != before:
+                rows.append((f"step {record['step']:,}", output))
+                before = output
         reference_line = f"<p>Reference: {html.escape(reference)}</p>" if reference else ""
         parts.append(f"<h3>{html.escape(source)}</h3>{reference_line}{table(rows)}")
     return "".join(parts)
@@ -109,13 +124,18 @@ def _starts(starts: list[Json]) -> str:
 
 def _configuration(run: Logged) -> str:
     nearest, changed = run.changed()
-    every = [(name, as_word(value)) for name, value in flatten(run.config).items()]
-    shown = [(name, as_word(preset), as_word(here)) for name, preset, here in changed]
+    every = [(_option(name), as_word(value)) for name, value in flatten(run.config).items()]
+    shown = [(_option(name), as_word(preset), as_word(here)) for name, preset, here in changed]
     differences = table(shown, ("option", f"preset {nearest}", "here")) if changed else ""
-    text = "Differences from the nearest preset" if changed else "As the preset"
-    return f"<h2>Configuration</h2><p>{text}, {html.escape(nearest)}.</p>{differences}" + folded(
+    about = "Differences from the nearest preset" if changed else "As the preset"
+    return f"<h2>Configuration</h2><p>{about}, {html.escape(nearest)}.</p>{differences}" + folded(
         f"All {len(every)} options", table(every)
     )
+
+
+def _option(name: str) -> Markup:
+    """An option as a command line has it, in one line."""
+    return Markup(f"<code>{text(as_option(name))}</code>")
 
 
 # Several runs side by side on one page: results, curves, and the options in which they differ.
@@ -143,27 +163,70 @@ def write_comparison(run_dirs: Sequence[Path | str], page: Path) -> None:
     if len(set(names)) < len(names):
         names = [run.name for run in runs]
     title = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
-    keys = " ".join(key(index, name) for index, name in enumerate(names))
+    keys = [Markup(key(index, name)) for index, name in enumerate(names)]
+    links = [_linked(label, run, page) for label, run in zip(keys, runs, strict=True)]
     parts = [
-        f"<h1>{html.escape(title)}</h1><p>{keys}</p>",
+        f"<h1>{html.escape(title)}</h1><p>{' '.join(links)}</p>",
         "<h2>Results</h2>",
-        _results(names, runs),
+        _results(keys, runs),
         f'<h2>Curves</h2><div class="charts">{_curves_of_runs(names, runs)}</div>',
+        _samples(keys, runs),
         "<h2>Options that differ</h2>",
-        _options(names, runs),
+        _options(keys, runs),
     ]
     write_output(page, document(title, parts))
 
 
-def _results(names: list[str], runs: list[Logged]) -> str:
-    """A row for each fact, a column for each run."""
+def _linked(label: str, run: Logged, page: Path) -> str:
+    """The label of a run, with a link to its own page if there is one beside the other."""
+    report = run.path / REPORT
+    if address(run.name) or not report.is_file():
+        return label
+    return f'<a href="{quote(os.path.relpath(report, page.absolute().parent))}">{label}</a>'
+
+
+def _results(keys: list[Markup], runs: list[Logged]) -> str:
+    """A row for each fact, a column for each run. The best score is bold, and rows that are alike are
+    folded."""
     summaries = [{"system": run.config.system, **run.summary()} for run in runs]
-    facts = dict.fromkeys(name for summary in summaries for name in summary)
-    rows = [(fact, *(summary.get(fact, "") for summary in summaries)) for fact in facts]
     scores = [run.scores.get("bleu", {}).get("signature", "") for run in runs]
     if any(scores):
-        rows.append(("BLEU signature", *scores))
-    return table(rows, ("", *names))
+        for summary, signature in zip(summaries, scores, strict=True):
+            summary["BLEU signature"] = signature
+    merits = [run.merits() for run in runs]
+    rows = list[tuple[str, ...]]()
+    for fact in dict.fromkeys(name for summary in summaries for name in summary):
+        numbers = [merit.get(fact) for merit in merits]
+        best = max((number for number in numbers if number is not None), default=None)
+        is_decided = len({number for number in numbers if number is not None}) > 1
+        cells = (
+            Markup(f"<strong>{text(value)}</strong>") if is_decided and number == best else value
+            for value, number in zip((summary.get(fact, "") for summary in summaries), numbers, strict=True)
+        )
+        rows.append((fact, *cells))
+    return _compared_table(rows, ("", *keys))
+
+
+def _compared_table(rows: Sequence[tuple[str, ...]], head: Sequence[str]) -> str:
+    """A table of what differs, and behind a click one of the rows that have one value."""
+    differing = [row for row in rows if len(set(row[1:])) > 1]
+    alike = [row[:2] for row in rows if len(set(row[1:])) == 1]
+    same = folded(f"{counted(len(alike), 'row')} with one value for all runs", table(alike)) if alike else ""
+    return (table(differing, head) if differing else "") + same
+
+
+def _samples(keys: list[Markup], runs: list[Logged]) -> str:
+    """What each run made of the samples of its best evaluation, below each other."""
+    samples: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for label, run in zip(keys, runs, strict=True):
+        best = max(run.evaluations, key=standing, default={})
+        for source, reference, output in best.get("samples", ()):
+            samples.setdefault((source, reference), []).append((label, output))
+    parts = [
+        f"<h3>{text(source)}</h3>" + table([*[("reference", reference)] * bool(reference), *outputs])
+        for (source, reference), outputs in islice(samples.items(), SAMPLES)
+    ]
+    return f"<h2>Samples</h2><p>Of the best checkpoint of each run.</p>{''.join(parts)}" if parts else ""
 
 
 def _curves_of_runs(names: list[str], runs: list[Logged]) -> str:
@@ -178,9 +241,9 @@ def _curves_of_runs(names: list[str], runs: list[Logged]) -> str:
     return "".join(line_chart(title, lines, names) for title, lines in charts.items())
 
 
-def _options(names: list[str], runs: list[Logged]) -> str:
-    options = [flatten(run.config) for run in runs]
+def _options(keys: list[Markup], runs: list[Logged]) -> str:
+    options = [{name: as_word(value) for name, value in flatten(run.config).items()} for run in runs]
     every = dict.fromkeys(name for run_options in options for name in run_options)
-    values = {name: tuple(str(run_options.get(name, "")) for run_options in options) for name in every}
-    rows = [(name, *row) for name, row in values.items() if len(set(row)) > 1]
-    return table(rows, ("option", *names)) if rows else "<p>They have the same options.</p>"
+    rows = [(_option(name), *(run_options.get(name, "") for run_options in options)) for name in every]
+    differ = any(len(set(row[1:])) > 1 for row in rows)
+    return "<p>They have the same options.</p>" * (not differ) + _compared_table(rows, ("option", *keys))

@@ -74,7 +74,8 @@ class DecoderBlock(Module):
 
     def setup(self) -> None:
         self.convolution = GatedConvolution(self.config, self.layer)
-        self.query, self.context = (dense(self.config.d_model) for _ in range(2))
+        c = self.config
+        self.query, self.context = (dense(c.d_model, dtype=c.compute_dtype) for _ in range(2))
 
     def __call__(
         self,
@@ -104,7 +105,7 @@ class Convolutional(EncoderDecoder):
         c = self.config
         self.encoder = [GatedConvolution(c, layer) for layer in range(c.num_layers)]
         self.decoder = [DecoderBlock(c, layer) for layer in range(c.num_layers)]
-        self.dropout, self.readout = Dropout(c.dropout), dense(c.d_model)
+        self.dropout, self.readout = Dropout(c.dropout), dense(c.d_model, dtype=c.compute_dtype)
 
     def encode(
         self,
