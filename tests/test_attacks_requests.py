@@ -308,7 +308,10 @@ def test_metrics_have_a_port_and_no_place_among_the_requests(service):
             text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
             assert 'transformer_slots_in_use{run="small"} 0.0' in text
             missing = httpx.get(f"http://127.0.0.1:{port}/models")
-            assert (missing.status_code, missing.json()) == (404, {"error": "Not Found"})
+            assert (missing.status_code, missing.json()) == (
+                404,
+                {"error": "/models: there is no such address"},
+            )
 
 
 def test_the_port_of_metrics_is_guarded_as_the_other(service):

@@ -11,7 +11,7 @@ from transformer.explorer import explorer as seen
 from transformer.explorer import explorer as sounds
 from transformer.explorer.explorer import UNIT
 from transformer.explorer.page_files import page_of
-from transformer.runs.report.charts import document, table
+from transformer.runs.report.charts import document, icon, table
 from transformer.serve.app import FORM
 
 SOUNDS = {"unit": UNIT, "origin": "x", "stride": 0.04, "records": []}
@@ -21,7 +21,7 @@ PAGES = {
     "explorer": page_of({"unit": UNIT, "origin": "x", "sentences": []}, explorer.FILES),
     "sounds": page_of(SOUNDS, sounds.SOUND_FILES),
     "seen": page_of(SEEN, seen.PICTURE_FILES),
-    "form": page_of([], FORM),
+    "form": page_of({}, FORM),
 }
 
 
@@ -31,6 +31,7 @@ class Elements(HTMLParser):
     def __init__(self, page: str) -> None:
         super().__init__()
         self.policy, self.contents, self.attributes = "", dict[str, list[str]](), set[str]()
+        self.icon: str | None = None
         self.inside = ""
         self.feed(page)
 
@@ -39,6 +40,8 @@ class Elements(HTMLParser):
         self.attributes |= set(found)
         if found.get("http-equiv") == "Content-Security-Policy":
             self.policy = found["content"] or ""
+        if found.get("rel") == "icon":
+            self.icon = found["href"]
         self.inside = tag if tag in ("style", "script") and "type" not in found else ""
 
     def handle_endtag(self, tag: str) -> None:
@@ -60,4 +63,5 @@ def test_a_policy_allows_what_the_package_wrote_and_nothing_else(name: str) -> N
     for element, (content,) in page.contents.items():
         digest = hashlib.sha256(content.encode()).digest()
         assert rules[f"{element}-src"] == f"'sha256-{b64encode(digest).decode()}'"
+    assert page.icon == icon()
     assert not [each for each in page.attributes if each == "style" or each.startswith("on")]

@@ -132,7 +132,14 @@ def test_it_says_what_it_is_and_what_it_does(client):
     assert 'transformer_waiting_texts{run="small"} 0.0' in metrics
     assert 'transformer_request_seconds_bucket{endpoint="/translate",le="0.01"}' in metrics
     assert client.get("/generate").status_code == client.post("/transcribe").status_code == 404
-    assert client.get("/nothing").json() == {"error": "Not Found"}
+    assert client.get("/nothing").json() == {"error": "/nothing: there is no such address"}
+    wrong = client.get("/translate")
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+    assert wrong.json() == {"error": "/translate: send POST to this address"}
+    for path in "/", "/health", "/models":
+        head = client.head(path)
+        assert (head.status_code, head.content) == (200, b"")
+        assert head.headers["content-length"] == str(len(client.get(path).content))
 
 
 def test_a_token_is_needed_if_the_server_has_one(service):

@@ -5,7 +5,7 @@ import contextlib
 import threading
 import time
 import urllib.error
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import httpx
 import pytest
@@ -19,17 +19,19 @@ from transformer.serve.services.service import Service
 
 
 @contextlib.contextmanager
-def running(*services: Service, limits: Limits | None = None) -> Iterator[str]:
-    """The address of a server in a thread."""
+def running(
+    *services: Service, limits: Limits | None = None, prepare: Callable[[], object] | None = None
+) -> Iterator[str]:
+    """The address of a server in a thread. It is ready, unless there is something to prepare for each run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Service, "preparations", lambda service: iter(()))
+        patch.setattr(Service, "preparations", lambda service: iter([prepare] if prepare else ()))
         listening = bound("127.0.0.1", 0)
         app = server_app(services, limits or Limits())
         server = Server(config_of(app, limits or Limits()))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        while not app.state.readiness.is_ready:
+        while not (app.state.readiness.is_ready or (prepare and server.started)):
             time.sleep(0.01)
         try:
             yield address

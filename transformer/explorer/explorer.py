@@ -33,7 +33,8 @@ SENTENCES = 5  # maximum of `decode.py --explore`, so that the page opens quickl
 FILES = PageFiles(
     "Attention explorer",
     "explorer.html",
-    ("pieces.js", "words.js", "maps.js", "tree.js", "parse.js", "marked.js", "explorer.js"),
+    ("pieces.js", "maps.js", "tree.js", "parse.js", "explorer.js"),
+    shared=("elements.js", "tokens.js", "words.js", "marked.js"),
 )
 UNIT = 10_000  # weights are stored as integers, in ten-thousandths, which halves the size
 
@@ -180,7 +181,7 @@ def levels_of(tree: SearchTree) -> list[Json]:
 
 
 PICTURE_FILES = PageFiles(
-    "Picture explorer", "seen.html", ("seen.js",), ("seen.css",), sources="img-src data:;"
+    "Picture explorer", "seen.html", ("seen.js",), ("seen.css",), shared=("elements.js",)
 )
 
 
@@ -247,7 +248,8 @@ SOUND_FILES = PageFiles(
     "sounds.html",
     ("sounds.js",),
     ("sounds.css",),
-    sources="img-src data:; media-src data:;",
+    shared=("elements.js",),
+    sources="media-src data:;",
 )
 
 

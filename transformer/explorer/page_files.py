@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from transformer.runs.report.charts import source_of
+from transformer.runs.report.charts import icon, source_of
 
 EXPLORER = "transformer.explorer"
 
@@ -21,7 +21,7 @@ class PageFiles:
     """Besides that of all pages."""
     package: str = EXPLORER
     shared: tuple[str, ...] = ()
-    """Scripts of the explorer's package that a page of another one has too."""
+    """Scripts of the explorer's package that several pages have, before its own."""
     sources: str = ""
     """What the page may load besides its own style and scripts, as its policy says it."""
 
@@ -38,6 +38,7 @@ def page_of(data: Any, files: PageFiles) -> str:
     parts = {
         "<!-- BODY -->\n": _text(files.package, files.body),
         "TITLE": files.title,
+        "ICON": icon(),
         "FURTHER-SOURCES": files.sources,
         "/* STYLE */": style,
         "/* SCRIPT */": _scripts(files),
@@ -57,7 +58,7 @@ def _text(package: str, name: str) -> str:
 
 def _scripts(files: PageFiles) -> str:
     shared = [_text(EXPLORER, name) for name in files.shared]
-    return "\n".join([_texts(files, files.scripts), *shared])
+    return "\n".join([*shared, _texts(files, files.scripts)])
 
 
 def _texts(files: PageFiles, names: tuple[str, ...]) -> str:

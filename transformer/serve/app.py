@@ -44,17 +44,25 @@ from transformer.serve.services.service import Service, named
 FORM = PageFiles(
     "transformer",
     "form.html",
-    scripts=("form.js", "microphone.js"),
-    shared=("marked.js",),
+    scripts=("request.js", "models.js", "glossary.js", "outputs.js", "ready.js", "form.js", "microphone.js"),
+    shared=("elements.js", "tokens.js", "words.js", "marked.js"),
     styles=("form.css",),
     package="transformer.serve",
     sources="connect-src 'self';",
 )
 
 
-def page_of_services(services: Sequence[Service]) -> str:
-    """A form for the endpoints of runs."""
-    return page_of([service.about() for service in services], FORM)
+def page_of_services(services: Sequence[Service], limits: Limits, has_token: bool) -> str:
+    """A form for the endpoints of runs.
+
+    Args:
+      services: of the runs.
+      limits: of requests.
+      has_token: whether requests need one.
+    """
+    about = [service.about() for service in services]
+    sizes = {"texts": limits.texts, "characters": limits.characters}
+    return page_of({"models": about, "limits": sizes, "hasToken": has_token}, FORM)
 
 
 # The endpoints of a server: of its runs, each only if one of them can do it, and of the server itself.
@@ -213,16 +221,16 @@ def add_choices(router: APIRouter, able: Sequence[Service], scoring: Executor) -
         return JsonResponse({"model": service.name, "outputs": outputs})
 
 
-def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metrics) -> APIRouter:
+def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metrics, page: str) -> APIRouter:
     """What a server says of itself.
 
     Args:
       services: of the runs.
       readiness: of their programs.
       metrics: of the server.
+      page: its form.
     """
     router = APIRouter()
-    page = page_of_services(services)
 
     @router.get("/", include_in_schema=False)
     async def form() -> Response:
@@ -316,8 +324,9 @@ def server_app(
         redoc_url=None,
     )
     app.state.readiness, app.state.metrics = readiness, metrics
+    page = page_of_services(services, limits, bool(token))
     app.include_router(of_runs(services, readiness, Answers(metrics, preparing), scoring))
-    app.include_router(of_server(services, readiness, metrics))
+    app.include_router(of_server(services, readiness, metrics, page))
     if able := [service for service in services if service.listens]:
         app.add_api_websocket_route(LISTEN_PATH, Listening(able, readiness, limits, token, hearing).serve)
     for error in Refusal, UserError, RequestValidationError, exceptions.HTTPException, Exception:

@@ -62,6 +62,8 @@ class Origins:
             except Refusal as refusal:
                 await refusal.response(scope, receive, send)
                 return
+        if scope.get("method") == "HEAD":  # as GET; the connection leaves the body out
+            scope = {**scope, "method": "GET"}
         await self.app(scope, receive, send)
 
     def _check(self, scope: Message) -> None:

@@ -1,6 +1,7 @@
 """Whether a server is ready, and its metrics in the format of Prometheus."""
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -17,7 +18,8 @@ from prometheus_client import (
 )
 from starlette.exceptions import HTTPException
 
-from transformer.serve.refusals import UNAVAILABLE, App, later, refuse
+from transformer.runtime.errors import counted
+from transformer.serve.refusals import UNAVAILABLE, App, Refusal, later, refuse
 from transformer.serve.services.service import Service
 
 # Whether a server is ready: the programs of all runs are compiled.
@@ -42,6 +44,7 @@ class Readiness:
     def __init__(self, services: Sequence[Service], progress: Callable[[int, int], None]) -> None:
         self._services, self._progress = services, progress
         self._is_stopped = False
+        self._done, self._count, self._start = 0, 0, 0.0
         self.is_ready = False
         self.error: Exception | None = None
 
@@ -49,10 +52,12 @@ class Readiness:
         """Compiles them."""
         try:
             several = [prepare for service in self._services for prepare in service.preparations()]
+            self._count, self._start = len(several), time.monotonic()
             for done, prepare in enumerate(several, 1):
                 if self._is_stopped:
                     return
                 prepare()
+                self._done = done
                 if done < len(several):
                     self._progress(done, len(several))
             self.is_ready = True
@@ -68,9 +73,22 @@ class Readiness:
     async def check(self) -> None:
         """Raises Refusal if they are not compiled."""
         if self.error:
-            raise later(UNAVAILABLE, "the models could not be prepared: the server's log says why", WAIT)
+            raise Refusal(UNAVAILABLE, "the models could not be prepared: the server's log says why")
         if not self.is_ready:
-            raise later(UNAVAILABLE, "the models are being prepared: try again later", WAIT)
+            raise later(UNAVAILABLE, f"the models are being prepared{self._progress_so_far}", WAIT)
+
+    @property
+    def _progress_so_far(self) -> str:
+        """How many programs are compiled, and about how long the others take at this speed."""
+        done, count = self._done, self._count
+        if not count:
+            return ""
+        text = f": {done} of {counted(count, 'program')}"
+        if not done:
+            return text
+        minutes = round((time.monotonic() - self._start) / done * (count - done) / 60)
+        time_left = f"about {counted(minutes, 'minute')}" if minutes else "less than a minute"
+        return f"{text}, {time_left} left"
 
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -83,6 +83,8 @@ OPTION = re.compile(r"(?<![a-z-])--(?:decoding\.)?([a-z][a-z-]*+)(?!\.[a-z])")
 --data.add-tokens, are for who trains or serves, and stay as they are."""
 SHAPES = ("str", "list[str]", "own", "libretranslate")
 """Alternatives of a request or of a field, in the locations of mistakes."""
+UNROUTED = {404: "there is no such address", 405: "send {allowed} to this address"}
+"""What is answered to requests for which there is no function."""
 GONE = 499
 """Of the log: the client has disconnected, and nobody reads the answer."""
 
@@ -172,4 +174,7 @@ def sentence_of(error: RequestValidationError) -> str:
 
 async def refuse(request: Request, error: Exception) -> Response:
     """The handler of an app for errors."""
+    if isinstance(error, HTTPException) and error.status_code in UNROUTED:
+        about = UNROUTED[error.status_code].format(allowed=(error.headers or {}).get("Allow"))
+        error = Refusal(error.status_code, f"{request.url.path}: {about}", error.headers or {})
     return refusal_of(error).response

@@ -9,7 +9,6 @@ from numbers import Real
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.optimize import minimize_scalar
 
 from transformer.config.ranges import TEMPERATURE, any_number, shown
 from transformer.runtime.errors import UserError
@@ -114,6 +113,8 @@ def best_temperature(log_p: Float[np.ndarray, "sources labels"], right: Int[np.n
       log_p: as of `probabilities`.
       right: the index of the right label of each source.
     """
+
+    from scipy.optimize import minimize_scalar  # slow to import
 
     def surprise(log_temperature: float) -> float:
         shares = probabilities(log_p, float(np.exp(log_temperature)))

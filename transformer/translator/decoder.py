@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, ClassVar, TypeVar
 
+import jax
+
 from transformer.config.decoding import DecodingConfig, MbrConfig, changed_search
 from transformer.config.options import Config
 from transformer.config.ranges import Option, any_number, seconds, shown, true_or_false, whole_number
@@ -317,7 +319,8 @@ class Decoder(LoadedModel[TaskT]):
 
     def finished(self, result: Any, request: Request) -> list[Output]:
         """The outputs of a request, best first. It runs in the thread that has searched it."""
-        return search_outputs(self, request, result)
+        with jax.default_device(None):  # in any worker the programs that `compile_extras` has compiled
+            return search_outputs(self, request, result)
 
     def _submit_all(
         self,

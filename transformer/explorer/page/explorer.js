@@ -1,5 +1,7 @@
 // The choices, and all of the page.
 
+whenShown = markMap;
+
 function segments(id, options, current, choose) {
   const fieldset = at(id);
   fieldset.replaceChildren(fieldset.querySelector("legend"));
@@ -29,6 +31,16 @@ function showChoices() {
   });
   segments("layer", counted(layers().length), state.layer, choose("layer"));
   segments("head", counted(layers()[0].length), state.head, choose("head"));
+}
+
+function showWords() {
+  const [, ...titles] = KINDS[state.kind];
+  Object.keys(buttons).forEach((side, which) => {
+    at(`${side}-title`).textContent = titles[which];
+  });
+  drawWords(chosenWeights());
+  showMap();
+  pin(state.side, Math.min(state.index, buttons[state.side].length - 1));
 }
 
 function showHypotheses() {

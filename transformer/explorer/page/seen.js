@@ -1,22 +1,12 @@
-"use strict";
 // A picture with what was found in it: words that attend to its patches, or objects in boxes.
 
-const { unit, origin, threshold, records } = JSON.parse(document.getElementById("data").textContent);
+const { unit, origin, threshold, records } = contents;
 const state = { record: 0, output: 0, threshold };
-const at = (id) => document.getElementById(id);
 const record = () => records[state.record];
 const output = () => record().outputs[state.output];
 const share = (number) => number.toFixed(2);
 const isShown = ({ probability }) => probability === undefined || probability >= (state.threshold ?? 0);
 let buttons = [], boxes = []; // of each part; null for those that are not shown
-
-// Text only ever becomes text: no output of a model is read as markup.
-function make(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
-}
 
 // Darkens each patch by how little it is attended to.
 function painted(patches) {

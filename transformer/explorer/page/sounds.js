@@ -1,20 +1,10 @@
-"use strict";
 // A spectrogram above the attention of each token, on the same scale of time.
 
-const { unit, origin, stride, records } = JSON.parse(document.getElementById("data").textContent);
+const { unit, origin, stride, records } = contents;
 const state = { record: 0, output: 0 };
-const at = (id) => document.getElementById(id);
 const output = () => records[state.record].outputs[state.output];
 const time = (seconds) => `${seconds.toFixed(2)} s`;
 let end = Infinity; // where the sound stops, in seconds
-
-// Text only ever becomes text: no output of a model is read as markup.
-function make(name, attributes = {}, ...children) {
-  const element = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
-}
 
 function colour() {
   const accent = getComputedStyle(document.documentElement).getPropertyValue("--accent").trim();

@@ -1,7 +1,8 @@
 // The two rows of tokens: those that attend, and those attended to.
 
 const buttons = { queries: [], keys: [] };
-let weights = []; // of the chosen layer and head, [query][key]
+let weights = []; // [query][key]
+let whenShown = () => {}; // called with the side and the index of a token that is shown
 
 function shade(element, weight) {
   const amount = Math.sqrt(weight);
@@ -10,11 +11,9 @@ function shade(element, weight) {
   element.classList.toggle("strong", amount > 0.75); // from here a light page too
 }
 
-function showWords() {
-  weights = chosenWeights();
-  const [, ...titles] = KINDS[state.kind];
-  Object.keys(buttons).forEach((side, which) => {
-    at(`${side}-title`).textContent = titles[which];
+function drawWords(found) {
+  weights = found;
+  Object.keys(buttons).forEach((side) => {
     const pieces = piecesOf(side), groups = groupsOf(pieces), begins = beginnings(pieces);
     buttons[side] = labelsOf(pieces).map((label, index) => {
       const [first] = groups[index];
@@ -28,10 +27,9 @@ function showWords() {
       button.addEventListener("click", () => pin(side, index));
       return button;
     });
+    at(side).dir = directionOf(joined(pieces.filter((piece) => !special(piece))));
     at(side).replaceChildren(...buttons[side]);
   });
-  showMap();
-  pin(state.side, Math.min(state.index, buttons[state.side].length - 1));
 }
 
 // Until another token is pinned, the page comes back to this one.
@@ -59,11 +57,11 @@ function show(side, index) {
   const names = labelsOf(piecesOf(other));
   const best = found.map((weight, place) => [weight, place]).sort(([a], [b]) => b - a).slice(0, 5);
   const list = best.filter(([weight]) => weight >= 0.0005)
-    .map(([weight, place]) => `${names[place]} ${weight.toFixed(3)}`);
+    .flatMap(([weight, place], rank) => [rank ? " · " : "", make("bdi", {}, names[place]), ` ${weight.toFixed(3)}`]);
   at("readout").replaceChildren(
-    make("strong", {}, labelsOf(piecesOf(side))[index]),
-    query ? " attends to " : " is attended to by ", list.join(" · ") || "nothing");
-  markMap(side, index);
+    make("strong", {}, make("bdi", {}, labelsOf(piecesOf(side))[index])),
+    query ? " attends to " : " is attended to by ", ...(list.length ? list : ["nothing"]));
+  whenShown(side, index);
 }
 
 // Arrow keys move within a row, Tab from row to row.
@@ -71,7 +69,8 @@ for (const side of Object.keys(buttons)) {
   at(side).addEventListener("keydown", (event) => {
     const last = buttons[side].length - 1;
     const index = buttons[side].indexOf(document.activeElement);
-    const moved = { ArrowRight: index + 1, ArrowLeft: index - 1, Home: 0, End: last }[event.key];
+    const step = at(side).dir === "rtl" ? -1 : 1;
+    const moved = { ArrowRight: index + step, ArrowLeft: index - step, Home: 0, End: last }[event.key];
     const target = buttons[side][moved];
     if (!target) return;
     event.preventDefault();

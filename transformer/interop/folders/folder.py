@@ -20,7 +20,7 @@ from transformer.config.corpus import CODE
 from transformer.config.decoding import DecodingConfig
 from transformer.interop.folders.search import search_from_hub
 from transformer.interop.folders.unused import observed, without_limits
-from transformer.runtime.errors import UserError, first_line
+from transformer.runtime.errors import UserError, fault_of, first_line
 from transformer.runtime.files import (
     Json,
     brief_json,
@@ -217,12 +217,8 @@ def naming(path: Path) -> Iterator[None]:
         if str(error).startswith((f"{folder}/", f"{folder}:", f"{folder} ")):
             raise
         raise UserError(f"{path}: {error}") from error
-    except KeyError as error:
-        raise UserError(
-            f"{path}: not the config of a model that is known here: {error} is missing or unknown"
-        ) from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path}: not the config of a model that is known here ({error})") from error
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path}: not the config of a model that is known here: {fault_of(error)}") from error
 
 
 def read_json(path: Path) -> Json:

@@ -14,21 +14,28 @@ from itertools import islice
 # The parts that every page has.
 
 
+FILES = importlib.resources.files("transformer.runs.report")
 ROWS, LONGEST = 1_000, 2_000  # of a table, and characters in a cell: files of a stranger may have any number
 
 
 def document(title: str, parts: Iterable[str]) -> str:
     """A page that loads nothing and runs no script."""
-    style = (importlib.resources.files("transformer.runs.report") / "page.css").read_text(encoding="utf-8")
+    style = (FILES / "page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta http-equiv="Content-Security-Policy" '
         f"content=\"default-src 'none'; style-src {source_of(style)}; img-src data:; media-src data:; "
         "base-uri 'none'; form-action 'none'\">"
-        f"<title>{html.escape(title)}</title><style>{style}</style></head>"
+        f'<title>{html.escape(title)}</title><link rel="icon" href="{icon()}">'
+        f"<style>{style}</style></head>"
         f"<body><main>{''.join(parts)}</main></body></html>\n"
     )
+
+
+def icon() -> str:
+    """The address of the icon that every page has in a browser's tab: the file itself."""
+    return f"data:image/svg+xml;base64,{b64encode((FILES / 'icon.svg').read_bytes()).decode('ascii')}"
 
 
 def source_of(content: str) -> str:

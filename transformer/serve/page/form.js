@@ -1,128 +1,179 @@
-"use strict";
-// Sends what is typed, and shows the answer as it comes. Text only ever becomes text.
+// Sends what is typed, line by line, and shows the answer as it comes.
 
-const models = JSON.parse(document.getElementById("data").textContent);
-const at = (id) => document.getElementById(id);
-let sending = null;
+let sending = null; // what ends the request that is answered now
 
-function make(name, attributes, ...children) {
-  const element = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
-  element.append(...children);
-  return element;
+function stop(text = "") {
+  sending?.abort();
+  sending = null;
+  showWork(false);
+  say(text);
+  fail("");
 }
 
-const model = () => models[at("model").selectedIndex];
-const endpoint = () => model().endpoints[0];
-
-// What is sent to endpoints that take a file.
-const files = { "/transcribe": "audio/*", "/caption": "image/png", "/detect": "image/png" };
-
-for (const { name } of models) at("model").append(make("option", {}, name));
-function showModel() {
-  const type = files[endpoint()];
-  at("text").hidden = Boolean(type);
-  at("recording").hidden = !type;
-  if (type) at("recording").accept = type;
-  at("listen").hidden = !model().endpoints.includes("/listen");
-  document.title = `transformer: ${model().name}`;
+function showWork(isWorking) {
+  at("stop").hidden = !isWorking;
+  at("output").classList.toggle("growing", isWorking);
+  at("output").setAttribute("aria-busy", isWorking);
 }
-at("model").addEventListener("change", showModel);
-showModel();
 
-function request(signal) {
-  const headers = at("token").value ? { Authorization: `Bearer ${at("token").value}` } : {};
-  if (files[endpoint()]) {
-    const query = new URLSearchParams({ model: model().name, stream: true });
-    return [`${endpoint()}?${query}`, { method: "POST", headers, body: at("recording").files[0], signal }];
+// The lines of the text, by their number; a prompt is one, with its line breaks.
+function linesOf(text) {
+  return endpoint() === "/generate" ? [text] : text.split("\n");
+}
+
+// Lines in requests: as many as one may have, all with the same terms.
+function requestsOf(lines) {
+  const requests = [];
+  lines.forEach((line, number) => {
+    if (!line.trim()) return;
+    const terms = termsOf(line), last = requests.at(-1);
+    const fits = last && last.numbers.length < limits.texts && JSON.stringify(last.terms) === JSON.stringify(terms);
+    if (fits) last.numbers.push(number);
+    else requests.push({ numbers: [number], terms });
+  });
+  return requests;
+}
+
+const headers = () => (at("token").value ? { Authorization: `Bearer ${at("token").value}` } : {});
+
+function sent(lines, { numbers, terms }, signal) {
+  const { name, alignments, extras = [], context } = model();
+  const fields = { model: name, stream: true, n_best: Number(at("n-best").value) || 1 };
+  if (TAKES_FILE[endpoint()]) {
+    const query = new URLSearchParams(fields);
+    return [`${endpoint()}?${query}`, { method: "POST", headers: headers(), body: at("recording").files[0], signal }];
   }
-  const asked = { model: model().name, text: at("text").value, stream: true };
-  if (model().alignments) asked.alignments = true;
-  if (model().extras?.includes("word_confidences")) asked.word_confidences = true;
-  headers["Content-Type"] = "application/json";
-  return [endpoint(), { method: "POST", headers, body: JSON.stringify(asked), signal }];
+  fields.text = numbers.map((number) => lines[number]);
+  if (alignments) fields.alignments = true;
+  if (extras.includes("word_confidences")) fields.word_confidences = true;
+  if (terms.length) fields.terms = terms;
+  if (context) {
+    const before = (number) => lines.slice(0, number).filter((line) => line.trim()).slice(-context);
+    fields.context = numbers.map(before);
+  }
+  if (isOfMany()) [fields.source_language, fields.target_language] = languages();
+  const json = { ...headers(), "Content-Type": "application/json" };
+  return [endpoint(), { method: "POST", headers: json, body: JSON.stringify(fields), signal }];
 }
 
-// Yields server-sent events: [name, data].
-async function* events(body) {
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    const blocks = (rest + value).split("\n\n");
-    rest = blocks.pop();
-    for (const block of blocks) {
-      const [, name, data] = block.match(/^event: (\w+)\ndata: (.*)$/);
-      yield [name, JSON.parse(data)];
+async function send(own) {
+  const isFile = Boolean(TAKES_FILE[endpoint()]), lines = isFile ? [""] : linesOf(at("text").value);
+  const requests = isFile ? [{ numbers: [0] }] : requestsOf(lines);
+  const isOne = lines.length === 1, named = (number) => (isOne ? "" : `line ${number + 1}: `);
+  clearOutputs(lines.length);
+  const cut = [], start = performance.now();
+  for (const request of requests) {
+    const { numbers } = request, response = await ask(...sent(lines, request, own.signal));
+    if (!response.ok) {
+      if (response.status === 503) awaitReady();
+      const reason = await refusalOf(response);
+      throw new Error(reason.replace(/^text (\d+): /, (_, place) => named(numbers[place - 1])));
+    }
+    for await (const [name, data] of events(response)) {
+      if (sending !== own) return;
+      const number = numbers[data.index];
+      if (name === "partial") outputs[number].element.textContent = data.text;
+      if (name === "output") finish(number, data);
+      if (name === "output" && data.hypotheses?.[0].truncated) cut.push(number);
+      if (name === "error") fail(asSentence(named(number) + data.error));
     }
   }
+  const seconds = `Done in ${((performance.now() - start) / 1000).toFixed(1)} s.`;
+  const where = isOne ? "" : ` of line ${cut.map((number) => number + 1).join(", ")}`;
+  say(cut.length ? `${seconds} Only the part${where} was read that the model can read at once.` : seconds);
 }
 
 at("form").addEventListener("submit", async (event) => {
   event.preventDefault();
-  sending?.abort(); // what was asked before is cancelled
+  stop(); // what was asked before is cancelled
   stopListening?.();
+  const isFile = Boolean(TAKES_FILE[endpoint()]), input = at(isFile ? "recording" : "text");
+  if (isFile ? !input.files.length : !input.value.trim()) {
+    say(isFile ? "Choose a file first." : "Write a text first.");
+    return input.focus();
+  }
   const own = sending = new AbortController();
-  at("output").textContent = "";
-  at("note").textContent = "";
-  at("attention").hidden = true;
-  at("output").classList.add("growing");
+  showWork(true);
+  say("Working ...");
+  watch(() => sending === own, fail);
   try {
-    const response = await fetch(...request(own.signal));
-    if (!response.ok) throw new Error((await response.json()).error);
-    for await (const [name, data] of events(response.body)) {
-      if (sending !== own) return;
-      if (name === "partial") at("output").textContent = data.text;
-      if (name === "output") show(data);
-      if (name === "error") throw new Error(data.error);
-    }
+    await send(own);
   } catch (error) {
-    if (error.name !== "AbortError") at("note").textContent = error.message;
+    if (sending !== own) return;
+    say("");
+    fail(asSentence(error.message));
+    if (error.message === SILENT) awaitReady();
   } finally {
-    if (sending === own) at("output").classList.remove("growing");
+    if (sending === own) {
+      sending = null;
+      showWork(false);
+    }
   }
 });
 
-function show({ hypotheses, source_tokens: sources, words, labels, objects }) {
-  if (words) at("output").textContent = words.map((word, index) => `${word}/${labels[index]}`).join(" ");
-  if (objects) at("output").textContent = objects.map((found) => Object.values(found).join(" ")).join("\n") || "nothing";
-  if (!hypotheses) return;
-  const [best] = hypotheses;
-  at("output").replaceChildren(...marked(best.text, best.word_confidences));
-  const truncated = best.truncated ? "; only the part was read that the model can read at once" : "";
-  at("note").textContent = `log P ${best.log_probability.toFixed(2)}${truncated}`;
-  if (best.alignment && sources) showAlignment([...best.tokens, "</s>"], [...sources, "</s>"], best.alignment);
+at("stop").addEventListener("click", () => {
+  stop("Stopped.");
+  at("send").focus();
+});
+
+at("form").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !at("send").disabled) at("form").requestSubmit();
+});
+
+function showCount() {
+  const lines = linesOf(at("text").value), longest = Math.max(...lines.map((line) => [...line].length));
+  const size = `${longest.toLocaleString("en")} of ${limits.characters.toLocaleString("en")} characters`;
+  at("count").textContent = lines.length > 1 ? `${lines.length.toLocaleString("en")} lines, the longest ${size}` : size;
+  at("count").classList.toggle("over", longest > limits.characters);
+  at("text").setAttribute("aria-invalid", longest > limits.characters);
 }
 
-function showAlignment(targets, sources, weights) {
-  const buttons = (tokens) => tokens.map((token) => make("button", { type: "button", class: "word" },
-    make("span", { class: "piece" }, token.replace(/^▁|@@$/g, "") || "␣"), make("span", { class: "number" })));
-  const sides = { targets: buttons(targets), sources: buttons(sources) };
-  const columns = sources.map((_, column) => weights.map((row) => row[column]));
-  const point = (side, index) => {
-    const other = side === "targets" ? "sources" : "targets";
-    const found = side === "targets" ? weights[index] : columns[index];
-    sides[side].forEach((button, place) => shade(button, null, place === index));
-    sides[other].forEach((button, place) => shade(button, found[place], false));
-  };
-  for (const [side, some] of Object.entries(sides)) {
-    some.forEach((button, index) => {
-      for (const name of ["pointerenter", "focus", "click"]) {
-        button.addEventListener(name, () => point(side, index));
-      }
-    });
-    at(side).replaceChildren(...some);
+// Of another model, or of another direction: no output stays that looks like one of it.
+function chooseModel() {
+  stop();
+  stopListening?.();
+  clearOutputs();
+}
+
+function typed(text) {
+  at("text").value = text;
+  showCount();
+}
+
+at("text").addEventListener("input", showCount);
+at("model").addEventListener("change", () => {
+  chooseModel();
+  showModel();
+  showCount();
+});
+for (const id of ["from", "to"]) {
+  at(id).addEventListener("change", () => {
+    chooseModel();
+    showDirection();
+  });
+}
+at("swap").addEventListener("click", () => {
+  const [source, target] = languages(), text = outputText();
+  at("model").selectedIndex = reversed();
+  chooseModel();
+  if (text.trim()) typed(text);
+  showModel();
+  if (isOfMany()) {
+    [at("from").value, at("to").value] = [target, source];
+    showDirection();
   }
-  at("attention").hidden = false;
-  point("targets", 0);
-}
-
-function shade(button, weight, isChosen) {
-  const amount = Math.sqrt(weight ?? 0);
-  button.style.setProperty("--shade", amount.toFixed(3));
-  button.classList.toggle("middling", amount > 0.55);
-  button.classList.toggle("strong", amount > 0.75);
-  button.classList.toggle("chosen", isChosen);
-  button.querySelector(".number").textContent = weight === null ? "" : weight.toFixed(2);
-}
+});
+at("clear").addEventListener("click", () => {
+  chooseModel();
+  at("recording").value = "";
+  typed("");
+  at("text").focus();
+});
+at("copy").hidden = !navigator.clipboard; // browsers have none for pages without HTTPS
+at("copy").addEventListener("click", async () => {
+  await navigator.clipboard.writeText(outputText());
+  say("Copied.");
+});
+at("token-field").hidden = !hasToken;
+showModel();
+showCount();

@@ -4,15 +4,14 @@ let stopListening = null;
 
 at("listen").addEventListener("click", async () => {
   if (stopListening) return stopListening();
-  sending?.abort();
-  at("output").replaceChildren();
-  at("note").textContent = "";
-  at("attention").hidden = true;
+  stop();
+  clearOutputs(1);
+  at("count").hidden = false;
   at("listen").disabled = true;
   try {
     await listen();
   } catch (error) {
-    at("note").textContent = `${error.message}: the browser gives no microphone; it needs your permission, and HTTPS or localhost.`;
+    fail(`${error.message}: the browser gives no microphone; it needs your permission, and HTTPS or localhost.`);
   }
   at("listen").disabled = false;
 });
@@ -51,16 +50,18 @@ async function listen() {
   };
   const final = document.createTextNode("");
   const tentative = make("span", { class: "tentative" });
-  at("output").replaceChildren(final, tentative);
+  outputs[0].element.replaceChildren(final, tentative);
   socket.onmessage = ({ data }) => {
     const heard = JSON.parse(data);
-    if (heard.error) at("note").textContent = heard.error;
+    if (heard.error) fail(asSentence(heard.error));
     else {
       final.data += heard.final;
       tentative.textContent = heard.tentative && ` ${heard.tentative}`;
-      at("note").textContent = `${heard.seconds.toFixed(1)} s`;
+      at("copy").disabled = false;
+      at("count").textContent = `${heard.seconds.toFixed(1)} s`;
     }
   };
+  socket.onerror = () => fail(SILENT);
   socket.onclose = release;
 }
 

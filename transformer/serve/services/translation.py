@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from transformer.documents.document import can_translate
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 from transformer.serve.services.limits import OF_RECORDS, texts_of
@@ -72,8 +73,14 @@ class Translations(Service):
         return answer
 
     def about(self) -> Json:
-        """With what may be asked of every output."""
-        return {**super().about(), "extras": [name for name, has in self.prepared.items() if has]}
+        """With what may be asked of every output, and the languages of a model of many."""
+        return {
+            **super().about(),
+            "extras": [name for name, has in self.prepared.items() if has],
+            "translates": can_translate(self.decoder.task),
+            "languages": list(self.codes),
+            "context": self.decoder.task.data.context,
+        }
 
     @property
     def known_languages(self) -> tuple[str | None, str | None]:
