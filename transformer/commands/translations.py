@@ -243,12 +243,12 @@ class Translations(Texts):
         settings = self.translator.settings(num_hypotheses, self.options)
         answers = self.translator.answers(self._requests(lines), settings, num_hypotheses, self.extras)
         for group in in_groups(answers, TOGETHER if self.rerankers else 1):
-            found = [hypotheses for _, _, hypotheses in group]
+            outputs = [hypotheses for _, _, hypotheses in group]
             if self.rerankers and group:
                 sources = [request.source for _, request, _ in group]
                 weights, first_line = self.arguments.rescore_weights, group[0][0]
-                found = list(rescored(sources, found, self.rerankers, first_line=first_line, weights=weights))
-            for (number, request, _), hypotheses in zip(group, found, strict=True):
+                outputs = list(rescored(sources, outputs, self.rerankers, first_line=first_line, weights=weights))
+            for (number, request, _), hypotheses in zip(group, outputs, strict=True):
                 best = hypotheses[: self.n_best]
                 yield self.text(number, request, best), best[0].text
             if not group:
