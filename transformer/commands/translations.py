@@ -247,7 +247,9 @@ class Translations(Texts):
             if self.rerankers and group:
                 sources = [request.source for _, request, _ in group]
                 weights, first_line = self.arguments.rescore_weights, group[0][0]
-                outputs = list(rescored(sources, outputs, self.rerankers, first_line=first_line, weights=weights))
+                outputs = list(
+                    rescored(sources, outputs, self.rerankers, first_line=first_line, weights=weights)
+                )
             for (number, request, _), hypotheses in zip(group, outputs, strict=True):
                 best = hypotheses[: self.n_best]
                 yield self.text(number, request, best), best[0].text
