@@ -232,7 +232,9 @@ class Preparation:
 
     def __init__(self, services: Sequence[Service]) -> None:
         self._count = sum(1 for service in services for _ in service.preparations())
-        names = [(each.name, each.decoder.origin, each.options, each.settings) for each in services]
+        names = [
+            (service.name, service.decoder.origin, service.options, service.settings) for service in services
+        ]
         self._key = hashlib.blake2b(repr(names).encode(), digest_size=8).hexdigest()
         folder = keep_programs()
         self._file = folder / STARTS if folder else None
