@@ -23,6 +23,7 @@ async function awaitReady() {
 async function secondsToWait() {
   const response = await ask("/ready", { signal: AbortSignal.timeout(PATIENCE) }).catch(() => null);
   if (!response) {
+    say("");
     fail(SILENT);
     return PATIENCE / 1000;
   }
