@@ -167,6 +167,13 @@ def test_a_request_that_runs_can_be_stopped(driver, monkeypatch):  # noqa: F811
         assert form.at("status").text == "Stopped."
         assert not form.at("stop").is_displayed()
         form.until(never.cancelled)
+        later = Future()
+        monkeypatch.setattr(service, "submit", lambda *arguments: later)
+        form.send("red green")
+        form.run("fail(SILENT)")
+        later.set_result(service.decoder.search(["red green"], n_best=1)[0])
+        form.until(lambda: form.at("status").text.startswith("Done in"))
+        assert form.at("error").text == ""  # it answers again
 
 
 def test_what_the_server_prepares_is_said(driver):  # noqa: F811
