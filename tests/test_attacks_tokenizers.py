@@ -107,6 +107,18 @@ def test_what_makes_texts_long_is_refused(parts: dict[str, Any]) -> None:
         tokenizer(**parts)
 
 
+@pytest.mark.parametrize("part", ["normalizer", "pre_tokenizer", "post_processor", "decoder"])
+@pytest.mark.parametrize(
+    "value",
+    [[1], {"a": 1}, 1, "x", {"type": "Sequence", "normalizers": 1}, {"type": "Replace", "pattern": [1]}],
+)
+def test_values_of_a_wrong_type_are_named_without_words_of_python(part: str, value: Any) -> None:
+    with pytest.raises(UserError, match=r"^not a tokenizer\.json") as refusal:
+        tokenizer(**{part: value})
+    for word in "object", "attribute", "NoneType", "'int'", "indices", "iterable":
+        assert word not in str(refusal.value)
+
+
 def test_a_template_without_end() -> None:
     with pytest.raises(UserError, match="a post-processor of 20000 pieces"):
         tokenizer(post_processor=template(20_000))

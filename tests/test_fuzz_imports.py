@@ -84,6 +84,16 @@ def test_a_model_to_import_with_anything_in_it(
     shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize("value", [[1], {"a": 1}, "x", None])
+def test_a_wrong_type_in_a_config_is_named_without_words_of_python(tmp_path: Path, value: Any) -> None:
+    copied("bart", tmp_path / "model")
+    file = tmp_path / "model" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"activation_dropout": value}))
+    with pytest.raises(UserError, match=r"config\.json: ") as refusal:
+        import_model(tmp_path / "model", tmp_path / "run")
+    assert not any(word in str(refusal.value) for word in ("argument", "NoneType", "convert"))
+
+
 def in_parts(model: Path) -> None:
     """The tensors in two files and their index."""
     tensors = load_file(model / "model.safetensors")

@@ -6,6 +6,7 @@ import io
 import itertools
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -240,6 +241,34 @@ def test_a_help_imports_nothing_slow(words, unneeded):
     assert "usage: " in done.stdout
     assert not {name for name in unneeded if f"'{name}'" in done.stderr}
     assert "'transformer.systems.presets'" in done.stderr or words.startswith("decode")
+
+
+ALWAYS = {"torch", "transformers", "matplotlib", "pandas", "scipy.optimize", "scipy.linalg"}
+"""What no command imports but where a user asks for it."""
+UNNEEDED = {
+    "decode RUN": {"sacrebleu", "tensorflow_datasets", "tensorboardX", "soundfile", "PIL"},
+    "report RUN": {"sacrebleu", "tensorflow_datasets", "tensorboardX", "soundfile", "PIL"},
+    "average RUN": {"sacrebleu", "tensorflow_datasets", "tensorboardX"},
+    "train --run-dir RUN --config CONFIG": {"soundfile"},
+}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("words", UNNEEDED)
+def test_a_command_imports_what_it_needs(words, finished, tmp_path):
+    """It takes a second and more to import one of these, and hundreds of megabytes."""
+    names = {"RUN": shutil.copytree(finished, tmp_path / "run")}
+    program = (
+        "import atexit, sys; from transformer.commands.main import main\n"
+        "atexit.register(lambda: print(sorted(sys.modules), file=sys.stderr)); sys.exit(main())"
+    )
+    config = tmp_path / "run" / "config.json"
+    words_of = [str(names.get(word, config if word == "CONFIG" else word)) for word in words.split()]
+    done = subprocess.run(
+        [sys.executable, "-c", program, *words_of], capture_output=True, text=True, input="red cat\n"
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not {name for name in ALWAYS | UNNEEDED[words] if f"'{name}'" in done.stderr}
 
 
 def test_the_nearest_name_is_suggested(monkeypatch, capfd):

@@ -107,6 +107,12 @@ def test_nothing_is_compiled_after_a_warm_up_of_all(method, steered, compilation
     compilations.programs.clear()
     for source in ("red green", "sings " * 20):
         translator.search([source], alignments=True, token_scores=True, **asked, **options)
+        one = {"prefix": "cat"} if prefix else {}
+        one |= {"terms": ["dog", "red"]} if terms else {}
+        shown = list[Any]()
+        whole = {"partial": shown.append, "alignments": True, "token_scores": True}
+        assert translator.submit(source, **whole, **one, **options).result()
+        assert shown
     assert compilations.programs == []
 
 

@@ -63,6 +63,20 @@ def library(name: str) -> Any:
         raise _missing("this", [name]) from error
 
 
+@contextlib.contextmanager
+def without(name: str) -> Iterator[None]:
+    """What is imported here finds no library of this name, unless it is imported already."""
+    if name in sys.modules:
+        yield
+        return
+    hidden: Any = None
+    sys.modules[name] = hidden  # so that importing it raises ImportError
+    try:
+        yield
+    finally:
+        del sys.modules[name]
+
+
 def check_libraries(names: Iterable[str], what: str) -> None:
     """Checks that libraries are installed, so that work is not lost when the first of them is used.
 

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.linalg
 from jaxtyping import Array, Bool, Float, Int, UInt
 
 from transformer.config.decoding import DecodingConfig
@@ -253,8 +252,10 @@ def _blocks(
     alignments: Sequence[Float[np.ndarray, "_ _"] | None],
 ) -> Float[np.ndarray, "target source"] | None:
     """The alignments of all parts as the blocks of one matrix, which is zero elsewhere."""
+    from scipy.linalg import block_diag  # slow to import
+
     blocks = [alignment for alignment in alignments if alignment is not None]
-    return scipy.linalg.block_diag(*blocks).astype(blocks[0].dtype) if blocks else None
+    return block_diag(*blocks).astype(blocks[0].dtype) if blocks else None
 
 
 def by_consensus(outputs: list[Hypothesis]) -> list[Hypothesis]:

@@ -17,9 +17,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from tensorboardX.proto.event_pb2 import Event
-from tensorboardX.record_writer import RecordWriter
-from tensorboardX.summary import scalar
 
 from transformer.data.sequences import side_lengths, sides
 from transformer.runs.checkpoints import not_written
@@ -29,8 +26,14 @@ from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import Stopped, UserError, version
 from transformer.runtime.files import Json, MiB, append_flags, atomic_open, open_regular, write_whole
 from transformer.runtime.hosts import gathered, is_main_process
+from transformer.runtime.machine import without
 from transformer.runtime.text import printable
 from transformer.tasks.preparation import TrainingData
+
+with without("torch"):  # which tensorboardX would import, and does not need for this
+    from tensorboardX.proto.event_pb2 import Event
+    from tensorboardX.record_writer import RecordWriter
+    from tensorboardX.summary import scalar
 
 # What the terminal showed of a training run, with times: log.txt in its directory.
 

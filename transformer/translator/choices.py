@@ -9,7 +9,6 @@ from numbers import Real
 
 import numpy as np
 from jaxtyping import Float, Int
-from scipy.optimize import minimize_scalar
 
 from transformer.config.ranges import TEMPERATURE, any_number, shown
 from transformer.runtime.errors import UserError
@@ -17,6 +16,7 @@ from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
 from transformer.tasks.texts.requests import Source
 from transformer.tasks.texts.text_to_text import TextToText
+from transformer.translator.decoder import Decoder
 
 # Outputs to be scored: their texts, or their ids.
 
@@ -114,6 +114,8 @@ def best_temperature(log_p: Float[np.ndarray, "sources labels"], right: Int[np.n
       right: the index of the right label of each source.
     """
 
+    from scipy.optimize import minimize_scalar  # slow to import
+
     def surprise(log_temperature: float) -> float:
         shares = probabilities(log_p, float(np.exp(log_temperature)))
         return float(-np.log(np.maximum(shares[np.arange(len(right)), right], 1e-300)).mean())
@@ -138,10 +140,8 @@ def checked_labels(labels: Sequence[str]) -> list[str]:
     return list(labels)
 
 
-class Chooser(ABC):
+class Chooser(Decoder[TextToText], ABC):
     """What scores given outputs, and so chooses among them."""
-
-    task: TextToText
 
     @abstractmethod
     def score(

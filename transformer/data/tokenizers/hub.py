@@ -20,7 +20,7 @@ from transformer.data.tokenizers.lossless import (
     to_utf8,
 )
 from transformer.data.tokenizers.tokenizer import Tokenizer, codes
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, fault_of
 from transformer.runtime.files import Json, parse_object
 from transformer.runtime.machine import library
 
@@ -275,8 +275,8 @@ def _read(model: str) -> Any:
                 raise ValueError(f"a sequence of {count} steps")
         growths = [_growth(part) for part in parts]
         single, any_number = (_copies(described.get("post_processor"), end) for end in (1, 2))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"not a tokenizer.json ({error})") from None
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise UserError(f"not a tokenizer.json: {fault_of(error)}") from None
     copies = any_number if single > 1 else 1  # templates of two texts are for what repeats one
     check_growth(max(growths[0] * growths[1] * copies, growths[2]))
     tokenizer = _Library(_guarded(library("tokenizers").Tokenizer.from_str, model))

@@ -304,7 +304,7 @@ class Lane:
         for count in counts:
             slots = self._init_slots([], self.shape.inputs, columns, count)
             slots, snapshot = self.programs.advance(self.variables, slots, np.int32(0), np.int32(STEPS))
-            jax.block_until_ready(snapshot)
+            jax.block_until_ready((snapshot, self.programs.partial(slots)))
             for other in counts[count > 1 :]:
                 self.programs.resized(slots, np.zeros(other, np.int32), np.zeros(other, bool))
         if self.key.search.named is not unchanged:
