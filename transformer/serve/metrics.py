@@ -86,9 +86,9 @@ class Readiness:
         text = f": {done} of {counted(count, 'program')}"
         if not done:
             return text
-        each = (self._latest - self._start) / done
-        of_current = max(0.0, each - (time.monotonic() - self._latest))
-        minutes = round((of_current + each * (count - done - 1)) / 60)
+        seconds_of_one = (self._latest - self._start) / done
+        of_current = max(0.0, seconds_of_one - (time.monotonic() - self._latest))
+        minutes = round((of_current + seconds_of_one * (count - done - 1)) / 60)
         time_left = f"about {counted(minutes, 'minute')}" if minutes else "less than a minute"
         return f"{text}, {time_left} left"
 
