@@ -55,7 +55,7 @@ def _average(command_line: list[str]) -> None:
     steps = list(arguments.steps) or run.checkpoints.steps()[-last:]
     check_base_option(arguments.base, [run])
     with named_bases(arguments.base):
-        checkpoint = run.checkpoints.store_average(run.averaged(steps))
+        checkpoint = run.checkpoints.store_average(run.averaged(steps), steps)
     print(f"Averaged steps {', '.join(map(str, steps))} into {run.name}/{checkpoint.name}")
     if run.system.search:
         print("Try:", command("decode", run.name, "--checkpoint", "average"))
