@@ -124,7 +124,8 @@ WRONG = [1, 1.5, None, True, [], {}, [1], [None], {"a": 1}, b"red", "\ud800", ob
 def methods_of(owner: Any) -> Iterator[tuple[str, Any]]:
     """The public methods of an object, without those that only tests and the package call."""
     for name in dir(owner):
-        inside = name in ("divided", "of_run", "outputs", "finished", "source_positions", "settings")
+        parts = ("divided", "of_run", "answers", "outputs", "finished", "source_positions", "settings")
+        inside = name in parts
         if not name.startswith("_") and not inside and inspect.isroutine(method := getattr(owner, name)):
             yield name, method
 

@@ -4,28 +4,22 @@ from collections.abc import Collection
 from pathlib import Path
 
 from transformer.cli.decode_arguments import HELP, DecodeArguments, parse_decode, positional, short_options
-from transformer.cli.guard import run_command
+from transformer.cli.guard import named_command
 from transformer.data.remote import has
-from transformer.runtime.errors import program
 
 
-def decode_main() -> int:
+@named_command("decode")
+def decode_main(command_line: list[str]) -> None:
     """`decode.py RUN [options]`."""
-    return run_command(program("decode"), _decode)
-
-
-def _decode(command_line: list[str]) -> None:
     with short_options():
         arguments = parse_decode(command_line, _unused(command_line))
 
         from transformer.runtime.hosts import join
 
         join(**vars(arguments.hosts))
-        from transformer.runs.run import Run, check_base_option, named_bases
+        from transformer.runs.run import with_base
 
-        runs = (arguments.run_dir, *arguments.ensemble, *arguments.rescore)
-        check_base_option(arguments.base, [Run(run) for run in runs] if arguments.base else [])
-        with named_bases(arguments.base):
+        with with_base(arguments.base, arguments.run_dir, *arguments.ensemble, *arguments.rescore):
             _decode_with(arguments)
 
 

@@ -134,7 +134,8 @@ def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], a
       able: the runs that can do it.
       answers: to searches.
     """
-    fields = with_options(endpoint, dict.fromkeys(option for service in able for option in service.options))
+    options_of_all = dict.fromkeys(option for service in able for option in service.options)
+    fields = with_options(endpoint, able[0].loads.extras, options_of_all)
     examples: dict[str, Any] = {"default": {"value": endpoint.example}}
 
     async def hear(request: Request, asked: Any) -> Response:

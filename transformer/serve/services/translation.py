@@ -9,18 +9,15 @@ from transformer.runtime.files import Json
 from transformer.runtime.text import has_text
 from transformer.serve.services.limits import OF_RECORDS, size_of, texts_of
 from transformer.serve.services.messages import (
-    EXTRAS,
     AskedChoices,
     AskedScores,
     AskedTranslations,
     Endpoint,
-    extras_of,
     search_options,
 )
 from transformer.serve.services.service import Service
 from transformer.tasks.text import Hypothesis, with_ends
 from transformer.tasks.texts.requests import Source
-from transformer.translator.search_outputs import available
 from transformer.translator.translator import Translator
 
 
@@ -32,7 +29,6 @@ class Translations(Service):
         "The best translations of texts.",
         AskedTranslations,
         {"text": ["A dog runs.", "Two men talk."], "n_best": 2},
-        extras=tuple(name for name in EXTRAS if name != "times"),
     )
     loads: ClassVar = Translator
     decoder: Translator
@@ -63,7 +59,7 @@ class Translations(Service):
 
     def record(self, item: Source, asked: Any) -> tuple[Source, Json]:
         """A text, and what is asked of its translation."""
-        return item, {"divide": asked.divide, **extras_of(asked), **languages_of(asked)}
+        return item, {"divide": asked.divide, **languages_of(asked)}
 
     def answer(self, item: Source, outputs: list[Hypothesis], asked: Any) -> Json:
         """Translations, and the columns of their alignments."""
@@ -86,17 +82,6 @@ class Translations(Service):
         is_whole = any(search_options(asked, OF_RECORDS).values())
         translator = self.decoder.between(**languages_of(asked))
         return translator.sentences_of(item, divide=False if is_whole else asked.divide, **self.defaults)
-
-    @property
-    def has_alignments(self) -> bool:
-        """Whether its system has alignments."""
-        return self.decoder.system.alignment is not None
-
-    @property
-    def prepared(self) -> Json:
-        """What may be asked of every output, as far as the run has it."""
-        extras = available(self.decoder)
-        return {name: getattr(extras, name) for name in self.search.extras}
 
     def about(self) -> Json:
         """With what may be asked of every output, and the languages of a model of many."""
