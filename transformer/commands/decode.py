@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from pathlib import Path
 
-from transformer.cli.decode_arguments import HELP, DecodeArguments, parse_decode, positional, short_options
+from transformer.cli.decode_arguments import HELP, parse_decode, positional, short_options
 from transformer.cli.guard import named_command
 from transformer.data.remote import has
 
@@ -20,23 +20,14 @@ def decode_main(command_line: list[str]) -> None:
         from transformer.runs.run import with_base
 
         with with_base(arguments.base, arguments.run_dir, *arguments.ensemble, *arguments.rescore):
-            _decode_with(arguments)
+            from transformer.commands.decode_lines import decode_lines, translate_file, write_page
 
-
-def _decode_with(arguments: DecodeArguments) -> None:
-    """A document, a page, or lines."""
-    if arguments.document:
-        from transformer.commands.decode_lines import translate_file
-
-        translate_file(arguments)
-    elif arguments.explore:
-        from transformer.commands.decode_lines import write_page
-
-        write_page(arguments)
-    else:
-        from transformer.commands.decode_lines import decode_lines
-
-        decode_lines(arguments)
+            if arguments.document:
+                translate_file(arguments)
+            elif arguments.explore:
+                write_page(arguments)
+            else:
+                decode_lines(arguments)
 
 
 def _unused(command_line: list[str]) -> Collection[str]:
