@@ -69,8 +69,8 @@ def unusual_pairs(
     if not remarks:
         return left_out
     first = "first " * (number < len(records))
-    kept = f"unusual among the {first}{number:,} training pairs, and kept: {', '.join(remarks)}"
-    return f"{kept}; {left_out}" if left_out else kept
+    used = f"unusual among the {first}{number:,} training pairs, and kept: {', '.join(remarks)}"
+    return f"{used}; {left_out}" if left_out else used
 
 
 def _pairs(records: Records, number: int) -> Iterator[tuple[str, str]]:
