@@ -59,7 +59,7 @@ def test_arguments_of_a_search() -> None:
     for wrong in ("1", True, 1.0, 0):
         with pytest.raises(UserError, match="n_best|n-best"):
             translator.search(["red"], n_best=wrong)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="n_best '1': must be a whole number"):
+    with pytest.raises(UserError, match="n_best '1': must be a whole number from 1 to "):
         translator.search(["red"], n_best="1")  # type: ignore[arg-type]
     for name in "alignments", "token_scores", "word_confidences":
         with pytest.raises(UserError, match=f"{name} 'yes': must be True or False"):

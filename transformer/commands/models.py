@@ -50,7 +50,7 @@ def average_main(arguments: AverageArguments) -> None:
     last = arguments.last or run.config.training.keep_last
     steps = list(arguments.steps) or run.checkpoints.steps()[-last:]
     with with_base(arguments.base, arguments.run_dir):
-        checkpoint = run.checkpoints.store_average(run.averaged(steps))
+        checkpoint = run.checkpoints.store_average(run.averaged(steps), steps)
     print(f"Averaged steps {', '.join(map(str, steps))} into {run.name}/{checkpoint.name}")
     if run.system.search:
         print("Try:", command("decode", run.name, "--checkpoint", "average"))

@@ -306,8 +306,8 @@ class Decoder(LoadedModel[TaskT]):
         for this model."""
         settings = changed_search(self.config.decoding, options)
         most = settings.num_hypotheses
-        is_negative = isinstance(n_best, int) and n_best < 0
-        if n_best is not None and (is_negative or not 1 <= whole_number("n_best", n_best) <= most):
+        is_too_low = isinstance(n_best, int) and n_best < 1
+        if n_best is not None and (is_too_low or whole_number("n_best", n_best, 1) > most):
             raise UserError(
                 f"--n-best {shown(n_best)}: must be at least 1 and at most {most}, which this search keeps; "
                 "see --decoding.beam-size, --decoding.samples and --decoding.method"

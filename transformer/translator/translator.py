@@ -347,8 +347,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         return [next(read) if is_read else "" for is_read in text.read]
 
     def sentences_of(self, source: Source, *, divide: bool | None = None, **options: Option) -> list[str]:
-        """What the model reads of a source with `submit`: the sentences that are translated, each after its
-        context.
+        """What the model reads of a source with `submit`: its sentences, each after its context; empty where
+        one is copied, such as a blank line.
 
         Args:
           source: as in `submit`.
@@ -358,7 +358,7 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         whole = self.task.source_of(source)
         text = self._divided(source, self.settings(None, options).buckets[-1])
         several = self._divides(divide) and not text.is_sentence
-        return list(filter(has_text, self._read_sentences(text, source))) if several else [whole]
+        return self._read_sentences(text, source) if several else [whole]
 
     def truncates(self, source: Source, target: str = "") -> bool:
         """Whether `score` reads only a part of a source or of a target. Raises UserError if it is no text."""

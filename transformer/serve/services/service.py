@@ -74,6 +74,10 @@ class Service(ABC):
         """
         return texts_of(asked.text, self.limits)
 
+    def number(self, items: Sequence[Any], asked: Any) -> int:
+        """How many searches a request takes."""
+        return len(items)
+
     def answer(self, item: Any, outputs: list[Any], asked: Any) -> Json:
         """The outputs for an item, as JSON."""
         written = [output.to_json() for output in outputs]

@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 from transformer.documents.document import can_translate
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
-from transformer.serve.services.limits import OF_RECORDS, texts_of
+from transformer.runtime.text import has_text
+from transformer.serve.services.limits import OF_RECORDS, size_of, texts_of
 from transformer.serve.services.messages import (
     AskedChoices,
     AskedScores,
@@ -65,12 +66,22 @@ class Translations(Service):
         answer = super().answer(item, outputs, asked)
         if asked.alignments:
             translator = self.decoder.between(**languages_of(asked))
-            steering = search_options(asked, OF_RECORDS)
-            divide, options = False if any(steering.values()) else asked.divide, self.defaults
-            sentences = translator.sentences_of(item, divide=divide, **options)
-            tokens = (translator.source_tokens(sentence, **options) for sentence in sentences)
+            sentences = filter(has_text, self._sentences(item, asked))
+            tokens = (translator.source_tokens(sentence, **self.defaults) for sentence in sentences)
             answer["source_tokens"] = with_ends(tokens)
         return answer
+
+    def number(self, items: Sequence[Source], asked: Any) -> int:
+        """How many sentences and lines the texts have, or the number of texts if they are too short to have
+        too many."""
+        if sum(size_of(item) + 1 for item in items) <= self.limits.sentences:
+            return len(items)
+        return sum(len(self._sentences(item, asked)) for item in items)
+
+    def _sentences(self, item: Source, asked: Any) -> list[str]:
+        is_whole = any(search_options(asked, OF_RECORDS).values())
+        translator = self.decoder.between(**languages_of(asked))
+        return translator.sentences_of(item, divide=False if is_whole else asked.divide, **self.defaults)
 
     def about(self) -> Json:
         """With what may be asked of every output, and the languages of a model of many."""
