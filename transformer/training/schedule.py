@@ -1,5 +1,6 @@
 """Learning-rate schedules and the optimizer (section 5.3), in optax."""
 
+import math
 from typing import TYPE_CHECKING
 
 import jax
@@ -13,6 +14,11 @@ from transformer.runtime.errors import UserError
 
 if TYPE_CHECKING:
     from transformer.config.options import Config
+
+
+def stable_until(config: OptimizerConfig, total_steps: int) -> int:
+    """The last update before the learning rate of schedule stable begins to fall."""
+    return total_steps - math.ceil(config.cooldown * total_steps)
 
 
 def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> optax.Schedule:
@@ -45,6 +51,10 @@ def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> op
         done = jnp.clip((step - warmup) / max(total_steps - warmup, 1), 0.0, 1.0)
         return constant(step) * (1 + jnp.cos(jnp.pi * done)) / 2
 
+    def stable(step: jax.Array) -> jax.Array:
+        left = (total_steps - step) / max(total_steps - stable_until(config, total_steps), 1)
+        return constant(step) * jnp.clip(left, 0.0, 1.0)
+
     def exponential(step: jax.Array) -> jax.Array:
         return constant(step) * config.decay ** jnp.floor((step - 1) / falls)
 
@@ -52,6 +62,7 @@ def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> op
         "paper": paper,
         "inverse_sqrt": inverse_sqrt,
         "cosine": cosine,
+        "stable": stable,
         "constant": constant,
         "exponential": exponential,
         "plateau": constant,
