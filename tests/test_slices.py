@@ -16,7 +16,7 @@ def apart(logits, words):
     return (jnp.exp(first) * (first - second) * words[..., None]).sum()
 
 
-def loss_and_grad(platform, vocabulary, logits, words):
+def loss_and_grad(platform, logits, words):
     loss, gradients = jax.value_and_grad(apart)(logits, words)
     return {"loss": loss, "words": words.sum()}, gradients
 

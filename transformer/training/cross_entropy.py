@@ -23,9 +23,8 @@ T = TypeVar("T")
 Sums = dict[str, Float[Array, ""]]
 """Sums over the tokens of a batch, by name, with `loss` among them."""
 LossAndGrad = Callable[..., tuple[Sums, tuple[Float[Array, "*time v"], ...]]]
-"""(platform, vocabulary, logits `[*time, v]` of each state, arrays `[*time, ...]`) -> the sums, and the
-gradients of `loss` with respect to the logits. The platform is one of `SLICE`. Logits may have more columns
-than the vocabulary, zeros that do not count; gradients may have these, as zeros, or not."""
+"""(platform, logits `[*time, v]` of each state, arrays `[*time, ...]`) -> the sums, and the gradients of
+`loss` with respect to the logits. The platform is one of `SLICE`."""
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -35,7 +34,7 @@ def sums_in_slices(
     states: tuple[Float[Array, "b t m"], ...],
     *arrays: Array,
 ) -> Sums:
-    """The sums over slices of `loss_and_grad(platform, vocabulary, logits, *arrays)`.
+    """The sums over slices of `loss_and_grad(platform, logits, *arrays)`.
 
     The gradient of a slice is computed together with its logits, so nothing is computed twice. Only `loss`
     has a gradient, with respect to the table and the states.
@@ -140,11 +139,12 @@ def _loss_of_slice(
 ) -> tuple[Sums, tuple[Float[Array, "p b t v"], ...]]:
     """The sums of a slice and the gradients of its logits, from its states and arrays `[p, b, t, ...]`. Rows
     of the table after those of the vocabulary get none."""
-    logits = tuple(_exact("pbtm,vm->pbtv", state, cast_table) for state in one_slice[:states])
+    logits = tuple(
+        _exact("pbtm,vm->pbtv", state, cast_table)[..., :vocabulary] for state in one_slice[:states]
+    )
     rows = tuple(_merged(x, 0) if platform == "cpu" else _tokens(x) for x in (*logits, *one_slice[states:]))
-    sums, gradients = loss_and_grad(platform, vocabulary, rows[:states], *rows[states:])
-    shape = logits[0].shape[:-1]
-    return sums, tuple(_more(x.reshape(*shape, -1), -1, len(cast_table)) for x in gradients)
+    sums, gradients = loss_and_grad(platform, rows[:states], *rows[states:])
+    return sums, tuple(_more(x.reshape(logits[0].shape), -1, len(cast_table)) for x in gradients)
 
 
 def _cast_table(table: Float[Array, "v m"], state: Array, platform: str) -> Float[Array, "v_or_more m"]:
@@ -277,7 +277,6 @@ def output_cross_entropy(
 def _loss_and_grad(
     smoothing: float,
     platform: str,
-    vocabulary: int,
     logits: tuple[Float[Array, "*time v"]],
     targets: Int[Array, "*time"],
     weights: Float[Array, "*time"],
@@ -291,18 +290,11 @@ def _loss_and_grad(
     target's, the gradient has the right sign only.
     """
     (scores,) = logits
-    others = smoothing / (vocabulary - 1)
-
-    def of_words(x: Array, otherwise: float) -> Array:
-        """The array, with another value in the columns after those of the vocabulary."""
-        column = jax.lax.broadcasted_iota(jnp.int32, x.shape, x.ndim - 1)
-        return jnp.where(column < vocabulary, x, otherwise) if x.shape[-1] > vocabulary else x
-
+    others = smoothing / (scores.shape[-1] - 1)
     base = scores.max(axis=-1) if platform == "cpu" else near
     exponents = scores - base[..., None]
-    exponentials = of_words(jnp.exp(exponents if platform == "cpu" else jnp.minimum(exponents, MOST)), 0.0)
-    words = of_words(scores, -jnp.inf)
-    total, highest, chosen, all_logits = _reduced(platform, exponentials, words, scores, targets)
+    exponentials = jnp.exp(exponents if platform == "cpu" else jnp.minimum(exponents, MOST))
+    total, highest, chosen, all_logits = _reduced(platform, exponentials, scores, targets)
     normaliser = jnp.log(total) + base
     if platform != "cpu":
         normaliser = jnp.maximum(normaliser, highest)  # where exponents were limited
@@ -314,26 +306,24 @@ def _loss_and_grad(
         "nll": (weights * (normaliser - chosen)).sum(),
         "correct": (weights * (chosen >= highest)).sum(),
     }
-    gradient = of_words(exponentials * (weights / total)[..., None] - (others * weights)[..., None], 0.0)
+    gradient = exponentials * (weights / total)[..., None] - (others * weights)[..., None]
     return sums, (less_at_targets(platform, gradient, targets, (1 - smoothing - others) * weights),)
 
 
 def _reduced(
     platform: str,
     exponentials: Float[Array, "*time v"],
-    words: Float[Array, "*time v"],
     logits: Float[Array, "*time v"],
     targets: Int[Array, "*time"],
 ) -> tuple[Float[Array, "*time"], ...]:
-    """The sum of the exponentials; the highest logit, of `words`, that of the target, and the sum of the
-    logits.
+    """The sum of the exponentials; the highest logit, that of the target, and the sum of the logits.
 
     On NVIDIA GPUs one explicit reduction computes all of them; their compiler would read the logits three
     times.
     """
     if platform != "cuda":
         chosen = at_targets(platform, logits, targets)
-        return exponentials.sum(axis=-1), words.max(axis=-1), chosen, logits.sum(axis=-1)
+        return exponentials.sum(axis=-1), logits.max(axis=-1), chosen, logits.sum(axis=-1)
 
     def both(x: tuple[Array, ...], y: tuple[Array, ...]) -> tuple[Array, ...]:
         return x[0] + y[0], jnp.maximum(x[1], y[1]), x[2] + y[2], x[3] + y[3]
@@ -341,7 +331,7 @@ def _reduced(
     at_target = jnp.where(_is_target(logits, targets), logits, 0)
     none = tuple(jnp.array(value, logits.dtype) for value in (0, -jnp.inf, 0, 0))
     sums: tuple[Array, ...] = jax.lax.reduce(
-        (exponentials, words, at_target, logits), none, both, (logits.ndim - 1,)
+        (exponentials, logits, at_target, logits), none, both, (logits.ndim - 1,)
     )
     return sums
 

@@ -42,13 +42,12 @@ def loss_and_grad(
     smoothing: float,
     alpha: float,
     platform: str,
-    vocabulary: int,
     logits: tuple[Float[Array, "*time v"], ...],
     targets: Int[Array, "*time"],
     is_token: Float[Array, "*time"],
 ) -> tuple[Sums, tuple[Float[Array, "*time v"], ...]]:
     """Sums over words, and the gradients of the loss with respect to the logits of the two passes."""
-    (p, log_p), (q, log_q) = (_softmax(x[..., :vocabulary]) for x in logits)
+    (p, log_p), (q, log_q) = map(_softmax, logits)
     ratio = log_p - log_q
     from_p, from_q = (p * ratio).sum(axis=-1), -(q * ratio).sum(axis=-1)  # KL(p || q), KL(q || p)
     divergence = (from_p + from_q) / 2
