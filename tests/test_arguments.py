@@ -59,7 +59,7 @@ def test_arguments_of_a_search() -> None:
     for wrong in ("1", True, 1.0, 0):
         with pytest.raises(UserError, match="n_best|n-best"):
             translator.search(["red"], n_best=wrong)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="n_best '1': must be a whole number"):
+    with pytest.raises(UserError, match="n_best '1': must be a whole number from 1 to "):
         translator.search(["red"], n_best="1")  # type: ignore[arg-type]
     for name in "alignments", "token_scores", "word_confidences":
         with pytest.raises(UserError, match=f"{name} 'yes': must be True or False"):
@@ -124,7 +124,8 @@ WRONG = [1, 1.5, None, True, [], {}, [1], [None], {"a": 1}, b"red", "\ud800", ob
 def methods_of(owner: Any) -> Iterator[tuple[str, Any]]:
     """The public methods of an object, without those that only tests and the package call."""
     for name in dir(owner):
-        inside = name in ("divided", "of_run", "outputs", "finished", "source_positions", "settings")
+        parts = ("divided", "of_run", "answers", "outputs", "finished", "source_positions", "settings")
+        inside = name in parts
         if not name.startswith("_") and not inside and inspect.isroutine(method := getattr(owner, name)):
             yield name, method
 

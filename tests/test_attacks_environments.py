@@ -113,7 +113,7 @@ def test_an_average_that_cannot_be_written_leaves_the_old_one(
 ) -> None:
     run = Run(run_dir)
     variables = run.averaged()
-    run.checkpoints.store_average(variables)
+    run.checkpoints.store_average(variables, run.checkpoints.newest())
     before = contents(run_dir)
 
     def fail(self: object, path: Path, *_: object) -> None:
@@ -122,7 +122,7 @@ def test_an_average_that_cannot_be_written_leaves_the_old_one(
 
     monkeypatch.setattr(ocp.StandardCheckpointer, "save", fail)
     with pytest.raises(UserError, match="average: RESOURCE_EXHAUSTED: no space left"):
-        run.checkpoints.store_average(variables)
+        run.checkpoints.store_average(variables, run.checkpoints.newest())
     assert contents(run_dir) == before
     assert not [path for path in run_dir.iterdir() if path.name.startswith(".average")]
 

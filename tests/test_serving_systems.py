@@ -81,7 +81,7 @@ def test_what_a_server_prepares_are_arguments_of_the_decoder(runs, name, monkeyp
         prepare()
     has_alignments = any(extras.alignments for _, extras, _ in prepared)
     assert has_alignments == (
-        "alignments" in service.search.extras and service.decoder.system.alignment is not None
+        "alignments" in service.loads.extras and service.decoder.system.alignment is not None
     )
     for _, _, options in prepared:
         service.decoder.settings(None, options)

@@ -76,6 +76,11 @@ class ProgressReporter:
         self._values = self._speed = ""  # of the last step that was shown
         self._last_update = self._last_line = time.monotonic()
 
+    @classmethod
+    def beside_output(cls, quiet: bool = False) -> "ProgressReporter":
+        """On standard error, for commands whose output may be on standard output."""
+        return cls(SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=quiet))
+
     def forget(self) -> None:
         """Work begins: what was shown before is not part of it."""
         self._remembered.clear()

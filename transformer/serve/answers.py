@@ -120,16 +120,15 @@ class Work:
             raise
 
     def _submit(self) -> None:
-        most, count = self.service.limits.sentences, 0
+        most, count = self.service.limits.sentences, self.service.number(self.items, self.asked)
+        if count > most:
+            raise UserError(
+                f"text: {counted(count, 'sentence')}, and a request may have {most:,}: divide them"
+            )
         for index, item in enumerate(self.items):
             partial = self._partial(index) if self.asked.stream else None
             future = self.service.submit(item, self.asked, index + 1, partial)
             self.futures.append(future)
-            count += getattr(future, "searches", 1)
-            if count > most:
-                raise UserError(
-                    f"text: {counted(count, 'sentence')}, and a request may have {most:,}: divide them"
-                )
             if self._is_cancelled:  # meanwhile, in another thread
                 self.cancel()
                 return

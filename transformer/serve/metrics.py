@@ -44,7 +44,7 @@ class Readiness:
     def __init__(self, services: Sequence[Service], progress: Callable[[int, int], None]) -> None:
         self._services, self._progress = services, progress
         self._is_stopped = False
-        self._done, self._count, self._start = 0, 0, 0.0
+        self._done, self._count, self._start, self._latest = 0, 0, 0.0, 0.0
         self.is_ready = False
         self.error: Exception | None = None
 
@@ -57,7 +57,7 @@ class Readiness:
                 if self._is_stopped:
                     return
                 prepare()
-                self._done = done
+                self._done, self._latest = done, time.monotonic()
                 if done < len(several):
                     self._progress(done, len(several))
             self.is_ready = True
@@ -86,7 +86,9 @@ class Readiness:
         text = f": {done} of {counted(count, 'program')}"
         if not done:
             return text
-        minutes = round((time.monotonic() - self._start) / done * (count - done) / 60)
+        seconds_of_one = (self._latest - self._start) / done
+        of_current = max(0.0, seconds_of_one - (time.monotonic() - self._latest))
+        minutes = round((of_current + seconds_of_one * (count - done - 1)) / 60)
         time_left = f"about {counted(minutes, 'minute')}" if minutes else "less than a minute"
         return f"{text}, {time_left} left"
 

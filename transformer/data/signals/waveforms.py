@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 
 from transformer.data.signals.audio import RATE
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import atomic_open, open_regular, unreadable
+from transformer.runtime.files import atomic_open, open_regular, unreadable, writing
 from transformer.runtime.machine import library
 
 LONGEST = 3600
@@ -284,11 +284,8 @@ def write_audio(path: Path, wave: Float[np.ndarray, " samples"], comment: str = 
         if comment:  # libsndfile refuses an empty one
             sound.comment = comment
         sound.write(samples)
-    try:
-        with atomic_open(path) as file:
-            file.write(buffer.getvalue())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    with writing(path), atomic_open(path) as file:
+        file.write(buffer.getvalue())
 
 
 def comment_of(path: Path) -> str:

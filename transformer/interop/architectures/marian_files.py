@@ -43,7 +43,7 @@ from transformer.interop.folders.folder import check_new, naming
 from transformer.interop.folders.items import Yaml, marian_file, parse_yaml, write_npz
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, MiB, folder_whole, read_bytes, read_text
+from transformer.runtime.files import Json, MiB, folder_whole, read_bytes, read_text, writing
 from transformer.tasks.task import Task
 from transformer.tasks.texts.translation import Translation
 
@@ -530,14 +530,11 @@ def export_marian_files(run_dir: Path | str, folder: Path | str, checkpoint: str
         "vocabs": vocabs,
         **_marian_search(run.config.decoding),
     }
-    try:
-        with folder_whole(folder) as partial:
-            write_npz(partial / MODEL, arrays, description)
-            for name, (content, _) in zip(vocabs, vocabularies, strict=True):
-                (partial / name).write_bytes(content)
-            (partial / DECODER).write_text(yaml.safe_dump(decoder, sort_keys=False), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}") from error
+    with writing(folder), folder_whole(folder) as partial:
+        write_npz(partial / MODEL, arrays, description)
+        for name, (content, _) in zip(vocabs, vocabularies, strict=True):
+            (partial / name).write_bytes(content)
+        (partial / DECODER).write_text(yaml.safe_dump(decoder, sort_keys=False), encoding="utf-8")
     return folder
 
 

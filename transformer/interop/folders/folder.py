@@ -21,7 +21,15 @@ from transformer.config.decoding import DecodingConfig
 from transformer.interop.folders.search import search_from_hub
 from transformer.interop.folders.unused import observed, without_limits
 from transformer.runtime.errors import UserError, fault_of, first_line
-from transformer.runtime.files import Json, brief_json, folder_whole, open_regular, parse_object, read_text
+from transformer.runtime.files import (
+    Json,
+    brief_json,
+    folder_whole,
+    open_regular,
+    parse_object,
+    read_text,
+    writing,
+)
 
 # The types of fields in the JSON files of a folder, as far as an import reads them: a value of another type
 # is refused by name, instead of being ignored or taken for something else.
@@ -428,17 +436,14 @@ def write_folder(
     Raises:
       UserError: it cannot be written.
     """
-    try:
-        with folder_whole(folder) as partial:
-            # safetensors writes the memory of an array, whatever its strides
-            contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-            (partial / WEIGHTS).write_bytes(save(contiguous, metadata={"format": "pt"}))
-            for name, content in files.items():
-                (partial / name).write_bytes(content)
-            for name, about in described.items():
-                (partial / name).write_bytes(as_json(about))
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}") from error
+    with writing(folder), folder_whole(folder) as partial:
+        # safetensors writes the memory of an array, whatever its strides
+        contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        (partial / WEIGHTS).write_bytes(save(contiguous, metadata={"format": "pt"}))
+        for name, content in files.items():
+            (partial / name).write_bytes(content)
+        for name, about in described.items():
+            (partial / name).write_bytes(as_json(about))
 
 
 def as_json(content: Json | list[str]) -> bytes:

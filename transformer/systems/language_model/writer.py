@@ -4,7 +4,7 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import input_lines
@@ -25,6 +25,7 @@ class Generations(Texts):
     does = "continues text and does not translate"
     can = frozenset({"until", "stream", "page"})
     outputs_key = "outputs"
+    loads: ClassVar = Generator
     instead: ClassVar = {"token_scores": "scores of tokens are in Generator.score"}
     generator: Generator
 
@@ -56,7 +57,7 @@ class Generations(Texts):
             length = self.options.pop("extra_length")  # no search is that long
             assert isinstance(length, int)
             self.length = length
-        self.generator = Generator.load(run_dir, checkpoint, int8=int8)
+        self.generator = cast(Generator, super().load(run_dir, checkpoint, int8))
         self.until = [self.generator.task.record(text) for text in arguments.until]
         return self.generator
 
@@ -75,12 +76,12 @@ class Generations(Texts):
         yield from ((piece, "") for piece in pieces)
         yield "\n", ""
 
-    def text(self, number: int, line: str, outputs: Sequence[Generated]) -> str:
+    def text(self, number: int, item: str, outputs: Sequence[Generated]) -> str:
         stopped = [dataclasses.replace(output, text=before(output.text, self.until)) for output in outputs]
-        return super().text(number, line, stopped)
+        return super().text(number, item, stopped)
 
-    def input_fields(self, line: str) -> Json:
-        return {"prompt": self.generator.task.record(line)}
+    def input_fields(self, item: str) -> Json:
+        return {"prompt": self.generator.task.record(item)}
 
 
 WRITER = Generations

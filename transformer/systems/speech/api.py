@@ -64,6 +64,7 @@ class Transcriber(Decoder[SpeechToText]):
     """A trained model that hears. Threads may share it. See `Decoder` for batches and programs."""
 
     reads, does = SpeechToText, "hear"
+    extras = ("alignments", "times")
     _several: SeveralSearches | None = None
 
     def transcribe(
@@ -255,8 +256,6 @@ class Transcriber(Decoder[SpeechToText]):
         recordings: Sequence[Heard],
         *,
         n_best: int | None = None,
-        times: bool = False,
-        alignments: bool = False,
         language: str | None = None,
         task: str | None = None,
         timestamps: bool = False,
@@ -268,21 +267,18 @@ class Transcriber(Decoder[SpeechToText]):
         Args:
           recordings: as in `transcribe`.
           n_best: outputs for each. None: all that the search returns.
-          times: whether to return when each word begins and ends.
-          alignments: whether to return the cross-attention of each token: a column for every `frame`.
           language: as in `transcribe`, like task and timestamps.
           windows: as in `transcribe`. None: what the search finds, whether or not somebody speaks.
-          options: as in `transcribe`.
+          options: as in `transcribe`; `times=True` also returns when each word begins and ends, and
+            `alignments=True` the cross-attention of each token, with a column for every `frame`.
         """
         if isinstance(recordings, Path | str):
             raise UserError(f"search takes a list of recordings: [{str(recordings)!r}]")
         if isinstance(recordings, CONTENT) or not isinstance(recordings, Iterable):
             raise _unheard(recordings)
-        times = true_or_false("times", times)
-        alignments = true_or_false("alignments", alignments)
+        extras, options = NO_EXTRAS.asked(self.extras, options)
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
         settings = self.settings(n_best, options)
-        extras = Extras(alignments, times=times)
         rules = self.rules(settings, "windows", windows=windows) if windows else None
         heard = (with_rules(self._begun(source, start), rules) for source in recordings)
         return list(self.outputs(enumerate(heard, 1), settings, n_best, extras))

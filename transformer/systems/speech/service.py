@@ -13,13 +13,13 @@ from transformer.data.signals.audio import RATE
 from transformer.data.signals.waveforms import read_recording
 from transformer.data.sources.recordings import Recording
 from transformer.runtime.files import Json
-from transformer.serve.services.messages import Asked, Endpoint, Name, extras_of
+from transformer.serve.services.messages import Asked, Endpoint, Name
 from transformer.serve.services.service import Service
 from transformer.systems.speech.api import Transcriber, with_rules
 from transformer.systems.speech.long import LiveText, LongRecording
 from transformer.systems.speech.transcripts import with_requested
 from transformer.systems.speech.window_search import WindowSearch
-from transformer.translator.search_outputs import NO_EXTRAS, Extras
+from transformer.translator.search_outputs import NO_EXTRAS
 
 
 class AskedTranscription(Asked):
@@ -39,15 +39,14 @@ class Transcriptions(Service):
         AskedTranscription,
         {},
         hears=True,
-        extras=("alignments", "times"),
     )
     loads: ClassVar = Transcriber
     decoder: Transcriber
 
     @property
-    def prepared(self) -> Json:
-        """Alignments, which times of words need."""
-        return {"extras": Extras(alignments=self.decoder.system.alignment is not None)}
+    def has_alignments(self) -> bool:
+        """The page shows none of a recording."""
+        return False
 
     @property
     def listens(self) -> Callable[[Iterable[np.ndarray], Any], Iterator[Any]]:
@@ -63,12 +62,11 @@ class Transcriptions(Service):
         too: its parts need no other programs than short ones."""
         begun = {"language": asked.language, "task": asked.task, "timestamps": asked.timestamps}
         start = self.decoder.task.start(**begun)
-        extras = {"extras": Extras(**extras_of(asked))}
         wave = read_recording(io.BytesIO(item), "the recording")
         if self.decoder.is_long(wave):
-            return LongRecording.of(wave, begun | {"cut": "pauses"}), extras
+            return LongRecording.of(wave, begun | {"cut": "pauses"}), {}
         record = dataclasses.replace(self.decoder.heard(wave), start=start)
-        return with_rules(record, self.decoder.rules(self.settings)), extras
+        return with_rules(record, self.decoder.rules(self.settings)), {}
 
     def preparations(self) -> Iterator[Callable[[], None]]:
         """As of all services, and what the rules of Whisper's windows need besides."""
