@@ -12,7 +12,7 @@ from small_run import changed, interrupted, quiet, same, small_config
 
 from transformer import Config, OptimizerConfig, Run, UserError, make_optimizer, train
 from transformer.runs.log import standing
-from transformer.training.plateau import PlateauState, after_evaluation, scale_by_plateau, scale_of
+from transformer.training.optimizers import PlateauState, after_evaluation, scale_by_plateau, scale_of
 
 
 @pytest.fixture(scope="module")

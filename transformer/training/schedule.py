@@ -25,7 +25,7 @@ def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> op
     """The learning rate of every update. Optax counts updates from 0, the paper from 1.
 
     paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Eq. 3), times scale. That of plateau is
-    the rate before it falls (`transformer.training.plateau`).
+    the rate before it falls (`transformer.training.optimizers`).
 
     Raises:
       UserError: it falls each epoch, and how many updates these have is not known yet.
@@ -83,7 +83,7 @@ def make_optimizer(config: "Config", declared: Declarations | None = None) -> op
       UserError: the length of training is given in epochs, and not yet in updates; Muon has no declarations.
     """
     from transformer.config.options import Config
-    from transformer.training import optimizers, plateau  # what the paper does not have
+    from transformer.training import optimizers  # what the paper does not have
 
     instance("config", config, Config)
     config.training.check_in_steps()
@@ -107,5 +107,5 @@ def make_optimizer(config: "Config", declared: Declarations | None = None) -> op
         optax.add_decayed_weights(c.weight_decay, matrices) if c.weight_decay else optax.identity(),
         *([optax.stateless(optimizers.by_groups(c.factors))] if c.groups else []),
         optax.scale_by_learning_rate(rate),
-        *([plateau.scale_by_plateau()] if c.schedule == "plateau" else []),
+        *([optimizers.scale_by_plateau()] if c.schedule == "plateau" else []),
     )
