@@ -88,7 +88,8 @@ def _check_known(name: str, ids: Any, model: nn.Module) -> None:
 def _check_arrays(arguments: dict[str, Any], rows: int) -> None:
     """Raises UserError if the numbers of lines or a temperature that is an array have another shape or type
     than `sample` reads. A list of numbers of lines becomes an array."""
-    if (lines := arguments.get("lines")) is not None:
+    lines: Any = arguments.get("lines")
+    if lines is not None:
         if isinstance(lines, list | tuple):
             with contextlib.suppress(ValueError):  # lists in it of unequal lengths
                 lines = arguments["lines"] = np.asarray(lines)
