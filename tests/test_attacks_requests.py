@@ -225,7 +225,7 @@ def test_health_depends_on_nothing_that_is_sent(service):
             assert client.get(path + "?a=" + "%" * 2000, headers=multipart).status_code == 200
             assert client.request("get", path, content=b"x", headers=multipart).status_code == 200
             answer = client.post(path, content=b"x", headers=multipart)
-            assert (answer.status_code, answer.json()) == (405, {"error": "Method Not Allowed"})
+            assert (answer.status_code, [*answer.json()]) == (405, ["error"])
 
 
 def test_what_a_client_sent_is_shortened_in_messages(service):

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -163,9 +164,7 @@ def test_a_token_is_needed_if_the_server_has_one(service):
         assert client.post("/translate", data={**own, "api_key": "wrong"}).status_code == 401
 
 
-def test_it_says_how_much_is_prepared_and_whether_it_ever_will_be(monkeypatch):
-    clock = iter([0, 70, 80, 100, 240])
-    monkeypatch.setattr(metrics, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+def test_it_says_how_much_is_prepared_and_whether_it_ever_will_be():
     refusals = []
 
     def prepare():
@@ -177,11 +176,13 @@ def test_it_says_how_much_is_prepared_and_whether_it_ever_will_be(monkeypatch):
 
     service = SimpleNamespace(preparations=lambda: [prepare] * 3)
     readiness = metrics.Readiness([service], lambda done, count: None)
+    left = iter([math.inf, 130.0, 20.0])
+    readiness.seconds_left = lambda: next(left)
     readiness.warm_up()
     assert [refusal.message.partition(": ")[2] for refusal in refusals] == [
         "0 of 3 programs",
-        "1 of 3 programs, about 2 minutes left",
-        "2 of 3 programs, less than a minute left",  # longer than the others
+        "1 of 3 programs, about 2 min 10 s left",
+        "2 of 3 programs, about 20 s left",
     ]
     with pytest.raises(Refusal, match="could not be prepared") as refused:
         asyncio.run(readiness.check())

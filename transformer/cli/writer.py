@@ -5,7 +5,6 @@ A task names the module of its writer (`Lines.writer`), which has a class `WRITE
 
 import dataclasses
 import importlib
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -366,22 +365,56 @@ def page_of_files(
       explore: makes the page of a model and its records.
       changed: gives what is searched for a record of a task: as the options ask for it.
     """
-    from transformer.explorer.explorer import SENTENCES
-
     decoder: Decoder[Any] = Decoder.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     manifest = arguments.input or Path("standard input")
-    lines = enumerate(input_lines(arguments), start=1)
-    numbered = ((number, line) for number, line in lines if has_text(line))
-    some = itertools.islice(numbered, SENTENCES)
+    lines, which = explored(arguments, enumerate(input_lines(arguments), start=1), has_text)
     task = decoder.task
-    records = [changed(task, task.listed(line, manifest, number)) for number, line in some]
-    if not records:
-        raise UserError("nothing to explore: the input has no line")
-    page = explore(decoder, records, n_best=arguments.n_best, **vars(arguments.decoding))
-    return (
-        page,
-        f"{counted(page.hypotheses, 'output')} of {counted(page.sentences, 'line')} (at most {SENTENCES})",
-    )
+    records = [changed(task, task.listed(line, manifest, number)) for number, line in lines.items()]
+    page = explore(decoder, records, n_best=arguments.n_best, lines=tuple(lines), **vars(arguments.decoding))
+    return page, f"{counted(page.hypotheses, 'output')} of {which}"
+
+
+def explored(
+    arguments: DecodeArguments, lines: Iterable[tuple[int, T]], has_content: Callable[[T], bool]
+) -> tuple[dict[int, T], str]:
+    """The lines that --explore shows, by their numbers, and which they are: "the first 5 of 200 lines",
+    "lines 7 and 120 of 200".
+
+    Args:
+      arguments: the command line.
+      lines: those of the input with their numbers. They are read as far as is needed.
+      has_content: whether there is something to explore in a line.
+
+    Raises:
+      UserError: there is no such line, or nothing in it.
+    """
+    from transformer.explorer.explorer import MOST_SENTENCES, SENTENCES
+
+    chosen, shown = sorted(set(arguments.explore_lines)), dict[int, T]()
+    if len(chosen) > MOST_SENTENCES or (chosen and chosen[0] < 1):
+        raise UserError(
+            f"--explore-lines {' '.join(map(str, arguments.explore_lines[:3]))} ...: name at most "
+            f"{MOST_SENTENCES} lines, counted from 1"
+        )
+    for number, line in lines:
+        if has_content(line) and (not chosen or number in chosen):
+            shown[number] = line
+        if number >= chosen[-1] if chosen else len(shown) == SENTENCES:
+            break
+    if missing := [number for number in chosen if number not in shown]:
+        raise UserError(f"--explore-lines {missing[0]}: the input has no such line, or nothing is in it")
+    if not shown:
+        raise UserError("nothing to explore: the input has no line with text")
+    total = sum(1 for _ in lines_of(arguments)) if arguments.input else None
+    of_all = f" of {total:,}" * (total is not None)
+    if chosen:
+        *most, last = map(str, chosen)
+        which = f"line{'s' * bool(most)} {' and '.join(filter(None, (', '.join(most), last)))}{of_all}"
+    elif total == len(shown):
+        which = f"all {counted(len(shown), 'line')}"
+    else:
+        which = f"the first {len(shown)}{of_all} lines"
+    return shown, which
 
 
 WRITER = Writer

@@ -14,7 +14,7 @@ from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import arriving_words, check_files, input_lines, lines_of
 from transformer.cli.request_lines import COLUMNS, RequestParser, lines_in_context
 from transformer.cli.texts import Texts
-from transformer.cli.writer import Numbered, Written, in_groups
+from transformer.cli.writer import Numbered, Written, explored, in_groups
 from transformer.config.corpus import DataConfig
 from transformer.data.sources.context import SEPARATOR, History, context_of, sentence_of
 from transformer.data.sources.tables import TARGET_LENGTH
@@ -190,30 +190,27 @@ class Translations(Texts):
 
     @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
-        from transformer.explorer.explorer import SENTENCES, explore
+        from transformer.explorer.explorer import explore
 
         translator = translator_of(arguments)
         request_parser = RequestParser(arguments, translator)
         lines = enumerate(input_lines(arguments), start=1)
         read = filter(None, lines_in_context(lines, arguments, translator.task.data))
-        parsed = (request_parser(number, line) for number, line in read if line)
-        requests = list(
-            itertools.islice((request for request in parsed if has_text(request.source)), SENTENCES)
-        )
+        parsed = ((number, request_parser(number, line)) for number, line in read if line)
+        by_line, which = explored(arguments, parsed, lambda request: has_text(request.source))
+        requests = list(by_line.values())
         if any(any(request[4:]) for request in requests):
             raise UserError("--explore shows one direction: give --target-language, and none on the lines")
-        if not requests:
-            raise UserError("nothing to explore: the input has no sentence")
         page = explore(
             translator,
             [request.source for request in requests],
             n_best=arguments.n_best,
             prefixes=[request.prefix for request in requests],
             terms=[request.terms for request in requests],
+            lines=tuple(by_line),
             **vars(arguments.decoding),
         )
-        sentences = f"of {page.sentences} of the input's sentences (at most {SENTENCES})"
-        return page, f"{counted(page.hypotheses, 'translation')} {sentences}"
+        return page, f"{counted(page.hypotheses, 'translation')} of {which}"
 
     @property
     def job(self) -> list[str]:

@@ -149,12 +149,12 @@ class ProgressReporter:
         self.message(f"  {what}: {count:,.0f} in {time.monotonic() - start:.1f} s")
 
     @contextlib.contextmanager
-    def training(self, start: int, total: int) -> Iterator[None]:
+    def training(self, start: int, total: int, what: str = "training") -> Iterator[None]:
         """Shows a progress bar of the steps in this context. At its end the last values stay."""
         self._values = self._speed = ""
         with self._make_bar(TimeLeft()) as self._bar:
             self._task = self._bar.add_task(
-                "training", total=total, completed=start, status="", end=None, is_least=False
+                what, total=total, completed=start, status="", end=None, is_least=False
             )
             try:
                 yield

@@ -4,6 +4,7 @@ connections."""
 import asyncio
 import contextlib
 import gc
+import hashlib
 import json
 import logging
 import math
@@ -23,7 +24,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Response
 
+from transformer.runs.report.logged import duration
+from transformer.runtime.compilation import keep_programs
+from transformer.runtime.console import LINE_INTERVAL, ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError
+from transformer.runtime.files import MiB, parse_object, read_text, write_whole
 from transformer.serve.app import server_app
 from transformer.serve.gate import Origins, hosts_of
 from transformer.serve.listening import LONGEST_MESSAGE
@@ -237,6 +242,12 @@ IDLE = 75
 themselves, so that none sends a request while it is closed here."""
 
 
+STARTS = "starts.json"
+"""The file with the times of earlier starts, in the folder of compiled programs."""
+MOST_STARTS = 50
+SECOND = 1.0
+
+
 class Server(uvicorn.Server):
     """A server that ends without an error if it is asked to end. It begins no request then, and answers those
     that it has begun. A second signal ends it at once."""
@@ -264,6 +275,96 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
+class Preparation:
+    """Tells how many programs of a server are compiled, and how long the others take: as long as at the last
+    start of the same runs, which is stored beside the compiled programs.
+
+    Args:
+      services: of the runs.
+    """
+
+    def __init__(self, services: Sequence[Service]) -> None:
+        self._count = sum(1 for service in services for _ in service.preparations())
+        names = [
+            (service.name, service.decoder.origin, service.options, service.settings) for service in services
+        ]
+        self._key = hashlib.blake2b(repr(names).encode(), digest_size=8).hexdigest()
+        folder = keep_programs()
+        self._file = folder / STARTS if folder else None
+        self._before = self._stored().get(self._key, [])
+        self._start = time.monotonic()
+        self._seconds: list[float] = []  # after which each program was compiled
+        self._is_over = threading.Event()
+        self._watch = ProgressReporter(SteadyConsole(highlight=False, soft_wrap=True))
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Shows it in another thread until all are compiled or this context ends: as a bar on a terminal,
+        otherwise in a line every 30 seconds and for each program."""
+        telling = threading.Thread(target=self._tell, name="tell", daemon=True)
+        telling.start()
+        try:
+            yield
+        finally:
+            self._is_over.set()
+            telling.join()
+
+    def _tell(self) -> None:
+        is_terminal = self._watch.console.is_terminal
+        with self._watch.training(0, self._count, "preparing"):
+            while not self._is_over.wait(SECOND if is_terminal else LINE_INTERVAL):
+                self._watch.advance(len(self._seconds), self.seconds_left)
+                if not is_terminal:
+                    print(self._line(), flush=True)
+            self._watch.advance(len(self._seconds), math.inf)
+        if len(self._seconds) == self._count:
+            print(f"Ready after {self._seconds[-1]:.0f} s: all programs are compiled", flush=True)
+
+    def _line(self) -> str:
+        left = self.seconds_left
+        estimate = f", about {duration(left)} left" if math.isfinite(left) else ""
+        return f"{len(self._seconds)} of {self._count} programs are compiled{estimate}"
+
+    def told(self, done: int, count: int) -> None:
+        """So many of all are compiled."""
+        self._seconds.append(time.monotonic() - self._start)
+        if done == count:
+            gc.freeze()  # what lives as long as the server: to look through it takes tenths of a second
+            self._store()
+            self._is_over.set()
+        elif not self._watch.console.is_terminal:
+            print(self._line(), flush=True)
+
+    @property
+    def seconds_left(self) -> float:
+        """How long the other programs take; infinite if that is not known."""
+        seconds = [0.0, *self._seconds]
+        done, since = len(self._seconds), time.monotonic() - self._start - seconds[-1]
+        if len(self._before) == self._count:
+            rest = self._before[-1] - [0.0, *self._before][done]
+        else:
+            rest = seconds[-1] / max(done, 1) * (self._count - done)
+        return rest - since if rest > since else math.inf
+
+    def _stored(self) -> dict[str, list[float]]:
+        """Seconds after which each program was compiled, by the server's key."""
+        try:
+            stored = parse_object(read_text(self._file, MiB)) if self._file else {}
+        except (OSError, ValueError):
+            return {}
+        return {
+            key: seconds
+            for key, seconds in stored.items()
+            if isinstance(seconds, list) and all(isinstance(second, int | float) for second in seconds)
+        }
+
+    def _store(self) -> None:
+        starts = self._stored() | {self._key: [round(second, 1) for second in self._seconds]}
+        if self._file:
+            with contextlib.suppress(OSError):  # it costs an estimate
+                write_whole(self._file, json.dumps(dict([*starts.items()][-MOST_STARTS:])))
+
+
 def serve(
     services: Sequence[Service],
     limits: Limits,
@@ -287,16 +388,9 @@ def serve(
     Raises:
       UserError: the address cannot be listened at, or the programs cannot be compiled.
     """
-    start = time.monotonic()
-
-    def tell(done: int, count: int) -> None:
-        if done < count:
-            print(f"{done} of {count} programs are compiled", flush=True)
-        else:
-            gc.freeze()  # what lives as long as the server: to look through it takes tenths of a second
-            print(f"Ready after {time.monotonic() - start:.0f} s: all programs are compiled", flush=True)
-
-    app = server_app(services, limits, token, tell, hosts_of(host, token, allowed_hosts))
+    preparation = Preparation(services)
+    app = server_app(services, limits, token, preparation.told, hosts_of(host, token, allowed_hosts))
+    app.state.readiness.seconds_left = lambda: preparation.seconds_left
     listening = bound(host, port)
     address = listening.getsockname()
     with listening, measured(app.state.metrics, host, metrics_port, allowed_hosts):
@@ -304,7 +398,8 @@ def serve(
             f"Serving {', '.join(service.name for service in services)} at http://{host}:{address[1]}",
             flush=True,
         )
-        Server(config_of(app, limits)).run([listening])
+        with preparation.shown():
+            Server(config_of(app, limits)).run([listening])
     if app.state.readiness.error:
         raise UserError(f"the programs could not be compiled: {app.state.readiness.error}")
     print("Stopped: all that was begun is answered", flush=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import input_lines
 from transformer.cli.texts import Texts
-from transformer.cli.writer import Numbered, Written
+from transformer.cli.writer import Numbered, Written, explored
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 from transformer.systems.language_model.api import Generator, before
@@ -36,17 +36,19 @@ class Generations(Texts):
 
     @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
-        from transformer.explorer.explorer import SENTENCES
         from transformer.systems.language_model.page import explore_texts
 
         generator = Generator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
-        prompts = list(itertools.islice(map(generator.task.record, input_lines(arguments)), SENTENCES))
-        if not prompts:
-            raise UserError("nothing to explore: the input has no line")
-        options = vars(arguments.decoding)
-        page = explore_texts(generator, prompts, n_best=arguments.n_best, **options)
-        texts = counted(page.hypotheses, "text")
-        return page, f"{texts} after {counted(page.sentences, 'prompt')} (at most {SENTENCES})"
+        lines = enumerate(map(generator.task.record, input_lines(arguments)), start=1)
+        prompts, which = explored(arguments, lines, lambda prompt: True)
+        page = explore_texts(
+            generator,
+            list(prompts.values()),
+            n_best=arguments.n_best,
+            lines=tuple(prompts),
+            **vars(arguments.decoding),
+        )
+        return page, f"{counted(page.hypotheses, 'text')} after {which}"
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Generator:
         """The trained model."""
