@@ -152,6 +152,18 @@ def test_recordings_that_cannot_be_heard_are_refused(runs, monkeypatch):
     assert not ignored
 
 
+def test_long_recordings_wait_as_they_were_sent(runs):
+    """Not as samples: a few bytes may hold an hour of them, and many may wait."""
+    soundfile = pytest.importorskip("soundfile", reason="needs soundfile: pip install '.[speech]'")
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(3600 * 1000, np.int16), 1000, format="FLAC")
+    service = served(runs["speech"], "ears")
+    record, _ = service.record(file.getvalue(), service.search.asked())
+    assert record.source.content == file.getvalue()
+    arrays = [value for value in vars(record).values() if isinstance(value, np.ndarray)]
+    assert sum(array.nbytes for array in arrays) == 0
+
+
 def picture() -> bytes:
     """A PNG file."""
     image = pytest.importorskip("PIL.Image", reason="needs Pillow: pip install '.[pictures]'")

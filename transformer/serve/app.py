@@ -335,6 +335,7 @@ def server_app(
         lifespan=lifespan,
         docs_url=None,  # pages that load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # to an address that is made of what a client says the server is called
     )
     app.state.readiness, app.state.metrics = readiness, metrics
     page = page_of_services(services, limits, bool(token))

@@ -56,9 +56,52 @@ LOGGED = 60.0
 
 MOST_UNREAD = 1024 * 1024
 """Bytes that a client may leave unread while it sends more, such as answers to its pings."""
+READING = 30.0
+"""Seconds in which a client must read some of what is sent."""
 
 
-class SocketConnection(WebSocketsSansIOProtocol):
+class Read(asyncio.Protocol):
+    """A connection whose client is left if it does not read what is sent, also if it is being closed: no
+    answer would ever be complete, and it would keep its room from others."""
+
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    _reading: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins to notice what is not read at once."""
+        cast(asyncio.Transport, transport).set_write_buffer_limits(0)
+        super().connection_made(transport)
+
+    def pause_writing(self) -> None:
+        """Waits for the client, since it has not read all."""
+        super().pause_writing()
+        self._wait_for_reading()
+
+    def resume_writing(self) -> None:
+        """The client has read all."""
+        self._stop_reading()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops waiting."""
+        self._stop_reading()
+        super().connection_lost(exc)
+
+    def _wait_for_reading(self, before: float = math.inf) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread >= before:
+            self.transport.abort()
+        elif unread:
+            self._reading = self.loop.call_later(READING, self._wait_for_reading, unread)
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+
+class SocketConnection(Read, WebSocketsSansIOProtocol):
     """A WebSocket whose client is left if it sends and does not read: memory would fill with answers. What is
     refused gets a sentence as JSON."""
 
@@ -82,13 +125,27 @@ class SocketConnection(WebSocketsSansIOProtocol):
             self.transport.abort()
             return
         super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self.transport.write(malformed(h11.Connection(h11.SERVER)))
+            self.transport.close()
 
 
 MALFORMED = Refusal(400, "the request is not HTTP as it should be, or its head is too long")
+
+
+def malformed(conn: h11.Connection) -> bytes:
+    """The answer `MALFORMED`, as a connection sends it."""
+    answer = MALFORMED.response
+    headers = [*answer.raw_headers, *SAFE, (b"connection", b"close")]
+    head = h11.Response(status_code=MALFORMED.status, headers=headers, reason=b"Bad Request")
+    events = head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()
+    return b"".join(conn.send(event) or b"" for event in events)
+
+
 FULL = later(UNAVAILABLE, "as many connections are open as may be: try again later")
 
 
-class Connection(H11Protocol):
+class Connection(Read, H11Protocol):
     """A connection that is closed if the head of a request takes too long. If there are as many as there may
     be (`limit_concurrency` of the server's config), the one that has waited longest without a request gives
     way to a new one. Refusals are JSON, as those of the application."""
@@ -125,11 +182,7 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Refuses what cannot be read, unless an answer has begun."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            answer = MALFORMED.response
-            headers = [*answer.raw_headers, *SAFE, (b"connection", b"close")]
-            head = h11.Response(status_code=MALFORMED.status, headers=headers, reason=b"Bad Request")
-            for event in head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage():
-                self.transport.write(self.conn.send(event) or b"")
+            self.transport.write(malformed(self.conn))
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

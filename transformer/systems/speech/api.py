@@ -20,7 +20,7 @@ from transformer.data.remote import fetched
 from transformer.data.sequences import Example, length_in_search
 from transformer.data.signals.audio import HOP, RATE
 from transformer.data.signals.pauses import PAUSE, Part, detector_of, parts_of
-from transformer.data.signals.waveforms import audio_blocks, seconds_of, waveform_of
+from transformer.data.signals.waveforms import StoredRecording, audio_blocks, seconds_of, waveform_of
 from transformer.data.sources.recordings import Recording, recording, recording_of
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.service.queue import Request
@@ -151,7 +151,7 @@ class Transcriber(Decoder[SpeechToText]):
         Raises:
           UserError: it cannot be read, or an option is invalid.
         """
-        if not (_is_array(source) or isinstance(source, Path | str)):
+        if not (_is_array(source) or isinstance(source, Path | str | StoredRecording)):
             raise _unheard(source)
         timestamps = true_or_false("timestamps", timestamps)
         instance("after", after, list, tuple)
@@ -160,11 +160,7 @@ class Transcriber(Decoder[SpeechToText]):
         start = self.task.start(language, task, timestamps or in_windows)
         extras = Extras(times=true_or_false("times", times))
         settings = self.settings(1, options)
-        sound = (
-            audio_blocks(fetched(Path(source)))
-            if isinstance(source, Path | str)
-            else iter([waveform_of(source)])
-        )
+        sound = _blocks_of(source)
         if in_windows:
             search = WindowSearch(self, settings, windows or WindowsConfig(), start, extras)
             return search.windows(Sound(sound), after)
@@ -317,12 +313,7 @@ class Transcriber(Decoder[SpeechToText]):
         if not isinstance(text, str):
             raise UserError(f"align takes a recording and its text, a string, not {type(text).__name__}")
         if self._frames(source) > self.config.decoding.buckets[-1]:
-            blocks = (
-                audio_blocks(fetched(Path(source)))
-                if isinstance(source, Path | str)
-                else iter([waveform_of(source)])
-            )
-            return long_alignment_of(self, blocks, text)
+            return long_alignment_of(self, _blocks_of(source), text)
         return self.aligned(self.heard(source), text)
 
     def _frames(self, source: Heard) -> float:
@@ -470,6 +461,15 @@ def with_rules(recording: Recording, rules: WindowsConfig | None) -> Recording:
 def _is_array(source: object) -> bool:
     """Whether it is an array of NumPy, JAX or another library."""
     return hasattr(source, "__array__")
+
+
+def _blocks_of(source: Heard | StoredRecording) -> Iterator[np.ndarray]:
+    """The waveform of a recording, some seconds at once."""
+    if isinstance(source, StoredRecording):
+        return audio_blocks(source)
+    if isinstance(source, Path | str):
+        return audio_blocks(fetched(Path(source)))
+    return iter([waveform_of(source)])
 
 
 def _unheard(source: object) -> UserError:
