@@ -72,7 +72,8 @@ def test_they_are_committed_with_small_outputs(stored):
     # one run, from top to bottom
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
     outputs = [output for cell in code for output in cell.outputs]
-    assert not [output for output in outputs if output.get("name") == "stderr"]
+    errors = [output.text for output in outputs if output.get("name") == "stderr"]
+    assert all(line.startswith("WARNING:transformer:") for text in errors for line in text.splitlines())
 
 
 def test_each_says_the_cpu_seconds_that_were_measured(stored):
