@@ -182,6 +182,10 @@ REFUSED = {
         b"GET /listen HTTP/1.1\r\nHost: a\r\nX: %s\r\n%s%s\r\n" % (b"a" * 20_000, UPGRADE, KEY),
         *(400, "its head is too long"),
     ),
+    "a line break": (  # at the end of an address that a proxy does not pass on
+        b"GET /metrics%0a HTTP/1.0\r\nHost: a\r\n\r\n",
+        *(404, "there is no such address"),
+    ),
     "a slash": (
         b"POST /translate/ HTTP/1.0\r\nHost: b\r\nContent-Length: 2\r\n\r\n{}",
         *(404, "/translate/: there is no such address"),
@@ -558,7 +562,8 @@ def test_the_proxy_of_the_page(service, tmp_path):
                         client.post("/translate", json=TEXT, headers={"origin": "https://x.org"}).status_code
                         == 403
                     )
-                    assert client.get("/metrics").status_code == 404
+                    for path in ("/metrics", "/metrics%0a"):
+                        assert client.get(path).status_code == 404
                     assert client.post("/translate", content=b"a" * 26_000_000).status_code == 413
             finally:
                 proxy.terminate()

@@ -406,14 +406,16 @@ def explored(
     if not shown:
         raise UserError("nothing to explore: the input has no line with text")
     total = sum(1 for _ in lines_of(arguments)) if arguments.input else None
-    of_all = f" of {total:,}" * (total is not None)
+    of_all = "" if total is None else f" of {total:,}"
     if chosen:
         *most, last = map(str, chosen)
         which = f"line{'s' * bool(most)} {' and '.join(filter(None, (', '.join(most), last)))}{of_all}"
     elif total == len(shown):
         which = f"all {counted(len(shown), 'line')}"
-    else:
+    elif max(shown) == len(shown) and of_all:
         which = f"the first {len(shown)}{of_all} lines"
+    else:  # without empty ones
+        which = f"the first {counted(len(shown), 'line')} with text{of_all}"
     return shown, which
 
 

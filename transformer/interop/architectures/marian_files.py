@@ -10,6 +10,7 @@
 Names of parameters are those of Marian's `transformer.h`.
 """
 
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -413,7 +414,7 @@ def _named(folder: Path, options: Yaml, name: str) -> list[Path]:
     """The files of an option, of which only the name counts: nothing beside the folder is read."""
     values = options.get(name, [])
     names = [values] if isinstance(values, str) else values
-    return [path for value in names if (path := folder / Path(value).name).is_file()]
+    return [path for value in names if os.path.isfile(path := folder / Path(value).name)]
 
 
 def _model(folder: Path, options: Yaml) -> Path:

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
@@ -23,6 +24,7 @@ from transformer.interop.folders.unused import observed, without_limits
 from transformer.runtime.errors import UserError, fault_of, first_line
 from transformer.runtime.files import (
     Json,
+    brief,
     brief_json,
     folder_whole,
     open_regular,
@@ -302,7 +304,7 @@ def _shards(folder: Path, index: Json) -> dict[str | None, Path]:
     files: dict[str | None, Path] = {}
     for name, file in index["weight_map"].items():
         if not isinstance(file, str) or Path(file).name != file:
-            raise UserError(f"{name} is in {file!r}, which is not a file of this folder")
+            raise UserError(f"{brief(name)} is in {brief(str(file))}, which is not a file of this folder")
         files[name] = folder / file
     return files
 
@@ -383,7 +385,7 @@ def check_no_pointers(folder: Path) -> None:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """A file of safetensors."""
-    if not path.exists():
+    if not os.path.exists(path):  # a name in an index may be longer than a file's
         pickles = sorted(path.parent.glob("pytorch_model*.bin"))
         reason = "; the folder of a model has one"
         if pickles:
