@@ -1,5 +1,6 @@
 """The notebooks run, from the first to the last cell."""
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -43,3 +44,15 @@ def test_they_are_committed_with_small_outputs():
         code = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
         # one run, from top to bottom
         assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+
+
+def test_nobody_is_told_to_install_by_a_name_that_is_not_registered():
+    """Whoever registers it first would run their code there."""
+    readers = [*NOTEBOOKS, Path("README.md"), Path("CONTRIBUTING.md"), *Path("docs").rglob("*.md")]
+    told = [
+        (path, line)
+        for path in readers
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"pip3? install\b.*\btransformer[-_]jax", line) and "--no-index" not in line
+    ]
+    assert told == []
