@@ -144,7 +144,7 @@ def test_examples_of_the_reference(
     """They run as printed, with small runs. What a line prints is the comment behind it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(PRESETS, "quickstart", config)
-    stored(small_translator(words=["A dog runs."], tokenizer=("char", 40)), tmp_path / "runs/mine")
+    stored(small_translator(words=["A dog runs."], tokenizer=("char", 400)), tmp_path / "runs/mine")
     if name == "systems":
         drawn_run(config_of("language-model", tmp_path, 1), tmp_path / "runs/text")
     (program,) = programs_of((DOCS / f"reference/{name}.md").read_text(encoding="utf-8"))
