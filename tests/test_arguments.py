@@ -7,12 +7,31 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import jax
 import jaxtyping
 import numpy as np
 import pytest
 from small_translator import small_translator, stored
 
-from transformer import Captioner, Decoder, Detector, Synthesizer, Tagger, Translator, UserError
+from transformer import (
+    Captioner,
+    Config,
+    Decoder,
+    Detector,
+    SpecialIds,
+    Synthesizer,
+    Tagger,
+    Transformer,
+    TransformerConfig,
+    Translator,
+    UserError,
+    beam_search,
+    decoder_input,
+    sample,
+    train,
+    train_tokenizer,
+    variant,
+)
 from transformer.runtime.errors import nearest, shortened
 from transformer.systems.language_model.api import Generator
 from transformer.systems.speech.api import Transcriber
@@ -59,7 +78,7 @@ def test_arguments_of_a_search() -> None:
     for wrong in ("1", True, 1.0, 0):
         with pytest.raises(UserError, match="n_best|n-best"):
             translator.search(["red"], n_best=wrong)  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="n_best '1': must be a whole number"):
+    with pytest.raises(UserError, match="n_best '1': must be a whole number from 1 to "):
         translator.search(["red"], n_best="1")  # type: ignore[arg-type]
     for name in "alignments", "token_scores", "word_confidences":
         with pytest.raises(UserError, match=f"{name} 'yes': must be True or False"):
@@ -124,7 +143,8 @@ WRONG = [1, 1.5, None, True, [], {}, [1], [None], {"a": 1}, b"red", "\ud800", ob
 def methods_of(owner: Any) -> Iterator[tuple[str, Any]]:
     """The public methods of an object, without those that only tests and the package call."""
     for name in dir(owner):
-        inside = name in ("divided", "of_run", "outputs", "finished", "source_positions", "settings")
+        parts = ("divided", "of_run", "answers", "outputs", "finished", "source_positions", "settings")
+        inside = name in parts
         if not name.startswith("_") and not inside and inspect.isroutine(method := getattr(owner, name)):
             yield name, method
 
@@ -236,3 +256,60 @@ def test_arguments_of_scores() -> None:
             translator.score(["red cat"], [wrong])  # type: ignore[list-item]
     with pytest.raises(UserError, match="targets must be a list with one for each pair"):
         translator.score(["red cat"], b"x")  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+def test_arguments_of_functions() -> None:
+    """Of the public ones, what a user may mistake."""
+    ids, special = np.ones((2, 3), np.int32), SpecialIds()
+    model = Transformer(TransformerConfig(11, num_layers=1, d_model=16, d_ff=32, num_heads=2))
+    params = model.init(jax.random.key(0), ids, ids)["params"]
+    others: list[Any] = [
+        None,
+        [],
+        {},
+        "x",
+        -1,
+        1.5,
+        np.full((2, 3), np.nan),
+        np.ones(3, int),
+        object(),
+        [[1], 1],
+    ]
+    for wrong in others:
+        with pytest.raises(UserError, match="target"):
+            decoder_input(wrong, special)
+        with pytest.raises(UserError, match="special must be a SpecialIds"):
+            decoder_input(ids, wrong)
+        with pytest.raises(UserError, match="special must be a SpecialIds"):
+            train_tokenizer(["a b"], "word", 20, wrong)
+        with pytest.raises(UserError, match="kind "):
+            train_tokenizer(["a b"], wrong, 20)
+        with pytest.raises(UserError, match="model must be a Module"):
+            beam_search(wrong, params, ids)
+        with pytest.raises(UserError, match="params must be a Mapping|params are not those of this model"):
+            beam_search(model, wrong, ids)
+        with pytest.raises(UserError, match="no variant|variant must be a str"):
+            variant(Config(), wrong)
+        if wrong is not None:
+            with pytest.raises(UserError, match="segments"):
+                decoder_input(ids, special, wrong)
+            with pytest.raises(UserError, match="lines must be a whole number for each of 2 rows"):
+                sample(model, params, ids, key=jax.random.key(0), lines=wrong)
+        if not isinstance(wrong, list | dict):
+            with pytest.raises(UserError, match="languages"):
+                train_tokenizer(["a b"], "word", 20, languages=wrong)
+    with pytest.raises(UserError, match=r"temperature must be one number, not an array of the shape \(2,\)"):
+        sample(model, params, ids, key=jax.random.key(0), temperature=np.ones(2))
+
+
+def test_a_system_with_a_mistake_is_refused_at_its_first_use(tmp_path: Path) -> None:
+    """A config cannot know the systems that other packages bring: each door asks for it by its name."""
+    config, translator = Config(system="transfromer"), small_translator()
+    for use in (
+        lambda: train(config, tmp_path / "run"),
+        lambda: Translator(config, translator.variables, translator.tokenizers),
+        lambda: Decoder(config, translator.variables, translator.task),
+    ):
+        with pytest.raises(UserError, match="transfromer: unknown: did you mean transformer[?]$"):
+            use()

@@ -25,6 +25,7 @@ from transformer.commands.decode_lines import decode_lines
 from transformer.commands.main import main
 from transformer.config.corpus import DataConfig
 from transformer.data.sources import text_files
+from transformer.interop.architectures import marian_files
 from transformer.interop.pretrained import import_model
 from transformer.runs import sealed as bounds
 from transformer.runs.checkpoints import Checkpoints
@@ -113,7 +114,7 @@ def test_an_average_that_cannot_be_written_leaves_the_old_one(
 ) -> None:
     run = Run(run_dir)
     variables = run.averaged()
-    run.checkpoints.store_average(variables)
+    run.checkpoints.store_average(variables, run.checkpoints.newest())
     before = contents(run_dir)
 
     def fail(self: object, path: Path, *_: object) -> None:
@@ -122,7 +123,7 @@ def test_an_average_that_cannot_be_written_leaves_the_old_one(
 
     monkeypatch.setattr(ocp.StandardCheckpointer, "save", fail)
     with pytest.raises(UserError, match="average: RESOURCE_EXHAUSTED: no space left"):
-        run.checkpoints.store_average(variables)
+        run.checkpoints.store_average(variables, run.checkpoints.newest())
     assert contents(run_dir) == before
     assert not [path for path in run_dir.iterdir() if path.name.startswith(".average")]
 
@@ -349,6 +350,17 @@ def test_a_refused_import_leaves_nothing(tmp_path: Path, file: str, changes: dic
         import_model(folder, tmp_path / "run")
     assert time.process_time() - begun < 20
     assert os.listdir(tmp_path) == ["marian"]
+
+
+def test_a_name_in_a_model_that_no_file_can_have(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(MARIAN, tmp_path / "marian"))
+    weights = folder / "model.safetensors"
+    weights.unlink()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "a" * 5000}}))
+    with pytest.raises(UserError, match="no such file"):
+        import_model(folder, tmp_path / "run")
+    with pytest.raises(UserError, match="Import a folder with one"):
+        marian_files._model(folder, {"models": ["a" * 5000]})
 
 
 def test_an_import_refused_while_it_is_stored_leaves_nothing(

@@ -10,9 +10,11 @@ from run_command import command, contents
 from small_run import changed, quiet
 
 from transformer import Config, Run, Translator, UserError
+from transformer.interop.pretrained import import_model
 from transformer.runs.report import write_report
 from transformer.trainer.train import train
 
+DATA = Path(__file__).parent / "data"
 LINKED = [
     "lock",
     "metrics.jsonl",
@@ -120,3 +122,19 @@ def test_folders_in_folders_in_folders(decoder: Path, tmp_path: Path) -> None:
     finally:
         os.chdir(here)
         subprocess.run(["rm", "-r", run_dir], check=True)
+
+
+def test_an_import_stores_nothing_of_a_file_that_a_link_leads_to(tmp_path: Path) -> None:
+    """Who exports the run would publish it; but the hub's library stores a model as links to its blobs."""
+    blobs, model = tmp_path / "hub" / "blobs", tmp_path / "hub" / "snapshots" / "1"
+    shutil.copytree(DATA / "pretrained" / "bart", model)
+    blobs.mkdir()
+    (model / "golden.json").unlink()
+    (tmp_path / "auths.json").write_text('{"secret": 1}')
+    (blobs / "2").write_text('{"kept": 2}')
+    (model / "chat.json").symlink_to(tmp_path / "auths.json")
+    (model / "more.json").symlink_to(Path("..", "..", "blobs", "2"))
+    (model / "itself.json").symlink_to("itself.json")
+    run = import_model(model, tmp_path / "run")
+    stored = (run.path / "imported.json").read_text()
+    assert ("secret" in stored, "kept" in stored) == (False, True)

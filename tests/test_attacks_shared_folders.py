@@ -43,7 +43,7 @@ def test_a_new_average_is_another_model(
     def decode(*more: object) -> None:
         decode_lines(parse_decode([*map(str, [*arguments, *more])]))
 
-    run.checkpoints.store_average(run.averaged(run.checkpoints.steps()[:1]))
+    run.checkpoints.store_average(run.averaged(run.checkpoints.steps()[:1]), run.checkpoints.steps()[:1])
     ordinary = Translations.of
 
     def of(self: Translations, lines: Any) -> Any:
@@ -54,7 +54,7 @@ def test_a_new_average_is_another_model(
         patch.setattr(Translations, "of", of)
         with pytest.raises(KeyboardInterrupt):
             decode("--resume")
-    run.checkpoints.store_average(run.averaged(run.checkpoints.steps()))
+    run.checkpoints.store_average(run.averaged(run.checkpoints.steps()), run.checkpoints.steps())
     decode("--resume")
     expected = Translator.load(run.path, "average").translate((tmp_path / "in").read_text().splitlines())
     assert (tmp_path / "out").read_text().splitlines() == expected

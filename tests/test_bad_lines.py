@@ -246,6 +246,14 @@ def test_what_is_unusual_is_counted():
     same = [(text, text) for text, _ in pairs]  # nothing to tell sides by
     assert unusual_pairs(InMemory(same), True) == ""
     assert "swapped" not in unusual_pairs(InMemory(odd), False)
+    same[2] = same[3] = same[4] = "\N{ZERO WIDTH SPACE}", "a b"
+    same[9] = "a", ""
+    same[11] = "", ""
+    left_out = "an empty side, so training leaves it out: 5 pairs (3-5, 10, 12)"
+    assert unusual_pairs(InMemory(same), False) == (
+        f"unusual among the 200 training pairs, and kept: 2 repeat another; {left_out}"
+    )
+    assert unusual_pairs(InMemory([*pairs, (" ", "a")]), False) == left_out.split(":")[0] + ": pair 201"
 
 
 def test_texts_that_are_too_long_may_be_swapped(tmp_path, capsys, monkeypatch):

@@ -264,17 +264,24 @@ def test_a_server_translates_the_whole_text_in_both_shapes(translator):
 
 
 @pytest.mark.thorough
-def test_a_server_bounds_the_sentences_of_a_request():
-    """Of all texts together; what was begun is cancelled."""
-    service = translations(limits=Limits(sentences=5))
+def test_a_server_bounds_the_sentences_of_a_request(monkeypatch):
+    """Of all texts together, before any is submitted."""
+    service, submitted = translations(limits=Limits(sentences=5)), []
+    submit = service.decoder.submit
+    monkeypatch.setattr(
+        service.decoder,
+        "submit",
+        lambda text, **options: [submitted.append(text), submit(text, **options)][1],
+    )
     with asked(service, limits=service.limits) as client:
         for texts in ["a\n" * 3, "a\n" * 3], "a\n" * 6, ["a"] * 6:
             answer = client.post("/translate", json={"text": texts})
             assert answer.status_code == 422
-            assert "sentences, and a request may have 5: divide them" in answer.json()["error"]
+            assert answer.json()["error"] == "text: 6 sentences, and a request may have 5: divide them"
             other = client.post("/translate", json={"q": texts, "source": "xx", "target": "yy"})
             assert other.status_code == 422
-        assert not service.decoder._admission._open
+            assert other.json()["error"] == "q: 6 sentences, and a request may have 5: divide them"
+        assert not submitted
         assert client.post("/translate", json={"text": ["7\n" * 3, "7\n" * 2]}).status_code == 200
 
 

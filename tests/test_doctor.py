@@ -330,6 +330,11 @@ def test_training_asks_for_large_pages_once(monkeypatch, tmp_path, setting, envi
     monkeypatch.setattr(os, "environ", environment)
     monkeypatch.setattr(os, "confstr", lambda _: version)
     monkeypatch.setattr(os, "execve", lambda *words: called.append(words))
+    for caller in (["python", "-m", "pytest"], ["python", "-c", "run()", "train.py"]):
+        monkeypatch.setattr(sys, "orig_argv", caller)
+        machine.use_large_pages(tmp_path)
+        assert not called  # another program called it
+    monkeypatch.setattr(sys, "argv", ["train.py", "--help"])
     monkeypatch.setattr(sys, "orig_argv", ["python", "train.py", "--help"])
     machine.use_large_pages(tmp_path)
     expected = (

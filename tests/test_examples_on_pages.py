@@ -71,3 +71,14 @@ def test_the_sizes(page):
     text = (ROOT / page).read_text()
     for number in (size, CONFIG.data.built_in_size):
         assert f"{number:,}" in text
+
+
+def test_the_readme_begins_with_a_picture_and_the_two_commands():
+    """Within the first screen, and it stays short. A telephone shows tables of two columns."""
+    lines = README.read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= 116
+    (picture,) = (number for number, line in enumerate(lines) if line.startswith("<img"))
+    assert 'width="560"' in lines[picture]
+    assert picture < 10
+    assert lines.index("pip install .") + 1 == lines.index("python train.py") < 20
+    assert {line.count("|") for line in lines if line.startswith("| ")} == {3}

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def tree(translator: Translator) -> SearchTree:
 @pytest.fixture(scope="module")
 def page_file(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("page") / "page.html"
-    path.write_text(explore(translator, SOURCES).html, encoding="utf-8")
+    path.write_text(explore(translator, SOURCES, lines=(7, 120)).html, encoding="utf-8")
     return path
 
 
@@ -323,6 +324,11 @@ def test_bytes_are_joined_into_characters_and_cut_sources_are_named(
     page.all("#sentence option")[1].click()
     whole = len(translator.tokenizers[0].encode(LONG))
     assert page.all("#cut")[0].text.endswith(f"the last {whole - 7} tokens were left out.")
+    assert page.all("#source-text")[0].get_attribute("textContent") == LONG
+    rest = page.all("#source-text .rest")[0]
+    read = translator.tokenizers[0].decode(translator.tokenizers[0].encode(LONG)[:7])
+    assert read + rest.get_attribute("textContent") == LONG
+    assert rest.value_of_css_property("color") != page.all("#source-text")[0].value_of_css_property("color")
     (tmp_path / "whole.html").write_text(
         explore(translator, ["😀 rot שלום"], buckets=(64,)).html, encoding="utf-8"
     )
@@ -376,6 +382,96 @@ def test_a_map_of_28_tokens_and_the_end_of_the_tree_are_in_sight(
     frame = page.all("#tree")[0].rect
     assert frame["x"] <= last["x"]
     assert last["x"] + last["width"] <= frame["x"] + frame["width"]
+
+
+def test_what_is_chosen_is_in_the_address(page: Page, attentions: list[Attention], page_file: Path) -> None:
+    options = [option.get_attribute("textContent") for option in page.all("#sentence option")]
+    assert [option.partition(".")[0] for option in options] == ["7", "120"]  # the lines of the input
+    page.choose("hypotheses", 1)
+    page.choose("layer", 0)
+    page.choose("head", 1)
+    page.all("#queries .word")[2].click()
+    expected = attentions[1].weights("cross", 0, 1)[2]
+    close_to(page.weights(), expected)
+    address = page.run("return new Promise((done) => setTimeout(() => done(location.href)))")
+    assert address.endswith("#line=7&output=2&kind=cross&layer=1&head=2&side=queries&token=3&words=0")
+    page.driver.get("about:blank")
+    page.driver.get(address)
+    close_to(page.weights(), expected)
+    page.run("location.hash = 'line=120&kind=encoder'")
+    assert page.run("return new Promise((done) => setTimeout(() => done(state.kind)))") == "encoder"
+    assert page.all("#source-text")[0].get_attribute("textContent") == SOURCES[1]
+    strange = "line=x&output=-1&kind=__proto__&layer=1e9&head=NaN&side=toString&token=99999&words=<b>"
+    page.driver.get("about:blank")
+    page.driver.get(f"{page_file.as_uri()}#{strange}")
+    assert page.words("queries") == list(attentions[0].target)
+
+
+def test_maps_and_trees_are_saved_as_pictures(page: Page, tree: SearchTree, tmp_path: Path) -> None:
+    """With the colours that they have on the page, as programs without its styles read them."""
+    folder = {"behavior": "allow", "downloadPath": str(tmp_path)}
+    page.driver.execute_cdp_cmd("Browser.setDownloadBehavior", folder)
+    for name in ("attention", "search"):
+        page.run("arguments[0].click()", page.all(f"button[data-name={name}]")[0])
+        path = tmp_path / f"{name}.svg"
+        for _ in range(200):
+            if path.exists():
+                break
+            page.run("return new Promise((done) => setTimeout(done, 50))")
+        drawn = ElementTree.parse(path).getroot()
+        assert drawn.attrib["viewBox"].split()[2:] == [drawn.attrib["width"], drawn.attrib["height"]]
+        elements = list(drawn.iter())
+        assert not any({"class", "style"} & set(element.attrib) for element in elements)
+        fills = {element.get("fill", "") for element in elements}
+        assert len(fills) > 3
+        assert not any("color" in fill for fill in fills)
+    assert len([element for element in elements if element.tag.endswith("text")]) > len(tree.candidates)
+
+
+def test_it_can_be_printed(page: Page) -> None:
+    """Dark text on white, also of a dark page, with its shades and the whole tree."""
+    page.show(700, "dark")
+    features = [{"name": "prefers-color-scheme", "value": "dark"}]
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": features})
+    try:
+        style = "const style = getComputedStyle(arguments[0]); return [style.color, style.backgroundColor]"
+        ink, paper = map(brightness, page.run(style, page.all("body")[0]))
+        assert ink < 0.3
+        assert paper == 1
+        assert page.all(".word")[0].value_of_css_property("print-color-adjust") == "exact"
+        frame, drawn = page.all("#tree")[0], page.all("#tree svg")[0]
+        assert frame.value_of_css_property("overflow") == "visible"
+        assert drawn.size["width"] <= 700
+        assert not page.all(".save")[0].is_displayed()
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": features})
+
+
+def contrast(one: list[float], other: list[float]) -> float:
+    """Of two colours, with parts up to 255 (WCAG 2.2)."""
+
+    def luminance(colour: list[float]) -> float:
+        shares = [part / 255 for part in colour]
+        linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+        return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+    dark, light = sorted(map(luminance, (one, other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_numbers_can_be_read_on_every_shade(page: Page, scheme: str) -> None:
+    page.show(1000, scheme)
+    colours = page.run(
+        "const canvas = document.createElement('canvas').getContext('2d', { willReadFrequently: true });"
+        "const parts = (colour) => { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);"
+        "  return [...canvas.getImageData(0, 0, 1, 1).data].slice(0, 3); };"
+        "const word = document.querySelector('#keys .word');"
+        "return Array.from({ length: 101 }, (_, amount) => { shade(word, (amount / 100) ** 2);"
+        "  const style = getComputedStyle(word); return [style.color, style.backgroundColor].map(parts); })"
+    )
+    assert min(contrast(*pair) for pair in colours) >= 4.5
+    assert len({tuple(ink) for ink, _ in colours}) > 1
 
 
 def test_a_notebook_shows_it_in_a_frame(

@@ -1,6 +1,7 @@
 """Learning rates that fall each epoch, or on a plateau of the score."""
 
 import dataclasses
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from small_run import changed, interrupted, quiet, same, small_config
 
 from transformer import Config, OptimizerConfig, Run, UserError, make_optimizer, train
 from transformer.runs.log import standing
-from transformer.training.plateau import PlateauState, after_evaluation, scale_by_plateau, scale_of
+from transformer.training.optimizers import PlateauState, after_evaluation, scale_by_plateau, scale_of
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +41,24 @@ def test_a_rate_that_falls_each_epoch(config, tmp_path):
     other = optimized(given, decay_steps=epoch + 1)
     with pytest.raises(UserError, match="--optimizer.decay-steps: "):
         train(other, whole, watch=quiet())
+
+
+@pytest.mark.thorough
+def test_copies_of_a_stable_run_end_after_several_lengths(config, tmp_path):
+    """A run is copied while its rate is stable, and the copy ends sooner, as one that was made so."""
+    stable = optimized(config, schedule="stable", peak=1e-2, warmup_steps=2, cooldown=0.25)
+    long, short = (changed(stable, steps=steps, evaluate_every=6) for steps in (16, 8))
+    whole = train(long, tmp_path / "long", watch=quiet())
+    np.testing.assert_allclose(
+        rates(Run(whole)), [0.5e-2, *[1e-2] * 11, *[1e-2 * left / 4 for left in (3, 2, 1, 0)]], 1e-6
+    )
+    with pytest.raises(UserError, match="--training.steps: "):  # it is past what both have in common
+        train(short, whole, watch=quiet())
+    copy = shutil.copytree(whole, tmp_path / "copy")
+    for step in Run(copy).checkpoints.steps():
+        if step > 6:
+            shutil.rmtree(copy / "checkpoints" / str(step))
+    assert same(train(short, copy, watch=quiet()), train(short, tmp_path / "short", watch=quiet()))
 
 
 def test_nothing_guesses_the_length_of_an_epoch(config):

@@ -261,13 +261,13 @@ def test_the_command_writes_a_page(
     page = tmp_path / "page.html"
     assert decode(monkeypatch, run_dir, "--input", tmp_path / "in", "--explore", page) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("15 translations of 5 of the input's sentences (at most 5)")
+    assert last.startswith("15 translations of the first 5 lines with text of 12, ")
     assert f"written to {page}" in last
     texts = [sentence["text"] for sentence in data_of(page.read_text())["sentences"]]
     assert texts == ["red cat", "red bird", "green bird", "blue bird", "cat bird"]
     assert sorted(tmp_path.iterdir()) == [tmp_path / "in", page]
     assert decode(monkeypatch, run_dir, "--explore", page, "--n-best", 2, stdin="blue dog\n") == 0
-    assert "2 translations of 1 of the input's sentences" in capsys.readouterr().out
+    assert "2 translations of the first 1 line with text, " in capsys.readouterr().out
     assert len(data_of(page.read_text())["sentences"][0]["hypotheses"]) == 2
 
 

@@ -1,5 +1,6 @@
 """Sound that is sent to a server while it arrives: what is heard, limits, and clients that do wrong."""
 
+import asyncio
 import contextlib
 import json
 import subprocess
@@ -15,6 +16,7 @@ from test_serving_clients import running
 from test_serving_systems import one_run
 
 from transformer.data.signals.audio import RATE
+from transformer.serve import listening
 from transformer.serve.services.limits import ALLOWED, Limits
 from transformer.serve.services.service import service_of
 from transformer.systems.speech.long import live_texts
@@ -145,6 +147,22 @@ def said_after_leaving(client, service):
         if "error" not in messages[0]:
             return "".join(message["final"] for message in messages)
     return "the thread is still busy"
+
+
+def test_sound_is_resampled_where_it_is_heard(monkeypatch):
+    """Not in the loop of the connections, and a second at once: 1 MiB may be nine minutes, and many wait."""
+    monkeypatch.setattr(listening, "Resampling", lambda *rates: pytest.fail("in the loop"))
+
+    async def blocks():
+        sound = listening.ArrivingSound(1000)
+        await sound.put(bytes(2 * 524_288))
+        await sound.end()
+        monkeypatch.undo()
+        return await asyncio.to_thread(list, sound)
+
+    sizes = [len(block) for block in asyncio.run(blocks())]
+    assert sum(sizes) == 524_288 * 16
+    assert max(sizes) < 2 * RATE
 
 
 CLIENT = """

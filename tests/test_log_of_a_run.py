@@ -59,7 +59,7 @@ def test_what_was_shown_is_kept_and_a_resumed_run_appends(config, finished, tmp_
 def test_an_average_leaves_it(run_dir):
     before = (run_dir / NAME).read_bytes()
     run = Run(run_dir)
-    run.checkpoints.store_average(run.averaged())
+    run.checkpoints.store_average(run.averaged(), run.checkpoints.newest())
     assert (run_dir / NAME).read_bytes() == before
 
 

@@ -132,24 +132,33 @@ def test_the_tree_shows_every_candidate_and_its_fate():
     assert len(axis.texts) == 3
 
 
-def test_nothing_is_wider_than_twelve_inches():
+def test_nothing_is_wider_than_nine_inches():
     words = tuple(f"word{index}" for index in range(40))
     wide = p.draw_attention(rows(8, 40, 40), words, words, title="Layer 1, cross-attention")
-    assert wide.get_size_inches()[0] <= 12
+    assert wide.get_size_inches()[0] <= 9
     assert wide.get_suptitle() == "Layer 1, cross-attention"
     columns = {axis.get_subplotspec().colspan.start for axis in maps(wide)}
-    assert columns == {0, 1, 2, 3}
+    assert columns == {0, 1}
     steps = [Candidate(1, 0, None, "a", -0.1, -0.1, "live"), Candidate(1, 1, None, "b", -9.0, -9.0, "pruned")]
     for step in range(2, 30):
         steps.append(Candidate(step, 1, len(steps) - 1 if step > 2 else 0, "a", -0.1 * step, -0.1, "live"))
     steps.append(Candidate(30, 0, len(steps) - 1, "</s>", -3.0, -0.1, "finished", -1.0, 0))
     tree = SearchTree(tuple(steps), beam_size=1)
     figure = p.draw_tree(tree)
-    assert figure.get_size_inches()[0] <= 12
+    assert figure.get_size_inches()[0] <= 9
     lines = [line.get_xydata().tolist() for axis in figure.axes for line in axis.lines]
     assert sorted(int(end[0]) for _, end in lines) == [1, 1, *range(2, 31)]  # each edge once
     below = p.draw_tree(tree, pruned=False)
     assert {text.get_position()[1] for axis in below.axes for text in axis.texts} == {0}  # moved up
+
+
+@pytest.mark.parametrize(("heads", "tokens", "across"), [(4, 9, 4), (4, 16, 3), (8, 24, 2), (1, 40, 1)])
+def test_labels_have_at_least_nine_pixels(heads, tokens, across):
+    """As many panels stand side by side as leave the labels legible."""
+    figure = p.draw_attention(rows(heads, tokens, tokens), ["Haus"] * tokens, ["house"] * tokens)
+    assert {axis.get_subplotspec().colspan.start for axis in maps(figure)} == set(range(across))
+    names = [tick for axis in maps(figure) for tick in axis.get_xticklabels() + axis.get_yticklabels()]
+    assert min(tick.get_fontsize() for tick in names) * figure.dpi / 72 >= 9
 
 
 def test_without_matplotlib_the_remedy_is_named(monkeypatch):

@@ -175,6 +175,18 @@ def test_the_command_says_what_it_wrote_and_what_decodes_it(tmp_path, capsys):
     assert run[1].decode(run[1].encode("der hund")) == "der hund"
 
 
+@pytest.mark.parametrize("name", ["t5", "nllb"])
+def test_probabilities_that_are_normalised_once_more_are_the_same(name, tmp_path):
+    """Without a bias no token is left out before."""
+    folder = Path(shutil.copytree(DATA / name, tmp_path / "folder"))
+    said = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps(said | {"renormalize_logits": True}))
+    languages = json.loads((folder / "golden.json").read_text())["languages"]
+    runs = [import_model(x, tmp_path / x.parent.name, *languages) for x in (DATA / name, folder)]
+    one, other = (jax.tree.leaves(run.variables("last")) for run in runs)
+    assert all(map(np.array_equal, one, other))
+
+
 def test_parts_of_a_large_model_are_read_by_their_index(tmp_path):
     folder = Path(shutil.copytree(DATA / "t5", tmp_path / "folder"))
     arrays = load_file(folder / "model.safetensors")

@@ -262,12 +262,23 @@ def test_average_and_report(sent, machine, store) -> None:
     sent(8)
     run = Run(RUN)
     average = run.averaged()
-    run.checkpoints.store_average(average)
+    run.checkpoints.store_average(average, run.checkpoints.newest())
     store.rm("/bucket/run/report.html")
     assert display_path(write_report(RUN)) == f"{RUN}/report.html"
     assert "report.html" in names(store)
     machine("second")
     assert len(parameters(RUN, "average")) == len(parameters(RUN))
+
+
+def test_training_leaves_an_average_that_another_machine_makes(sent, machine, store) -> None:
+    sent(8)
+    training = Run(RUN)
+    with training.claimed():
+        machine("second")
+        other = Run(RUN)
+        other.checkpoints.store_average(other.averaged([4]), [4])
+        training.store.push()
+    assert {"average/steps.json", "average/manifest.ocdbt"} <= names(store)
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 import pytest
 from configs import CONFIGS
-from small_run import WORDS, changed, interrupted, parameters, quiet, same, write_text
+from small_run import WORDS, changed, interrupted, parameters, quiet, same, untrained, write_text
 from tensorboardX.proto.event_pb2 import Event
 from tiers import mostly_slow
 
@@ -28,6 +28,7 @@ from transformer.runtime.errors import Stopped, UserError
 from transformer.trainer import evaluator, loop
 from transformer.trainer import profile as signals
 from transformer.trainer.train import train
+from transformer.training.step import TrainState
 
 
 def summaries(events: Path) -> set[tuple[int, str, float]]:
@@ -285,6 +286,25 @@ def test_average_is_the_mean(finished):
     # with keep_last 2, "average" is that of the newest two
     for a, b in zip(parameters(finished, "average"), mean, strict=True):
         assert (np.asarray(a) == np.asarray(b)).all()
+
+
+def test_training_leaves_an_average_and_a_warning_says_of_what_it_is(tmp_path, caplog):
+    run = Run(untrained(tmp_path / "run"))
+    run.checkpoints.store_average(run.averaged([1]), [1])  # beside a training, or before it continues
+    average = parameters(run.path, "average")
+    assert not caplog.messages
+    variables = jax.tree.map(np.asarray, run.variables(2)["params"])
+    run.checkpoints.save(TrainState(np.asarray(3), variables, {}, {}, None), {"bleu": 30.0})
+    run.checkpoints.finish_saving()
+    assert all(map(np.array_equal, parameters(run.path, "average"), average))
+    again = f"python -m transformer average {run.path} makes one of the newest, up to 3"
+    assert caplog.messages == [f"{run.path}: its average is of steps 1; {again}"]
+    (run.path / "average" / "steps.json").write_text('{"steps": [1], "newest": "1"}')
+    with pytest.raises(UserError, match="steps.json is damaged: newest is no list of steps"):
+        run.variables("average")
+    (run.path / "average" / "steps.json").unlink()  # as earlier versions wrote it
+    run.variables("average")
+    assert "is of steps that an earlier version did not store" in caplog.messages[-1]
 
 
 @pytest.mark.slow

@@ -1,10 +1,15 @@
 """The server: what it answers is what the library returns, and what it refuses it says in a sentence."""
 
+import asyncio
 import json
+import math
+from types import SimpleNamespace
 
 import pytest
 from served import asked, translations
 
+from transformer.serve import metrics
+from transformer.serve.refusals import Refusal
 from transformer.serve.services.limits import ALLOWED, Limits
 
 LIMITS = Limits(texts=4, characters=40, body=2_000)
@@ -66,7 +71,8 @@ def test_outputs_are_seen_as_they_grow(service, client):
         (b"[" * 1_900, 422, "the body is not JSON: it is nested too deeply"),
         (b'{"text": "\\ud800"}', 422, "the body is not JSON: it has half of a surrogate pair"),
         (b'{"text": "\xff"}', 422, "the body is not UTF-8: byte 11"),
-        (b'{"text": "a", "seed": %s}' % (b"9" * 1_900), 422, "seed must be from 0"),
+        (b'{"text": "a", "seed": %s}' % (b"9" * 18), 422, "seed must be from 0"),
+        (b'{"text": "a", "seed": %s}' % (b"9" * 1_900), 422, "the body has a number of more than 64 bits"),
         (b'{"text": "a", "seed": NaN}', 422, "seed: "),
         (b'{"text": "a", "max_length": true}', 422, "max_length: must be a number, not true"),
         (b'{"text": "a", "n_best": false}', 422, "n_best: must be a number, not false"),
@@ -150,11 +156,38 @@ def test_a_token_is_needed_if_the_server_has_one(service):
                 assert (answer.status_code, answer.json()["error"]) == (401, "the token is missing or wrong")
         assert client.get("/metrics").status_code == 401
         assert client.get("/health").status_code == client.get("/").status_code == 200
+        assert '"hasToken":true' in client.get("/").text  # so that the form asks for it
         known = {"Authorization": "Bearer secret"}
         assert client.post("/translate", json={"text": "cat"}, headers=known).status_code == 200
         own = {"q": "cat", "source": "xx", "target": "yy"}
         assert client.post("/translate", json={**own, "api_key": "secret"}).status_code == 200
         assert client.post("/translate", data={**own, "api_key": "wrong"}).status_code == 401
+
+
+def test_it_says_how_much_is_prepared_and_whether_it_ever_will_be():
+    refusals = []
+
+    def prepare():
+        with pytest.raises(Refusal) as refused:
+            asyncio.run(readiness.check())
+        refusals.append(refused.value)
+        if len(refusals) == 3:
+            raise ValueError("damaged")
+
+    service = SimpleNamespace(preparations=lambda: [prepare] * 3)
+    readiness = metrics.Readiness([service], lambda done, count: None)
+    left = iter([math.inf, 130.0, 20.0])
+    readiness.seconds_left = lambda: next(left)
+    readiness.warm_up()
+    assert [refusal.message.partition(": ")[2] for refusal in refusals] == [
+        "0 of 3 programs",
+        "1 of 3 programs, about 2 min 10 s left",
+        "2 of 3 programs, about 20 s left",
+    ]
+    with pytest.raises(Refusal, match="could not be prepared") as refused:
+        asyncio.run(readiness.check())
+    assert "Retry-After" in refusals[0].headers
+    assert "Retry-After" not in refused.value.headers
 
 
 def test_before_it_is_ready_it_says_so(service):

@@ -82,14 +82,28 @@ def test_a_field_that_an_address_has_twice_is_refused(client):
     error = {"error": "n_best: the address has it twice; send it once"}
     file, wave = {"file": ("a.wav", recording())}, {"content": recording()}
     for answer in (
-        client.post("/translate?n_best=1&n_best=2", json={"text": "red"}),
-        client.post("/score?n_best=1&n_best=1", json=PAIR),
-        client.post("/choose?n_best=1&x=1&n_best=1", json={"text": "red", "choices": ["cat"]}),
         client.post("/transcribe?n_best=1&n_best=2", **wave),
         client.post("/transcribe?n_best=1", files=file, data={"n_best": "1"}),
     ):
         assert (answer.status_code, answer.json()) == (422, error)
     assert client.post("/transcribe?n_best=1", **wave).status_code == 200
+
+
+def test_fields_of_an_address_are_refused_where_the_body_has_them(client):
+    """They would be ignored silently."""
+    for path, fields in (
+        ("/translate", {"text": "red"}),
+        ("/generate", {"text": "7"}),
+        ("/score", PAIR),
+        ("/choose", {"text": "red", "choices": ["cat"]}),
+    ):
+        for answer in (
+            client.post(f"{path}?beam=3", json=fields),
+            client.post(f"{path}?beam=", data=fields),
+            client.post(f"{path}?beam=3&beam=4&n_best=2", json=fields),
+        ):
+            error = "beam: the address has it, and fields are read from the body: put it there"
+            assert (answer.status_code, answer.json()) == (422, {"error": error})
 
 
 def test_options_of_commands_are_named_as_clients_or_trainers_know_them():

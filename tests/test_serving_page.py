@@ -1,5 +1,6 @@
 """The form of a server in a real browser: what happens is said, lines stay lines, text stays text."""
 
+import json
 import threading
 from concurrent.futures import Future
 
@@ -81,6 +82,13 @@ def test_a_text_is_translated_in_the_form(driver):  # noqa: F811
             assert f"{expected[0].log_probability:.2f}" in form.at("score").get_attribute(
                 "textContent"
             ).replace("−", "-")
+        form.run("navigator.clipboard.writeText = async (text) => { window.copied = text; }; typed('cat')")
+        form.at("text").send_keys("\ue009", "\ue007")  # Ctrl Enter
+        form.until(lambda: form.lines() == [service.decoder.translate("cat")])
+        form.until(form.at("copy").is_enabled)
+        form.at("copy").click()
+        form.until(lambda: form.at("status").text == "Copied.")
+        assert form.run("return copied") == service.decoder.translate("cat")
         for side in "queries", "keys":
             assert form.run(f"return at('{side}').querySelectorAll('[tabindex=\"0\"]').length") == 1
         assert not [each for each in driver.get_log("browser") if each["level"] == "SEVERE"]
@@ -159,6 +167,13 @@ def test_a_request_that_runs_can_be_stopped(driver, monkeypatch):  # noqa: F811
         assert form.at("status").text == "Stopped."
         assert not form.at("stop").is_displayed()
         form.until(never.cancelled)
+        later = Future()
+        monkeypatch.setattr(service, "submit", lambda *arguments: later)
+        form.send("red green")
+        form.run("fail(SILENT)")
+        later.set_result(service.decoder.search(["red green"], n_best=1)[0])
+        form.until(lambda: form.at("status").text.startswith("Done in"))
+        assert form.at("error").text == ""  # it answers again
 
 
 def test_what_the_server_prepares_is_said(driver):  # noqa: F811
@@ -192,6 +207,20 @@ def test_models_are_chosen_by_their_languages(driver):  # noqa: F811
         assert form.lines() == []
         assert not form.at("more").is_displayed()
         assert not form.at("swap").is_displayed()
+
+
+def test_a_model_of_many_languages_has_a_choice_of_both(driver):  # noqa: F811
+    with running(translations()) as address:
+        form = Form(driver, address)
+        form.run("models[0].languages = ['deu_Latn', 'fra_Latn', 'eng_Latn', 'x_y']; showModel()")
+        names = [option.text for option in form.all("#from option")]
+        assert [name.partition(" ")[0] for name in names] == ["English", "French", "German", "x_y"]
+        form.at("to").send_keys("German")
+        form.run("typed('red')")
+        form.at("swap").click()
+        body = json.loads(form.run("return sent(['red'], { numbers: [0], terms: [] })[1].body"))
+        assert (body["source_language"], body["target_language"]) == ("deu_Latn", "eng_Latn")
+        assert body["text"] == ["red"]
 
 
 def test_terms_of_the_glossary_go_with_the_lines_that_have_them(driver):  # noqa: F811

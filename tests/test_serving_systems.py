@@ -1,13 +1,18 @@
 """Every system of the registry is served or refused; the command itself, from the first line to SIGTERM."""
 
+import asyncio
 import io
+import logging
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 import zipfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -18,6 +23,8 @@ from small_run import WORDS
 
 from transformer import UserError
 from transformer.data.signals import waveforms
+from transformer.serve import server as server_module
+from transformer.serve.answers import Answers
 from transformer.serve.services.limits import ALLOWED, Limits
 from transformer.serve.services.service import Service, service_of
 from transformer.systems.registry import REGISTRY
@@ -81,7 +88,7 @@ def test_what_a_server_prepares_are_arguments_of_the_decoder(runs, name, monkeyp
         prepare()
     has_alignments = any(extras.alignments for _, extras, _ in prepared)
     assert has_alignments == (
-        "alignments" in service.search.extras and service.decoder.system.alignment is not None
+        "alignments" in service.loads.extras and service.decoder.system.alignment is not None
     )
     for _, _, options in prepared:
         service.decoder.settings(None, options)
@@ -143,6 +150,18 @@ def test_recordings_that_cannot_be_heard_are_refused(runs, monkeypatch):
             assert error.startswith("the recording: "), name
             assert message in error, name
     assert not ignored
+
+
+def test_long_recordings_wait_as_they_were_sent(runs):
+    """Not as samples: a few bytes may hold an hour of them, and many may wait."""
+    soundfile = pytest.importorskip("soundfile", reason="needs soundfile: pip install '.[speech]'")
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(3600 * 1000, np.int16), 1000, format="FLAC")
+    service = served(runs["speech"], "ears")
+    record, _ = service.record(file.getvalue(), service.search.asked())
+    assert record.source.content == file.getvalue()
+    arrays = [value for value in vars(record).values() if isinstance(value, np.ndarray)]
+    assert sum(array.nbytes for array in arrays) == 0
 
 
 def picture() -> bytes:
@@ -221,7 +240,9 @@ def test_the_command_serves_until_it_is_told_to_stop(runs):
         *progress, ready, stopped = server.stdout.read().splitlines()
         assert progress
         of = f"of {len(progress) + 1} programs are compiled"
-        assert progress == [f"{done} {of}" for done in range(1, len(progress) + 1)]
+        assert [line.partition(",")[0] for line in progress] == [
+            f"{done} {of}" for done in range(1, len(progress) + 1)
+        ]
         assert ready.startswith("Ready after ")
         assert f"{stopped}\n" == ANSWERED
         assert server.wait(60) == 0
@@ -243,3 +264,58 @@ def test_a_second_signal_ends_the_command_at_once(runs):
             ("Stopped: what was begun is lost\n", 128 + signal.SIGINT),
             (ANSWERED, 0),
         )
+
+
+def told(services, monkeypatch, seconds):
+    """What a start writes whose programs are compiled after so many seconds."""
+    now = [0.0]
+    monkeypatch.setattr(server_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    preparation = server_module.Preparation(services)
+    left = [preparation.seconds_left]
+    for done, second in enumerate(seconds, 1):
+        now[0] = second
+        preparation.told(done, len(seconds))
+        left.append(preparation.seconds_left)
+    return left
+
+
+def test_the_time_of_a_start_is_that_of_the_last_one(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(server_module, "keep_programs", lambda: tmp_path)
+    decoder = SimpleNamespace(origin="runs/a")
+    one = SimpleNamespace(name="a", decoder=decoder, options=(), settings=None, preparations=lambda: range(3))
+    assert told([one], monkeypatch, [30.0, 40.0, 80.0]) == [math.inf, 60.0, 20.0, math.inf]  # by its speed
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "1 of 3 programs are compiled, about 1 min 0 s left"
+    left = told([one], monkeypatch, [30.0, 45.0, 50.0])
+    assert left == [80.0, 50.0, 40.0, math.inf]
+    other = SimpleNamespace(**vars(one) | {"name": "b"})
+    assert told([other], monkeypatch, [1.0, 2.0, 3.0])[0] == math.inf
+    (tmp_path / server_module.STARTS).write_text('{"x": 1, "y": ["z"]}')
+    assert told([one], monkeypatch, [1.0, 2.0, 3.0])[0] == math.inf
+    monkeypatch.setattr(server_module, "keep_programs", lambda: None)
+    assert told([one], monkeypatch, [1.0, 2.0, 3.0])[0] == math.inf
+
+
+def test_a_line_of_the_log_names_run_and_request(caplog):
+    log = logging.getLogger("transformer")
+
+    class Warns:
+        name, limits = "small", SimpleNamespace(sentences=2)
+
+        def number(self, items, asked):
+            return len(items)
+
+        def submit(self, item, asked, line, partial):
+            log.warning("line %d: truncated", line)
+            return Future()
+
+    async def ask():
+        answers = Answers(None, ThreadPoolExecutor(1))
+        for _ in range(2):
+            await answers.begun(Warns(), SimpleNamespace(stream=False), ["text"])
+
+    with caplog.at_level(logging.WARNING, "transformer"):
+        asyncio.run(ask())
+        log.warning("of none")
+    names = [f"run small, request {number}: line 1: truncated" for number in (1, 2)]
+    assert [record.getMessage() for record in caplog.records] == [*names, "of none"]

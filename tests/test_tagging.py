@@ -157,6 +157,16 @@ def test_words_of_conll_u_without_a_number_are_refused(tmp_path, number):
 
 
 @pytest.mark.parametrize(
+    ("number", "said"), [("3", "'3', not 2"), ("1", "'1', not 2"), ("02", "'02', not 2")]
+)
+def test_words_of_conll_u_that_are_not_counted_are_refused(tmp_path, number, said):
+    """A word is missing, or the empty line between two sentences."""
+    for text in (UNIVERSAL.replace("\n2\tnos", f"\n{number}\tnos"), PLUS.replace("\n2\t", f"\n{number}\t")):
+        with pytest.raises(UserError, match=rf"line \d: its ID does not count the words.*: {said}"):
+            read_conll(file_of(tmp_path, text))
+
+
+@pytest.mark.parametrize(
     ("text", "columns", "message"),
     [
         (PLUS + "3\t.\tPUNCT\n", {}, "line 6: 3 columns, and 4 are named"),

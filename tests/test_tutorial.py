@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import tutorial_pages
-from tutorial_pages import PAGES, Reader, blocks, chosen, stable
+import stored_outputs
+from stored_outputs import PAGES, Picture, Reader, blocks, chosen, stable
 
 from transformer.cli.command_line import TrainLine
 from transformer.cli.decode_arguments import parse_decode
@@ -43,7 +43,7 @@ def calls(script: str) -> list[list[str]]:
 
 def test_the_pages_follow_the_quick_start_in_this_order() -> None:
     assert [int(path.name[0]) for path in PAGES] == [1, 2, 3, 4, 5, 6]
-    listed = re.findall(r": ([\w/.-]+\.md)$", (tutorial_pages.ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
+    listed = re.findall(r": ([\w/.-]+\.md)$", (stored_outputs.ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
     start = listed.index("quick-start.md") + 1
     assert listed[start : start + 6] == [f"tutorial/{path.name}" for path in PAGES]
 
@@ -59,7 +59,7 @@ def test_pages_are_short_and_complete(name: str) -> None:
     assert number == 6 or "**Next:** [" in page.split("\n")[-2] + page.split("\n")[-3]
     for block in blocks(page):
         if block.kind == "image":
-            assert (tutorial_pages.FOLDER / block.text).resolve().is_file()
+            assert (stored_outputs.FOLDER / block.text).resolve().is_file()
 
 
 @every_page
@@ -106,11 +106,23 @@ def test_what_is_chosen_of_an_output() -> None:
     output = "start\nstep 1  2.0\nnoise\nnoise\nstep 2  1.5\nend\n"
     assert chosen(output, "^step") == "step 1  2.0\n...\nstep 2  1.5\n"
     assert chosen(output, "") == output
+    assert chosen(output, r"(?s)^step 1.*?noise|^end") == "step 1  2.0\nnoise\n...\nend\n"
     assert stable("a 1,024   b\n...\n") == stable("a 9   b\n") == ["a # b"]
     page = '<!-- output varies: x -->\n```text\nx 1\n```\n\n```python title="a.py"\nx\n```\n'
     text, program = blocks(page)
     assert (text.varies, text.pattern, page[slice(*text.span)]) == (True, "x", "x 1\n")
     assert (program.title, program.note) == ("a.py", "")
+
+
+def test_what_a_picture_shows() -> None:
+    page = '<!-- picture of a.ipynb: .words at: Haus size: 560 x 500 scale: 0.5 -->\n<img src="b.png" />\n'
+    (block,) = blocks(page)
+    assert (block.kind, block.text) == ("image", "b.png")
+    assert Picture.of(block.note) == Picture("a.ipynb", ".words", "", "Haus", (560, 500), 0.5)
+    form = Picture.of("picture of http://127.0.0.1:8000: main typed: My sister sells.")
+    assert form == Picture("http://127.0.0.1:8000", "main", "My sister sells.", "", None)
+    with pytest.raises(ValueError, match="no picture: picture of a"):
+        Picture.of("picture of a")
 
 
 @pytest.mark.slow

@@ -202,7 +202,7 @@ def trained(config: Config, run_dir: Path) -> dict[str, np.ndarray]:
     """The same, but saves checkpoints without evaluations, which take as long as the training."""
     with (
         patch.object(Loop, "_checkpoint", lambda loop, stop: loop.run.checkpoints.save(loop.state)),
-        patch.object(Loop, "report", lambda loop: None),
+        patch.object(Loop, "report", lambda *_: None),
     ):
         return evaluated(config, run_dir)
 

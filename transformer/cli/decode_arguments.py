@@ -276,6 +276,11 @@ class DecodeArguments:
     explore: Annotated[Path | None, Applies("page", frozenset({Way.PAGE}))] = None
     """Write an interactive page to this file instead of translations: attention and beam search of the first
     five sentences; of runs that hear or speak, attention and sound of the first five lines."""
+    explore_lines: Annotated[
+        tuple[int, ...],
+        Applies("page", frozenset({Way.PAGE}), "explore", "{} needs --explore PAGE: it names lines of it"),
+    ] = ()
+    """Lines of the input that the page has, such as 7 120, instead of the first five."""
     resume: Annotated[bool, Applies(ways=OUTPUTS)] = False
     """Continue an interrupted --output with the same input and options."""
     hosts: HostsConfig = field(default_factory=HostsConfig)

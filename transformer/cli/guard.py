@@ -2,6 +2,7 @@
 
 import atexit
 import contextlib
+import functools
 import io
 import logging
 import os
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, TextIO, cast
 
-from transformer.runtime.errors import Stopped, UserError, shortened, version
+from transformer.runtime.errors import Stopped, UserError, program, shortened, version
 from transformer.runtime.files import discard_further
 from transformer.runtime.terminal import terminal_width, wrapped
 from transformer.runtime.text import printable
@@ -169,6 +170,15 @@ def _tell(program: str, message: object) -> None:
         if sys.stderr.isatty():
             text = wrapped(text, terminal_width())
         print(text, file=sys.stderr, flush=True)
+
+
+Words = Callable[[list[str]], None]
+"""A function of the words of a command line."""
+
+
+def named_command(name: str) -> Callable[[Words], Callable[[], int]]:
+    """Makes the command of this name in `COMMANDS` of a function: it runs it by `run_command`."""
+    return lambda function: functools.wraps(function)(lambda: run_command(program(name), function))
 
 
 def run_command(program: str, command: Callable[[list[str]], None]) -> int:

@@ -72,6 +72,7 @@ def resumable_output(
     *,
     resume: bool,
     needs: str,
+    again: bool = False,
     lines_per_result: int = 1,
     convert: Callable[[Iterable[str]], Iterable[str]] | None = None,
     mark: str = "",
@@ -83,13 +84,17 @@ def resumable_output(
       job: identifies the input, the model and the options. Empty: the input can be read only once.
       resume: continue what is unfinished.
       needs: the options that --resume needs.
+      again: whether a finished output is made again, for its scores.
       lines_per_result: as of `LongOutput`.
       convert: as of `LongOutput`.
       mark: as of `LongOutput`. Empty: the job.
 
     Raises:
+      Stopped: it is to be resumed, and finished.
       UserError: it cannot be resumed.
     """
+    if resume and not again:
+        _check_unfinished(path, mark or job)
     if path is None or not job or is_device(path):
         if resume:
             raise UserError(f"--resume needs {needs}: only files can be resumed")
@@ -104,7 +109,7 @@ def resumable_output(
     )
 
 
-def check_unfinished(path: Path | None, mark: str) -> None:
+def _check_unfinished(path: Path | None, mark: str) -> None:
     """Raises Stopped if a file is what a job has made of it, so that --resume has nothing left to do. Where
     the file system has no attributes, or the file was copied, the work is done again.
 

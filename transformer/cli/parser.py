@@ -7,17 +7,17 @@ import inspect
 import itertools
 import re
 import textwrap
-from collections.abc import Container, Mapping
+from collections.abc import Callable, Container, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, cast, get_type_hints
 
 import tyro
 from tyro.constructors import ConstructorRegistry, StructConstructorSpec, StructFieldSpec, StructTypeInfo
 
-from transformer.cli.guard import printable_help
+from transformer.cli.guard import named_command, printable_help
 from transformer.config.names import Here, hint
 from transformer.config.options import flatten
-from transformer.config.ranges import LONGEST, ranges_of
+from transformer.config.ranges import LONGEST, check_ranges, ranges_of
 from transformer.runtime.errors import UserError, program
 
 if TYPE_CHECKING:
@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
+
+
+def parsed_command(kind: type[T], name: str) -> Callable[[Callable[[T], None]], Callable[[], int]]:
+    """As `named_command`, of a function of the arguments: the command line is parsed as this dataclass."""
+
+    def framed(function: Callable[[T], None]) -> Callable[[], int]:
+        return named_command(name)(
+            functools.wraps(function)(lambda words: function(parse(kind, words, name)))
+        )
+
+    return framed
 
 
 def parse(
@@ -49,7 +60,7 @@ def parse(
       hidden: fields of `kind` that the help leaves out.
 
     Raises:
-      UserError: an option has a name of another toolkit.
+      UserError: an option has a name of another toolkit, or is out of its range.
     """
     options = {name.removeprefix("config.") for name in flatten(cast(Any, default))} if default else set()
     for word in arguments:
@@ -65,6 +76,8 @@ def parse(
             description=about or paragraphs(kind.__doc__ or ""),
             registry=_registry(hidden),
         )
+    if ranges_of(cast(Any, kind)):
+        check_ranges("", parsed)
     return cast(T, parsed)
 
 

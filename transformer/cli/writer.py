@@ -5,7 +5,6 @@ A task names the module of its writer (`Lines.writer`), which has a class `WRITE
 
 import dataclasses
 import importlib
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -13,16 +12,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from transformer.cli.decode_arguments import OPTIONS, DecodeArguments, Way, annotated
 from transformer.cli.input import input_lines, lines_of
 from transformer.data.remote import has
+from transformer.data.signals.pixels import LIBRARY
 from transformer.data.store import Record
 from transformer.decoding.searches.shortlist import FILE as SHORTLIST
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import Json, parse_object
+from transformer.runtime.files import Json, json_line, parse_object, readable
 from transformer.runtime.machine import check_libraries
 from transformer.runtime.text import has_text
 from transformer.tasks.outputs import Lines
 from transformer.translator.confidence import FILE as CONFIDENCE
 from transformer.translator.decoder import Decoder
+from transformer.translator.search_outputs import NO_EXTRAS
 
 if TYPE_CHECKING:
     from transformer.explorer.explorer import Explorer
@@ -52,6 +53,16 @@ class Writer:
     """Where options of other tasks are to be had."""
     formats: ClassVar[tuple[str, ...]] = ("text",)
     """The values of --format that it has; those besides text are for texts with scores."""
+    loads: ClassVar[type[Decoder[Any]]] = Decoder
+    """The type of its decoder."""
+    libraries: ClassVar[tuple[str, Sequence[str]]] = ("", ())
+    """What reading or writing needs them for, and their names."""
+    input_key = ""
+    """Of the line in a JSON object. Empty: it is not there."""
+    outputs_key = ""
+    """Of the list of outputs in a JSON object. Empty: the object has the fields of the only output."""
+    extras = NO_EXTRAS
+    """What is asked of each output besides."""
     is_scored = False
     """Whether the outputs are compared with references."""
 
@@ -146,7 +157,9 @@ class Writer:
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Decoder[Any]:
         """The trained model."""
-        return Decoder.load(run_dir, checkpoint, int8=int8)
+        purpose, names = self.libraries
+        check_libraries(names, f"{purpose} {run_dir}")
+        return self.loads.load(run_dir, checkpoint, int8=int8)
 
     @property
     def job(self) -> list[str]:
@@ -171,10 +184,42 @@ class Writer:
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         """The outputs for numbered lines, in order; None where no other line has arrived."""
-        task, settings = self.decoder.task, self.decoder.settings(1, self.options)
-        records = (numbered and (numbered[0], self.record(*numbered)) for numbered in lines)
-        for outputs in self.decoder.outputs(records, settings, 1):
-            yield outputs and (task.line(outputs[0]) + "\n", "")
+        settings = self.decoder.settings(self.n_best, self.options)
+        requests = (numbered and (*numbered, self.record(*numbered)) for numbered in lines)
+        for answer in self.decoder.answers(requests, settings, self.n_best, self.extras):
+            yield answer and (self.text(*answer), self.scored(answer[2]))
+
+    def scored(self, outputs: Sequence[Any]) -> str:
+        """The best output as scores read it; empty if the outputs are not scored."""
+        return ""
+
+    def text(self, number: int, item: Any, outputs: Sequence[Any]) -> str:
+        """What is written for a line.
+
+        Args:
+          number: of the line.
+          item: the line, or what was read of it.
+          outputs: of its record, best first.
+        """
+        if self.arguments.format != "json":
+            return self.lines(outputs)
+        written = [self.output_fields(output) for output in outputs]
+        fields = {self.outputs_key: written} if self.outputs_key else written[0]
+        return json_line({"line": number, **self.input_fields(item), **fields})
+
+    def input_fields(self, item: Any) -> Json:
+        """The input, in a JSON object."""
+        return {self.input_key: item} if self.input_key else {}
+
+    def output_fields(self, output: Any) -> Json:
+        """An output, in a JSON object."""
+        fields: Json = output.to_json()
+        return fields
+
+    @property
+    def input_file(self) -> Path:
+        """The file whose folder names of files are relative to."""
+        return self.arguments.input or Path("standard input")
 
     def record(self, number: int, line: str) -> Record:
         """The record that a line names.
@@ -190,7 +235,7 @@ class Writer:
     def lines(self, outputs: Sequence[Any]) -> str:
         """The best outputs of an input, each on a line, with its score if asked for. There are always as
         many: the only output for an empty input is repeated."""
-        padded = [*outputs, *[outputs[-1]] * (self.n_best - len(outputs))]
+        padded = [*outputs[: self.n_best], *[outputs[-1]] * (self.n_best - len(outputs))]
         texts = [self.decoder.task.line(output) for output in padded]
         if self.arguments.format == "scores":
             texts = [f"{output.score:.4f}\t{text}" for output, text in zip(padded, texts, strict=True)]
@@ -270,6 +315,35 @@ def is_given(arguments: DecodeArguments, option: str) -> bool:
     return bool(value if default is dataclasses.MISSING else value != default)
 
 
+class PictureWriter(Writer):
+    """Outputs for pictures. A line is the name of a PNG file."""
+
+    can = frozenset({"page"})
+    libraries: ClassVar = ("reading pictures for", (LIBRARY,))
+
+    @classmethod
+    def check_input(cls, arguments: DecodeArguments) -> None:
+        from transformer.tasks.media.pictures import check_listed
+
+        assert arguments.input
+        for number, line in enumerate(lines_of(arguments), 1):
+            check_listed(line, arguments.input, number)
+
+    @classmethod
+    def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
+        from transformer.explorer.explorer import explore_pictures
+
+        purpose, names = cls.libraries
+        check_libraries(names, f"{purpose} {arguments.run_dir}")
+        return page_of_files(arguments, explore_pictures)
+
+    def record(self, number: int, line: str) -> Record:
+        return self.decoder.task.listed(line, self.input_file, number)
+
+    def input_fields(self, item: str) -> Json:
+        return {"picture": readable(item)}
+
+
 def page_of_sounds(
     arguments: DecodeArguments, changed: Callable[[Any, Any], Any] = lambda task, record: record
 ) -> "tuple[Explorer, str]":
@@ -277,24 +351,6 @@ def page_of_sounds(
     from transformer.explorer.explorer import explore_sounds
 
     return page_of_files(arguments, explore_sounds, changed)
-
-
-def page_of_pictures(arguments: DecodeArguments) -> "tuple[Explorer, str]":
-    """The page of a task whose records are pictures, and what is on it. Arguments as of `page_of_files`."""
-    from transformer.data.signals.pixels import LIBRARY
-    from transformer.explorer.explorer import explore_pictures
-
-    check_libraries((LIBRARY,), f"reading pictures for {arguments.run_dir}")
-    return page_of_files(arguments, explore_pictures)
-
-
-def check_pictures(arguments: DecodeArguments) -> None:
-    """`Writer.check_input` where lines name pictures."""
-    from transformer.tasks.media.pictures import check_listed
-
-    assert arguments.input
-    for number, line in enumerate(lines_of(arguments), 1):
-        check_listed(line, arguments.input, number)
 
 
 def page_of_files(
@@ -309,22 +365,58 @@ def page_of_files(
       explore: makes the page of a model and its records.
       changed: gives what is searched for a record of a task: as the options ask for it.
     """
-    from transformer.explorer.explorer import SENTENCES
-
     decoder: Decoder[Any] = Decoder.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     manifest = arguments.input or Path("standard input")
-    lines = enumerate(input_lines(arguments), start=1)
-    numbered = ((number, line) for number, line in lines if has_text(line))
-    some = itertools.islice(numbered, SENTENCES)
+    lines, which = explored(arguments, enumerate(input_lines(arguments), start=1), has_text)
     task = decoder.task
-    records = [changed(task, task.listed(line, manifest, number)) for number, line in some]
-    if not records:
-        raise UserError("nothing to explore: the input has no line")
-    page = explore(decoder, records, n_best=arguments.n_best, **vars(arguments.decoding))
-    return (
-        page,
-        f"{counted(page.hypotheses, 'output')} of {counted(page.sentences, 'line')} (at most {SENTENCES})",
-    )
+    records = [changed(task, task.listed(line, manifest, number)) for number, line in lines.items()]
+    page = explore(decoder, records, n_best=arguments.n_best, lines=tuple(lines), **vars(arguments.decoding))
+    return page, f"{counted(page.hypotheses, 'output')} of {which}"
+
+
+def explored(
+    arguments: DecodeArguments, lines: Iterable[tuple[int, T]], has_content: Callable[[T], bool]
+) -> tuple[dict[int, T], str]:
+    """The lines that --explore shows, by their numbers, and which they are: "the first 5 of 200 lines",
+    "lines 7 and 120 of 200".
+
+    Args:
+      arguments: the command line.
+      lines: those of the input with their numbers. They are read as far as is needed.
+      has_content: whether there is something to explore in a line.
+
+    Raises:
+      UserError: there is no such line, or nothing in it.
+    """
+    from transformer.explorer.explorer import MOST_SENTENCES, SENTENCES
+
+    chosen, shown = sorted(set(arguments.explore_lines)), dict[int, T]()
+    if len(chosen) > MOST_SENTENCES or (chosen and chosen[0] < 1):
+        raise UserError(
+            f"--explore-lines {' '.join(map(str, arguments.explore_lines[:3]))} ...: name at most "
+            f"{MOST_SENTENCES} lines, counted from 1"
+        )
+    for number, line in lines:
+        if has_content(line) and (not chosen or number in chosen):
+            shown[number] = line
+        if number >= chosen[-1] if chosen else len(shown) == SENTENCES:
+            break
+    if missing := [number for number in chosen if number not in shown]:
+        raise UserError(f"--explore-lines {missing[0]}: the input has no such line, or nothing is in it")
+    if not shown:
+        raise UserError("nothing to explore: the input has no line with text")
+    total = sum(1 for _ in lines_of(arguments)) if arguments.input else None
+    of_all = "" if total is None else f" of {total:,}"
+    if chosen:
+        *most, last = map(str, chosen)
+        which = f"line{'s' * bool(most)} {' and '.join(filter(None, (', '.join(most), last)))}{of_all}"
+    elif total == len(shown):
+        which = f"all {counted(len(shown), 'line')}"
+    elif max(shown) == len(shown) and of_all:
+        which = f"the first {len(shown)}{of_all} lines"
+    else:  # without empty ones
+        which = f"the first {counted(len(shown), 'line')} with text{of_all}"
+    return shown, which
 
 
 WRITER = Writer

@@ -2,57 +2,24 @@
 
 import contextlib
 import importlib
-import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from transformer.cli.guard import run_command
 from transformer.cli.input import digest_of
-from transformer.cli.output_file import (
-    LongOutput,
-    check_output,
-    check_unfinished,
-    resumable,
-    resumable_output,
-)
-from transformer.cli.parser import parse
-from transformer.runtime.console import ProgressReporter, SteadyConsole
-from transformer.runtime.errors import UserError, counted, program
-from transformer.runtime.files import Json
+from transformer.cli.output_file import LongOutput, check_output, resumable, resumable_output
+from transformer.cli.parser import parsed_command
+from transformer.runtime.console import ProgressReporter
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.files import Json, json_line
 from transformer.runtime.machine import check_libraries
 
 if TYPE_CHECKING:
     from transformer.data.sources.recordings import Listed
-
-
-class Aligner(Protocol):
-    """What aligns texts with recordings: a `Decoder` of recordings."""
-
-    @classmethod
-    def load(cls, path: Path, checkpoint: str, *, int8: bool) -> Self:
-        """That of a run."""
-        ...
-
-    def fingerprint(self) -> str:
-        """A hash of what determines the alignments of its run."""
-        ...
-
-    def check_ctc(self) -> None:
-        """Raises UserError if its run has no CTC."""
-        ...
-
-    def check_alignment(self, source: Path, text: str) -> None:
-        """Raises UserError if a text cannot be aligned, as far as this is known before the file is heard."""
-        ...
-
-    def align(self, source: Path, text: str) -> Any:
-        """When each word of a text is said in a recording, as a value with `to_json`."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -77,13 +44,9 @@ class AlignArguments:
     """Continue an interrupted --output with the same input and options."""
 
 
-def align_main() -> int:
+@parsed_command(AlignArguments, "align")
+def align_main(arguments: AlignArguments) -> None:
     """`python -m transformer align RUN --input LIST`."""
-    return run_command(program("align"), _align)
-
-
-def _align(command_line: list[str]) -> None:
-    arguments = parse(AlignArguments, command_line, "align")
     if arguments.input is None:
         raise UserError("--input is missing: a file with a recording, a tab and its text on each line")
     if arguments.output:
@@ -97,15 +60,13 @@ def _align(command_line: list[str]) -> None:
             f"{run.name} holds a system that does not align texts with recordings: {run.config.system}"
         )
     check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
-    kind: type[Aligner] = importlib.import_module(module).ALIGNER
+    kind = importlib.import_module(module).ALIGNER
     aligner = kind.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     aligner.check_ctc()
-    watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+    watch = ProgressReporter.beside_output()
     digest = digest_of(arguments.input)
     lines = checked_lines(aligner, arguments.input)
     job = repr(["align", aligner.fingerprint(), digest])
-    if arguments.resume:
-        check_unfinished(arguments.output, job)
     output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
     with resumable(output, watch, "recording"), output as file:
         done = output.done if isinstance(output, LongOutput) else 0
@@ -115,13 +76,17 @@ def _align(command_line: list[str]) -> None:
         if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
             alignments = watch.progress("recordings", alignments, len(lines) - done)
         for alignment in alignments:
-            file.write(json.dumps(alignment, ensure_ascii=False) + "\n")
+            file.write(json_line(alignment))
     where = f", written to {arguments.output}" if arguments.output else ""
     watch.message(f"{counted(len(lines), 'recording')} aligned{where}")
 
 
-def checked_lines(aligner: Aligner, manifest: Path) -> "list[Listed]":
+def checked_lines(aligner: Any, manifest: Path) -> "list[Listed]":
     """The lines of a manifest, all checked before the first recording is heard.
+
+    Args:
+      aligner: with `check_alignment` of `Transcriber`.
+      manifest: a file.
 
     Raises:
       UserError: a line names no recording, or its text cannot be aligned; the message names the line.
@@ -135,8 +100,12 @@ def checked_lines(aligner: Aligner, manifest: Path) -> "list[Listed]":
     return lines
 
 
-def aligned_lines(aligner: Aligner, lines: "Sequence[Listed]") -> Iterator[Json]:
+def aligned_lines(aligner: Any, lines: "Sequence[Listed]") -> Iterator[Json]:
     """The alignment of each line of a manifest.
+
+    Args:
+      aligner: with `align` of `Transcriber`.
+      lines: of the manifest.
 
     Raises:
       UserError: a recording cannot be read or aligned; the message names the line.

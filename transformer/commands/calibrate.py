@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from transformer.cli.guard import run_command
-from transformer.cli.parser import parse
-from transformer.config.ranges import LONGEST, Range, check_ranges
-from transformer.runtime.console import ProgressReporter, SteadyConsole
-from transformer.runtime.errors import UserError, command, counted, program
-from transformer.runtime.files import check_local
+from transformer.cli.parser import parsed_command
+from transformer.config.ranges import LONGEST, Range
+from transformer.runtime.console import ProgressReporter
+from transformer.runtime.errors import UserError, command, counted
+from transformer.runtime.files import check_local, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -48,19 +47,12 @@ class CalibrateArguments:
     false_alarms: Annotated[float, Range(0.0, 1.0)] = FALSE_ALARMS
     """Share of these sentences that each kind of flag may mark (limits.json)."""
 
-    def __post_init__(self) -> None:
-        check_ranges("", self)
-        if self.reference and not self.input:
-            raise UserError("--reference has the translations of --input FILE: give both")
 
-
-def calibrate_main() -> int:
+@parsed_command(CalibrateArguments, "calibrate")
+def calibrate_main(arguments: CalibrateArguments) -> None:
     """`python -m transformer calibrate RUN`."""
-    return run_command(program("calibrate"), _calibrate)
-
-
-def _calibrate(command_line: list[str]) -> None:
-    arguments = parse(CalibrateArguments, command_line, "calibrate")
+    if arguments.reference and not arguments.input:
+        raise UserError("--reference has the translations of --input FILE: give both")
     check_local(arguments.run_dir, "the run directory")
     from transformer.documents.document import can_translate
     from transformer.documents.suspicion import FILE as LIMITS_FILE
@@ -94,26 +86,23 @@ def _calibrate(command_line: list[str]) -> None:
     translator = Translator.load(run.path).between(*languages)
     named = zip(SIDES, languages, strict=True)
     options = [word for side, code in named if code for word in (f"--{side}-language", code)]
-    watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
-    last, file = "", LIMITS_FILE
-    calibration = None
+    watch = ProgressReporter.beside_output()
+    last, calibration = "", None
     if is_referenced and run.system.scores:
         calibration = _confidence(translator, records, references, watch, needs_confidence)
     if has_limits:
         sources = [record[0] for record in records]
         limits = translator.usual_limits(sources, arguments.false_alarms)
-    try:
-        if has_limits:
+    if has_limits:
+        with writing(f"{run.name}/{LIMITS_FILE}"):
             limits.write(run.path)
-            print(f"Written to {run.name}/{LIMITS_FILE}: limits of {counted(len(records), 'translation')}")
-            last = command("decode", run.name, "--document", "FILE.md", *options)
-        if calibration:
-            file = FILE
+        print(f"Written to {run.name}/{LIMITS_FILE}: limits of {counted(len(records), 'translation')}")
+        last = command("decode", run.name, "--document", "FILE.md", *options)
+    if calibration:
+        with writing(f"{run.name}/{FILE}"):
             calibration.confidence.write(run.path)
-            print(f"Written to {run.name}/{FILE}: {_described(calibration)}")
-            last = command("decode", run.name, "--format", "json", "--word-confidences", *options)
-    except OSError as error:
-        raise UserError(f"cannot write {run.name}/{file}: {error.strerror}") from error
+        print(f"Written to {run.name}/{FILE}: {_described(calibration)}")
+        last = command("decode", run.name, "--format", "json", "--word-confidences", *options)
     print(f"Try: {last}")
 
 

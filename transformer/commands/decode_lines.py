@@ -1,7 +1,6 @@
 """`decode.py RUN`: lines or a document in; lines, a document or a page out."""
 
 import itertools
-import json
 import os
 import sys
 import time
@@ -13,25 +12,18 @@ import jax
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, digest_of, lines_of, read_files, standard_input
-from transformer.cli.output_file import (
-    LongOutput,
-    Output,
-    check_output,
-    check_unfinished,
-    resumable,
-    resumable_output,
-)
+from transformer.cli.output_file import LongOutput, Output, check_output, resumable, resumable_output
 from transformer.cli.writer import Numbered, Writer, Written, writer_of
+from transformer.commands.translations import translator_of
 from transformer.data.remote import fetched
 from transformer.data.sources.text_files import whole_text
 from transformer.documents.document import TranslatedDocument, TranslatedSentence, check_translates
 from transformer.runtime.compilation import keep_programs
-from transformer.runtime.console import ProgressReporter, SteadyConsole
+from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import address, brief, read_bytes
+from transformer.runtime.files import address, brief, json_line, read_bytes
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.translator.fusion import checked_weight
-from transformer.translator.translator import Translator
 
 # `decode.py RUN --document FILE`: a document in, its translation out, and what is suspicious about it.
 
@@ -56,17 +48,9 @@ def translate_file(arguments: DecodeArguments) -> None:
         outputs = [("--output", arguments.output)] if arguments.output else []
         check_output("--flags", arguments.flags, [*read_files(arguments), *outputs])
     text = read_document(arguments.document)
-    runs = arguments.run_dir if not arguments.ensemble else [arguments.run_dir, *arguments.ensemble]
-    loaded = Translator.load(
-        runs,
-        arguments.checkpoint,
-        int8=arguments.int8,
-        weights=arguments.weights or None,
-        mean=arguments.mean,
-    )
-    check_translates(loaded.task)
-    translator = loaded.between(arguments.source_language, arguments.target_language)
-    watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+    translator = translator_of(arguments)
+    check_translates(translator.task)
+    watch = ProgressReporter.beside_output()
     with Output(arguments.output) as file:
         document = translator.translate_document(
             text,
@@ -77,9 +61,7 @@ def translate_file(arguments: DecodeArguments) -> None:
         file.write(document.text)
     if arguments.flags:
         with Output(arguments.flags, "--flags") as file:
-            file.writelines(
-                json.dumps(sentence.to_dict(), ensure_ascii=False) + "\n" for sentence in document.flagged
-            )
+            file.writelines(json_line(sentence.to_dict()) for sentence in document.flagged)
     for line in report(document):
         watch.message(line)
 
@@ -154,21 +136,18 @@ def decode_lines(arguments: DecodeArguments) -> None:
     if arguments.input and not address(arguments.input):  # whose files would all be fetched
         kind.check_input(arguments)
     writer = kind(arguments)
-    watch = ProgressReporter(
-        SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=not is_main_process())
-    )
+    watch = ProgressReporter.beside_output(quiet=not is_main_process())
     if len(arguments.lm_weight) > 1 or len(arguments.bias_weight) > 1:
         compare_weights(arguments, writer, total, watch)
         return
     digest = digest_of(arguments.input) if arguments.input else ""
     job = repr([*writer.job, digest]) if arguments.input and arguments.output else ""
-    if arguments.resume and not arguments.reference and jax.process_count() == 1:
-        check_unfinished(arguments.output, job)
     output = resumable_output(
         arguments.output if is_main_process() else Path(os.devnull),
         job,
         resume=arguments.resume and is_main_process(),
         needs="--input and --output",
+        again=bool(arguments.reference) or jax.process_count() > 1,
         lines_per_result=writer.lines_per_input,
     )
     writer.claim(job, total)

@@ -10,15 +10,15 @@ import tyro
 
 from transformer.cli.command_line import options_in, with_method
 from transformer.cli.decode_arguments import run_defaults, short_options
-from transformer.cli.guard import run_command
+from transformer.cli.guard import named_command
 from transformer.cli.output_file import check_replaced
-from transformer.cli.parser import parse
+from transformer.cli.parser import parse, parsed_command
 from transformer.config.corpus import DataConfig
 from transformer.config.decoding import DecodingConfig
 from transformer.config.names import SEARCH
 from transformer.config.options import text_data, without_locations
 from transformer.runtime.errors import UserError, command, counted, program
-from transformer.runtime.files import check_local, display_path
+from transformer.runtime.files import check_local, display_path, writing
 
 
 @dataclass(frozen=True)
@@ -35,17 +35,13 @@ class AverageArguments:
     """The run that an adapter changes, if it is not beside it."""
 
 
-def average_main() -> int:
+@parsed_command(AverageArguments, "average")
+def average_main(arguments: AverageArguments) -> None:
     """`python -m transformer average RUN [--last K | --steps ...]`."""
-    return run_command(program("average"), _average)
-
-
-def _average(command_line: list[str]) -> None:
-    arguments = parse(AverageArguments, command_line, "average")
     if arguments.last is not None and (arguments.last < 1 or arguments.steps):
         raise UserError("--last must be at least 1, and excludes --steps")
 
-    from transformer.runs.run import Run, check_base_option, named_bases
+    from transformer.runs.run import Run, with_base
 
     run = Run(arguments.run_dir)
     if arguments.last is not None and arguments.last > len(run.checkpoints.steps()):
@@ -53,9 +49,8 @@ def _average(command_line: list[str]) -> None:
         raise UserError(f"--last {arguments.last}: {run.name} has {available}")
     last = arguments.last or run.config.training.keep_last
     steps = list(arguments.steps) or run.checkpoints.steps()[-last:]
-    check_base_option(arguments.base, [run])
-    with named_bases(arguments.base):
-        checkpoint = run.checkpoints.store_average(run.averaged(steps))
+    with with_base(arguments.base, arguments.run_dir):
+        checkpoint = run.checkpoints.store_average(run.averaged(steps), steps)
     print(f"Averaged steps {', '.join(map(str, steps))} into {run.name}/{checkpoint.name}")
     if run.system.search:
         print("Try:", command("decode", run.name, "--checkpoint", "average"))
@@ -77,12 +72,9 @@ class DistillArguments:
     step."""
 
 
-def distill_main() -> int:
+@named_command("distill")
+def distill_main(command_line: list[str]) -> None:
     """`python -m transformer distill RUN FOLDER [options]`."""
-    return run_command(program("distill"), _distill)
-
-
-def _distill(command_line: list[str]) -> None:
     with short_options():
         arguments = _distill_arguments(command_line)
 
@@ -190,10 +182,9 @@ def import_command(command_line: list[str]) -> None:
 def export_command(command_line: list[str]) -> None:
     arguments = parse(Export, command_line, "export")
     check_local(arguments.folder, "the folder")
-    from transformer.runs.run import Run, check_base_option, named_bases
+    from transformer.runs.run import with_base
 
-    check_base_option(arguments.base, [Run(arguments.run_dir)] if arguments.base else [])
-    with named_bases(arguments.base):
+    with with_base(arguments.base, arguments.run_dir):
         _export(arguments)
 
 
@@ -236,14 +227,7 @@ def _export(arguments: Export) -> None:
         print("  rm NEW/shared_vocabulary.json")
 
 
-def import_main() -> int:
-    """`transformer import FOLDER RUN`."""
-    return run_command(program("import"), import_command)
-
-
-def export_main() -> int:
-    """`transformer export RUN FOLDER`."""
-    return run_command(program("export"), export_command)
+import_main, export_main = named_command("import")(import_command), named_command("export")(export_command)
 
 
 @dataclass(frozen=True)
@@ -259,13 +243,9 @@ class ReportArguments:
     """The page that compares several. Default: comparison.html."""
 
 
-def report_main() -> int:
+@parsed_command(ReportArguments, "report")
+def report_main(arguments: ReportArguments) -> None:
     """`python -m transformer report RUN ... [--output PAGE]`."""
-    return run_command(program("report"), _report)
-
-
-def _report(command_line: list[str]) -> None:
-    arguments = parse(ReportArguments, command_line, "report")
     from transformer.runs.report import write_comparison, write_report
 
     if not arguments.run_dirs:
@@ -276,12 +256,10 @@ def _report(command_line: list[str]) -> None:
     check_local(page, "--output")
     if len(arguments.run_dirs) > 1:
         check_replaced("--output", page, [])
-    try:
-        if len(arguments.run_dirs) == 1:
+    if len(arguments.run_dirs) == 1:
+        with writing(arguments.run_dirs[0]):
             page = write_report(arguments.run_dirs[0])
-        else:
+    else:
+        with writing(f"--output {page}"):
             write_comparison(arguments.run_dirs, page)
-    except OSError as error:
-        where = arguments.run_dirs[0] if len(arguments.run_dirs) == 1 else f"--output {page}"
-        raise UserError(f"cannot write {where}: {error.strerror}") from error
     print(f"Written to {display_path(page)}")

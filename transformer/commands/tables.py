@@ -8,12 +8,11 @@ from typing import Annotated, Literal
 
 import tyro
 
-from transformer.cli.guard import run_command
 from transformer.cli.output_file import check_output
-from transformer.cli.parser import parse
-from transformer.config.ranges import LONGEST, Range, check_ranges
-from transformer.runtime.errors import UserError, command, counted, program
-from transformer.runtime.files import check_local, display_path
+from transformer.cli.parser import parsed_command
+from transformer.config.ranges import LONGEST, Range
+from transformer.runtime.errors import UserError, command, counted
+from transformer.runtime.files import check_local, display_path, writing
 
 # The command that makes an n-gram language model of the tokens of a run.
 
@@ -42,17 +41,10 @@ class NgramArguments:
     """Write the tokens of the text to this file, one sentence per line, for other programs that estimate
     n-gram models."""
 
-    def __post_init__(self) -> None:
-        check_ranges("", self)
 
-
-def ngram_main() -> int:
+@parsed_command(NgramArguments, "ngram")
+def ngram_main(arguments: NgramArguments) -> None:
     """`python -m transformer ngram RUN --input FILE --output FILE`."""
-    return run_command(program("ngram"), _ngram)
-
-
-def _ngram(command_line: list[str]) -> None:
-    arguments = parse(NgramArguments, command_line, "ngram")
     others = [("--input", arguments.input)]
     check_output("--output", arguments.output, others)
     if arguments.tokens:
@@ -93,12 +85,11 @@ def _ngram(command_line: list[str]) -> None:
             f"--input {arguments.input}: {sum(sizes):,} n-grams, and a search holds {MOST_NGRAMS:,}; choose "
             "a lower --order or less text"
         )
-    try:
+    with writing(arguments.output):
         grams.write(arguments.output)
-        if arguments.tokens:
+    if arguments.tokens:
+        with writing(arguments.tokens):
             write_output(arguments.tokens, "".join(f"{' '.join(words)}\n" for words in lines))
-    except OSError as error:
-        raise UserError(f"cannot write {error.filename or arguments.output}: {error.strerror}") from error
     counts = ", ".join(f"{size:,} {n}-grams" for n, size in enumerate(sizes, 1))
     print(f"Written to {display_path(arguments.output)}: {counts} of {counted(len(lines), 'sentence')}")
     print("Try:", command("decode", run.name, "--lm", str(arguments.output), "--lm-weight", "0.3"))
@@ -120,17 +111,10 @@ class ShortlistArguments:
     frequent: Annotated[int, Range(1, LONGEST)] = 50
     """Number of the most frequent target tokens, which every output may have."""
 
-    def __post_init__(self) -> None:
-        check_ranges("", self)
 
-
-def shortlist_main() -> int:
+@parsed_command(ShortlistArguments, "shortlist")
+def shortlist_main(arguments: ShortlistArguments) -> None:
     """`python -m transformer shortlist RUN --source FILE --target FILE`."""
-    return run_command(program("shortlist"), _shortlist)
-
-
-def _shortlist(command_line: list[str]) -> None:
-    arguments = parse(ShortlistArguments, command_line, "shortlist")
     check_local(arguments.run_dir, "the run directory")
     from transformer.data.sources.text_files import read_pairs
     from transformer.decoding.searches.shortlist import FILE, counted_table
@@ -150,9 +134,7 @@ def _shortlist(command_line: list[str]) -> None:
     sizes = model.vocab_size, model.output_size
     pairs = list(zip(*ids, strict=True))
     table = counted_table(pairs, sizes, model.special.eos, arguments.best, arguments.frequent)
-    try:
+    with writing(f"{run.name}/{FILE}"):
         table.write(run.path / FILE)
-    except OSError as error:
-        raise UserError(f"cannot write {run.name}/{FILE}: {error.strerror}") from error
     print(f"Written to {run.name}/{FILE}: {len(table.ids):,} translations, from {len(pairs):,} pairs")
     print(f'Try: echo "..." | {command("decode", run.name, "--shortlist")}')

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from transformer.cli.command_line import FINE_TUNE, TrainLine
-from transformer.cli.guard import run_command
+from transformer.cli.guard import named_command
 from transformer.config.corpus import CorpusConfig, DataConfig
 from transformer.config.options import Config, changed, completed, flatten, position_limits, without_locations
 from transformer.config.training import TrainingConfig
-from transformer.runtime.errors import UserError, program
+from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, display_path
 from transformer.runtime.text import printable
 from transformer.systems.presets import PRESETS, VARIANTS, preset, variant
@@ -23,12 +23,9 @@ if TYPE_CHECKING:
 VOCABULARY = ("tokenizer", "vocab_size", "joint_vocabulary")  # data options that define it
 
 
-def train_main() -> int:
+@named_command("train")
+def train_main(command_line: list[str]) -> None:
     """`train.py [preset] [options]`."""
-    return run_command(program("train"), _train)
-
-
-def _train(command_line: list[str]) -> None:
     line = TrainLine.of(command_line)
     if line.lists_presets or line.wants_help:
         _print_help(line)

@@ -4,29 +4,26 @@ labels (`--choices`), and text that arrives (`--stream`)."""
 import copy
 import dataclasses
 import itertools
-import json
 import logging
 import sys
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import arriving_words, check_files, input_lines, lines_of
-from transformer.cli.request_lines import RequestParser, lines_in_context
+from transformer.cli.request_lines import COLUMNS, RequestParser, lines_in_context
 from transformer.cli.texts import Texts
-from transformer.cli.writer import Numbered, Written, in_groups
+from transformer.cli.writer import Numbered, Written, explored, in_groups
 from transformer.config.corpus import DataConfig
 from transformer.data.sources.context import SEPARATOR, History, context_of, sentence_of
 from transformer.data.sources.tables import TARGET_LENGTH
 from transformer.data.sources.text_files import one_line, read_lines
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import Json
+from transformer.runtime.files import Json, json_line
 from transformer.runtime.text import has_text, without_invisible
 from transformer.tasks.task import Evaluation
-from transformer.tasks.text import Hypothesis
 from transformer.tasks.texts.requests import TranslationRequest, source_of
 from transformer.translator.ensemble import shares_of
 from transformer.translator.rescoring import TOGETHER, rescored
@@ -40,6 +37,19 @@ if TYPE_CHECKING:
 # `decode.py RUN --stream` for models with --model.wait-k: translates text while it arrives.
 
 
+def translator_of(arguments: DecodeArguments) -> Translator:
+    """The model of a command line, or its ensemble, for its languages."""
+    runs = [arguments.run_dir, *arguments.ensemble]
+    loaded = Translator.load(
+        runs,
+        arguments.checkpoint,
+        int8=arguments.int8,
+        weights=arguments.weights or None,
+        mean=arguments.mean,
+    )
+    return loaded.between(arguments.source_language, arguments.target_language)
+
+
 def translate_arriving(arguments: DecodeArguments) -> None:
     """Writes the translation of each line to standard output while its words arrive.
 
@@ -47,8 +57,7 @@ def translate_arriving(arguments: DecodeArguments) -> None:
       UserError: an option or the input is wrong, or the model reads whole sentences.
     """
     check_files(arguments)
-    translator = Translator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
-    translator = translator.between(arguments.source_language, arguments.target_language)
+    translator = translator_of(arguments)
     those_of_run = vars(translator.config.decoding)
     every = vars(arguments.decoding).items()
     options = {name: value for name, value in every if value != those_of_run.get(name)}
@@ -74,78 +83,9 @@ def _words(arguments: DecodeArguments) -> Iterator[str]:
         yield ""
 
 
-# The most probable of some labels for each line, instead of a search: `--choices`.
-
-
 TRAINED = "trained"
 """The value of --choices for the labels of the training text."""
 log = logging.getLogger("transformer")
-
-
-class Choices:
-    """Writes labels by `--choices` and `--temperature-of-choices`.
-
-    Args:
-      arguments: the command line.
-      translator: of the run.
-      request_parser: reads a line.
-      about: what JSON says about a source.
-
-    Raises:
-      UserError: the labels are invalid, or other options do not go with them.
-    """
-
-    def __init__(
-        self,
-        arguments: DecodeArguments,
-        translator: Translator,
-        request_parser: RequestParser,
-        about: Callable[[str], Json],
-    ) -> None:
-        if (arguments.n_best or 1) > 1:
-            raise UserError("--n-best: --choices writes one label; --format json has all of them")
-        self.format = arguments.format
-        self.labels = () if arguments.choices == (TRAINED,) else arguments.choices
-        self.temperature = arguments.temperature_of_choices
-        self.translator = translator
-        self.request_parser = request_parser
-        self.about = about
-        if unknown := translator.check_choices(self.labels, self.temperature):
-            log.warning("--choices: the training text has no label %s", ", ".join(unknown))
-
-    def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
-        """The most probable label of each line, or the probabilities of all of them.
-
-        Raises:
-          UserError: a line asks for what only a search can do.
-        """
-        for group in in_groups(lines, TOGETHER):
-            requests = [(number, self._request(number, line)) for number, line in group]
-            texts = [request.source for _, request in requests if has_text(request.source)]
-            probabilities = iter(
-                self.translator.choices(texts, self.labels, temperature=self.temperature) if texts else []
-            )
-            for number, request in requests:
-                of_labels = next(probabilities) if has_text(request.source) else {}
-                label, probability = next(iter(of_labels.items()), ("", 0.0))
-                about = {"line": number, **self.about(request.source), "choices": of_labels}
-                if self.translator.truncates(request.source):
-                    about["truncated"] = True
-                forms = {
-                    "text": label,
-                    "scores": f"{probability:.4f}\t{label}",
-                    "json": json.dumps(about, ensure_ascii=False),
-                }
-                yield f"{forms[self.format]}\n", label
-            if not group:
-                yield None
-
-    def _request(self, number: int, line: str) -> TranslationRequest:
-        request = self.request_parser(number, line)
-        for steering in ("prefix", "terms"):
-            if getattr(request, steering):
-                raise UserError(f"line {number}: {steering}: --choices searches no text; leave it out")
-        return request
 
 
 class Translations(Texts):
@@ -186,12 +126,7 @@ class Translations(Texts):
         """The model, and those that re-rank its hypotheses."""
         arguments = self.arguments
         self.is_scored = bool(arguments.reference)
-        runs = run_dir if not arguments.ensemble else [run_dir, *arguments.ensemble]
-        loaded = Translator.load(
-            runs, checkpoint, int8=int8, weights=arguments.weights or None, mean=arguments.mean
-        )
-        languages = arguments.source_language, arguments.target_language
-        self.translator = loaded.between(*languages)
+        self.translator = translator_of(arguments)
         self.translator.settings(self.n_best, self.options)
         if self.is_scored:  # refuses what cannot be computed before anything is translated
             copy.copy(self.translator.task).decide_scores([], arguments.bleu_tokenize)
@@ -200,11 +135,7 @@ class Translations(Texts):
             raise UserError(f"--target-length {arguments.target_length}: must be a number of words")
         source_of("", self.translator.task.data, arguments.target_length)
         self._check_history()
-        self.choices = (
-            Choices(arguments, self.translator, self.request_parser, self._about)
-            if arguments.choices
-            else None
-        )
+        self._check_choices()
         self.typed = not arguments.input and sys.stdin is not None and sys.stdin.isatty()
         self.rerankers = self._load_rerankers()
         return self.translator
@@ -223,6 +154,17 @@ class Translations(Texts):
                 f"--history: the vocabulary of this model has no {SEPARATOR}, so it was not trained on "
                 "conversations"
             )
+
+    def _check_choices(self) -> None:
+        """Refuses labels of `--choices` that are none, and warns of those that the training text lacks."""
+        arguments = self.arguments
+        self.labels = () if arguments.choices == (TRAINED,) else arguments.choices
+        if not arguments.choices:
+            return
+        if self.n_best > 1:
+            raise UserError("--n-best: --choices writes one label; --format json has all of them")
+        if unknown := self.translator.check_choices(self.labels, arguments.temperature_of_choices):
+            log.warning("--choices: the training text has no label %s", ", ".join(unknown))
 
     def _load_rerankers(self) -> list[Translator]:
         """The models of `--rescore`."""
@@ -248,31 +190,27 @@ class Translations(Texts):
 
     @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
-        from transformer.explorer.explorer import SENTENCES, explore
+        from transformer.explorer.explorer import explore
 
-        loaded = Translator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
-        translator = loaded.between(arguments.source_language, arguments.target_language)
+        translator = translator_of(arguments)
         request_parser = RequestParser(arguments, translator)
         lines = enumerate(input_lines(arguments), start=1)
         read = filter(None, lines_in_context(lines, arguments, translator.task.data))
-        parsed = (request_parser(number, line) for number, line in read if line)
-        requests = list(
-            itertools.islice((request for request in parsed if has_text(request.source)), SENTENCES)
-        )
+        parsed = ((number, request_parser(number, line)) for number, line in read if line)
+        by_line, which = explored(arguments, parsed, lambda request: has_text(request.source))
+        requests = list(by_line.values())
         if any(any(request[4:]) for request in requests):
             raise UserError("--explore shows one direction: give --target-language, and none on the lines")
-        if not requests:
-            raise UserError("nothing to explore: the input has no sentence")
         page = explore(
             translator,
             [request.source for request in requests],
             n_best=arguments.n_best,
             prefixes=[request.prefix for request in requests],
             terms=[request.terms for request in requests],
+            lines=tuple(by_line),
             **vars(arguments.decoding),
         )
-        sentences = f"of {page.sentences} of the input's sentences (at most {SENTENCES})"
-        return page, f"{counted(page.hypotheses, 'translation')} {sentences}"
+        return page, f"{counted(page.hypotheses, 'translation')} of {which}"
 
     @property
     def job(self) -> list[str]:
@@ -295,48 +233,71 @@ class Translations(Texts):
         return lines_in_context(lines, self.arguments, self.translator.task.data)
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
-        if self.choices:
-            yield from self.choices.of(lines)
-            return
-        if self.arguments.history:
-            yield from self._conversation(lines)
+        if self.arguments.choices or self.arguments.history:
+            yield from self._chosen(lines) if self.arguments.choices else self._conversation(lines)
             return
         num_hypotheses = None if self.rerankers else self.n_best  # rerankers need all hypotheses
-        waiting: deque[tuple[int, TranslationRequest]] = deque()
-
-        def pairs() -> Iterator[tuple[int, Any] | None]:
-            for numbered in lines:
-                if numbered is None:
-                    yield None
-                    continue
-                number, line = numbered
-                try:
-                    request = self.request_parser(number, line)
-                except UserError as error:
-                    if not self.typed:
-                        raise
-                    log.error("%s", error)
-                    continue
-                if self.rerankers and any(request[4:]):
-                    raise UserError(
-                        f"line {number}: --rescore ranks one direction: give --target-language, and none on "
-                        "the lines"
-                    )
-                waiting.append((number, request))
-                yield number, request
-
         settings = self.translator.settings(num_hypotheses, self.options)
-        outputs = self.translator.outputs(pairs(), settings, num_hypotheses, self.extras)
-        for group in in_groups(outputs, TOGETHER if self.rerankers else 1):
-            requests = [waiting.popleft() for _ in group]
+        answers = self.translator.answers(self._requests(lines), settings, num_hypotheses, self.extras)
+        for group in in_groups(answers, TOGETHER if self.rerankers else 1):
+            outputs = [hypotheses for _, _, hypotheses in group]
             if self.rerankers and group:
-                sources = [request.source for _, request in requests]
-                weights = self.arguments.rescore_weights
-                first_line = requests[0][0]
-                group = list(rescored(sources, group, self.rerankers, first_line=first_line, weights=weights))
-            for (number, request), hypotheses in zip(requests, group, strict=True):
+                sources = [request.source for _, request, _ in group]
+                weights, first_line = self.arguments.rescore_weights, group[0][0]
+                outputs = list(
+                    rescored(sources, outputs, self.rerankers, first_line=first_line, weights=weights)
+                )
+            for (number, request, _), hypotheses in zip(group, outputs, strict=True):
                 best = hypotheses[: self.n_best]
-                yield self._text(number, request, best), best[0].text
+                yield self.text(number, request, best), best[0].text
+            if not group:
+                yield None
+
+    def _requests(
+        self, lines: Iterable[Numbered]
+    ) -> Iterator[tuple[int, TranslationRequest, TranslationRequest] | None]:
+        """What each line asks for. A line that is typed, and wrong, is told and left out."""
+        for numbered in lines:
+            if numbered is None:
+                yield None
+                continue
+            number, line = numbered
+            try:
+                request = self.request_parser(number, line)
+            except UserError as error:
+                if not self.typed:
+                    raise
+                log.error("%s", error)
+                continue
+            if self.rerankers and any(request[4:]):
+                raise UserError(
+                    f"line {number}: --rescore ranks one direction: give --target-language, and none on "
+                    "the lines"
+                )
+            yield number, request, request
+
+    def _chosen(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
+        """The most probable label of each line, or the probabilities of all of them.
+
+        Raises:
+          UserError: a line asks for what only a search can do.
+        """
+        translator, temperature = self.translator, self.arguments.temperature_of_choices
+        for group in in_groups(lines, TOGETHER):
+            requests = [(number, self.request_parser(number, line)) for number, line in group]
+            for number, request in requests:
+                for steering in itertools.compress(("prefix", "terms"), (request.prefix, request.terms)):
+                    raise UserError(f"line {number}: {steering}: --choices searches no text; leave it out")
+            texts = [request.source for _, request in requests if has_text(request.source)]
+            shares = iter(translator.choices(texts, self.labels, temperature=temperature) if texts else [])
+            for number, request in requests:
+                of_labels = next(shares) if has_text(request.source) else {}
+                label, probability = next(iter(of_labels.items()), ("", 0.0))
+                about = {"line": number, **self._about(request.source), "choices": of_labels}
+                if translator.truncates(request.source):
+                    about["truncated"] = True
+                text = f"{label}\n" if self.arguments.format == "text" else f"{probability:.4f}\t{label}\n"
+                yield json_line(about) if self.arguments.format == "json" else text, label
             if not group:
                 yield None
 
@@ -354,20 +315,14 @@ class Translations(Texts):
             (hypotheses,) = filter(None, self.translator.outputs(pairs, settings, self.n_best, self.extras))
             if has_text(line):
                 history.add(line, one_line(hypotheses[0].text))
-            yield self._text(number, request, hypotheses[: self.n_best]), hypotheses[0].text
+            yield self.text(number, request, hypotheses[: self.n_best]), hypotheses[0].text
 
-    def _text(self, number: int, request: TranslationRequest, hypotheses: list[Hypothesis]) -> str:
-        if self.arguments.format == "json":
-            return self._json(number, request, hypotheses) + "\n"
-        return self.lines(hypotheses)
-
-    def _json(self, number: int, request: TranslationRequest, hypotheses: list[Hypothesis]) -> str:
-        tokens = self._source_tokens(request)
-        about: Json = {"line": number, **self._about(request.source), "source_tokens": tokens}
-        names = ("prefix", "terms", "source_language", "target_language")
-        about |= {name: value for name in names if (value := getattr(request, name))}
-        about["hypotheses"] = [self.output_fields(hypothesis) for hypothesis in hypotheses]
-        return json.dumps(about, ensure_ascii=False)
+    def input_fields(self, item: TranslationRequest) -> Json:
+        """A sentence, its subwords, and what is asked of its translation."""
+        translator = self.translator.between(item.source_language, item.target_language)
+        tokens = translator.source_tokens(item.source, **self.options)
+        asked = {name: value for name in COLUMNS[1:] if (value := getattr(item, name))}
+        return {**self._about(item.source), "source_tokens": tokens, **asked}
 
     def _about(self, source: str) -> Json:
         """A sentence, and what the model reads before it, if it reads context."""
@@ -377,11 +332,6 @@ class Translations(Texts):
         settings = self.translator.settings(self.n_best, self.options)
         read = task.read(source, settings.buckets[-1])
         return {"source": sentence_of(read), "context": context_of(read)}
-
-    def _source_tokens(self, request: TranslationRequest) -> list[str]:
-        """The subwords of a truncated source: the columns of an alignment, except <eos>."""
-        translator = self.translator.between(request.source_language, request.target_language)
-        return translator.source_tokens(request.source, **self.options)
 
     def read_object(self, about: Json) -> str:
         return next(iter(about["choices"]), "") if "choices" in about else super().read_object(about)

@@ -242,15 +242,15 @@ def true_or_false(name: str, value: Any) -> bool:
     raise UserError(f"{name} {shown(value)}: must be True or False")
 
 
-def whole_number(name: str, value: Any) -> int:
-    """A whole number that is not negative.
+def whole_number(name: str, value: Any, least: int = 0) -> int:
+    """A whole number of at least `least`.
 
     Raises:
       UserError: it is none, with this name.
     """
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and 0 <= int(value) <= COUNTS:
+    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= int(value) <= COUNTS:
         return int(value)
-    raise UserError(f"{name} {shown(value)}: must be a whole number from 0 to {COUNTS:,}")
+    raise UserError(f"{name} {shown(value)}: must be a whole number from {least} to {COUNTS:,}")
 
 
 def texts_of(texts: object, what: str) -> list[str]:

@@ -35,17 +35,22 @@ class OptimizerConfig(Section):
     """Optimizer. adam: as in the paper; adafactor: keeps a number for each row and column of a matrix in
     place of two for each element (Shazeer and Stern 2018), for big models on small memories (no betas, no
     epsilon); muon: orthogonal updates of matrices (Jordan et al. 2024), and Adam for the rest."""
-    schedule: Literal["paper", "inverse_sqrt", "cosine", "constant", "exponential", "plateau"] = "paper"
+    schedule: Literal["paper", "inverse_sqrt", "cosine", "stable", "constant", "exponential", "plateau"] = (
+        "paper"
+    )
     """Learning-rate schedule. paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), times scale.
-    The others warm up linearly to peak over warmup_steps, then decay as step^-0.5 or a cosine, stay
-    constant, or are multiplied by --optimizer.decay: each epoch (exponential), or after evaluations without a
-    better score (plateau)."""
+    The others warm up linearly to peak over warmup_steps, then decay as step^-0.5 or a cosine, stay constant
+    (stable: until the last updates, see --optimizer.cooldown), or are multiplied by --optimizer.decay: each
+    epoch (exponential), or after evaluations without a better score (plateau)."""
     scale: Annotated[float, NOT_NEGATIVE] = 1.0
     """Factor on the learning rate of schedule paper."""
     peak: Annotated[float, NOT_NEGATIVE] = 1e-3
     """Peak learning rate of every schedule but paper."""
     warmup_steps: Annotated[int, Range(1, COUNTS)] = 4000
     """Number of updates of learning-rate warmup."""
+    cooldown: Annotated[float, Range(0, 1, above=True)] = 0.2
+    """Share of all updates, the last ones, over which the learning rate of schedule stable falls to 0. Before
+    them a run does not depend on its length, so copies of it can end after several."""
     decay: Annotated[float, Range(0, 1, above=True)] = 0.9
     """Factor on the learning rate of the schedules exponential and plateau each time that it falls."""
     decay_steps: Annotated[int, Range(1, COUNTS)] | None = None

@@ -1,5 +1,6 @@
 """The calls that searches make of a model, and scores and alignments of given outputs."""
 
+import contextlib
 import functools
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -8,17 +9,18 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.errors import FlaxError
 from jaxtyping import Array, Float, Int
 
 from transformer.config.decoding import DecodingConfig, names_of
 from transformer.config.model import ModelConfig, SpecialIds
-from transformer.config.ranges import shown
+from transformer.config.ranges import instance, shown
 from transformer.decoding.scores import TokenScores, score_tokens
 from transformer.model.cache import AnyCache
 from transformer.model.encoder_decoder import decoder_argument, decoder_input
 from transformer.model.parameters import Variables, check_ids
 from transformer.model.statistics import INTERMEDIATES
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted, first_line
 
 Inputs = Mapping[str, Array]
 """What a model's `encode` reads, by the names of its arguments: arrays with rows first."""
@@ -39,12 +41,15 @@ def checked(kind: type[DecodingConfig]) -> Callable[[F], F]:
     def decorated(search: Any) -> Any:
         @functools.wraps(search)
         def call(model: nn.Module, params: Variables, source_ids: Any, **arguments: Any) -> Any:
+            instance("model", model, nn.Module)
+            instance("params", params, Mapping)
             check_ids("source_ids", source_ids)
             _check_known("source_ids", source_ids, model)
             if "key" in arguments and not _is_key(arguments["key"]):
                 raise UserError(
                     f"key must be a random key, such as jax.random.key(0), not {shown(arguments['key'])}"
                 )
+            _check_arrays(arguments, len(source_ids))
             arrays_and_functions = {
                 x for x in arguments if callable(arguments[x]) or hasattr(arguments[x], "dtype")
             }
@@ -54,7 +59,10 @@ def checked(kind: type[DecodingConfig]) -> Callable[[F], F]:
                     for name in (names_of(kind) & arguments.keys()) - arrays_and_functions
                 }
             )
-            return search(model, params, jnp.asarray(source_ids), **arguments)
+            try:
+                return search(model, params, jnp.asarray(source_ids), **arguments)
+            except FlaxError as error:  # a parameter is missing, or has another shape
+                raise UserError(f"params are not those of this model: {first_line(error)}") from error
 
         call.__wrapped__ = search.__wrapped__  # type: ignore[attr-defined]  # what is compiled
         return call
@@ -75,6 +83,22 @@ def _check_known(name: str, ids: Any, model: nn.Module) -> None:
         raise UserError(
             f"{name}: there is the id {wrong[0]}, and the vocabulary has those from 0 to {size - 1:,}"
         )
+
+
+def _check_arrays(arguments: dict[str, Any], rows: int) -> None:
+    """Raises UserError if the numbers of lines or a temperature that is an array have another shape or type
+    than `sample` reads. A list of numbers of lines becomes an array."""
+    lines: Any = arguments.get("lines")
+    if lines is not None:
+        if isinstance(lines, list | tuple):
+            with contextlib.suppress(ValueError):  # lists in it of unequal lengths
+                lines = arguments["lines"] = np.asarray(lines)
+        dtype = getattr(lines, "dtype", None)
+        if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or lines.shape != (rows,):
+            raise UserError(f"lines must be a whole number for each of {counted(rows, 'row')}")
+    shape = getattr(arguments.get("temperature"), "shape", ())
+    if shape:
+        raise UserError(f"temperature must be one number, not an array of the shape {shape}")
 
 
 def _is_key(key: Any) -> bool:

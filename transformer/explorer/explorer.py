@@ -14,6 +14,7 @@ from transformer.config.ranges import Option
 from transformer.data.signals.audio import HOP, RATE
 from transformer.data.sources.pictures import AnnotatedPicture
 from transformer.data.sources.recordings import Recording
+from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.explorer.attention import Attention, attention_of, check_inspectable, forced_attention
 from transformer.explorer.page_files import PageFiles, page_of
 from transformer.explorer.tree import SearchTree, search_tree
@@ -29,12 +30,13 @@ from transformer.translator.decoder import Decoder
 from transformer.translator.search_outputs import Extras, available
 from transformer.translator.translator import Translator
 
-SENTENCES = 5  # maximum of `decode.py --explore`, so that the page opens quickly
+SENTENCES = 5  # of `decode.py --explore`, so that the page opens quickly
+MOST_SENTENCES = 50  # of --explore-lines
 FILES = PageFiles(
     "Attention explorer",
     "explorer.html",
     ("pieces.js", "maps.js", "tree.js", "parse.js", "explorer.js"),
-    shared=("elements.js", "tokens.js", "words.js", "marked.js"),
+    shared=("elements.js", "tokens.js", "words.js", "marked.js", "svg.js", "address.js"),
 )
 UNIT = 10_000  # weights are stored as integers, in ten-thousandths, which halves the size
 
@@ -62,6 +64,7 @@ def explore(
     n_best: int | None = None,
     prefixes: Sequence[str] = (),
     terms: Sequence[Sequence[str]] = (),
+    lines: Sequence[int] = (),
     **options: Option,
 ) -> Explorer:
     """A page with the translations of some sentences: attention of every kind, layer and head, and for beam
@@ -72,6 +75,7 @@ def explore(
       n_best: number of translations of each sentence. None: all that the search returns.
       prefixes: as in `Translator.search`.
       terms: as in `Translator.search`.
+      lines: the number of each sentence, which the page shows. None given: from 1.
       options: any field of `DecodingConfig`.
 
     Raises:
@@ -94,13 +98,17 @@ def explore(
     settings = translator.settings(n_best, options)
     beams = isinstance(settings, BeamConfig) and settings.groups == 1 and not settings.coverage_penalty
     sentences: list[Json] = []
-    for request, hypotheses in zip(make_requests(sources, prefixes, terms), results, strict=True):
+    requests = make_requests(sources, prefixes, terms)
+    for line, request, hypotheses in zip(lines or range(1, len(results) + 1), requests, results, strict=True):
         source = translator.task.read(request.source, settings.buckets[-1])
         attentions = attention_of(translator, source, hypotheses, **options)
+        ids, read = translator.tokenizers[0].encode(source), len(attentions[0].source) - 1  # without <eos>
         sentences.append(
             {
+                "line": line,
                 "text": source,
-                "cut": len(translator.tokenizers[0].encode(source)) - len(attentions[0].source) + 1,
+                "cut": len(ids) - read,
+                "rest": _unread(translator.tokenizers[0], source, ids[:read]),
                 "source": attentions[0].source,
                 "encoder": whole(attentions[0].encoder),
                 "hypotheses": [
@@ -123,6 +131,13 @@ def explore(
             sentences[-1]["tree"] = levels_of(tree)
     data = {"unit": UNIT, "origin": origin_of(translator), "sentences": sentences}
     return Explorer(page_of(data, FILES), len(results), sum(map(len, results)))
+
+
+def _unread(tokenizer: Tokenizer, text: str, ids: list[int]) -> str:
+    """The end of a text that a model does not read, behind its first tokens; empty where they are no part of
+    the text as it is written."""
+    beginning = tokenizer.decode(ids)
+    return text[len(beginning) :] if text.startswith(beginning) else ""
 
 
 def origin_of(translator: Decoder[Any]) -> str:
@@ -181,7 +196,7 @@ def levels_of(tree: SearchTree) -> list[Json]:
 
 
 PICTURE_FILES = PageFiles(
-    "Picture explorer", "seen.html", ("seen.js",), ("seen.css",), shared=("elements.js",)
+    "Picture explorer", "seen.html", ("seen.js",), ("seen.css",), shared=("elements.js", "address.js")
 )
 
 
@@ -190,6 +205,7 @@ def explore_pictures(
     records: Sequence[AnnotatedPicture],
     *,
     n_best: int | None = None,
+    lines: Sequence[int] = (),
     **options: Option,
 ) -> Explorer:
     """A page with what is seen in pictures, and where.
@@ -198,6 +214,7 @@ def explore_pictures(
       decoder: a `Captioner` or a `Detector`.
       records: pictures, such as `decoder.task.seen("a.png")`.
       n_best: outputs of each. None: all that the search returns.
+      lines: the number of each, which the page shows. None given: from 1.
       options: any field of its `DecodingConfig`.
 
     Raises:
@@ -208,12 +225,14 @@ def explore_pictures(
     task, settings = decoder.task, decoder.settings(n_best, options)
     extras = Extras(alignments=decoder.system.alignment is not None)
     results = list(decoder.outputs(enumerate(records, 1), settings, n_best, extras))
+    lines = lines or range(1, len(results) + 1)
     data = {
         "unit": UNIT,
         "origin": decoder.origin,
         "threshold": task.threshold(settings),
         "records": [
             {
+                "line": line,
                 "title": record.name,
                 "png": b64encode(png_of(record.pixels / 255)).decode("ascii"),
                 "width": record.width,
@@ -224,7 +243,9 @@ def explore_pictures(
                     for output in outputs
                 ],
             }
-            for record, outputs in zip(records, results, strict=True)
+            for line, record, outputs in zip(
+                lines or range(1, len(results) + 1), records, results, strict=True
+            )
         ],
     }
     return Explorer(page_of(data, PICTURE_FILES), len(results), sum(map(len, results)))
@@ -248,7 +269,7 @@ SOUND_FILES = PageFiles(
     "sounds.html",
     ("sounds.js",),
     ("sounds.css",),
-    shared=("elements.js",),
+    shared=("elements.js", "address.js"),
     sources="media-src data:;",
 )
 
@@ -258,6 +279,7 @@ def explore_sounds(
     records: Sequence[Recording],
     *,
     n_best: int | None = None,
+    lines: Sequence[int] = (),
     **options: Option,
 ) -> Explorer:
     """A page with what is heard in recordings, or how texts are spoken: the attention between tokens and
@@ -267,6 +289,7 @@ def explore_sounds(
       decoder: a `Transcriber` or a `Synthesizer`.
       records: recordings to hear, or texts to speak, as `Recording`s.
       n_best: outputs of each. None: all that the search returns.
+      lines: the number of each, which the page shows. None given: from 1.
       options: any field of its `DecodingConfig`.
 
     Raises:
@@ -277,16 +300,20 @@ def explore_sounds(
     settings = decoder.settings(n_best, options)
     records = [decoder.task.as_read(record, settings.buckets[-1]) for record in records]
     results = decoder.decode(records, n_best=n_best, **options)
+    lines = lines or range(1, len(results) + 1)
     data = {
         "unit": UNIT,
         "origin": decoder.origin,
         "stride": decoder.task.stride,
         "records": [
             {
+                "line": line,
                 "title": str(record) if record.name else record.text,
                 "outputs": [_output(decoder, record, output) for output in outputs],
             }
-            for record, outputs in zip(records, results, strict=True)
+            for line, record, outputs in zip(
+                lines or range(1, len(results) + 1), records, results, strict=True
+            )
         ],
     }
     return Explorer(page_of(data, SOUND_FILES), len(results), sum(map(len, results)))

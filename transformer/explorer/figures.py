@@ -27,8 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS = "Blues"
-WIDEST = 12.0  # inches
-COLUMNS = 7  # steps of a beam search in one row of the picture, after its first column
+WIDEST = 9.0  # inches: a notebook shows it as it is
+SMALLEST = 8.0  # points of labels, where they have room in two columns of panels
+COLUMNS = 5  # steps of a beam search in one row of the picture, after its first column
 ACCENT, FINISHED, FAINT = "#1d56ad", "#17724a", "#8a8f98"
 
 
@@ -41,7 +42,7 @@ def draw_attention(
     """Attention weights as a heatmap, or as one heatmap per head.
 
     Args:
-      weights: of one head, or of several: one panel per head, four panels per row.
+      weights: of one head, or of several: one panel per head, up to four panels per row.
       queries: tokens of the rows.
       keys: tokens of the columns.
       title: title of the figure.
@@ -53,13 +54,15 @@ def draw_attention(
     if weights.ndim not in (2, 3) or weights.shape[-2:] != shape:
         raise UserError(f"weights of shape {weights.shape} for {shape[0]} queries and {shape[1]} keys")
     panels = weights.reshape(-1, *shape)
-    across = min(len(panels), 4)
-    down = -(-len(panels) // across)
     # the panels share their labels: rows on the left, columns at the bottom
     margins = [0.07 * max(map(len, names), default=0) for names in (queries, keys)]
     width, height = (0.3 * len(names) + 0.4 for names in (keys, queries))
-    scale = min(1.0, (WIDEST - 1.5) / (margins[0] + across * width))
+    for across in range(min(len(panels), 4), min(len(panels), 2) - 1, -1):
+        scale = min(1.0, (WIDEST - 1.5) / (margins[0] + across * width))
+        if 18 * scale >= SMALLEST:
+            break
     font = max(4.0, min(10.0, 18 * scale))
+    down = -(-len(panels) // across)
     figure, axes = _figure(
         down,
         across,

@@ -131,7 +131,8 @@ def import_model(
         tokenizers = vocabulary.tokenizers(opened, model, request)
         data = family.data(opened, model, request, tokenizers)
     with naming(folder):
-        renormalizes = not family.keeps_bias and opened.generation.get("renormalize_logits") is True
+        renormalizes = model.output_bias and not family.keeps_bias  # without a bias nothing changes
+        renormalizes = renormalizes and opened.generation.get("renormalize_logits") is True
         biases = _biases(family, described, model)
         is_biased = any(x.any() for name in biases if (x := source(name)) is not None)
         if not (family.keeps_bias or renormalizes or is_biased):

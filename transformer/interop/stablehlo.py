@@ -33,7 +33,7 @@ from transformer.interop.folders.folder import as_json, check_new
 from transformer.interop.folders.pieces import PIECES
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import folder_whole
+from transformer.runtime.files import folder_whole, writing
 from transformer.systems.registry import system_of
 from transformer.tasks.texts.text_to_text import TextToText
 from transformer.translator.translator import translation_of
@@ -125,15 +125,12 @@ def export_stablehlo(
     stored = io.BytesIO()
     arrays: dict[str, Any] = {name: np.asarray(x, np.float32) for name, x in params.items()}
     np.savez(stored, **arrays)
-    try:
-        with folder_whole(folder) as partial:
-            (partial / "encoder.bin").write_bytes(encoded.serialize())
-            (partial / "decoder.bin").write_bytes(stepped.serialize())
-            (partial / "params.npz").write_bytes(stored.getvalue())
-            (partial / "programs.json").write_bytes(as_json(about))
-            task.save(partial)
-            if isinstance(source, HubTokenizer):
-                (partial / PIECES).write_bytes(source.model.encode())
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}") from error
+    with writing(folder), folder_whole(folder) as partial:
+        (partial / "encoder.bin").write_bytes(encoded.serialize())
+        (partial / "decoder.bin").write_bytes(stepped.serialize())
+        (partial / "params.npz").write_bytes(stored.getvalue())
+        (partial / "programs.json").write_bytes(as_json(about))
+        task.save(partial)
+        if isinstance(source, HubTokenizer):
+            (partial / PIECES).write_bytes(source.model.encode())
     return folder

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.model import ModelConfig, SpecialIds
+from transformer.config.ranges import instance
 from transformer.model.cache import Cache
 from transformer.model.layers import Embedding
 from transformer.model.parameters import Module, QuantizedMatrix, check_array, check_ids, logits, param
@@ -235,6 +236,11 @@ def decoder_input(
       segments: for packed rows, the sentence of each token.
     """
     check_ids("target", target)
+    instance("special", special, SpecialIds)
+    if segments is not None:
+        check_ids("segments", segments)
+        if segments.shape != target.shape:
+            raise UserError(f"segments {segments.shape} must have the shape of the target, {target.shape}")
     return jnp.where(target == special.pad, special.pad, shift_right(target, special.bos, segments))
 
 

@@ -2,11 +2,12 @@
 
 import errno
 import functools
+import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,8 +20,8 @@ from transformer.runs.deferred import deferred, deferred_checkpointer
 from transformer.runs.log import Manager, best_of, scores_of
 from transformer.runs.sealed import MANIFEST, allowed, read, seal
 from transformer.runs.stores import RunStore
-from transformer.runtime.errors import UserError, first_line
-from transformer.runtime.files import Json, forbid_links, temp_sibling
+from transformer.runtime.errors import UserError, command, first_line
+from transformer.runtime.files import Json, forbid_links, read_stored, temp_sibling, write_whole
 from transformer.runtime.hosts import as_global_arrays, barrier, is_main_process, on_host
 from transformer.training.step import TrainState
 
@@ -70,6 +71,7 @@ def state_of(model: Variables, training: Json, like: TrainState) -> TrainState:
 
 log = logging.getLogger("transformer")
 _STEP = re.compile(r"0|[1-9][0-9]{0,9}")  # the name of a checkpoint
+MADE_OF = "steps.json"  # in the folder of an average: the checkpoints that it is of, and the newest then
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}  # nothing can be written
 
 
@@ -123,8 +125,6 @@ class Checkpoints:
         exists = step in self.steps()
         if exists and scores is None:
             return
-        if is_main_process():
-            shutil.rmtree(self.path / "average", ignore_errors=True)  # made from older checkpoints
         if not self._is_saver:
             return
         try:
@@ -288,18 +288,37 @@ class Checkpoints:
         )
 
     def average(self, like: Variables) -> Variables | None:
-        """The variables that `store_average` saved, if it did.
+        """The variables that `store_average` saved, if it did. A warning says so if checkpoints are newer.
 
         Raises:
           UserError: they are damaged or belong to another model.
         """
         self._pull("average/", like)
         stored = self.path / "average"
+        if not stored.exists():
+            return None
         with self.store.named():
-            return read(stored, like) if stored.exists() else None
+            variables = read(stored, like)
+            made = read_stored(stored / MADE_OF, _steps_of_average)
+        newest = self.steps()[-1:]
+        if made is None or made["newest"] < newest:
+            steps = ", ".join(map(str, made["steps"])) if made else "that an earlier version did not store"
+            again = command("average", self.name)
+            log.warning(
+                "%s: its average is of steps %s; %s makes one of the newest, up to %s",
+                self.name,
+                steps,
+                again,
+                *newest,
+            )
+        return variables
 
-    def store_average(self, variables: Variables) -> Path:
-        """Saves averaged variables as the checkpoint "average", and returns its path.
+    def store_average(self, variables: Variables, steps: Sequence[int]) -> Path:
+        """Saves averaged variables as the checkpoint "average", and returns its path. Training leaves it.
+
+        Args:
+          variables: the average.
+          steps: the checkpoints that it is of, for the warning of `average`.
 
         Raises:
           UserError: it cannot be written; an existing one is unchanged.
@@ -312,6 +331,8 @@ class Checkpoints:
             partial.rmdir()
             with ocp.StandardCheckpointer() as checkpointer:
                 checkpointer.save(partial.absolute(), variables)
+            made = {"steps": list(steps), "newest": self.steps()[-1:]}
+            write_whole(partial / MADE_OF, json.dumps(made))
             shutil.rmtree(path, ignore_errors=True)
             os.replace(partial, path)
         except Exception as error:
@@ -322,6 +343,15 @@ class Checkpoints:
                 shutil.rmtree(left, ignore_errors=True)
         self.store.push()
         return path
+
+
+def _steps_of_average(made: Json) -> Json:
+    """Raises ValueError if this is not what `store_average` writes."""
+    for name in "steps", "newest":
+        steps = made.get(name)
+        if not isinstance(steps, list) or not all(type(step) is int for step in steps):
+            raise ValueError(f"{name} is no list of steps")
+    return made
 
 
 def not_written(path: Path | str, error: Exception) -> UserError:

@@ -284,8 +284,8 @@ class RemoteStore:
             here = whole({self._relative(path): path for path in self.folder.rglob("*") if path.is_file()})
             gone = {name for name in self._sent if name not in here}
             if self._mark:  # checkpoints are deleted here of which only a part was copied
-                checkpoints = {checkpoint_of(name) for name in here}
-                gone |= {name for name in self._listing() if checkpoint_of(name) not in checkpoints | {""}}
+                checkpoints = {"", "average", *map(checkpoint_of, here)}
+                gone |= {name for name in self._listing() if checkpoint_of(name) not in checkpoints}
             for name in sorted(gone, key=lambda name: not name.endswith(MANIFEST)):
                 with contextlib.suppress(FileNotFoundError):
                     self._store.rm_file(f"{self._root}/{name}")

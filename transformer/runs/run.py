@@ -427,10 +427,11 @@ class Run:
         return Log(self.path / "metrics.jsonl")
 
 
-def check_base_option(base: Path | str | None, runs: Sequence[Run]) -> None:
-    """Raises UserError if --base names a run, and none of the runs is an adapter."""
-    if base is not None and not any(run.config.adapter.rank for run in runs):
-        raise UserError(f"--base {display_path(base)}: {runs[0].name} holds a whole model; leave it out")
+def with_base(base: Path | None, *runs: Path) -> contextlib.AbstractContextManager[None]:
+    """`named_bases` for --base. Raises UserError if it names a run, and none of the runs is an adapter."""
+    if base is not None and not any(Run(run).config.adapter.rank for run in runs):
+        raise UserError(f"--base {display_path(base)}: {Run(runs[0]).name} holds a whole model; leave it out")
+    return named_bases(base)
 
 
 def _fields_of_files(stored: Json) -> dict[str, Json]:

@@ -76,6 +76,11 @@ class ProgressReporter:
         self._values = self._speed = ""  # of the last step that was shown
         self._last_update = self._last_line = time.monotonic()
 
+    @classmethod
+    def beside_output(cls, quiet: bool = False) -> "ProgressReporter":
+        """On standard error, for commands whose output may be on standard output."""
+        return cls(SteadyConsole(stderr=True, highlight=False, soft_wrap=True, quiet=quiet))
+
     def forget(self) -> None:
         """Work begins: what was shown before is not part of it."""
         self._remembered.clear()
@@ -144,12 +149,12 @@ class ProgressReporter:
         self.message(f"  {what}: {count:,.0f} in {time.monotonic() - start:.1f} s")
 
     @contextlib.contextmanager
-    def training(self, start: int, total: int) -> Iterator[None]:
+    def training(self, start: int, total: int, what: str = "training") -> Iterator[None]:
         """Shows a progress bar of the steps in this context. At its end the last values stay."""
         self._values = self._speed = ""
         with self._make_bar(TimeLeft()) as self._bar:
             self._task = self._bar.add_task(
-                "training", total=total, completed=start, status="", end=None, is_least=False
+                what, total=total, completed=start, status="", end=None, is_least=False
             )
             try:
                 yield

@@ -342,6 +342,20 @@ def discard_further(stream: IO[Any]) -> None:
     os.close(nowhere)
 
 
+def json_line(value: Any) -> str:
+    """A value as a line of JSON, in which letters of all scripts stay as they are."""
+    return json.dumps(value, ensure_ascii=False) + "\n"
+
+
+@contextlib.contextmanager
+def writing(name: object) -> Iterator[None]:
+    """Raises UserError with a name, such as that of a file, if it cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {name}: {error.strerror}") from error
+
+
 def forbid_links(folder: Path, what: str) -> None:
     """Raises UserError if anything in a folder, at any depth, is neither a regular file nor a folder.
 

@@ -207,7 +207,9 @@ def use_large_pages(root: Path = ROOT) -> None:
     an update on CPUs allocates and frees hundreds of megabytes, which then takes the kernel half the time. To
     be called first. Nothing happens where `GLIBC_TUNABLES` already says something."""
     setting = _text(root / "sys/kernel/mm/transparent_hugepage/enabled")
-    if "[madvise]" not in setting or "GLIBC_TUNABLES" in os.environ or not sys.orig_argv:
+    names = {Path(word).name for word in sys.orig_argv[1:3]}
+    is_command = bool(names & {Path(sys.argv[0]).name, "transformer"})  # and not called by another program
+    if not is_command or "[madvise]" not in setting or "GLIBC_TUNABLES" in os.environ:
         return
     with contextlib.suppress(ValueError, OSError, AttributeError):  # another C library, or none to ask
         version = os.confstr("CS_GNU_LIBC_VERSION") or ""

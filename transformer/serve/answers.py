@@ -2,11 +2,14 @@
 asked for is cancelled."""
 
 import asyncio
+import itertools
 import json
+import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, Future
+from contextvars import ContextVar
 from typing import Any
 
 from fastapi import Request
@@ -21,6 +24,7 @@ from transformer.serve.refusals import UNAVAILABLE, later, of_json_parts, refusa
 from transformer.serve.services.messages import Asked
 from transformer.serve.services.service import Service
 
+log = logging.getLogger("transformer")
 STOPPING = later(UNAVAILABLE, "the server is stopping")
 
 
@@ -34,11 +38,13 @@ class Answers:
 
     def __init__(self, metrics: Metrics, pool: Executor) -> None:
         self.metrics, self.pool = metrics, pool
+        self._numbers = itertools.count(1)
+        log.addFilter(name_request)
         self._latest = 0.0  # seconds that a search took
 
     async def begun(self, service: Service, asked: Asked, items: Sequence[Any]) -> "Work":
         """A search that has begun. Arguments and errors are those of `search`."""
-        work = Work(service, asked, items)
+        work = Work(service, asked, items, next(self._numbers))
         try:
             await work.begin(self.pool)
         except QueueFull as error:
@@ -95,11 +101,23 @@ def written_output(work: "Work", index: int, outputs: list[Any]) -> Json:
     return work.service.answer(work.items[index], outputs, work.asked)
 
 
-class Work:
-    """What a request searches."""
+REQUEST: ContextVar[str] = ContextVar("request", default="")
+"""The run and the request that is prepared, for the log."""
 
-    def __init__(self, service: Service, asked: Asked, items: Sequence[Any]) -> None:
+
+def name_request(record: logging.LogRecord) -> bool:
+    """Adds the run and the request to a line of the log, whose "line 1" is a text of that request."""
+    if name := REQUEST.get():
+        record.msg, record.args = f"{name}: {record.getMessage()}", ()
+    return True
+
+
+class Work:
+    """What a request searches. Requests are counted from 1."""
+
+    def __init__(self, service: Service, asked: Asked, items: Sequence[Any], number: int) -> None:
         self.service, self.asked, self.items = service, asked, items
+        self._name = f"run {service.name}, request {number}"
         self.futures: list[Future[Any]] = []
         self.shown: dict[int, Any] = {}
         """The latest unfinished output of an item that was not sent yet."""
@@ -120,16 +138,22 @@ class Work:
             raise
 
     def _submit(self) -> None:
-        most, count = self.service.limits.sentences, 0
+        REQUEST.set(self._name)
+        try:
+            self._submit_items()
+        finally:
+            REQUEST.set("")
+
+    def _submit_items(self) -> None:
+        most, count = self.service.limits.sentences, self.service.number(self.items, self.asked)
+        if count > most:
+            raise UserError(
+                f"text: {counted(count, 'sentence')}, and a request may have {most:,}: divide them"
+            )
         for index, item in enumerate(self.items):
             partial = self._partial(index) if self.asked.stream else None
             future = self.service.submit(item, self.asked, index + 1, partial)
             self.futures.append(future)
-            count += getattr(future, "searches", 1)
-            if count > most:
-                raise UserError(
-                    f"text: {counted(count, 'sentence')}, and a request may have {most:,}: divide them"
-                )
             if self._is_cancelled:  # meanwhile, in another thread
                 self.cancel()
                 return

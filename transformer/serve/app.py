@@ -28,6 +28,7 @@ from transformer.serve.libretranslate import (
     LibreTranslation,
     either,
     languages,
+    named_q,
     service_and_fields,
     translated,
 )
@@ -133,7 +134,8 @@ def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], a
       able: the runs that can do it.
       answers: to searches.
     """
-    fields = with_options(endpoint, dict.fromkeys(option for service in able for option in service.options))
+    options_of_all = dict.fromkeys(option for service in able for option in service.options)
+    fields = with_options(endpoint, able[0].loads.extras, options_of_all)
     examples: dict[str, Any] = {"default": {"value": endpoint.example}}
 
     async def hear(request: Request, asked: Any) -> Response:
@@ -147,11 +149,12 @@ def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], a
         if not isinstance(asked, LibreTranslation):
             return await search(request, asked)
         service, plain = service_and_fields(asked, able, fields)
-        work = await answers.begun(service, plain, service.items(plain))
+        with named_q():
+            work = await answers.begun(service, plain, service.items(plain))
         return JsonResponse(translated(asked, await answers.outputs(request, work)))
 
     options: Json = {"summary": endpoint.about, "name": endpoint.path[1:], "responses": EVENTS}
-    options["dependencies"] = [sent_once(fields)]
+    options["dependencies"] = [sent_once(fields) if endpoint.hears else ALL_IN_BODY]
     if endpoint.hears:
         file = {"schema": {"type": "string", "format": "binary"}}
         options["openapi_extra"] = {"requestBody": {"required": True, "content": {endpoint.media: file}}}
@@ -178,6 +181,17 @@ def sent_once(fields: type[Sent]) -> Any:
     return Depends(check)
 
 
+async def _no_fields(request: Request) -> None:
+    for name in request.query_params:
+        raise HTTPException(
+            INVALID, f"{name}: the address has it, and fields are read from the body: put it there"
+        )
+
+
+ALL_IN_BODY = Depends(_no_fields)
+"""A dependency that refuses fields of an address, which would be ignored."""
+
+
 def add_scores(router: APIRouter, able: Sequence[Service], scoring: Executor) -> None:
     """The endpoint for scores of given texts.
 
@@ -192,7 +206,7 @@ def add_scores(router: APIRouter, able: Sequence[Service], scoring: Executor) ->
     @router.post(
         "/score",
         summary="The log-probabilities of given texts, in nats.",
-        dependencies=[sent_once(AskedScores)],
+        dependencies=[ALL_IN_BODY],
     )
     async def score(asked: Annotated[AskedScores, Body(openapi_examples=examples)]) -> Response:
         service = named(able, asked.model)
@@ -210,7 +224,7 @@ def add_choices(router: APIRouter, able: Sequence[Service], scoring: Executor) -
     @router.post(
         "/choose",
         summary="The probability of each of some labels, or other outputs.",
-        dependencies=[sent_once(AskedChoices)],
+        dependencies=[ALL_IN_BODY],
     )
     async def choose(asked: Annotated[AskedChoices, Body(openapi_examples=examples)]) -> Response:
         service = named(able, asked.model)
@@ -321,6 +335,7 @@ def server_app(
         lifespan=lifespan,
         docs_url=None,  # pages that load scripts from elsewhere
         redoc_url=None,
+        redirect_slashes=False,  # to an address that is made of what a client says the server is called
     )
     app.state.readiness, app.state.metrics = readiness, metrics
     page = page_of_services(services, limits, bool(token))

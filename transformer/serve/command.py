@@ -11,13 +11,13 @@ import tyro
 
 from transformer.cli.command_line import options_in, with_method
 from transformer.cli.decode_arguments import run_defaults, short_options
-from transformer.cli.guard import run_command
+from transformer.cli.guard import named_command
 from transformer.cli.parser import parse
 from transformer.config.corpus import CODE
 from transformer.config.decoding import DecodingConfig, names_of
 from transformer.config.names import DECODING
-from transformer.config.ranges import Range, check_ranges
-from transformer.runtime.errors import UserError, counted, program
+from transformer.config.ranges import Range
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import read_text
 from transformer.runtime.machine import check_libraries
 from transformer.serve.services.limits import ALLOWED, Limits, check_allowed
@@ -71,31 +71,24 @@ class ServeArguments:
     Default: only the server's port has them."""
     limits: Limits = field(default_factory=Limits)
 
-    def __post_init__(self) -> None:
-        check_ranges("", self)
-
     @property
     def runs(self) -> tuple[Path, ...]:
         """All run directories."""
         return self.run, *self.others
 
 
-def serve_main() -> int:
+@named_command("serve")
+def serve_main(command_line: list[str]) -> None:
     """`python -m transformer serve RUN [RUN ...]`."""
-    return run_command(program("serve"), _serve)
-
-
-def _serve(command_line: list[str]) -> None:
     with short_options():
         arguments = parse_serve(command_line)
         token = token_of(arguments)
         check_libraries(LIBRARIES, "the server")
 
-        from transformer.runs.run import Run, check_base_option, named_bases
+        from transformer.runs.run import with_base
         from transformer.serve.server import serve
 
-        check_base_option(arguments.base, [Run(run) for run in arguments.runs] if arguments.base else [])
-        with named_bases(arguments.base):
+        with with_base(arguments.base, *arguments.runs):
             services = services_of(arguments, search_of(arguments, command_line))
         ports = arguments.port, arguments.allow_host, arguments.metrics_port
         serve(services, arguments.limits, token, arguments.host, *ports)

@@ -68,6 +68,9 @@ class Origins:
 
     def _check(self, scope: Message) -> None:
         """Raises Refusal if a request is not answered."""
+        path = scope["path"]
+        if not path.isprintable():  # a route would also match its address with a line break at the end
+            raise Refusal(404, f"{path!r}: there is no such address")
         host = header(scope, b"host")
         if self.hosts is not None and name_of(host) not in self.hosts:
             raise Refusal(

@@ -1,7 +1,9 @@
 """The shape of LibreTranslate's API, so that its clients work unchanged: `/translate` with q, source, target
 and format, and `/languages`."""
 
-from collections.abc import Sequence
+import contextlib
+import re
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import HTTPException
@@ -61,6 +63,15 @@ def service_and_fields(
             named = {"source_language": asked.source, "target_language": asked.target}
             return service, fields.model_validate({"text": asked.q, "n_best": n_best, **named})
     raise UserError(f"no run translates from {asked.source} to {asked.target}: see /languages")
+
+
+@contextlib.contextmanager
+def named_q() -> Iterator[None]:
+    """Errors about `text` name the field `q`, as such a request has it."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(re.sub(r"^text(?=[ :])", "q", str(error))) from error
 
 
 def languages(services: Sequence[Service]) -> list[Json]:

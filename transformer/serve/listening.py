@@ -181,9 +181,8 @@ class ArrivingSound:
 
     def __init__(self, rate: int) -> None:
         self.rate, self.samples = rate, 0
-        self._resample = Resampling(rate, RATE)
         self._loop = asyncio.get_running_loop()
-        self._blocks: asyncio.Queue[np.ndarray | None] = asyncio.Queue(WAITING)
+        self._blocks: asyncio.Queue[bytes | None] = asyncio.Queue(WAITING)
         self._is_stopped = asyncio.Event()
 
     async def put(self, block: bytes) -> None:
@@ -191,18 +190,17 @@ class ArrivingSound:
         if len(block) % BYTES:
             raise UserError(f"{len(block):,} bytes of sound: a sample has {BYTES}, send whole ones")
         self.samples += len(block) // BYTES
-        await self._blocks.put(self._resample(np.frombuffer(block, "<i2").astype(np.float32) / 2**15))
+        await self._blocks.put(block)
 
     async def end(self) -> None:
         """No samples follow."""
-        await self._blocks.put(self._resample.rest())
         await self._blocks.put(None)
 
     def stop(self) -> None:
         """Nobody wants to know what is heard."""
         self._is_stopped.set()
 
-    async def _next(self) -> np.ndarray | None:
+    async def _next(self) -> bytes | None:
         block = asyncio.ensure_future(self._blocks.get())
         stopped = asyncio.ensure_future(self._is_stopped.wait())
         try:
@@ -213,7 +211,15 @@ class ArrivingSound:
             stopped.cancel()
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        """The samples as they arrive; in another thread than that of the connection."""
+        """The samples as they arrive, a second at once; in another thread than that of the connection, which
+        resamples them."""
+        resample, size = Resampling(self.rate, RATE), self.rate * BYTES
         while (block := asyncio.run_coroutine_threadsafe(self._next(), self._loop).result()) is not None:
-            if len(block):
-                yield block
+            for start in range(0, len(block), size):
+                if self._is_stopped.is_set():
+                    return
+                samples = np.frombuffer(block[start : start + size], "<i2").astype(np.float32) / 2**15
+                if len(wave := resample(samples)):
+                    yield wave
+        if len(wave := resample.rest()):
+            yield wave

@@ -1,7 +1,7 @@
 """Whether a server is ready, and its metrics in the format of Prometheus."""
 
 import logging
-import time
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -18,6 +18,7 @@ from prometheus_client import (
 )
 from starlette.exceptions import HTTPException
 
+from transformer.runs.report.logged import duration
 from transformer.runtime.errors import counted
 from transformer.serve.refusals import UNAVAILABLE, App, Refusal, later, refuse
 from transformer.serve.services.service import Service
@@ -39,12 +40,14 @@ class Readiness:
     Attributes:
       is_ready: whether they are.
       error: why they could not be.
+      seconds_left: how long the others take; infinite if that is not known.
     """
 
     def __init__(self, services: Sequence[Service], progress: Callable[[int, int], None]) -> None:
         self._services, self._progress = services, progress
         self._is_stopped = False
-        self._done, self._count, self._start = 0, 0, 0.0
+        self._done = self._count = 0
+        self.seconds_left = lambda: math.inf
         self.is_ready = False
         self.error: Exception | None = None
 
@@ -52,7 +55,7 @@ class Readiness:
         """Compiles them."""
         try:
             several = [prepare for service in self._services for prepare in service.preparations()]
-            self._count, self._start = len(several), time.monotonic()
+            self._count = len(several)
             for done, prepare in enumerate(several, 1):
                 if self._is_stopped:
                     return
@@ -79,16 +82,11 @@ class Readiness:
 
     @property
     def _progress_so_far(self) -> str:
-        """How many programs are compiled, and about how long the others take at this speed."""
-        done, count = self._done, self._count
-        if not count:
-            return ""
-        text = f": {done} of {counted(count, 'program')}"
-        if not done:
-            return text
-        minutes = round((time.monotonic() - self._start) / done * (count - done) / 60)
-        time_left = f"about {counted(minutes, 'minute')}" if minutes else "less than a minute"
-        return f"{text}, {time_left} left"
+        """How many programs are compiled, and about how long the others take."""
+        left = self.seconds_left()
+        return (f": {self._done} of {counted(self._count, 'program')}" if self._count else "") + (
+            f", about {duration(left)} left" if math.isfinite(left) else ""
+        )
 
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -4,8 +4,10 @@ connections."""
 import asyncio
 import contextlib
 import gc
+import hashlib
 import json
 import logging
+import math
 import os
 import resource
 import signal
@@ -22,7 +24,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Response
 
+from transformer.runs.report.logged import duration
+from transformer.runtime.compilation import keep_programs
+from transformer.runtime.console import LINE_INTERVAL, ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError
+from transformer.runtime.files import MiB, parse_object, read_text, write_whole
 from transformer.serve.app import server_app
 from transformer.serve.gate import Origins, hosts_of
 from transformer.serve.listening import LONGEST_MESSAGE
@@ -50,9 +56,52 @@ LOGGED = 60.0
 
 MOST_UNREAD = 1024 * 1024
 """Bytes that a client may leave unread while it sends more, such as answers to its pings."""
+READING = 30.0
+"""Seconds in which a client must read some of what is sent."""
 
 
-class SocketConnection(WebSocketsSansIOProtocol):
+class Read(asyncio.Protocol):
+    """A connection whose client is left if it does not read what is sent, also if it is being closed: no
+    answer would ever be complete, and it would keep its room from others."""
+
+    transport: asyncio.Transport
+    loop: asyncio.AbstractEventLoop
+    _reading: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begins to notice what is not read at once."""
+        cast(asyncio.Transport, transport).set_write_buffer_limits(0)
+        super().connection_made(transport)
+
+    def pause_writing(self) -> None:
+        """Waits for the client, since it has not read all."""
+        super().pause_writing()
+        self._wait_for_reading()
+
+    def resume_writing(self) -> None:
+        """The client has read all."""
+        self._stop_reading()
+        super().resume_writing()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops waiting."""
+        self._stop_reading()
+        super().connection_lost(exc)
+
+    def _wait_for_reading(self, before: float = math.inf) -> None:
+        unread = self.transport.get_write_buffer_size()
+        if unread >= before:
+            self.transport.abort()
+        elif unread:
+            self._reading = self.loop.call_later(READING, self._wait_for_reading, unread)
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            self._reading = None
+
+
+class SocketConnection(Read, WebSocketsSansIOProtocol):
     """A WebSocket whose client is left if it sends and does not read: memory would fill with answers. What is
     refused gets a sentence as JSON."""
 
@@ -76,13 +125,27 @@ class SocketConnection(WebSocketsSansIOProtocol):
             self.transport.abort()
             return
         super().data_received(data)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            self.transport.write(malformed(h11.Connection(h11.SERVER)))
+            self.transport.close()
 
 
 MALFORMED = Refusal(400, "the request is not HTTP as it should be, or its head is too long")
+
+
+def malformed(conn: h11.Connection) -> bytes:
+    """The answer `MALFORMED`, as a connection sends it."""
+    answer = MALFORMED.response
+    headers = [*answer.raw_headers, *SAFE, (b"connection", b"close")]
+    head = h11.Response(status_code=MALFORMED.status, headers=headers, reason=b"Bad Request")
+    events = head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()
+    return b"".join(conn.send(event) or b"" for event in events)
+
+
 FULL = later(UNAVAILABLE, "as many connections are open as may be: try again later")
 
 
-class Connection(H11Protocol):
+class Connection(Read, H11Protocol):
     """A connection that is closed if the head of a request takes too long. If there are as many as there may
     be (`limit_concurrency` of the server's config), the one that has waited longest without a request gives
     way to a new one. Refusals are JSON, as those of the application."""
@@ -119,11 +182,7 @@ class Connection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Refuses what cannot be read, unless an answer has begun."""
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            answer = MALFORMED.response
-            headers = [*answer.raw_headers, *SAFE, (b"connection", b"close")]
-            head = h11.Response(status_code=MALFORMED.status, headers=headers, reason=b"Bad Request")
-            for event in head, h11.Data(data=bytes(answer.body)), h11.EndOfMessage():
-                self.transport.write(self.conn.send(event) or b"")
+            self.transport.write(malformed(self.conn))
         self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -183,6 +242,12 @@ IDLE = 75
 themselves, so that none sends a request while it is closed here."""
 
 
+STARTS = "starts.json"
+"""The file with the times of earlier starts, in the folder of compiled programs."""
+MOST_STARTS = 50
+SECOND = 1.0
+
+
 class Server(uvicorn.Server):
     """A server that ends without an error if it is asked to end. It begins no request then, and answers those
     that it has begun. A second signal ends it at once."""
@@ -210,6 +275,96 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
+class Preparation:
+    """Tells how many programs of a server are compiled, and how long the others take: as long as at the last
+    start of the same runs, which is stored beside the compiled programs.
+
+    Args:
+      services: of the runs.
+    """
+
+    def __init__(self, services: Sequence[Service]) -> None:
+        self._count = sum(1 for service in services for _ in service.preparations())
+        names = [
+            (service.name, service.decoder.origin, service.options, service.settings) for service in services
+        ]
+        self._key = hashlib.blake2b(repr(names).encode(), digest_size=8).hexdigest()
+        folder = keep_programs()
+        self._file = folder / STARTS if folder else None
+        self._before = self._stored().get(self._key, [])
+        self._start = time.monotonic()
+        self._seconds: list[float] = []  # after which each program was compiled
+        self._is_over = threading.Event()
+        self._watch = ProgressReporter(SteadyConsole(highlight=False, soft_wrap=True))
+
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Shows it in another thread until all are compiled or this context ends: as a bar on a terminal,
+        otherwise in a line every 30 seconds and for each program."""
+        telling = threading.Thread(target=self._tell, name="tell", daemon=True)
+        telling.start()
+        try:
+            yield
+        finally:
+            self._is_over.set()
+            telling.join()
+
+    def _tell(self) -> None:
+        is_terminal = self._watch.console.is_terminal
+        with self._watch.training(0, self._count, "preparing"):
+            while not self._is_over.wait(SECOND if is_terminal else LINE_INTERVAL):
+                self._watch.advance(len(self._seconds), self.seconds_left)
+                if not is_terminal:
+                    print(self._line(), flush=True)
+            self._watch.advance(len(self._seconds), math.inf)
+        if len(self._seconds) == self._count:
+            print(f"Ready after {self._seconds[-1]:.0f} s: all programs are compiled", flush=True)
+
+    def _line(self) -> str:
+        left = self.seconds_left
+        estimate = f", about {duration(left)} left" if math.isfinite(left) else ""
+        return f"{len(self._seconds)} of {self._count} programs are compiled{estimate}"
+
+    def told(self, done: int, count: int) -> None:
+        """So many of all are compiled."""
+        self._seconds.append(time.monotonic() - self._start)
+        if done == count:
+            gc.freeze()  # what lives as long as the server: to look through it takes tenths of a second
+            self._store()
+            self._is_over.set()
+        elif not self._watch.console.is_terminal:
+            print(self._line(), flush=True)
+
+    @property
+    def seconds_left(self) -> float:
+        """How long the other programs take; infinite if that is not known."""
+        seconds = [0.0, *self._seconds]
+        done, since = len(self._seconds), time.monotonic() - self._start - seconds[-1]
+        if len(self._before) == self._count:
+            rest = self._before[-1] - [0.0, *self._before][done]
+        else:
+            rest = seconds[-1] / max(done, 1) * (self._count - done)
+        return rest - since if rest > since else math.inf
+
+    def _stored(self) -> dict[str, list[float]]:
+        """Seconds after which each program was compiled, by the server's key."""
+        try:
+            stored = parse_object(read_text(self._file, MiB)) if self._file else {}
+        except (OSError, ValueError):
+            return {}
+        return {
+            key: seconds
+            for key, seconds in stored.items()
+            if isinstance(seconds, list) and all(isinstance(second, int | float) for second in seconds)
+        }
+
+    def _store(self) -> None:
+        starts = self._stored() | {self._key: [round(second, 1) for second in self._seconds]}
+        if self._file:
+            with contextlib.suppress(OSError):  # it costs an estimate
+                write_whole(self._file, json.dumps(dict([*starts.items()][-MOST_STARTS:])))
+
+
 def serve(
     services: Sequence[Service],
     limits: Limits,
@@ -233,16 +388,9 @@ def serve(
     Raises:
       UserError: the address cannot be listened at, or the programs cannot be compiled.
     """
-    start = time.monotonic()
-
-    def tell(done: int, count: int) -> None:
-        if done < count:
-            print(f"{done} of {count} programs are compiled", flush=True)
-        else:
-            gc.freeze()  # what lives as long as the server: to look through it takes tenths of a second
-            print(f"Ready after {time.monotonic() - start:.0f} s: all programs are compiled", flush=True)
-
-    app = server_app(services, limits, token, tell, hosts_of(host, token, allowed_hosts))
+    preparation = Preparation(services)
+    app = server_app(services, limits, token, preparation.told, hosts_of(host, token, allowed_hosts))
+    app.state.readiness.seconds_left = lambda: preparation.seconds_left
     listening = bound(host, port)
     address = listening.getsockname()
     with listening, measured(app.state.metrics, host, metrics_port, allowed_hosts):
@@ -250,7 +398,8 @@ def serve(
             f"Serving {', '.join(service.name for service in services)} at http://{host}:{address[1]}",
             flush=True,
         )
-        Server(config_of(app, limits)).run([listening])
+        with preparation.shown():
+            Server(config_of(app, limits)).run([listening])
     if app.state.readiness.error:
         raise UserError(f"the programs could not be compiled: {app.state.readiness.error}")
     print("Stopped: all that was begun is answered", flush=True)

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from transformer.config.options import Config
+from transformer.config.ranges import instance
 from transformer.runtime.errors import UserError, command_for, nearest
 from transformer.systems.registry import (
     REGISTRY,
@@ -112,6 +113,7 @@ def _fitting(change: Variant) -> list[str]:
 
 def _known(name: str, table: Mapping[str, object], kind: str) -> str:
     """The name. Raises UserError if the table does not have it, even with the systems of other packages."""
+    instance(kind, name, str)
     if name not in table:
         load_entry_points()
     if name not in table:

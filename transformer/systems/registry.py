@@ -18,7 +18,7 @@ from transformer.config.model import ModelConfig
 from transformer.config.options import Config, as_word
 from transformer.config.ranges import Option
 from transformer.config.transformer import TransformerConfig
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from transformer.systems.system import System
@@ -256,10 +256,8 @@ def _entry(name: str) -> str | Registered:
     if name not in REGISTRY:
         load_entry_points()
     if name not in REGISTRY:
-        known = ", ".join(REGISTRY)
-        raise unknown(
-            f"--system {name}: unknown; there are {known}. Is the package that brings it installed?"
-        )
+        known = f"; there are {', '.join(REGISTRY)}. Is the package that brings it installed?"
+        raise unknown(f"--system {name}: unknown{nearest(name, REGISTRY) or known}")
     return REGISTRY[name]
 
 

@@ -304,7 +304,8 @@ class Lines(ABC):
 
     aligner: ClassVar[str] = ""
     """The module whose `ALIGNER` says when the words of a text are said in a recording, for `transformer
-    align`; empty: nothing does."""
+    align`: a decoder with `check_ctc`, `check_alignment` and `align` as `Transcriber` has them. Empty:
+    nothing does."""
 
     @abstractmethod
     def record(self, line: str) -> Record:

@@ -40,7 +40,7 @@ from transformer.trainer.profile import (
 from transformer.trainer.resolved import resume_command
 from transformer.trainer.starts import first_state
 from transformer.training.objective import Batch, Objective
-from transformer.training.plateau import after_evaluation, scale_of
+from transformer.training.optimizers import after_evaluation, scale_of
 from transformer.training.schedule import learning_rate, make_optimizer
 from transformer.training.sharding import layout_of
 from transformer.training.step import Means, configured_step

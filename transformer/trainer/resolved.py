@@ -31,6 +31,7 @@ from transformer.systems.registry import system_of
 from transformer.systems.system import System, decided_for
 from transformer.tasks.task import Task
 from transformer.trainer.starts import as_begun, with_encoder
+from transformer.training.schedule import stable_until
 from transformer.translator.decoder import Decoder
 
 # What a run may be resumed with, and the command that resumes it.
@@ -95,8 +96,7 @@ def check_unchanged(run: Run, config: Config) -> None:
     if training.epochs is not None:  # their updates are compared when they are known
         training = dataclasses.replace(training, epochs=None, steps=run.config.training.steps)
     requested = dataclasses.replace(config, model=sized_like(config, run.config), training=training)
-    # every learning rate of a cosine depends on its last step
-    fixed = {"training.steps"} if run.config.optimizer.schedule == "cosine" else set()
+    fixed = set() if length_is_free(run, training.steps) else {"training.steps"}
     texts = {name for name in locations(requested) | locations(run.config) if name.startswith("data.")}
     # another path to the same text: its content is compared when it is opened
     free = set(CHANGEABLE) - fixed | {name for name in texts if name.split(".")[-1] not in NOT_OPENED}
@@ -107,6 +107,16 @@ def check_unchanged(run: Run, config: Config) -> None:
             f"{run.name} was made with other options: {wrong}. To resume it, leave out the "
             f"preset, variants and these options: {resume_command(run)}; or name another directory"
         )
+
+
+def length_is_free(run: Run, steps: int) -> bool:
+    """Whether no update so far depends on the length of training, nor would have depended on so many
+    updates."""
+    optimizer = run.config.optimizer
+    if optimizer.schedule != "stable":
+        return optimizer.schedule != "cosine"  # of which every learning rate does
+    done = max(run.checkpoints.steps(), default=0)
+    return done <= stable_until(optimizer, min(steps, run.config.training.steps))
 
 
 def sized_like(config: Config, other: Config) -> ModelConfig:

@@ -1,5 +1,6 @@
 """Learning-rate schedules and the optimizer (section 5.3), in optax."""
 
+import math
 from typing import TYPE_CHECKING
 
 import jax
@@ -15,11 +16,16 @@ if TYPE_CHECKING:
     from transformer.config.options import Config
 
 
+def stable_until(config: OptimizerConfig, total_steps: int) -> int:
+    """The last update before the learning rate of schedule stable begins to fall."""
+    return total_steps - math.ceil(config.cooldown * total_steps)
+
+
 def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> optax.Schedule:
     """The learning rate of every update. Optax counts updates from 0, the paper from 1.
 
     paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Eq. 3), times scale. That of plateau is
-    the rate before it falls (`transformer.training.plateau`).
+    the rate before it falls (`transformer.training.optimizers`).
 
     Raises:
       UserError: it falls each epoch, and how many updates these have is not known yet.
@@ -45,6 +51,10 @@ def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> op
         done = jnp.clip((step - warmup) / max(total_steps - warmup, 1), 0.0, 1.0)
         return constant(step) * (1 + jnp.cos(jnp.pi * done)) / 2
 
+    def stable(step: jax.Array) -> jax.Array:
+        left = (total_steps - step) / max(total_steps - stable_until(config, total_steps), 1)
+        return constant(step) * jnp.clip(left, 0.0, 1.0)
+
     def exponential(step: jax.Array) -> jax.Array:
         return constant(step) * config.decay ** jnp.floor((step - 1) / falls)
 
@@ -52,6 +62,7 @@ def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> op
         "paper": paper,
         "inverse_sqrt": inverse_sqrt,
         "cosine": cosine,
+        "stable": stable,
         "constant": constant,
         "exponential": exponential,
         "plateau": constant,
@@ -72,7 +83,7 @@ def make_optimizer(config: "Config", declared: Declarations | None = None) -> op
       UserError: the length of training is given in epochs, and not yet in updates; Muon has no declarations.
     """
     from transformer.config.options import Config
-    from transformer.training import optimizers, plateau  # what the paper does not have
+    from transformer.training import optimizers  # what the paper does not have
 
     instance("config", config, Config)
     config.training.check_in_steps()
@@ -96,5 +107,5 @@ def make_optimizer(config: "Config", declared: Declarations | None = None) -> op
         optax.add_decayed_weights(c.weight_decay, matrices) if c.weight_decay else optax.identity(),
         *([optax.stateless(optimizers.by_groups(c.factors))] if c.groups else []),
         optax.scale_by_learning_rate(rate),
-        *([plateau.scale_by_plateau()] if c.schedule == "plateau" else []),
+        *([optimizers.scale_by_plateau()] if c.schedule == "plateau" else []),
     )

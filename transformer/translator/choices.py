@@ -16,6 +16,7 @@ from transformer.runtime.files import brief
 from transformer.runtime.text import has_text
 from transformer.tasks.texts.requests import Source
 from transformer.tasks.texts.text_to_text import TextToText
+from transformer.translator.decoder import Decoder
 
 # Outputs to be scored: their texts, or their ids.
 
@@ -139,10 +140,8 @@ def checked_labels(labels: Sequence[str]) -> list[str]:
     return list(labels)
 
 
-class Chooser(ABC):
+class Chooser(Decoder[TextToText], ABC):
     """What scores given outputs, and so chooses among them."""
-
-    task: TextToText
 
     @abstractmethod
     def score(

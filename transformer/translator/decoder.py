@@ -5,20 +5,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, ClassVar, TypeVar
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
 from transformer.config.decoding import DecodingConfig, MbrConfig, changed_search
 from transformer.config.options import Config
 from transformer.config.ranges import Option, any_number, seconds, shown, true_or_false, whole_number
 from transformer.data.sequences import length_in_search
 from transformer.data.store import Record
-from transformer.decoding.calls import Inputs
 from transformer.decoding.service.queue import Admission, Answer, Request, Together
-from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import refuse_forked
@@ -36,6 +32,7 @@ from transformer.translator.search_outputs import (
 AHEAD = 4096  # records read, and outputs buffered, while an earlier one is searched
 TOGETHER = 256  # records prepared at once
 Numbered = tuple[int, Record] | None
+ItemT = TypeVar("ItemT")
 
 
 class Decoder(LoadedModel[TaskT]):
@@ -53,6 +50,9 @@ class Decoder(LoadedModel[TaskT]):
       warns: whether to log the lines that are changed, such as truncated ones.
     """
 
+    extras: ClassVar[tuple[str, ...]] = ()
+    """What may be asked of each output besides: names of `Extras`."""
+
     def __init__(self, config: Config, variables: Variables, task: TaskT, *, warns: bool = True) -> None:
         super().__init__(config, variables, task)
         self._warns = warns
@@ -68,7 +68,7 @@ class Decoder(LoadedModel[TaskT]):
           records: what the task reads.
           n_best: outputs for each. None: all that the search returns.
           first_line: the number of the first record, for warnings and for sampling.
-          options: any field of `DecodingConfig`.
+          options: any field of `DecodingConfig`, and what to return besides (`extras`).
 
         Raises:
           UserError: n_best is more than the search keeps, an option is invalid, or the model's parameters are
@@ -91,7 +91,8 @@ class Decoder(LoadedModel[TaskT]):
         """
         records = any_number("inputs", records, "records")
         numbered = enumerate(records, whole_number("first_line", first_line))
-        return self.outputs(numbered, self.settings(n_best, options), n_best)
+        extras, options = NO_EXTRAS.asked(self.extras, options)
+        return self.outputs(numbered, self.settings(n_best, options), n_best, extras)
 
     def outputs(
         self,
@@ -136,6 +137,32 @@ class Decoder(LoadedModel[TaskT]):
             for future in futures:
                 future.cancel()
 
+    def answers(
+        self,
+        requests: Iterable[tuple[int, ItemT, Record] | None],
+        settings: DecodingConfig,
+        n_best: int | None,
+        extras: Extras = NO_EXTRAS,
+    ) -> Iterator[tuple[int, ItemT, list[Any]] | None]:
+        """As `outputs`, of which each comes with the number and the item of its record.
+
+        Args:
+          requests: numbers, items, such as lines of text, and records; None where no other has arrived yet.
+          settings: as of `outputs`, and so are n_best and extras.
+          n_best: see `settings`.
+          extras: see `settings`.
+        """
+        waiting = deque[tuple[int, ItemT]]()
+
+        def records() -> Iterator[Numbered]:
+            for request in requests:
+                if request:
+                    waiting.append(request[:2])
+                yield request and (request[0], request[2])
+
+        for outputs in self.outputs(records(), settings, n_best, extras):
+            yield outputs and (*waiting.popleft(), outputs)
+
     def submit(
         self,
         record: Record,
@@ -160,7 +187,7 @@ class Decoder(LoadedModel[TaskT]):
             one are searched first.
           partial: is called with the best unfinished output every few steps, if the model writes token by
             token. It runs in the thread that searches, so it must be short.
-          extras: what to return besides.
+          extras: what to return besides; also by their names.
           options: as in `decode`.
 
         Returns:
@@ -173,6 +200,7 @@ class Decoder(LoadedModel[TaskT]):
           UserError: an option is invalid, or the model was closed.
         """
         line = whole_number("line", line)
+        extras, options = extras.asked(self.extras, options)
         settings = self.settings(n_best, options)
         numbered = [(line, self.task.as_read(record, settings.buckets[-1]))]
         return self._admitted(numbered, settings, n_best, extras, priority, deadline, partial)
@@ -254,10 +282,10 @@ class Decoder(LoadedModel[TaskT]):
         """Compiles all programs that `decode` with these options can need.
 
         Args:
-          extras: what is returned besides.
-          options: any field of `DecodingConfig`.
+          extras: what is returned besides; also by their names.
+          options: as in `decode`.
         """
-        self._warm_up({}, extras, options)
+        self._warm_up({}, *extras.asked(self.extras, options))
 
     def _warm_up(self, records: Mapping[int, Record], extras: Extras, options: dict[str, Option]) -> None:
         """As `warm_up`, for searches that are steered as those of records are."""
@@ -278,8 +306,8 @@ class Decoder(LoadedModel[TaskT]):
         for this model."""
         settings = changed_search(self.config.decoding, options)
         most = settings.num_hypotheses
-        is_negative = isinstance(n_best, int) and n_best < 0
-        if n_best is not None and (is_negative or not 1 <= whole_number("n_best", n_best) <= most):
+        is_too_low = isinstance(n_best, int) and n_best < 1
+        if n_best is not None and (is_too_low or whole_number("n_best", n_best, 1) > most):
             raise UserError(
                 f"--n-best {shown(n_best)}: must be at least 1 and at most {most}, which this search keeps; "
                 "see --decoding.beam-size, --decoding.samples and --decoding.method"
@@ -293,13 +321,6 @@ class Decoder(LoadedModel[TaskT]):
         """The outputs of a request, best first. It runs in the thread that has searched it."""
         with jax.default_device(None):  # in any worker the programs that `compile_extras` has compiled
             return search_outputs(self, request, result)
-
-    def source_positions(self, request: Request, inputs: Inputs) -> int:
-        """The number of source positions that outputs attend to; the others are padding."""
-        name, model = self.task.inputs[0], self.model
-        if np.issubdtype(self.task.fields[name].dtype, np.integer) or not isinstance(model, EncoderDecoder):
-            return len(request.example[name])
-        return int(np.asarray(model.source_mask(jnp.asarray(inputs[name])))[0].sum())
 
     def _submit_all(
         self,

@@ -7,10 +7,14 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from transformer.config.options import Config
 from transformer.config.ranges import instance, true_or_false
+from transformer.decoding.calls import Inputs
+from transformer.decoding.service.queue import Request
+from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.parameters import INT8, Params, Variables, as_computed, count, in_int8
 from transformer.runs.run import Run, adapter_run
 from transformer.runtime.compilation import keep_programs
@@ -204,6 +208,13 @@ class LoadedModel(Generic[TaskT]):
           UserError: the names cannot be used, or this model does not write text token by token.
         """
         self.bias = None if names is None else Biasing.of(names, weight, self.system, self.task)
+
+    def source_positions(self, request: Request, inputs: Inputs) -> int:
+        """The number of source positions that outputs attend to; the others are padding."""
+        name, model = self.task.inputs[0], self.model
+        if np.issubdtype(self.task.fields[name].dtype, np.integer) or not isinstance(model, EncoderDecoder):
+            return len(request.example[name])
+        return int(np.asarray(model.source_mask(jnp.asarray(inputs[name])))[0].sum())
 
     def fingerprint(self) -> str:
         """A hash of the network, its parameters and its vocabularies, which determine outputs, and of its

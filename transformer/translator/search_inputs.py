@@ -4,9 +4,8 @@ searches of a model."""
 import dataclasses
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,13 +22,13 @@ from transformer.decoding.service.lanes import batch
 from transformer.decoding.service.service import SearchService, has_room, programs_for, with_room
 from transformer.decoding.steering.prefix import opening_of
 from transformer.decoding.steering.rules import Rules
-from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.systems.system import System, stepwise
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.text import Steering, TextTask, text_task
 from transformer.translator.biasing import Biasing
 from transformer.translator.fusion import AnyLanguageModel
+from transformer.translator.loaded import LoadedModel
 
 # The lengths of inputs and outputs, and batches of one length.
 
@@ -268,18 +267,6 @@ SERVICES = 8
 """How many are kept."""
 
 
-@runtime_checkable
-class SearchedModel(Protocol):
-    """What is searched."""
-
-    model: nn.Module
-    variables: Variables
-    system: System
-    task: Any
-    longest: int | None
-    longest_source: int | None
-
-
 class SearchServices(dict[tuple[DecodingConfig, tuple[SearchHook, ...], bytes], SearchService]):
     """Searches by what their programs depend on, the one that was used last at the end."""
 
@@ -288,7 +275,7 @@ class SearchServices(dict[tuple[DecodingConfig, tuple[SearchHook, ...], bytes], 
         self._lock = threading.Lock()
 
     def service(
-        self, searched: SearchedModel, settings: DecodingConfig, inputs: SearchInputs
+        self, searched: LoadedModel[Any], settings: DecodingConfig, inputs: SearchInputs
     ) -> SearchService:
         """The search of such inputs with these options. One is made if there is none, or if its programs have
         no room for so long outputs; those that were not used for long are dropped.
@@ -312,7 +299,7 @@ class SearchServices(dict[tuple[DecodingConfig, tuple[SearchHook, ...], bytes], 
             return service
 
 
-def _new_service(searched: SearchedModel, settings: DecodingConfig, inputs: SearchInputs) -> SearchService:
+def _new_service(searched: LoadedModel[Any], settings: DecodingConfig, inputs: SearchInputs) -> SearchService:
     search = steered_search(searched.system, searched.task, settings, inputs.hooks)
     model, variables = searched.model, searched.variables
     if inputs.language_model:

@@ -4,7 +4,7 @@ of each."""
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer.config.decoding import BeamConfig, DecodingConfig, MbrConfig
+from transformer.config.ranges import Option, true_or_false
 from transformer.data.sequences import length_in_search
 from transformer.decoding.calls import Inputs
 from transformer.decoding.scores import SearchResult, TokenScores
@@ -25,6 +26,7 @@ from transformer.systems.system import System
 from transformer.tasks.outputs import TRUNCATED, Output
 from transformer.tasks.text import Hypothesis
 from transformer.translator.confidence import FILE, Confidence
+from transformer.translator.loaded import LoadedModel
 from transformer.translator.search_inputs import bucket_of, padded
 
 # A model's log-probabilities and alignments of given outputs.
@@ -60,35 +62,40 @@ UNPAID = 1e-6  # the least attention of a source token, of which the coverage pe
 
 @dataclass(frozen=True)
 class Extras:
-    """What to return of every hypothesis besides its text and score. Alignments and times take another pass
-    of the model, and token scores and the confidence of words another."""
+    """What to return of every hypothesis besides its text and score: keywords of searches, options of
+    decode.py and fields of the server. Alignments and times take another pass of the model, and token scores
+    and the confidence of words another."""
 
     alignments: bool = False
+    """The cross-attention of each token: a row for it, and a column for each position of the input."""
     token_scores: bool = False
+    """The log-probability and the entropy of each token."""
     times: bool = False
+    """When each word begins and ends in a recording."""
     word_confidences: bool = False
+    """The probability that each word is right, if the run has learned it (`transformer calibrate`)."""
+
+    def asked(
+        self, names: Iterable[str], options: Mapping[str, Option]
+    ) -> tuple["Extras", dict[str, Option]]:
+        """These and those among the keywords of a search, and its other keywords.
+
+        Args:
+          names: of the extras that there are.
+          options: the keywords.
+
+        Raises:
+          UserError: one is no truth value.
+        """
+        extras = {name: true_or_false(name, options[name]) for name in names if name in options}
+        return replace(self, **extras), {name: options[name] for name in options if name not in extras}
 
 
 NO_EXTRAS = Extras()
 WITH_SCORES = Extras(token_scores=True)
 
 
-@runtime_checkable
-class TrainedModel(Protocol):
-    """What outputs are made with: a `Decoder`."""
-
-    system: System
-    model: nn.Module
-    variables: Variables
-    task: Any
-    confidence: Confidence | None
-    """Of its words, if the run has it."""
-
-    def source_positions(self, request: Request, inputs: Inputs) -> int:
-        """The number of source positions that outputs attend to; the others are padding."""
-
-
-def required_confidence(decoder: TrainedModel) -> Confidence:
+def required_confidence(decoder: LoadedModel[Any]) -> Confidence:
     """The confidence of a model in its words.
 
     Raises:
@@ -103,25 +110,25 @@ def required_confidence(decoder: TrainedModel) -> Confidence:
     return decoder.confidence
 
 
-def check_extras(decoder: TrainedModel, extras: Extras) -> None:
+def check_extras(decoder: LoadedModel[Any], extras: Extras) -> None:
     """Raises UserError if a model has no confidence of words, and it is asked for."""
     if extras.word_confidences:
         required_confidence(decoder)
 
 
-def identity(decoder: TrainedModel, extras: Extras) -> list[str]:
+def identity(decoder: LoadedModel[Any], extras: Extras) -> list[str]:
     """What determines the extras besides model and outputs: the confidence, if it is asked for."""
     return [repr(decoder.confidence)] if extras.word_confidences else []
 
 
-def available(decoder: TrainedModel) -> Extras:
+def available(decoder: LoadedModel[Any]) -> Extras:
     """What a model can return of each output, without times."""
     scores = decoder.system.scores is not None
     confident = scores and decoder.confidence is not None
     return Extras(decoder.system.alignment is not None, scores, word_confidences=confident)
 
 
-def search_outputs(decoder: TrainedModel, request: Request, result: Any) -> list[Output]:
+def search_outputs(decoder: LoadedModel[Any], request: Request, result: Any) -> list[Output]:
     """The outputs of a request, best first, given what the search found: a row of its arrays."""
     settings = request.options
     extras = request.extras
@@ -155,7 +162,7 @@ def search_outputs(decoder: TrainedModel, request: Request, result: Any) -> list
 
 
 def teacher_forcing(
-    decoder: TrainedModel, request: Request, result: SearchResult, hypotheses: Sequence[Hypothesis]
+    decoder: LoadedModel[Any], request: Request, result: SearchResult, hypotheses: Sequence[Hypothesis]
 ) -> tuple[System, nn.Module, Variables, Inputs, jax.Array]:
     """The arguments of `scored` and `aligned` for the hypotheses of a request. They have the rows and columns
     of the search's result, so there is one program for each bucket."""
@@ -167,7 +174,7 @@ def teacher_forcing(
 
 
 def _forced(
-    decoder: TrainedModel, row: Mapping[str, np.ndarray], target: Int[np.ndarray, "b t"]
+    decoder: LoadedModel[Any], row: Mapping[str, np.ndarray], target: Int[np.ndarray, "b t"]
 ) -> tuple[System, nn.Module, Variables, Inputs, jax.Array]:
     """The arguments of `scored` and `aligned` for several outputs of one input."""
     repeated = (np.repeat(array, len(target), axis=0) for array in row.values())
@@ -177,7 +184,7 @@ def _forced(
 
 
 def compile_extras(
-    decoder: TrainedModel, shapes: Iterable[LaneShape], settings: DecodingConfig, extras: Extras
+    decoder: LoadedModel[Any], shapes: Iterable[LaneShape], settings: DecodingConfig, extras: Extras
 ) -> None:
     """Compiles what alignments and token scores need: a program for each bucket in each lane."""
     task = decoder.task

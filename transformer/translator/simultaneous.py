@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 
 import flax.linen as nn
@@ -11,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from transformer.config.decoding import METHODS, RULES, DecodingConfig, names_of
-from transformer.config.options import Config
+from transformer.config.decoding import METHODS, RULES, names_of
 from transformer.config.ranges import Option
 from transformer.decoding.calls import as_variables, special_ids, whole
 from transformer.decoding.hooks import never_predicted
@@ -22,8 +20,7 @@ from transformer.runtime.hosts import refuse_forked
 from transformer.runtime.text import has_text
 from transformer.tasks.texts.requests import TranslationRequest
 from transformer.tasks.texts.text_to_text import TextToText
-from transformer.translator.biasing import Biasing
-from transformer.translator.fusion import AnyLanguageModel
+from transformer.translator.decoder import Decoder
 
 SHORTEST = 16
 """The least length to which ids are padded. Others are doubled, so there are few programs."""
@@ -33,19 +30,8 @@ _UNUSED = set().union(*map(names_of, METHODS.values())) - _USED - _REFUSED
 """Options of searches that change nothing in a translation that grows."""
 
 
-class SimultaneousTranslator(ABC):
+class SimultaneousTranslator(Decoder[TextToText]):
     """A translator whose model may have learned to translate a sentence before it has read all of it."""
-
-    config: Config
-    model: nn.Module
-    variables: Variables
-    task: TextToText
-    language_model: AnyLanguageModel | None
-    bias: Biasing | None
-
-    @abstractmethod
-    def settings(self, n_best: int | None, options: dict[str, Option]) -> DecodingConfig:
-        """The options of a search."""
 
     def simultaneous(self, words: Iterable[str], **options: Option) -> Iterator[str]:
         """Yields the translation of a sentence while its words arrive: token t as soon as K + t - 1 tokens of

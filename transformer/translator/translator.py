@@ -32,7 +32,6 @@ from transformer.tasks.texts import text_task_of
 from transformer.tasks.texts.requests import Source, TranslationRequest, context_in, make_requests
 from transformer.tasks.texts.text_to_text import TextToText
 from transformer.translator.choices import Chooser, Target, ids_of_targets
-from transformer.translator.decoder import Decoder
 from transformer.translator.ensemble import ensemble_of
 from transformer.translator.search_inputs import (
     bucket_of,
@@ -41,7 +40,7 @@ from transformer.translator.search_inputs import (
     shapes_of_any_length,
     within_positions,
 )
-from transformer.translator.search_outputs import Extras, scored, without_start
+from transformer.translator.search_outputs import NO_EXTRAS, scored, without_start
 from transformer.translator.simultaneous import SimultaneousTranslator
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
@@ -60,7 +59,7 @@ def translation_of(run: Run) -> TextToText:
     return run.task
 
 
-class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentTranslator):
+class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
     """A trained model that translates. Threads may share it. See `Decoder` for batches and programs.
 
     Args:
@@ -69,6 +68,8 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
       tokenizers: of source and target.
       warns: whether to log the lines that are truncated or have line breaks inside.
     """
+
+    extras = ("alignments", "token_scores", "word_confidences")
 
     def __init__(
         self, config: Config, variables: Variables, tokenizers: Tokenizers, *, warns: bool = True
@@ -202,69 +203,26 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
             return self.search([sources], **options)[0][0].text
         return [hypotheses[0].text for hypotheses in self.search(sources, **options)]
 
-    def search(
-        self,
-        sources: Iterable[Source],
-        *,
-        n_best: int | None = None,
-        alignments: bool = False,
-        first_line: int = 1,
-        prefixes: Iterable[str] = (),
-        terms: Iterable[Sequence[str]] = (),
-        token_scores: bool = False,
-        word_confidences: bool = False,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        **options: Option,
-    ) -> list[list[Hypothesis]]:
+    def search(self, sources: Iterable[Source], **options: Any) -> list[list[Hypothesis]]:
         """The best translations of every sentence, best first.
 
         Args:
           sources: sentences, as in `translate`.
-          n_best: translations per sentence. None: `beam_size`.
-          alignments: whether to return the cross-attention of each token.
-          first_line: the number of the first sentence, for warnings and for sampling.
-          prefixes: what each translation must begin with; "" for nothing. The last word may be a part of
-            one, which is completed; a space after it says that it is whole.
-          terms: words and phrases that must occur in each translation, such as those of a `Glossary`; () for
-            none. One that stands there twice must occur twice.
-          token_scores: whether to return the log-probability and the entropy of each token.
-          word_confidences: whether to return the probability that each word is right, if the run has learned
-            it (`transformer calibrate`).
-          source_language: as in `between`.
-          target_language: as in `between`.
-          options: any field of `DecodingConfig`.
+          options: `n_best`, `prefixes`, `terms`, `alignments` and all others of `stream`.
 
         Raises:
-          UserError: n_best is more than the search keeps, an option is invalid, or the model's parameters
-            are not finite.
+          UserError: as `stream`.
         """
-        outputs = self.stream(
-            [self.task.source_of(source) for source in any_number("sources", sources, "sentences")],
-            n_best=n_best,
-            alignments=alignments,
-            first_line=first_line,
-            prefixes=prefixes,
-            terms=terms,
-            token_scores=token_scores,
-            word_confidences=word_confidences,
-            source_language=source_language,
-            target_language=target_language,
-            **options,
-        )
-        return list(outputs)
+        return list(self.stream(sources, **options))
 
     def stream(  # type: ignore[override]
         self,
         records: Iterable[Source],
         *,
         n_best: int | None = None,
-        alignments: bool = False,
         first_line: int = 1,
         prefixes: Iterable[str] = (),
         terms: Iterable[Sequence[str]] = (),
-        token_scores: bool = False,
-        word_confidences: bool = False,
         source_language: str | None = None,
         target_language: str | None = None,
         **options: Option,
@@ -272,12 +230,28 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         """`search` for any number of lines in bounded memory. Translations are in order.
 
         Args:
-          records: sentences. The other arguments are those of `search`.
+          records: sentences.
+          n_best: translations per sentence. None: `beam_size`.
+          first_line: the number of the first sentence, for warnings and for sampling.
+          prefixes: what each translation must begin with; "" for nothing. The last word may be a part of
+            one, which is completed; a space after it says that it is whole.
+          terms: words and phrases that must occur in each translation, such as those of a `Glossary`; () for
+            none. One that stands there twice must occur twice.
+          source_language: as in `between`.
+          target_language: as in `between`.
+          options: any field of `DecodingConfig`, and what to return besides, each True or False: `alignments`
+            (the cross-attention of each token), `token_scores` (its log-probability and entropy),
+            `word_confidences` (the probability that each word is right, if the run has learned it by
+            `transformer calibrate`).
+
+        Raises:
+          UserError: n_best is more than the search keeps, an option is invalid, or the model's parameters
+            are not finite.
         """
         records = map(self.task.source_of, any_number("sources", records, "sentences"))
+        extras, options = NO_EXTRAS.asked(self.extras, options)
         settings = self.settings(n_best, options)
         pairs = enumerate(make_requests(records, prefixes, terms), whole_number("first_line", first_line))
-        extras = _extras(alignments, token_scores, word_confidences)
         translator = self.between(source_language, target_language)
         return translator.outputs(pairs, settings, n_best, extras)
 
@@ -289,9 +263,6 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         line: int = 1,
         prefix: str = "",
         terms: Sequence[str] = (),
-        alignments: bool = False,
-        token_scores: bool = False,
-        word_confidences: bool = False,
         source_language: str | None = None,
         target_language: str | None = None,
         divide: bool | None = None,
@@ -311,13 +282,10 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
 
         Args:
           record: the text.
-          n_best: as in `search`, and so are `alignments`, `token_scores` and the languages.
+          n_best: as in `stream`, and so are the languages.
           line: its number, for warnings and for sampling.
           prefix: what the translation must begin with.
           terms: words and phrases that must occur in it.
-          alignments: see `n_best`.
-          token_scores: see `n_best`.
-          word_confidences: see `n_best`.
           source_language: see `n_best`.
           target_language: see `n_best`.
           divide: whether to translate sentence by sentence. False: the text is one sentence. None: unless it
@@ -325,7 +293,7 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
           priority: as in `Decoder.submit`, and so are deadline and partial.
           deadline: see `priority`.
           partial: see `priority`.
-          options: as in `search`.
+          options: as in `stream`.
 
         Returns:
           As `Decoder.submit`: a future of the translations, best first.
@@ -336,7 +304,7 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         """
         translator = self.between(source_language, target_language)
         requests = list(make_requests([self.task.source_of(record)], [prefix], [terms]))
-        extras = _extras(alignments, token_scores, word_confidences)
+        extras, options = NO_EXTRAS.asked(self.extras, options)
         settings, line = translator.settings(n_best, options), whole_number("line", line)
         longest, join = settings.buckets[-1], None
         if translator._divides(divide) and not (prefix or terms):
@@ -379,8 +347,8 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         return [next(read) if is_read else "" for is_read in text.read]
 
     def sentences_of(self, source: Source, *, divide: bool | None = None, **options: Option) -> list[str]:
-        """What the model reads of a source with `submit`: the sentences that are translated, each after its
-        context.
+        """What the model reads of a source with `submit`: its sentences, each after its context; empty where
+        one is copied, such as a blank line.
 
         Args:
           source: as in `submit`.
@@ -390,7 +358,7 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         whole = self.task.source_of(source)
         text = self._divided(source, self.settings(None, options).buckets[-1])
         several = self._divides(divide) and not text.is_sentence
-        return list(filter(has_text, self._read_sentences(text, source))) if several else [whole]
+        return self._read_sentences(text, source) if several else [whole]
 
     def truncates(self, source: Source, target: str = "") -> bool:
         """Whether `score` reads only a part of a source or of a target. Raises UserError if it is no text."""
@@ -403,33 +371,22 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         return example[TRUNCATED] or size >= min(longest + settings.extra_length, self.longest or LONGEST)
 
     def warm_up(  # type: ignore[override]
-        self,
-        *,
-        prefix: bool = False,
-        terms: bool = False,
-        alignments: bool = False,
-        token_scores: bool = False,
-        word_confidences: bool = False,
-        **options: Option,
+        self, *, prefix: bool = False, terms: bool = False, **options: Option
     ) -> None:
         """Compiles all programs that a search with these options can need.
 
         Args:
           prefix: those of sentences with a prefix, in place of those without.
           terms: those of sentences with up to four different terms, in place of those without.
-          alignments: also those of alignments.
-          token_scores: also those of token scores.
-          word_confidences: also those of the confidence of words, which are the same.
-          options: any field of `DecodingConfig`.
+          options: as in `stream`: with `alignments` and others also what these need.
 
         Raises:
           UserError: an option is invalid, or this search cannot have terms or a prefix.
         """
-        extras = _extras(alignments, token_scores, word_confidences)
         has_prefix, has_terms = true_or_false("prefix", prefix), true_or_false("terms", terms)
         word = self.task.some_word() if has_prefix or has_terms else ""
         request = TranslationRequest("", "", word * has_prefix, (word,) * has_terms)
-        self._warm_up({1: request} if word else {}, extras, options)
+        self._warm_up({1: request} if word else {}, *NO_EXTRAS.asked(self.extras, options))
 
     def score(
         self,
@@ -548,15 +505,6 @@ class Translator(Decoder[TextToText], Chooser, SimultaneousTranslator, DocumentT
         instance("hypothesis", hypothesis, Hypothesis)
         is_presegmented = self.tokenizers[1].presegmented
         return " ".join(hypothesis.tokens) if is_presegmented else hypothesis.text
-
-
-def _extras(alignments: bool, token_scores: bool, word_confidences: bool) -> Extras:
-    """What is asked of each hypothesis. Raises UserError if one of them is no truth value."""
-    return Extras(
-        true_or_false("alignments", alignments),
-        true_or_false("token_scores", token_scores),
-        word_confidences=true_or_false("word_confidences", word_confidences),
-    )
 
 
 def _least(limits: Iterable[int | None]) -> int | None:

@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float
 
 from transformer.data.signals.audio import RATE
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import atomic_open, open_regular, unreadable
+from transformer.runtime.files import atomic_open, open_regular, unreadable, writing
 from transformer.runtime.machine import library
 
 LONGEST = 3600
@@ -57,46 +57,59 @@ def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
         too few a second, or samples that are not numbers from -1 to 1; or the libraries for audio are not
         installed.
     """
+    library("soundfile")
+    with _open(path) as content:
+        powers = list[np.ndarray]()
+        pieces = list(_pieces(content, path, rate, powers))
+        channel = _alone(powers, path)
+        if channel is not None:
+            pieces = list(_pieces(content, path, rate, channel=channel))
+        return np.concatenate(pieces)
+
+
+class StoredRecording(NamedTuple):
+    """A file in memory: as it is, since it may hold hours in a few bytes."""
+
+    content: bytes
+    name: str
+    """What messages call it."""
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@contextlib.contextmanager
+def _open(source: Path | StoredRecording) -> Iterator[BinaryIO]:
+    """Opens a file. Raises UserError if that fails, or reading it."""
     try:
-        with open_regular(path) as content:
-            return read_recording(content, path, rate)
+        if isinstance(source, StoredRecording):
+            yield io.BytesIO(source.content)
+        else:
+            with open_regular(source) as content:
+                yield content
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: {unreadable(error)}") from error
+        raise UserError(f"{source}: {unreadable(error)}") from error
 
 
-def read_recording(content: BinaryIO, name: Path | str, rate: int = RATE) -> Float[np.ndarray, " samples"]:
-    """As `read_audio`, of an open file or of `io.BytesIO`.
+def audio_blocks(
+    source: Path | StoredRecording, longest: int | None = None
+) -> Iterator[Float[np.ndarray, " samples"]]:
+    """The waveform of a file, some seconds at once; channels as in `read_audio`. The file is read once before
+    the first block, so what is wrong with it is known by then.
 
     Args:
-      content: the file.
-      name: what messages call it.
-      rate: of the waveform.
-    """
-    library("soundfile")
-    powers = list[np.ndarray]()
-    pieces = list(_pieces(content, name, rate, powers))
-    channel = _alone(powers, name)
-    if channel is not None:
-        pieces = list(_pieces(content, name, rate, channel=channel))
-    return np.concatenate(pieces)
-
-
-def audio_blocks(path: Path) -> Iterator[Float[np.ndarray, " samples"]]:
-    """The waveform of a file of any length, some seconds at once; channels as in `read_audio`. The file is
-    read once before the first block, so what is wrong with it is known by then.
+      source: the file.
+      longest: the most seconds. None: any.
 
     Raises:
-      UserError: as `read_audio`, but no file is too long.
+      UserError: as `read_audio`.
     """
     library("soundfile")
-    try:
-        with open_regular(path) as content:
-            powers = list[np.ndarray]()
-            for _ in _pieces(content, path, RATE, powers, longest=None):
-                pass
-            yield from _pieces(content, path, RATE, channel=_alone(powers, path), longest=None)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: {unreadable(error)}") from error
+    with _open(source) as content:
+        powers = list[np.ndarray]()
+        for _ in _pieces(content, source, RATE, powers, longest=longest):
+            pass
+        yield from _pieces(content, source, RATE, channel=_alone(powers, source), longest=longest)
 
 
 def seconds_of(path: Path) -> float:
@@ -110,7 +123,7 @@ def seconds_of(path: Path) -> float:
 
 def _pieces(
     content: BinaryIO,
-    path: Path | str,
+    path: Path | StoredRecording,
     rate: int,
     powers: list[np.ndarray] | None = None,
     *,
@@ -173,7 +186,7 @@ def check_header(path: Path) -> None:
         raise UserError(f"{path}: {unreadable(error)}") from error
 
 
-def _opened(content: BinaryIO, path: Path | str) -> Any:
+def _opened(content: BinaryIO, path: Path | StoredRecording) -> Any:
     """A `SoundFile` from the beginning of an open file. Raises UserError if that is empty, and RuntimeError
     if it is no audio."""
     if not content.seek(0, os.SEEK_END):
@@ -198,7 +211,7 @@ class _InMemory(io.BytesIO):
             return self.tell()
 
 
-def _unreadable(path: Path | str, error: RuntimeError) -> UserError:
+def _unreadable(path: Path | StoredRecording, error: RuntimeError) -> UserError:
     """An error of libsndfile in words."""
     reason = str(error).rpartition(": ")[2].rstrip(".")
     if reason == "Format not recognised":
@@ -208,7 +221,7 @@ def _unreadable(path: Path | str, error: RuntimeError) -> UserError:
     return UserError(f"{path}: cannot be read as audio: {reason}")
 
 
-def _alone(powers: list[np.ndarray], name: Path | str) -> int | None:
+def _alone(powers: list[np.ndarray], name: Path | StoredRecording | str) -> int | None:
     """The only channel with sound, as `loudest_alone` finds it, with a warning."""
     channel = loudest_alone(powers[0])
     if channel is not None:
@@ -216,7 +229,7 @@ def _alone(powers: list[np.ndarray], name: Path | str) -> int | None:
     return channel
 
 
-def _most(file: Any, path: Path | str, longest: int | None = LONGEST) -> float:
+def _most(file: Any, path: Path | StoredRecording, longest: int | None = LONGEST) -> float:
     """The most frames that may be read. Raises UserError if the header announces more, or is wrong."""
     file_rate = file.samplerate
     cut = CUT.search(file.extra_info)
@@ -232,7 +245,7 @@ def _most(file: Any, path: Path | str, longest: int | None = LONGEST) -> float:
     return most
 
 
-def _too_long(path: Path | str, seconds: float) -> UserError:
+def _too_long(path: Path | StoredRecording, seconds: float) -> UserError:
     return UserError(f"{path}: longer than {math.floor(seconds):,} s: cut it into shorter files")
 
 
@@ -284,11 +297,8 @@ def write_audio(path: Path, wave: Float[np.ndarray, " samples"], comment: str = 
         if comment:  # libsndfile refuses an empty one
             sound.comment = comment
         sound.write(samples)
-    try:
-        with atomic_open(path) as file:
-            file.write(buffer.getvalue())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error
+    with writing(path), atomic_open(path) as file:
+        file.write(buffer.getvalue())
 
 
 def comment_of(path: Path) -> str:

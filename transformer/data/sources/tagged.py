@@ -206,6 +206,11 @@ def _words_of(path: Path, group: Sequence[Line], layout: _Layout) -> list[Row]:
             what = "is no number of a word, such as 1, 1-2 or 1.1"
             bad_line(path, number, f"its ID {what}", f": {brief(columns[ids - 1])}")
             is_readable = False
+        elif ids and columns[ids - 1].isdecimal() and columns[ids - 1] != str(len(rows) + 1):
+            if is_readable:
+                expected = f": {brief(columns[ids - 1])}, not {len(rows) + 1}"
+                bad_line(path, number, "its ID does not count the words of the sentence", expected)
+            is_readable = False
         elif not ids or columns[ids - 1].isdecimal():
             rows.append((number, columns))
     return rows if is_readable else []

@@ -49,7 +49,7 @@ class BadLines:
           few: the most kinds, and the most numbers of each, that are named.
         """
         named = [
-            f"{path}, {_named(sorted(lines), few)}: {_wrong(kind, lines)}"
+            f"{path}, {named_ranges('line', sorted(lines), few)}: {_wrong(kind, lines)}"
             for (path, kind), lines in itertools.islice(self._lines.items(), few)
         ]
         others = list(itertools.islice(self._lines.values(), few, None))
@@ -165,17 +165,17 @@ def _wrong(kind: str, lines: dict[int, str]) -> str:
     return f"{kind}; line {first}: {lines[first]}"
 
 
-def _named(numbers: list[int], few: int) -> str:
-    """Numbers as line 3, or as lines 3, 7-9 and 12."""
+def named_ranges(unit: str, numbers: list[int], few: int = FEW) -> str:
+    """Numbers as "line 3", or as "5 lines (3, 7-9, 12)", of which at most `few` ranges are named."""
     if len(numbers) == 1:
-        return f"line {numbers[0]}"
+        return f"{unit} {numbers[0]}"
     ranges = list[str]()
     for _, group in itertools.groupby(enumerate(numbers), lambda item: item[1] - item[0]):
         (_, first), *others = group
         ranges.append(f"{first}-{others[-1][1]}" if others else str(first))
     shown = ranges[:few]
     more = f" and {len(ranges) - len(shown):,} more" * (len(shown) < len(ranges))
-    return f"{counted(len(numbers), 'line')} ({', '.join(shown)}{more})"
+    return f"{counted(len(numbers), unit)} ({', '.join(shown)}{more})"
 
 
 COMPRESSED = {

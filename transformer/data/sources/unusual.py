@@ -9,7 +9,9 @@ from html.entities import html5
 
 import numpy as np
 
+from transformer.data.sources.text_files import named_ranges
 from transformer.data.store import Progress, Records, silent
+from transformer.runtime.text import has_text
 from transformer.runtime.words import words
 
 MOST = 1_000_000  # pairs that are looked through
@@ -27,8 +29,8 @@ _ENTITY = re.compile(r"&((?:[a-zA-Z][a-zA-Z0-9]{1,30}|#[0-9]{1,7}|#[xX][0-9a-fA-
 def unusual_pairs(
     records: Records, is_translated: bool, languages: Sequence[str | None] = (), progress: Progress = silent
 ) -> str:
-    """A line about pairs that repeat another, have HTML entities, look swapped or like a header, or differ in
-    length; empty if there are none.
+    """A line about pairs that repeat another, have HTML entities, look swapped or like a header, differ in
+    length, or have an empty side; empty if there are none.
 
     Args:
       records: pairs, of which the first million count.
@@ -41,12 +43,14 @@ def unusual_pairs(
     hashes = np.zeros(number, np.int64)
     lengths = np.zeros((number, 2))
     counts: tuple[Counter[str], Counter[str]] = Counter(), Counter()
-    entities = 0
+    entities, lacking = 0, list[int]()
     looked = progress("looking for unusual pairs", _pairs(records, number), number)
     for index, (source, target) in enumerate(looked):
         hashes[index] = hash((source, target))
         lengths[index] = len(source), len(target)
         entities += _has_entity(source) or _has_entity(target)
+        if not (has_text(source) and has_text(target)):
+            lacking.append(index + 1)
         if is_translated:
             for side, text in zip(counts, (source, target), strict=True):
                 side.update(words(text.lower()))
@@ -61,10 +65,12 @@ def unusual_pairs(
         remarks.append(f"{uneven:,} whose lengths differ {FACTOR:g} times more than usual")
     if number and _is_header(next(_pairs(records, 1)), languages):
         remarks.append("the first looks like a header")
+    left_out = f"an empty side, so training leaves it out: {named_ranges('pair', lacking)}" if lacking else ""
     if not remarks:
-        return ""
+        return left_out
     first = "first " * (number < len(records))
-    return f"unusual among the {first}{number:,} training pairs, and kept: {', '.join(remarks)}"
+    used = f"unusual among the {first}{number:,} training pairs, and kept: {', '.join(remarks)}"
+    return f"{used}; {left_out}" if left_out else used
 
 
 def _pairs(records: Records, number: int) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from transformer.config.corpus import DataConfig
 from transformer.config.model import SpecialIds
-from transformer.config.ranges import any_number, shown, whole_number
+from transformer.config.ranges import any_number, instance, shown, whole_number
 from transformer.data.remote import fetched
 from transformer.data.store import Corpus, Progress, silent
 from transformer.data.tokenizers import words as chinese  # noqa: F401  # registers itself
@@ -49,11 +49,13 @@ def train_tokenizer(
     fallback for rare characters. The same lines give the same vocabulary. Raises UserError for an empty
     corpus, text that is not Unicode, an unknown kind, and an impossible size.
     """
-    lines = _strings(any_number("texts", texts, "lines"))
+    lines = _strings(any_number("texts", texts, "lines"), "texts, line")
     kinds = [*_BY_SENTENCEPIECE, *KINDS]
-    if kind not in kinds:
+    if not isinstance(kind, str) or kind not in kinds:
         raise UserError(f"kind {shown(kind)}: choose {' or '.join(kinds)}")
     size = whole_number("vocab_size", vocab_size)
+    instance("special", special, SpecialIds)
+    languages = tuple(_strings(any_number("languages", languages, "codes"), "languages, code"))
     if len(set(astuple(special))) < 4 or min(astuple(special)) < 0:
         raise UserError(f"{_listed(special)}: a tokenizer needs four different special ids")
     if kind in KINDS:
@@ -61,12 +63,12 @@ def train_tokenizer(
     return SentencePieceTokenizer(train_sentencepiece(lines, kind, size, special, languages))
 
 
-def _strings(lines: Iterable[Any]) -> Iterator[str]:
-    """Yields lines. Raises UserError if one is something else."""
-    for number, line in enumerate(lines, 1):
-        if not isinstance(line, str):
-            raise UserError(f"texts, line {number}: must be a string, not {shown(line)}")
-        yield line
+def _strings(texts: Iterable[Any], name: str) -> Iterator[str]:
+    """Yields texts. Raises UserError if one is something else, with this name and its number."""
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise UserError(f"{name} {number}: must be a string, not {shown(text)}")
+        yield text
 
 
 def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer:

@@ -113,9 +113,6 @@ class Answer(Future[Any]):
     notify them, since the search drops cancelled requests wherever it meets them.
     """
 
-    searches = 1
-    """How many inputs are searched for it."""
-
     def __init__(self) -> None:
         super().__init__()
         self._notifying = threading.Lock()
@@ -175,7 +172,7 @@ class Together(Answer):
 
     def __init__(self, parts: Sequence[Future[Any]], join: Callable[[list[Any]], Any]) -> None:
         super().__init__()
-        self._parts, self._join, self.searches = parts, join, len(parts)
+        self._parts, self._join = parts, join
         self._open, self._lock = len(parts), threading.Lock()
         self._is_settled = self._is_cancelled = False
         for part in parts:

@@ -44,7 +44,8 @@ function showWords() {
 }
 
 function showHypotheses() {
-  at("source-text").textContent = sentence().text;
+  const { text: source, rest } = sentence(), read = source.slice(0, source.length - rest.length);
+  at("source-text").replaceChildren(read, make("span", { class: "rest" }, rest));
   at("cut").hidden = sentence().cut <= 0;
   at("cut").textContent = `Longer than the model reads: the last ${sentence().cut} tokens were left out.`;
   const fieldset = at("hypotheses");
@@ -75,8 +76,8 @@ function showAttention() {
   showGrid();
 }
 
-function showSentence() {
-  Object.assign(state, { hypothesis: 0, side: "queries", index: 0 });
+function showSentence(chosen = { hypothesis: 0, side: "queries", index: 0 }) {
+  Object.assign(state, chosen);
   showHypotheses();
   showAttention();
   showTree();
@@ -85,8 +86,8 @@ function showSentence() {
 document.title = ["Attention explorer", origin].filter(Boolean).join(": ");
 if (!hasSource) at("translations-title").textContent = "What follows the prompt";
 at("origin").textContent = origin;
-sentences.forEach(({ text }, index) => {
-  at("sentence").append(make("option", { value: index }, `${index + 1}. ${shorter(text, 60)}`));
+sentences.forEach(({ line, text }, index) => {
+  at("sentence").append(make("option", { value: index }, `${line}. ${shorter(text, 60)}`));
 });
 at("sentence-field").hidden = sentences.length < 2;
 at("sentence").addEventListener("change", () => {
@@ -100,4 +101,20 @@ at("words").addEventListener("change", () => {
   showWords();
   showGrid();
 });
-showSentence();
+
+const named = (index) => (index === MEAN ? "mean" : index + 1);
+if (sentences.length) inAddress(
+  () => ({ line: sentence().line, output: state.hypothesis + 1, kind: state.kind, layer: named(state.layer),
+    head: named(state.head), side: state.side, token: state.index + 1, words: Number(state.words) }),
+  ({ line, output, kind, layer, head, side, token, words }) => {
+    state.sentence = indexOfLine(sentences, line);
+    state.hypothesis = indexOf(output, sentence().hypotheses.length);
+    if (Object.hasOwn(KINDS, kind)) state.kind = kind;
+    state.layer = indexOf(layer, layers().length, MEAN);
+    state.head = indexOf(head, layers()[0].length, MEAN);
+    state.words = at("words").checked = words === "1";
+    at("sentence").value = state.sentence;
+    const pinned = { side: Object.hasOwn(buttons, side) ? side : "queries", index: indexOf(token, Infinity) };
+    showSentence({ hypothesis: state.hypothesis, ...pinned });
+  },
+);

@@ -21,7 +21,7 @@ function showMap() {
   const size = Math.max(6, Math.min(14, cell - 1)), slanted = cell >= 18;
   above = slanted ? 86 : Math.ceil(12 * size * 0.62) + 10;
   const width = left + columns.length * cell + (slanted ? 72 : 2), height = above + rows.length * cell + 4;
-  const svg = make("svg", { width, height, role: "img", "aria-label": "Weights: a row for each query" });
+  const svg = make("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": "Weights: a row for each query" });
   columns.forEach((label, j) => {
     const x = left + (j + 0.5) * cell + (slanted ? 2 : size * 0.35);
     const transform = `translate(${x} ${above - 6}) rotate(${slanted ? -48 : -90})`;

@@ -115,7 +115,7 @@ at("help").textContent = attends
   : "Point at an object, or reach it with Tab, to see its box alone.";
 at("about").textContent = "The picture as the model reads it."
   + (attends ? " The brightness of a patch is the square root of its attention, the mean over layers and heads." : "");
-records.forEach(({ title }, index) => at("record").append(make("option", { value: index }, `${index + 1}. ${title}`)));
+records.forEach(({ line, title }, index) => at("record").append(make("option", { value: index }, `${line}. ${title}`)));
 at("record-field").hidden = records.length < 2;
 at("record").addEventListener("change", () => {
   Object.assign(state, { record: Number(at("record").value), output: 0 });
@@ -136,4 +136,12 @@ at("picture").addEventListener("pointermove", ({ clientX, clientY }) => {
   showPatch(row * side + column);
 });
 at("picture").addEventListener("pointerleave", clear);
-showRecord();
+if (records.length) inAddress(
+  () => ({ line: records[state.record].line, output: state.output + 1 }),
+  ({ line, output: chosen }) => {
+    state.record = indexOfLine(records, line);
+    state.output = indexOf(chosen, records[state.record].outputs.length);
+    at("record").value = state.record;
+    showRecord();
+  },
+);

@@ -116,7 +116,7 @@ function showRecord() {
 
 document.title = `Sound explorer: ${origin}`;
 at("origin").textContent = origin;
-records.forEach(({ title }, index) => at("record").append(make("option", { value: index }, `${index + 1}. ${title}`)));
+records.forEach(({ line, title }, index) => at("record").append(make("option", { value: index }, `${line}. ${title}`)));
 at("record-field").hidden = records.length < 2;
 at("record").addEventListener("change", () => {
   Object.assign(state, { record: Number(at("record").value), output: 0 });
@@ -128,4 +128,12 @@ at("audio").addEventListener("timeupdate", () => {
   end = Infinity;
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", showTracks);
-showRecord();
+if (records.length) inAddress(
+  () => ({ line: records[state.record].line, output: state.output + 1 }),
+  ({ line, output: chosen }) => {
+    state.record = indexOfLine(records, line);
+    state.output = indexOf(chosen, records[state.record].outputs.length);
+    at("record").value = state.record;
+    showRecord();
+  },
+);

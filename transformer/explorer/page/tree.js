@@ -23,7 +23,7 @@ function showTree() {
   if (!tree) return;
   const where = places(tree), drawn = where.filter(Boolean);
   const width = Math.max(...drawn.map(([x]) => x)) + BOX + 4, height = Math.max(...drawn.map(([, y]) => y)) + 44;
-  const svg = make("svg", { width, height });
+  const svg = make("svg", { width, height, viewBox: `0 0 ${width} ${height}` });
   const start = make("g", { class: "node" }, make("rect", { x: 0.5, y: 24.5, width: BOX, height: 36, rx: 6 }),
     make("text", { x: 8, y: 47, "font-size": 14 }, "<s>"));
   for (let step = 1; step * STEP < width; step++) {

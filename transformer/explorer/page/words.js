@@ -7,8 +7,9 @@ let whenShown = () => {}; // called with the side and the index of a token that 
 function shade(element, weight) {
   const amount = Math.sqrt(weight);
   element.style.setProperty("--shade", amount.toFixed(3));
-  element.classList.toggle("middling", amount > 0.55); // from here a dark page needs the other ink,
-  element.classList.toggle("strong", amount > 0.75); // from here a light page too
+  element.classList.toggle("shaded", amount > 0); // where the ink is black, or white on a dark page,
+  element.classList.toggle("middling", amount > 0.6); // up to here,
+  element.classList.toggle("strong", amount > 0.81); // or here on a light page: a contrast of 4.5
 }
 
 function drawWords(found) {

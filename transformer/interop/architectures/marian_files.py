@@ -10,6 +10,7 @@
 Names of parameters are those of Marian's `transformer.h`.
 """
 
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ from transformer.interop.folders.folder import check_new, naming
 from transformer.interop.folders.items import Yaml, marian_file, parse_yaml, write_npz
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, MiB, folder_whole, read_bytes, read_text
+from transformer.runtime.files import Json, MiB, folder_whole, read_bytes, read_text, writing
 from transformer.tasks.task import Task
 from transformer.tasks.texts.translation import Translation
 
@@ -413,7 +414,7 @@ def _named(folder: Path, options: Yaml, name: str) -> list[Path]:
     """The files of an option, of which only the name counts: nothing beside the folder is read."""
     values = options.get(name, [])
     names = [values] if isinstance(values, str) else values
-    return [path for value in names if (path := folder / Path(value).name).is_file()]
+    return [path for value in names if os.path.isfile(path := folder / Path(value).name)]
 
 
 def _model(folder: Path, options: Yaml) -> Path:
@@ -530,14 +531,11 @@ def export_marian_files(run_dir: Path | str, folder: Path | str, checkpoint: str
         "vocabs": vocabs,
         **_marian_search(run.config.decoding),
     }
-    try:
-        with folder_whole(folder) as partial:
-            write_npz(partial / MODEL, arrays, description)
-            for name, (content, _) in zip(vocabs, vocabularies, strict=True):
-                (partial / name).write_bytes(content)
-            (partial / DECODER).write_text(yaml.safe_dump(decoder, sort_keys=False), encoding="utf-8")
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}") from error
+    with writing(folder), folder_whole(folder) as partial:
+        write_npz(partial / MODEL, arrays, description)
+        for name, (content, _) in zip(vocabs, vocabularies, strict=True):
+            (partial / name).write_bytes(content)
+        (partial / DECODER).write_text(yaml.safe_dump(decoder, sort_keys=False), encoding="utf-8")
     return folder
 
 

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import json
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
@@ -21,7 +22,16 @@ from transformer.config.decoding import DecodingConfig
 from transformer.interop.folders.search import search_from_hub
 from transformer.interop.folders.unused import observed, without_limits
 from transformer.runtime.errors import UserError, fault_of, first_line
-from transformer.runtime.files import Json, brief_json, folder_whole, open_regular, parse_object, read_text
+from transformer.runtime.files import (
+    Json,
+    brief,
+    brief_json,
+    folder_whole,
+    open_regular,
+    parse_object,
+    read_text,
+    writing,
+)
 
 # The types of fields in the JSON files of a folder, as far as an import reads them: a value of another type
 # is refused by name, instead of being ignored or taken for something else.
@@ -294,7 +304,7 @@ def _shards(folder: Path, index: Json) -> dict[str | None, Path]:
     files: dict[str | None, Path] = {}
     for name, file in index["weight_map"].items():
         if not isinstance(file, str) or Path(file).name != file:
-            raise UserError(f"{name} is in {file!r}, which is not a file of this folder")
+            raise UserError(f"{brief(name)} is in {brief(str(file))}, which is not a file of this folder")
         files[name] = folder / file
     return files
 
@@ -375,7 +385,7 @@ def check_no_pointers(folder: Path) -> None:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """A file of safetensors."""
-    if not path.exists():
+    if not os.path.exists(path):  # a name in an index may be longer than a file's
         pickles = sorted(path.parent.glob("pytorch_model*.bin"))
         reason = "; the folder of a model has one"
         if pickles:
@@ -428,17 +438,14 @@ def write_folder(
     Raises:
       UserError: it cannot be written.
     """
-    try:
-        with folder_whole(folder) as partial:
-            # safetensors writes the memory of an array, whatever its strides
-            contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-            (partial / WEIGHTS).write_bytes(save(contiguous, metadata={"format": "pt"}))
-            for name, content in files.items():
-                (partial / name).write_bytes(content)
-            for name, about in described.items():
-                (partial / name).write_bytes(as_json(about))
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror}") from error
+    with writing(folder), folder_whole(folder) as partial:
+        # safetensors writes the memory of an array, whatever its strides
+        contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+        (partial / WEIGHTS).write_bytes(save(contiguous, metadata={"format": "pt"}))
+        for name, content in files.items():
+            (partial / name).write_bytes(content)
+        for name, about in described.items():
+            (partial / name).write_bytes(as_json(about))
 
 
 def as_json(content: Json | list[str]) -> bytes:

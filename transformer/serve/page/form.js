@@ -71,6 +71,7 @@ async function send(own) {
     }
     for await (const [name, data] of events(response)) {
       if (sending !== own) return;
+      answersAgain();
       const number = numbers[data.index];
       if (name === "partial") outputs[number].element.textContent = data.text;
       if (name === "output") finish(number, data);

@@ -2,6 +2,7 @@
 
 const say = (text) => { at("status").textContent = text; };
 const fail = (text) => { if (at("error").textContent !== text) at("error").textContent = text; };
+const answersAgain = () => { if (at("error").textContent === SILENT) fail(""); };
 const asSentence = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?]$/.test(text) ? "" : ".");
 
 let isAsking = false;
@@ -23,10 +24,11 @@ async function awaitReady() {
 async function secondsToWait() {
   const response = await ask("/ready", { signal: AbortSignal.timeout(PATIENCE) }).catch(() => null);
   if (!response) {
+    say("");
     fail(SILENT);
     return PATIENCE / 1000;
   }
-  if (at("error").textContent === SILENT) fail("");
+  answersAgain();
   if (response.ok) return 0;
   const reason = asSentence(await refusalOf(response)), seconds = Number(response.headers.get("Retry-After") ?? NaN);
   if (seconds) say(reason); else fail(reason);

@@ -92,15 +92,15 @@ def texts_of(text: Any, limits: Limits, name: str = "text") -> list[Any]:
             f"{name}: {counted(len(texts), 'text')}, and a request may have {limits.texts:,}: divide them"
         )
     for number, one in enumerate(texts, 1):
-        if (size := _size(one)) > limits.characters:
+        if (size := size_of(one)) > limits.characters:
             raise UserError(
                 f"{name} {number}: {size:,} characters, and it may have {limits.characters:,}: divide it"
             )
     return texts
 
 
-def _size(text: Any) -> int:
+def size_of(text: Any) -> int:
     """The characters of a text, of all texts in an object or of a list of words."""
     if isinstance(text, dict):
-        return sum(map(_size, text.values()))
-    return sum(map(_size, text)) if isinstance(text, list) else len(str(text))
+        return sum(map(size_of, text.values()))
+    return sum(map(size_of, text)) if isinstance(text, list) else len(str(text))

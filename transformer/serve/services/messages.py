@@ -1,6 +1,5 @@
 """What clients send: fields, their types and what they mean. Options of a search are those of its config."""
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_type_hints
@@ -12,10 +11,7 @@ from transformer.config.decoding import METHODS, DecodingConfig
 from transformer.config.ranges import TEMPERATURE
 from transformer.runtime.files import Json
 from transformer.serve.services.limits import OF_RECORDS
-from transformer.translator.search_outputs import Extras
 
-EXTRAS = tuple(field.name for field in dataclasses.fields(Extras))
-"""What may be asked of every output besides its text and score."""
 Name = Annotated[str, Field(max_length=255)]
 """The name of a run, a language or a task: as long as that of a file."""
 Texts = Annotated[list[str], Field(fail_fast=True)]
@@ -117,20 +113,22 @@ class Endpoint:
     """Whether the body is a file, such as a recording, and fields are in the query of the address."""
     media: str = "audio/*"
     """The type of that file."""
-    extras: tuple[str, ...] = EXTRAS
-    """Those that its outputs have."""
+    several: bool = True
+    """Whether there may be several outputs, best first. False: the answer is the only one."""
 
 
-def with_options(endpoint: Endpoint, options: Iterable[str]) -> type[Asked]:
+def with_options(endpoint: Endpoint, extras: Iterable[str], options: Iterable[str]) -> type[Asked]:
     """The fields of a request with what may be asked of outputs, and the options of the search.
 
     Args:
       endpoint: what is asked.
+      extras: what may be asked of outputs (`Decoder.extras`).
       options: those that are allowed.
     """
-    fields: dict[str, Any] = {
-        name: (bool, Field(False, description=_about_extra(name))) for name in endpoint.extras
-    }
+    fields: dict[str, Any] = {}
+    for name in extras:
+        about = f"Whether to return the {name.replace('_', ' ')} of each output."
+        fields[name] = (bool, Field(False, description=about))
     for name in options:
         kind, about = (_KINDS[name], OF_RECORDS[name]) if name in OF_RECORDS else _option(name)
         fields[name] = (kind | None, Field(None, description=about))
@@ -144,15 +142,6 @@ def _option(name: str) -> tuple[Any, str]:
     return Strings if hint == tuple[str, ...] else hint, docstrings(kind)[name]
 
 
-def _about_extra(name: str) -> str:
-    return f"Whether to return the {name.replace('_', ' ')} of each output."
-
-
 def search_options(asked: Asked, names: Iterable[str]) -> Json:
     """The options of the search that a request gives."""
     return {name: value for name in names if (value := getattr(asked, name, None)) is not None}
-
-
-def extras_of(asked: Asked) -> Json:
-    """What a request asks of every output besides."""
-    return {name: True for name in EXTRAS if getattr(asked, name, False)}

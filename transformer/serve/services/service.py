@@ -22,6 +22,7 @@ from transformer.serve.services.limits import OF_RECORDS, Limits, texts_of
 from transformer.serve.services.messages import Asked, AskedChoices, AskedScores, Endpoint, search_options
 from transformer.tasks.outputs import Lines
 from transformer.translator.decoder import Decoder
+from transformer.translator.search_outputs import available
 
 
 class Service(ABC):
@@ -63,8 +64,7 @@ class Service(ABC):
 
     @abstractmethod
     def record(self, item: Any, asked: Any) -> tuple[Any, Json]:
-        """What is submitted for a text or a recording, and the arguments of `submit` that say what is asked
-        of it."""
+        """What is submitted for a text or a recording, and further arguments of `submit`."""
 
     def items(self, asked: Any) -> Sequence[Any]:
         """The texts of a request.
@@ -74,14 +74,19 @@ class Service(ABC):
         """
         return texts_of(asked.text, self.limits)
 
+    def number(self, items: Sequence[Any], asked: Any) -> int:
+        """How many searches a request takes."""
+        return len(items)
+
     def answer(self, item: Any, outputs: list[Any], asked: Any) -> Json:
         """The outputs for an item, as JSON."""
-        return {"hypotheses": [output.to_json() for output in outputs]}
+        written = [output.to_json() for output in outputs]
+        return {"hypotheses": written} if self.search.several else written[0]
 
     @property
     def has_alignments(self) -> bool:
-        """Whether its outputs have alignments to tokens of a text."""
-        return False
+        """Whether its outputs may have alignments, which the page shows."""
+        return "alignments" in self.loads.extras and self.decoder.system.alignment is not None
 
     @property
     def known_languages(self) -> tuple[str | None, str | None]:
@@ -111,8 +116,10 @@ class Service(ABC):
 
     @property
     def prepared(self) -> Json:
-        """Arguments of the decoder's `warm_up` for what is compiled besides the search."""
-        return {}
+        """What may be asked of every output, as far as the run has it: arguments of the decoder's
+        `warm_up`."""
+        extras = available(self.decoder)
+        return {name: getattr(extras, name) for name in self.loads.extras}
 
     # What all have
 
@@ -128,7 +135,8 @@ class Service(ABC):
         record, arguments = self.record(item, asked)
         options = self.defaults | search_options(asked, self.options)
         self._check(asked, {name: options[name] for name in options if name not in OF_RECORDS})
-        whole: Json = {"n_best": asked.n_best, "line": line, "deadline": self.limits.seconds}
+        whole: Json = {name: getattr(asked, name) for name in ("n_best", *self.loads.extras)}
+        whole |= {"line": line, "deadline": self.limits.seconds}
         return self.decoder.submit(record, partial=partial, **whole, **arguments, **options)
 
     def _check(self, asked: Asked, options: Json) -> None:

@@ -6,20 +6,18 @@ from typing import Any, ClassVar
 from transformer.documents.document import can_translate
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
-from transformer.serve.services.limits import OF_RECORDS, texts_of
+from transformer.runtime.text import has_text
+from transformer.serve.services.limits import OF_RECORDS, size_of, texts_of
 from transformer.serve.services.messages import (
-    EXTRAS,
     AskedChoices,
     AskedScores,
     AskedTranslations,
     Endpoint,
-    extras_of,
     search_options,
 )
 from transformer.serve.services.service import Service
 from transformer.tasks.text import Hypothesis, with_ends
 from transformer.tasks.texts.requests import Source
-from transformer.translator.search_outputs import available
 from transformer.translator.translator import Translator
 
 
@@ -31,7 +29,6 @@ class Translations(Service):
         "The best translations of texts.",
         AskedTranslations,
         {"text": ["A dog runs.", "Two men talk."], "n_best": 2},
-        extras=tuple(name for name in EXTRAS if name != "times"),
     )
     loads: ClassVar = Translator
     decoder: Translator
@@ -62,30 +59,29 @@ class Translations(Service):
 
     def record(self, item: Source, asked: Any) -> tuple[Source, Json]:
         """A text, and what is asked of its translation."""
-        return item, {"divide": asked.divide, **extras_of(asked), **languages_of(asked)}
+        return item, {"divide": asked.divide, **languages_of(asked)}
 
     def answer(self, item: Source, outputs: list[Hypothesis], asked: Any) -> Json:
         """Translations, and the columns of their alignments."""
         answer = super().answer(item, outputs, asked)
         if asked.alignments:
             translator = self.decoder.between(**languages_of(asked))
-            steering = search_options(asked, OF_RECORDS)
-            divide, options = False if any(steering.values()) else asked.divide, self.defaults
-            sentences = translator.sentences_of(item, divide=divide, **options)
-            tokens = (translator.source_tokens(sentence, **options) for sentence in sentences)
+            sentences = filter(has_text, self._sentences(item, asked))
+            tokens = (translator.source_tokens(sentence, **self.defaults) for sentence in sentences)
             answer["source_tokens"] = with_ends(tokens)
         return answer
 
-    @property
-    def has_alignments(self) -> bool:
-        """Whether its system has alignments."""
-        return self.decoder.system.alignment is not None
+    def number(self, items: Sequence[Source], asked: Any) -> int:
+        """How many sentences and lines the texts have, or the number of texts if they are too short to have
+        too many."""
+        if sum(size_of(item) + 1 for item in items) <= self.limits.sentences:
+            return len(items)
+        return sum(len(self._sentences(item, asked)) for item in items)
 
-    @property
-    def prepared(self) -> Json:
-        """What may be asked of every output, as far as the run has it."""
-        extras = available(self.decoder)
-        return {name: getattr(extras, name) for name in self.search.extras}
+    def _sentences(self, item: Source, asked: Any) -> list[str]:
+        is_whole = any(search_options(asked, OF_RECORDS).values())
+        translator = self.decoder.between(**languages_of(asked))
+        return translator.sentences_of(item, divide=False if is_whole else asked.divide, **self.defaults)
 
     def about(self) -> Json:
         """With what may be asked of every output, and the languages of a model of many."""

@@ -7,12 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.config.ranges import Option, true_or_false
+from transformer.config.ranges import Option
 from transformer.runtime.errors import UserError
 from transformer.systems.captioning.system import Captioning
 from transformer.tasks.text import Hypothesis
 from transformer.translator.decoder import Decoder
-from transformer.translator.search_outputs import Extras
 
 Seen = Path | str | np.ndarray | jax.Array
 """A PNG file, or its pixels, [height, width, 3] or [height, width]: whole numbers from 0 to 255, or numbers
@@ -24,6 +23,7 @@ class Captioner(Decoder[Captioning]):
     programs."""
 
     reads, does = Captioning, "describe pictures"
+    extras = ("alignments",)
 
     def caption(self, pictures: Seen | Sequence[Seen], **options: Option) -> Any:
         """The caption of a picture (a string), or of each of several (a list).
@@ -40,26 +40,14 @@ class Captioner(Decoder[Captioning]):
         texts = [best.text for (best, *_) in self.search(several, n_best=1, **options)]
         return texts[0] if is_one else texts
 
-    def search(
-        self,
-        pictures: Sequence[Seen],
-        *,
-        n_best: int | None = None,
-        alignments: bool = False,
-        **options: Option,
-    ) -> list[list[Hypothesis]]:
+    def search(self, pictures: Sequence[Seen], **options: Any) -> list[list[Hypothesis]]:
         """Captions of each picture, best first.
 
         Args:
           pictures: as in `caption`.
-          n_best: outputs for each. None: all that the search returns.
-          alignments: whether to return the cross-attention of each token: a column for every patch, row by
-            row.
-          options: as in `caption`.
+          options: `n_best`, outputs for each (None: all that the search returns); `alignments=True` for the
+            cross-attention of each token, with a column for every patch, row by row; and as in `caption`.
         """
         if isinstance(pictures, Path | str) or not isinstance(pictures, Iterable):
             raise UserError(f"search takes a list of pictures: [{pictures!r}]")
-        extras = Extras(true_or_false("alignments", alignments))
-        settings = self.settings(n_best, options)
-        records = enumerate(map(self.task.seen, pictures), 1)
-        return list(self.outputs(records, settings, n_best, extras))
+        return list(self.stream(map(self.task.seen, pictures), **options))

@@ -7,7 +7,6 @@ from transformer.runtime.files import Json
 from transformer.serve.services.messages import Asked, Endpoint
 from transformer.serve.services.service import Service
 from transformer.systems.detection.api import Detector
-from transformer.systems.detection.system import DetectedObjects
 
 
 class Objects(Service):
@@ -20,7 +19,7 @@ class Objects(Service):
         {},
         hears=True,
         media="image/png",
-        extras=(),
+        several=False,
     )
     loads: ClassVar = Detector
     decoder: Detector
@@ -28,11 +27,6 @@ class Objects(Service):
     def record(self, picture: bytes, asked: Any) -> tuple[Any, Json]:
         """The pixels of a picture."""
         return self.decoder.task.seen(io.BytesIO(picture)), {}
-
-    def answer(self, picture: bytes, outputs: list[DetectedObjects], asked: Any) -> Json:
-        """The objects, the most probable first."""
-        (best,) = outputs
-        return {"objects": [item.to_dict() for item in best.objects]}
 
 
 SERVICE = Objects

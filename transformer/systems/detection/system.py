@@ -56,6 +56,8 @@ class DetectedObject(Plain):
 class DetectedObjects(Plain):
     """What was found in a picture. `json.dumps(objects.to_dict())` writes it as JSON."""
 
+    written = ("objects",)
+
     objects: tuple[DetectedObject, ...]
     """Those whose score reaches the threshold, the most probable first."""
     others: tuple[DetectedObject, ...] = ()

@@ -24,7 +24,12 @@ from transformer.systems.language_model.task import Generated
 
 
 def explore_texts(
-    generator: Generator, prompts: Sequence[str], *, n_best: int | None = None, **options: Option
+    generator: Generator,
+    prompts: Sequence[str],
+    *,
+    n_best: int | None = None,
+    lines: Sequence[int] = (),
+    **options: Option,
 ) -> Explorer:
     """A page with what a language model writes after some prompts: the attention of every layer and head, and
     for beam search the search tree.
@@ -32,6 +37,7 @@ def explore_texts(
     Args:
       prompts: texts, which may be empty.
       n_best: number of outputs of each. None: all that the search returns.
+      lines: the number of each, which the page shows. None given: from 1.
       options: any field of `DecodingConfig`.
 
     Raises:
@@ -43,7 +49,7 @@ def explore_texts(
     settings = generator.settings(n_best, options)
     beams = isinstance(settings, BeamConfig) and settings.groups == 1 and not settings.coverage_penalty
     texts: list[Json] = []
-    for prompt, outputs in zip(prompts, results, strict=True):
+    for line, prompt, outputs in zip(lines or range(1, len(results) + 1), prompts, results, strict=True):
         attentions = attention_of_text(generator, prompt, outputs, **options)
         hypotheses = [
             {
@@ -57,7 +63,17 @@ def explore_texts(
             for output, attention in zip(outputs, attentions, strict=True)
         ]
         tree = levels_of(search_tree(generator, prompt, **options)) if beams else None
-        texts.append({"text": prompt, "cut": 0, "hypotheses": hypotheses, "terms": [], "tree": tree})
+        texts.append(
+            {
+                "line": line,
+                "text": prompt,
+                "cut": 0,
+                "rest": "",
+                "hypotheses": hypotheses,
+                "terms": [],
+                "tree": tree,
+            }
+        )
     data = {"unit": UNIT, "origin": origin_of(generator), "sentences": texts}
     return Explorer(page_of(data, FILES), len(results), sum(map(len, results)))
 

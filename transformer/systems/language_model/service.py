@@ -30,7 +30,6 @@ class Continuations(Service):
         "What follows prompts.",
         AskedContinuations,
         {"text": "Once upon a time", "until": ["\n"]},
-        extras=(),
     )
     loads: ClassVar = Generator
     decoder: Generator

@@ -4,12 +4,12 @@ import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import input_lines
 from transformer.cli.texts import Texts
-from transformer.cli.writer import Numbered, Written
+from transformer.cli.writer import Numbered, Written, explored
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 from transformer.systems.language_model.api import Generator, before
@@ -25,6 +25,7 @@ class Generations(Texts):
     does = "continues text and does not translate"
     can = frozenset({"until", "stream", "page"})
     outputs_key = "outputs"
+    loads: ClassVar = Generator
     instead: ClassVar = {"token_scores": "scores of tokens are in Generator.score"}
     generator: Generator
 
@@ -35,17 +36,19 @@ class Generations(Texts):
 
     @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
-        from transformer.explorer.explorer import SENTENCES
         from transformer.systems.language_model.page import explore_texts
 
         generator = Generator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
-        prompts = list(itertools.islice(map(generator.task.record, input_lines(arguments)), SENTENCES))
-        if not prompts:
-            raise UserError("nothing to explore: the input has no line")
-        options = vars(arguments.decoding)
-        page = explore_texts(generator, prompts, n_best=arguments.n_best, **options)
-        texts = counted(page.hypotheses, "text")
-        return page, f"{texts} after {counted(page.sentences, 'prompt')} (at most {SENTENCES})"
+        lines = enumerate(map(generator.task.record, input_lines(arguments)), start=1)
+        prompts, which = explored(arguments, lines, lambda prompt: True)
+        page = explore_texts(
+            generator,
+            list(prompts.values()),
+            n_best=arguments.n_best,
+            lines=tuple(prompts),
+            **vars(arguments.decoding),
+        )
+        return page, f"{counted(page.hypotheses, 'text')} after {which}"
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Generator:
         """The trained model."""
@@ -56,7 +59,7 @@ class Generations(Texts):
             length = self.options.pop("extra_length")  # no search is that long
             assert isinstance(length, int)
             self.length = length
-        self.generator = Generator.load(run_dir, checkpoint, int8=int8)
+        self.generator = cast(Generator, super().load(run_dir, checkpoint, int8))
         self.until = [self.generator.task.record(text) for text in arguments.until]
         return self.generator
 
@@ -75,12 +78,12 @@ class Generations(Texts):
         yield from ((piece, "") for piece in pieces)
         yield "\n", ""
 
-    def text(self, number: int, line: str, outputs: Sequence[Generated]) -> str:
+    def text(self, number: int, item: str, outputs: Sequence[Generated]) -> str:
         stopped = [dataclasses.replace(output, text=before(output.text, self.until)) for output in outputs]
-        return super().text(number, line, stopped)
+        return super().text(number, item, stopped)
 
-    def input_fields(self, line: str) -> Json:
-        return {"prompt": self.generator.task.record(line)}
+    def input_fields(self, item: str) -> Json:
+        return {"prompt": self.generator.task.record(item)}
 
 
 WRITER = Generations

@@ -20,7 +20,7 @@ from transformer.data.remote import fetched
 from transformer.data.sequences import Example, length_in_search
 from transformer.data.signals.audio import HOP, RATE
 from transformer.data.signals.pauses import PAUSE, Part, detector_of, parts_of
-from transformer.data.signals.waveforms import audio_blocks, seconds_of, waveform_of
+from transformer.data.signals.waveforms import StoredRecording, audio_blocks, seconds_of, waveform_of
 from transformer.data.sources.recordings import Recording, recording, recording_of
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.service.queue import Request
@@ -64,6 +64,7 @@ class Transcriber(Decoder[SpeechToText]):
     """A trained model that hears. Threads may share it. See `Decoder` for batches and programs."""
 
     reads, does = SpeechToText, "hear"
+    extras = ("alignments", "times")
     _several: SeveralSearches | None = None
 
     def transcribe(
@@ -150,7 +151,7 @@ class Transcriber(Decoder[SpeechToText]):
         Raises:
           UserError: it cannot be read, or an option is invalid.
         """
-        if not (_is_array(source) or isinstance(source, Path | str)):
+        if not (_is_array(source) or isinstance(source, Path | str | StoredRecording)):
             raise _unheard(source)
         timestamps = true_or_false("timestamps", timestamps)
         instance("after", after, list, tuple)
@@ -159,11 +160,7 @@ class Transcriber(Decoder[SpeechToText]):
         start = self.task.start(language, task, timestamps or in_windows)
         extras = Extras(times=true_or_false("times", times))
         settings = self.settings(1, options)
-        sound = (
-            audio_blocks(fetched(Path(source)))
-            if isinstance(source, Path | str)
-            else iter([waveform_of(source)])
-        )
+        sound = _blocks_of(source)
         if in_windows:
             search = WindowSearch(self, settings, windows or WindowsConfig(), start, extras)
             return search.windows(Sound(sound), after)
@@ -255,8 +252,6 @@ class Transcriber(Decoder[SpeechToText]):
         recordings: Sequence[Heard],
         *,
         n_best: int | None = None,
-        times: bool = False,
-        alignments: bool = False,
         language: str | None = None,
         task: str | None = None,
         timestamps: bool = False,
@@ -268,21 +263,18 @@ class Transcriber(Decoder[SpeechToText]):
         Args:
           recordings: as in `transcribe`.
           n_best: outputs for each. None: all that the search returns.
-          times: whether to return when each word begins and ends.
-          alignments: whether to return the cross-attention of each token: a column for every `frame`.
           language: as in `transcribe`, like task and timestamps.
           windows: as in `transcribe`. None: what the search finds, whether or not somebody speaks.
-          options: as in `transcribe`.
+          options: as in `transcribe`; `times=True` also returns when each word begins and ends, and
+            `alignments=True` the cross-attention of each token, with a column for every `frame`.
         """
         if isinstance(recordings, Path | str):
             raise UserError(f"search takes a list of recordings: [{str(recordings)!r}]")
         if isinstance(recordings, CONTENT) or not isinstance(recordings, Iterable):
             raise _unheard(recordings)
-        times = true_or_false("times", times)
-        alignments = true_or_false("alignments", alignments)
+        extras, options = NO_EXTRAS.asked(self.extras, options)
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
         settings = self.settings(n_best, options)
-        extras = Extras(alignments, times=times)
         rules = self.rules(settings, "windows", windows=windows) if windows else None
         heard = (with_rules(self._begun(source, start), rules) for source in recordings)
         return list(self.outputs(enumerate(heard, 1), settings, n_best, extras))
@@ -321,12 +313,7 @@ class Transcriber(Decoder[SpeechToText]):
         if not isinstance(text, str):
             raise UserError(f"align takes a recording and its text, a string, not {type(text).__name__}")
         if self._frames(source) > self.config.decoding.buckets[-1]:
-            blocks = (
-                audio_blocks(fetched(Path(source)))
-                if isinstance(source, Path | str)
-                else iter([waveform_of(source)])
-            )
-            return long_alignment_of(self, blocks, text)
+            return long_alignment_of(self, _blocks_of(source), text)
         return self.aligned(self.heard(source), text)
 
     def _frames(self, source: Heard) -> float:
@@ -474,6 +461,15 @@ def with_rules(recording: Recording, rules: WindowsConfig | None) -> Recording:
 def _is_array(source: object) -> bool:
     """Whether it is an array of NumPy, JAX or another library."""
     return hasattr(source, "__array__")
+
+
+def _blocks_of(source: Heard | StoredRecording) -> Iterator[np.ndarray]:
+    """The waveform of a recording, some seconds at once."""
+    if isinstance(source, StoredRecording):
+        return audio_blocks(source)
+    if isinstance(source, Path | str):
+        return audio_blocks(fetched(Path(source)))
+    return iter([waveform_of(source)])
 
 
 def _unheard(source: object) -> UserError:

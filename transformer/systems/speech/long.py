@@ -26,7 +26,7 @@ class LongRecording(Recording):
     """A recording that is longer than a model hears at once. It is read when it is transcribed."""
 
     source: Any = None
-    """A file, or a waveform."""
+    """A file, also one in memory, or a waveform."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of `Transcriber.parts`, without those of the search."""
 

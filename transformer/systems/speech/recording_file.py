@@ -2,7 +2,6 @@
 or JSON out."""
 
 import itertools
-import json
 import math
 import os
 import sys
@@ -15,7 +14,7 @@ import numpy as np
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, check_streams, digest_of
-from transformer.cli.output_file import LongOutput, Output, check_unfinished, resumable, resumable_output
+from transformer.cli.output_file import LongOutput, Output, resumable, resumable_output
 from transformer.cli.writer import use_beside
 from transformer.config.ranges import seconds
 from transformer.config.records import SOUND, is_recording
@@ -25,9 +24,9 @@ from transformer.data.signals.pauses import LIBRARY
 from transformer.data.signals.waveforms import audio_blocks, seconds_of
 from transformer.data.sources.text_files import read_lines
 from transformer.runs.run import Run
-from transformer.runtime.console import ProgressReporter, SteadyConsole
+from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import Json, parse_object
+from transformer.runtime.files import json_line, parse_object
 from transformer.runtime.machine import check_libraries
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.long import speed_of
@@ -155,14 +154,14 @@ def transcribe_arriving(arguments: DecodeArguments) -> None:
     for text in texts:
         heard = text.seconds
         if arguments.format == "json":
-            sys.stdout.write(json.dumps(text._asdict(), ensure_ascii=False) + "\n")
+            sys.stdout.write(json_line(text._asdict()))
         else:
             sys.stdout.write(text.final)
         sys.stdout.flush()
     if arguments.format == "text":
         print(flush=True)
     if arguments.input:
-        watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+        watch = ProgressReporter.beside_output()
         watch.message(speed_of(heard, time.monotonic() - began))
 
 
@@ -236,7 +235,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
     use_beside(transcriber, arguments)
     rates = rates_of(transcriber.task, how, 1) if arguments.reference else []
     options = _options(arguments, transcriber)
-    watch = ProgressReporter(SteadyConsole(stderr=True, highlight=False, soft_wrap=True))
+    watch = ProgressReporter.beside_output()
     total = seconds_of(fetched(arguments.input))
     digest = digest_of(arguments.input)
     output = _output(arguments, repr([transcriber.fingerprint(), options, digest]))
@@ -262,7 +261,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
             texts += [part.transcript.text for part in done]
             start = heard = done[-1].end
         parts = watched(transcriber.parts(arguments.input, after=done, **options))
-        for text in _stored(parts) if long else _written(parts, arguments):
+        for text in (json_line(part.stored()) for part in parts) if long else _written(parts, arguments):
             file.write(text)
             file.flush()  # for whoever reads along, and for --resume after a kill
         if digest_of(arguments.input) != digest:
@@ -298,11 +297,15 @@ def _output(arguments: DecodeArguments, job: str) -> Output:
     def convert(lines: Iterable[str]) -> Iterator[str]:
         return _written(map(_part, lines), arguments)
 
-    mark = repr([job, arguments.format])
-    if arguments.resume and not arguments.reference:
-        check_unfinished(arguments.output, mark)
-    options: Json = {"resume": arguments.resume, "needs": "--output", "convert": convert, "mark": mark}
-    return resumable_output(arguments.output, job, **options)
+    return resumable_output(
+        arguments.output,
+        job,
+        resume=arguments.resume,
+        needs="--output",
+        again=bool(arguments.reference),
+        convert=convert,
+        mark=repr([job, arguments.format]),
+    )
 
 
 def _done(output: LongOutput) -> list[SpokenPart]:
@@ -317,10 +320,6 @@ def _done(output: LongOutput) -> list[SpokenPart]:
         raise UserError(f"{output.path} is damaged: run the command without --resume") from error
 
 
-def _stored(parts: Iterable[SpokenPart]) -> Iterator[str]:
-    return (json.dumps(part.stored(), ensure_ascii=False) + "\n" for part in parts)
-
-
 def _part(line: str) -> SpokenPart:
     return SpokenPart.of_json(parse_object(line))
 
@@ -332,8 +331,7 @@ def _written(parts: Iterable[SpokenPart], arguments: DecodeArguments) -> Iterato
             return _as_text(parts)
         case "json":
             asked = arguments.times, arguments.timestamps
-            objects = (with_requested(part.to_json(), *asked) for part in parts)
-            return (json.dumps(about, ensure_ascii=False) + "\n" for about in objects)
+            return (json_line(with_requested(part.to_json(), *asked)) for part in parts)
     write = {"srt": srt, "vtt": vtt}[arguments.format]
     return write(subtitle for part in parts for subtitle in subtitles_of(part))
 

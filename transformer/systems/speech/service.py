@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import io
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
@@ -10,16 +9,16 @@ import numpy as np
 from pydantic import Field
 
 from transformer.data.signals.audio import RATE
-from transformer.data.signals.waveforms import read_recording
+from transformer.data.signals.waveforms import LONGEST, StoredRecording, audio_blocks
 from transformer.data.sources.recordings import Recording
 from transformer.runtime.files import Json
-from transformer.serve.services.messages import Asked, Endpoint, Name, extras_of
+from transformer.serve.services.messages import Asked, Endpoint, Name
 from transformer.serve.services.service import Service
 from transformer.systems.speech.api import Transcriber, with_rules
 from transformer.systems.speech.long import LiveText, LongRecording
 from transformer.systems.speech.transcripts import with_requested
 from transformer.systems.speech.window_search import WindowSearch
-from transformer.translator.search_outputs import NO_EXTRAS, Extras
+from transformer.translator.search_outputs import NO_EXTRAS
 
 
 class AskedTranscription(Asked):
@@ -39,15 +38,14 @@ class Transcriptions(Service):
         AskedTranscription,
         {},
         hears=True,
-        extras=("alignments", "times"),
     )
     loads: ClassVar = Transcriber
     decoder: Transcriber
 
     @property
-    def prepared(self) -> Json:
-        """Alignments, which times of words need."""
-        return {"extras": Extras(alignments=self.decoder.system.alignment is not None)}
+    def has_alignments(self) -> bool:
+        """The page shows none of a recording."""
+        return False
 
     @property
     def listens(self) -> Callable[[Iterable[np.ndarray], Any], Iterator[Any]]:
@@ -60,15 +58,17 @@ class Transcriptions(Service):
 
     def record(self, item: bytes, asked: Any) -> tuple[Recording, Json]:
         """A recording, and what is asked of its transcription. A long one is cut at pauses, with Whisper
-        too: its parts need no other programs than short ones."""
+        too: its parts need no other programs than short ones. It waits as it was sent, since a few bytes may
+        hold an hour."""
         begun = {"language": asked.language, "task": asked.task, "timestamps": asked.timestamps}
         start = self.decoder.task.start(**begun)
-        extras = {"extras": Extras(**extras_of(asked))}
-        wave = read_recording(io.BytesIO(item), "the recording")
-        if self.decoder.is_long(wave):
-            return LongRecording.of(wave, begun | {"cut": "pauses"}), extras
-        record = dataclasses.replace(self.decoder.heard(wave), start=start)
-        return with_rules(record, self.decoder.rules(self.settings)), extras
+        stored, blocks = StoredRecording(item, "the recording"), list[np.ndarray]()
+        for block in audio_blocks(stored, LONGEST):
+            blocks.append(block)
+            if sum(map(len, blocks)) > self.decoder.hears() * RATE:
+                return LongRecording.of(stored, begun | {"cut": "pauses"}), {}
+        record = dataclasses.replace(self.decoder.heard(np.concatenate(blocks)), start=start)
+        return with_rules(record, self.decoder.rules(self.settings)), {}
 
     def preparations(self) -> Iterator[Callable[[], None]]:
         """As of all services, and what the rules of Whisper's windows need besides."""

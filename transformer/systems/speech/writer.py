@@ -144,16 +144,16 @@ class Transcriptions(Texts):
             yield without_invisible(line)
 
     def record(self, number: int, line: str) -> Recording:
-        manifest = self.arguments.input or Path("standard input")
+        manifest = self.input_file
         name = line.partition("\t")[0]
         if manifest.name != line and self.transcriber.is_long(manifest.parent / name):
             return LongRecording.of(listed(name, manifest, number, "recording"), self.cut_options)
         record = replace(self.transcriber.task.listed(line, manifest, number), start=self.start)
         return with_rules(record, self.rules)
 
-    def input_fields(self, line: str) -> Json:
+    def input_fields(self, item: str) -> Json:
         whole = self.arguments.input and is_recording(self.arguments.input)
-        name, *columns = [line] if whole else line.split("\t")
+        name, *columns = [item] if whole else item.split("\t")
         return {"recording": readable(name)} | dict(zip(("text", "speaker"), columns, strict=False))
 
     def output_fields(self, output: Transcript) -> Json:

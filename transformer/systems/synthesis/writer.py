@@ -4,10 +4,9 @@ import hashlib
 import logging
 import os
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -16,10 +15,10 @@ from transformer.cli.input import lines_of
 from transformer.cli.writer import Numbered, Writer, Written, page_of_sounds
 from transformer.data.signals.audio import RATE
 from transformer.data.signals.waveforms import comment_of, write_audio
+from transformer.data.sources.recordings import Recording
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import is_device
-from transformer.runtime.machine import check_libraries
 from transformer.runtime.text import has_text
 from transformer.systems.synthesis.api import Synthesizer, pronounced
 from transformer.systems.synthesis.task import Utterance
@@ -36,6 +35,8 @@ class Utterances(Writer):
 
     does = "writes one recording for each text"
     can = frozenset({"pronunciation", "page"})
+    loads: ClassVar = Synthesizer
+    libraries: ClassVar = ("speaking with", ("soundfile",))
     page = staticmethod(page_of_sounds)
 
     @classmethod
@@ -64,8 +65,7 @@ class Utterances(Writer):
                 f"--output {arguments.output}: recordings are named after it, and it lists them: choose a "
                 "name in UTF-8, without tabs and ends of lines"
             )
-        check_libraries(("soundfile",), f"speaking with {run_dir}")
-        self.voice = Synthesizer.load(run_dir, checkpoint, int8=int8)
+        self.voice = cast(Synthesizer, super().load(run_dir, checkpoint, int8))
         if arguments.pronunciation:
             self.voice.pronunciation = Translator.load(arguments.pronunciation)
         return self.voice
@@ -105,47 +105,29 @@ class Utterances(Writer):
         return re.compile(re.escape(self.manifest.stem) + r"-(\d{4,})\.wav", re.ASCII)
 
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
-        task = self.decoder.task
-        waiting = deque[tuple[int, str]]()
-
-        def remembered() -> Iterator[Numbered]:
-            for numbered in lines:
-                if numbered:
-                    waiting.append(numbered)
-                yield numbered
-
-        spoken = self._pronounced(remembered())
-        records = (numbered and (numbered[0], task.written_for(*numbered[1])) for numbered in spoken)
-        for outputs in self.decoder.outputs(records, self.decoder.settings(1, self.options), 1):
-            if outputs is None:
+        for answer in self.decoder.answers(self._spoken(lines), self.decoder.settings(1, self.options), 1):
+            if answer is None:
                 yield None
                 continue
-            number, text = waiting.popleft()
+            number, text, (utterance,) = answer
             path = self._path(number)
-            self._write(path, number, outputs[0])
+            self._write(path, number, utterance)
             yield f"{path.name}\t{text}\n", ""
 
-    def _pronounced(self, lines: Iterable[Numbered]) -> Iterator[tuple[int, tuple[str, str]] | None]:
-        """What is to be spoken, as the run of --pronunciation translates it, and the line."""
-        first = self.voice.pronunciation
-        waiting = deque[tuple[int, str]]()
+    def _spoken(self, lines: Iterable[Numbered]) -> Iterator[tuple[int, str, Recording] | None]:
+        """What is to be spoken for each line, as the run of --pronunciation translates it."""
+        first, written_for = self.voice.pronunciation, self.voice.task.written_for
         if first is None:
-            yield from (numbered and (numbered[0], (numbered[1], "")) for numbered in lines)
+            yield from (numbered and (*numbered, written_for(numbered[1], "")) for numbered in lines)
             return
-
-        def records() -> Iterator[tuple[int, Any] | None]:
-            for numbered in lines:
-                if numbered:
-                    waiting.append(numbered)
-                yield numbered and (numbered[0], first.task.record(numbered[1]))
-
-        for outputs in first.outputs(records(), first.settings(1, {}), 1):
-            if outputs is None:
+        requests = (numbered and (*numbered, first.task.record(numbered[1])) for numbered in lines)
+        for answer in first.answers(requests, first.settings(1, {}), 1):
+            if answer is None:
                 yield None
                 continue
-            number, line = waiting.popleft()
+            number, line, outputs = answer
             try:
-                yield number, (pronounced(outputs[0], line), line)
+                yield number, line, written_for(pronounced(outputs[0], line), line)
             except UserError as error:
                 raise UserError(f"line {number}: {error}") from error
 

@@ -8,8 +8,6 @@ from transformer.runtime.files import Json
 from transformer.serve.services.messages import Asked, Endpoint, Texts
 from transformer.serve.services.service import Service
 from transformer.systems.tagging.api import Tagger
-from transformer.systems.tagging.system import Tagged
-from transformer.tasks.outputs import rounded
 
 
 class AskedTags(Asked):
@@ -29,7 +27,7 @@ class Tags(Service):
         "The labels of the words of sentences.",
         AskedTags,
         {"text": ["The old dog sleeps .", ["A", "cat", "runs", "."]]},
-        extras=(),
+        several=False,
     )
     loads: ClassVar = Tagger
     decoder: Tagger
@@ -37,11 +35,6 @@ class Tags(Service):
     def record(self, item: str | list[str], asked: Any) -> tuple[Any, Json]:
         """The words of a sentence."""
         return self.decoder.record(item), {}
-
-    def answer(self, item: Any, outputs: list[Tagged], asked: Any) -> Json:
-        """Words, labels and probabilities."""
-        (tagged,) = outputs
-        return {**tagged.to_dict(), "probabilities": rounded(tagged.probabilities)}
 
 
 SERVICE = Tags

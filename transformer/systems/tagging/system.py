@@ -22,7 +22,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import load_tokenizer, trained
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import brief, write_whole
+from transformer.runtime.files import Json, brief, write_whole
 from transformer.runtime.machine import check_libraries
 from transformer.systems.system import System
 from transformer.systems.tagging.model import (
@@ -35,7 +35,7 @@ from transformer.systems.tagging.model import (
 from transformer.tasks.exhibit import Overview, Table
 from transformer.tasks.metrics.labels import MACRO_F1, SPAN_F1, label_accuracy, macro_f1, mark_spans, span_f1
 from transformer.tasks.metrics.scores import ACCURACY, Metric, Score
-from transformer.tasks.outputs import DecodingTask, Lines, Plain
+from transformer.tasks.outputs import DecodingTask, Lines, Plain, rounded
 from transformer.tasks.task import Evaluation
 from transformer.tasks.texts.labels import confusion_table, scores_of_labels
 from transformer.tasks.vocabulary import with_vocabulary
@@ -57,6 +57,10 @@ class Tagged(Plain):
     """Of each word."""
     probabilities: tuple[float, ...]
     """Of these labels."""
+
+    def to_json(self) -> Json:
+        """As `Plain.to_json`, with the probabilities in four digits."""
+        return {**self.to_dict(), "probabilities": rounded(self.probabilities)}
 
     def __str__(self) -> str:
         return " ".join(f"{word}/{label}" for word, label in zip(self.words, self.labels, strict=True))

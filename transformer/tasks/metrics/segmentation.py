@@ -1,5 +1,4 @@
-"""What scores of text count, words or characters: it follows the language, or what the references show; and
-how far a simultaneous translation is behind its source."""
+"""What scores of text count, words or characters: it follows the language, or what the references show."""
 
 import importlib.util
 import unicodedata
@@ -72,30 +71,3 @@ def warning_of(tokenize: str, references: Sequence[str], option: str = OPTION) -
         f"{option} {tokenize} divides text at spaces, which the references hardly contain: BLEU will be near "
         "0; choose char, or zh, ja-mecab or ko-mecab for the language"
     )
-
-
-# How far a simultaneous translation is behind its source.
-
-
-def average_lagging(delays: Sequence[int], source_length: int) -> float:
-    """The average lagging of a translation in tokens of the source (Ma et al. 2019, Eq. 8 and 9): how far it
-    is behind one that is as fast as the source.
-
-    Args:
-      delays: how many tokens of the source were read before each token of the translation.
-      source_length: the number of tokens of the source.
-
-    Returns:
-      The mean over the tokens up to the first that was written when the whole source had been read. An empty
-      translation ends when all of it has been read, so it is behind by the length of the source.
-    """
-    if not delays:
-        return float(source_length)
-    until = next((t for t, delay in enumerate(delays, 1) if delay >= source_length), len(delays))
-    pace = source_length / len(delays)
-    return sum(delay - t * pace for t, delay in enumerate(delays[:until])) / until
-
-
-def wait_k_delays(wait_k: int, source_length: int, target_length: int) -> list[int]:
-    """The delays of wait-k (Ma et al. 2019, Eq. 5): token t is written after K + t - 1 of the source."""
-    return [min(wait_k + t, source_length) for t in range(target_length)]
