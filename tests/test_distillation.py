@@ -1,6 +1,8 @@
 """A student's training text: what its teacher makes of the sources (`transformer distill`)."""
 
 import dataclasses
+import errno
+import os
 import shlex
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from transformer import Run, Translator, UserError
 from transformer.commands.main import main
 from transformer.config.options import as_options, locations
+from transformer.translator import distill as distillation
 from transformer.translator.distill import ABOUT, _claimed, _write_side, distill
 
 
@@ -59,6 +62,16 @@ def test_a_distillation_is_resumed_after_its_last_whole_line(finished, tmp_path)
     distill(finished, folder, "best", decoding)
     assert (folder / "train.target").read_text() == whole
     assert not (folder / "train.target.partial").exists()
+
+
+@pytest.mark.parametrize(("function", "file"), [("atomic_open", ""), ("append_flags", ".partial")])
+def test_a_full_disk_is_told_with_the_file(finished, tmp_path, monkeypatch, function, file):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(distillation, function, full)
+    with pytest.raises(UserError, match=f"cannot write .*/train\\.\\w+{file}: No space left on device"):
+        distill(finished, tmp_path / "new", "best", Run(finished).config.decoding)
 
 
 def test_a_distillation_that_is_refused_leaves_nothing(finished, tmp_path):

@@ -135,3 +135,15 @@ def test_pictures_on_pages_are_of_todays_pages(path: Path):
         if path in PAGES and "style" not in image.text:
             pytest.skip("taken before pictures had the hash of their style: run tests/stored_outputs.py")
         assert image.text["style"] in set(map(style_of, FIXED_PAGES.values())), REMEDY
+
+
+def test_nobody_is_told_to_install_by_a_name_that_is_not_registered():
+    """Whoever registers it first would run their code there."""
+    readers = [*NOTEBOOKS, Path("README.md"), Path("CONTRIBUTING.md"), *Path("docs").rglob("*.md")]
+    told = [
+        (path, line)
+        for path in readers
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"pip3? install\b.*\btransformer[-_]jax", line) and "--no-index" not in line
+    ]
+    assert told == []

@@ -15,9 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from run_command import on_devices
+from small_run import drawn_run
 from small_translator import small_translator, stored
+from test_generator import config_of
 
-from transformer import BeamConfig, Config, EncoderConfig, TransformerConfig
+from transformer import PRESETS, BeamConfig, Config, EncoderConfig, TransformerConfig
 from transformer.commands.decode import decode_main
 from transformer.config.options import flatten
 
@@ -130,6 +132,27 @@ def test_each_way_to_steer(
         assert decode_main() == 0, (command, capfd.readouterr().err)
         assert capfd.readouterr().out.strip()
     assert len([command for command in commands if "decode.py" in command]) >= 9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", ["config", "data", "training", "decoding", "searches", "systems", "inspection"]
+)
+def test_examples_of_the_reference(
+    name: str, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """They run as printed, with small runs. What a line prints is the comment behind it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(PRESETS, "quickstart", config)
+    stored(small_translator(words=["A dog runs."], tokenizer=("char", 400)), tmp_path / "runs/mine")
+    if name == "systems":
+        drawn_run(config_of("language-model", tmp_path, 1), tmp_path / "runs/text")
+    (program,) = programs_of((DOCS / f"reference/{name}.md").read_text(encoding="utf-8"))
+    exec(program, {})
+    printed = capsys.readouterr().out
+    assert printed.strip()
+    for comment in re.findall(r"^ *print\(.*\)  # ([(\d].*)", program, re.MULTILINE):
+        assert f"{comment}\n" in printed
 
 
 class Outside:

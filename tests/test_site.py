@@ -12,10 +12,18 @@ from pathlib import Path
 import pytest
 
 import mkdocs_hooks
-from transformer.config.decoding import GreedyConfig, MbrConfig, SampleConfig
+import transformer
+from transformer.cli.decode_arguments import DecodeArguments
+from transformer.config.decoding import METHODS, GreedyConfig, MbrConfig, SampleConfig
 from transformer.config.model import SpecialIds
-from transformer.config.options import Config, HostsConfig
-from transformer.config.records import RecordingsConfig, SentencesConfig, StreamConfig, TaggedConfig
+from transformer.config.options import Config, HostsConfig, flatten
+from transformer.config.records import (
+    RecordingsConfig,
+    SentencesConfig,
+    StreamConfig,
+    TaggedConfig,
+    WindowsConfig,
+)
 from transformer.systems.captioning.options import CaptionsConfig
 from transformer.systems.convolutional.options import ConvolutionalConfig
 from transformer.systems.copying.options import CopyingConfig
@@ -30,8 +38,9 @@ from transformer.systems.nonautoregressive_synthesis.options import (
     NonAutoregressiveSynthesisConfig,
     NonAutoregressiveSynthesisDecodingConfig,
 )
-from transformer.systems.presets import PRESETS, VARIANTS
+from transformer.systems.presets import PRESETS, VARIANTS, every_system
 from transformer.systems.recurrent.options import RecurrentConfig
+from transformer.systems.registry import as_option
 from transformer.systems.speech.options import SpeechConfig
 from transformer.systems.synthesis.options import SynthesisConfig, SynthesisDecodingConfig
 from transformer.systems.tagging.options import TaggingConfig, TaggingDecodingConfig
@@ -102,20 +111,72 @@ def test_every_preset_and_option_is_in_what_pages_are_made_of():
     presets, variants = mkdocs_hooks._presets(), mkdocs_hooks._variants()
     assert all(f"| `{name}` |" in presets for name in PRESETS)
     assert all(f"| `{name}` |" in variants for name in VARIANTS)
-    options = mkdocs_hooks._help("train", "--help-all")
-    for section in ("model", "data", "optimizer", "training", "decoding", "mesh"):
-        for item in dataclasses.fields(type(getattr(Config(), section))):
-            if not dataclasses.is_dataclass(item.default_factory):
-                assert f"--{section}.{item.name.replace('_', '-')}" in options, item.name
+    options = mkdocs_hooks._options()
+    for config in every_system().values():
+        for name in flatten(config):
+            assert f"<code>{as_option(name)}</code>" in options, name
+    for kind, prefix in (
+        (DecodeArguments, ""),
+        (HostsConfig, "hosts."),
+        (WindowsConfig, "windows."),
+        *((k, "decoding.") for k in METHODS.values()),
+    ):
+        for item in dataclasses.fields(kind):
+            if item.name not in ("run_dir", "ensemble", "decoding", "windows", "hosts"):
+                assert f"<code>{as_option(prefix + item.name)}</code>" in options, item.name
+    anchors = re.findall(r'<tr id="([^"]+)"', options)
+    assert len(anchors) == len(set(anchors)) > 400
+
+
+def test_an_option_says_its_default_in_each_preset():
+    rows = {row.anchor: row for _, _, rows in mkdocs_hooks._sections() for row in rows}
+    for name in ("model.d_model", "training.steps", "decoding.length_penalty"):
+        by_preset = {
+            preset: value
+            for value, presets in rows[name.replace("_", "-")].defaults.items()
+            for preset in presets
+        }
+        assert by_preset == {
+            preset: str(flatten(config)[name])
+            for preset, config in PRESETS.items()
+            if preset in by_preset or config.system == "transformer"
+        }
+
+
+def test_each_public_name_begins_a_page_of_reference():
+    """Where the page links to it; `__version__` is a string."""
+    pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs/reference").glob("*.md"))]
+    named = [
+        name
+        for page in pages
+        if "{{ names }}" in page
+        for name in re.findall(r"^- \[`(\w+)`\]", mkdocs_hooks._names(page), re.MULTILINE)
+    ]
+    assert sorted([*named, "__version__"]) == sorted(transformer.__all__)
 
 
 @pytest.mark.slow
 def test_pages_have_it(site):
-    presets, commands = (shown(site / f"{name}/index.html") for name in ("reference/presets", "commands"))
+    presets, options = (shown(site / f"{name}/index.html") for name in ("reference/presets", "options"))
     for name in (*PRESETS, *VARIANTS):
         assert name in presets
-        assert name in commands
-    assert "--model.d-model" in commands
+    assert "--model.d-model" in options
+
+
+@pytest.mark.slow
+def test_titles_of_pages_differ(site):
+    titles = [
+        re.search(r"<title>(.*?)</title>", page.read_text())[1].lower() for page in site.rglob("index.html")
+    ]
+    assert len(titles) == len(set(titles)) > 70
+
+
+@pytest.mark.slow
+def test_pages_of_reference_are_light(site):
+    """Without source. The largest had 2.1 MB and opened in four seconds."""
+    for page in site.rglob("reference/*/index.html"):
+        assert page.stat().st_size < 700_000, page
+        assert "Source code in" not in page.read_text()
 
 
 @pytest.mark.slow

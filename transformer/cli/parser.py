@@ -102,7 +102,7 @@ def _options(info: StructTypeInfo, hidden: Container[str]) -> StructConstructorS
                 name=name,
                 type=cast(Any, Annotated[(hints[name], *shown)]) if shown else hints[name],
                 default=value,
-                helptext=functools.partial(_help, info.type, name, value),
+                helptext=functools.partial(help_of, info.type, name, value),
             )
         )
     return StructConstructorSpec(instantiate=info.type, fields=tuple(fields))
@@ -126,7 +126,7 @@ def _shown(kind: "type[DataclassInstance]", name: str, value: Any) -> list[Any]:
     return [tyro.conf.arg(help_behavior_hint="(default: none)")] if value in ("", ()) else []
 
 
-def _help(kind: "type[DataclassInstance]", name: str, value: Any) -> str | None:
+def help_of(kind: "type[DataclassInstance]", name: str, value: Any) -> str | None:
     """The text of a field; of a section without one, the docstring of its options."""
     text = texts(kind).get(name)
     if text is None and dataclasses.is_dataclass(value):

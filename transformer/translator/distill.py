@@ -33,6 +33,7 @@ from transformer.runtime.files import (
     open_regular,
     parse_object,
     write_whole,
+    writing,
 )
 
 if TYPE_CHECKING:
@@ -111,7 +112,8 @@ def _write(
     translations = folder / f"train.{languages[1]}"
     if not translations.exists():
         partial = translations.with_name(translations.name + ".partial")
-        done = _whole_lines(partial)
+        with writing(partial):
+            done = _whole_lines(partial)
         if done:
             watch.message(f"{partial} has {counted(done, 'line')} already: continuing with the next")
         starts = range(done, len(train), READ)
@@ -123,10 +125,15 @@ def _write(
         options = {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)}
         outputs = translator.stream(sources, n_best=1, first_line=done + 1, **options)
         # line-buffered, so that a killed process leaves complete lines
-        with open(partial, "a", 1, encoding="utf-8", newline="\n", opener=append_flags) as file:
+        with contextlib.ExitStack() as held:
+            with writing(partial):
+                file = held.enter_context(
+                    open(partial, "a", 1, encoding="utf-8", newline="\n", opener=append_flags)
+                )
             for best in watch.progress("translated", outputs, len(train) - done):
                 text = "" if best[0].truncated else one_line(translator.as_trained(best[0]))
-                file.write(text + "\n")
+                with writing(partial):
+                    file.write(text + "\n")
         os.replace(partial, translations)
     with open_regular(translations) as lines:
         blank = [index for index, line in enumerate(lines) if line == b"\n"]
@@ -191,7 +198,7 @@ def _write_side(path: Path, lines: Iterator[str]) -> None:
     from transformer.data.sources.text_files import one_line
 
     if not path.exists():
-        with atomic_open(path) as file:
+        with writing(path), atomic_open(path) as file:
             file.writelines(f"{one_line(line)}\n".encode() for line in lines)
 
 
