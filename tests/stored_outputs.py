@@ -295,13 +295,12 @@ def take_picture(picture: Picture, target: Path, folder: Path) -> None:
 
 
 def smaller(png: bytes, about: Any = None) -> bytes:
-    """A picture in 128 colours, with texts about it."""
+    """A picture in 256 colours, with texts about it."""
     from PIL import Image
 
     written = io.BytesIO()
-    colours = (
-        Image.open(io.BytesIO(png)).convert("RGB").convert("P", palette=Image.Palette.ADAPTIVE, colors=128)
-    )
+    image = Image.open(io.BytesIO(png)).convert("RGB")
+    colours = image.quantize(256, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
     colours.save(written, "PNG", optimize=True, pnginfo=about)
     return written.getvalue()
 

@@ -246,6 +246,16 @@ def test_what_a_client_sent_is_shortened_in_messages(service):
                     assert answer.is_success or len(answer.json()["error"]) <= 1000, path
 
 
+def test_text_that_is_not_utf_8_fills_no_log(caplog):
+    logger = logging.getLogger("uvicorn.error")
+    for data in b"\xff", b"5":
+        try:
+            1 / (int(data.decode()) - 5)
+        except (UnicodeDecodeError, ZeroDivisionError):
+            logger.exception("a frame")
+    assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError]
+
+
 def test_how_a_token_is_written(service):
     with asked(service, token="secret") as client:
         for value in "secret", "Basic secret", "Bearer", "Bearer ", "Bearersecret", "Bearer secret x":

@@ -125,16 +125,17 @@ def test_pictures_on_pages_are_of_todays_pages(path: Path):
         if block.kind != "image" or not block.note.startswith("picture of "):
             continue
         picture, target = Picture.of(block.note), path.parent / block.text
-        image = Image.open(target)
+        with Image.open(target) as image:
+            size, text = image.size, image.text
         if picture.selector.startswith("output of "):
             notebook = nbformat.read(ROOT / picture.source, as_version=4)
             assert target.read_bytes() == figure_of(notebook, picture.selector.removeprefix("output of "))
             continue
         if picture.size:
-            assert image.size == picture.size
-        if path in PAGES and "style" not in image.text:
+            assert size == picture.size
+        if path in PAGES and "style" not in text:
             pytest.skip("taken before pictures had the hash of their style: run tests/stored_outputs.py")
-        assert image.text["style"] in set(map(style_of, FIXED_PAGES.values())), REMEDY
+        assert text["style"] in set(map(style_of, FIXED_PAGES.values())), REMEDY
 
 
 def test_nobody_is_told_to_install_by_a_name_that_is_not_registered():

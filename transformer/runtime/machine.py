@@ -208,7 +208,7 @@ def use_large_pages(root: Path = ROOT) -> None:
     be called first. Nothing happens where `GLIBC_TUNABLES` already says something."""
     setting = _text(root / "sys/kernel/mm/transparent_hugepage/enabled")
     names = {Path(word).name for word in sys.orig_argv[1:3]}
-    is_command = bool(names & {Path(sys.argv[0]).name, "transformer"})  # and not called by another program
+    is_command = bool((names - {"-c"}) & {Path(sys.argv[0]).name, "transformer"})  # not called by a program
     if not is_command or "[madvise]" not in setting or "GLIBC_TUNABLES" in os.environ:
         return
     with contextlib.suppress(ValueError, OSError, AttributeError):  # another C library, or none to ask

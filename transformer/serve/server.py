@@ -101,6 +101,15 @@ class Read(asyncio.Protocol):
             self._reading = None
 
 
+def is_ours(record: logging.LogRecord) -> bool:
+    """Whether a message of uvicorn is about the server. A text that is not UTF-8 closes its connection, and
+    would write a traceback each time, so that a client could fill the log."""
+    return record.exc_info is None or not isinstance(record.exc_info[1], UnicodeDecodeError)
+
+
+logging.getLogger("uvicorn.error").addFilter(is_ours)
+
+
 class SocketConnection(Read, WebSocketsSansIOProtocol):
     """A WebSocket whose client is left if it sends and does not read: memory would fill with answers. What is
     refused gets a sentence as JSON."""
