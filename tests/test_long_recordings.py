@@ -220,7 +220,7 @@ def test_what_is_wrong_is_said_in_a_sentence(run, talk, monkeypatch, capsys, opt
 
 
 @pytest.mark.by_default("NaN", "claims 1 GiB", "hours that no header tells")
-@pytest.mark.parametrize("name", sorted(bad_recordings()))
+@pytest.mark.parametrize("name", sorted(bad_recordings().keys() - {"hours of silence"}))
 def test_what_cannot_be_heard_is_said_in_a_sentence(run, tmp_path, monkeypatch, capfd, name):
     monkeypatch.setattr(waveforms, "MOST", 1_000_000)
     path = tmp_path / "a.wav"

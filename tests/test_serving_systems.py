@@ -128,6 +128,7 @@ def test_a_recogniser_hears_a_recording(runs, tmp_path):
         (tmp_path / "long.wav").write_bytes(long)
         assert service.decoder.hears() < 5
         answer = client.post("/transcribe?times=true", content=long)
+        assert answer.is_success, answer.text
         (output,) = answer.json()["outputs"]
         assert output["hypotheses"][0]["text"] == service.decoder.transcribe(tmp_path / "long.wav")
         wrong = client.post("/transcribe?alignments=true", content=long)

@@ -52,7 +52,7 @@ from transformer.translator.decoder import Decoder
 from transformer.translator.search_inputs import bucket_of
 from transformer.translator.search_outputs import NO_EXTRAS, Extras
 
-Heard = Path | str | np.ndarray | jax.Array
+Heard = Path | str | np.ndarray | jax.Array | StoredRecording
 """A file, or a waveform at 16,000 samples a second: numbers from -1 to 1, or whole numbers, which are divided
 by the range of their type."""
 
@@ -463,7 +463,7 @@ def _is_array(source: object) -> bool:
     return hasattr(source, "__array__")
 
 
-def _blocks_of(source: Heard | StoredRecording) -> Iterator[np.ndarray]:
+def _blocks_of(source: Heard) -> Iterator[np.ndarray]:
     """The waveform of a recording, some seconds at once."""
     if isinstance(source, StoredRecording):
         return audio_blocks(source)
