@@ -372,7 +372,7 @@ def drawn_anew(page: str) -> str:
 
 
 def execute(path: Path, cache: Path, changes: dict[str, str] | None = None) -> tuple[Any, float]:
-    """Runs every cell of a notebook, with these changes of text, in a process of its own.
+    """Runs every cell of a notebook, with these changes of text, in a separate process.
 
     Returns:
       The notebook with its outputs, and the CPU seconds that it took.

@@ -1,5 +1,5 @@
 """Updates of a model with frozen parts, of an adapter and by Muon, on one device, eight replicas and a mesh,
-in a process of its own: see `test_parametrisation.py`.
+in a separate process: see `test_parametrisation.py`.
 
 Prints for each kind and layout how far the parameters are from those on one device, relative to the largest
 change of one, and whether all that is fixed kept its bits.
