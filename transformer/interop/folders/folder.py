@@ -63,8 +63,9 @@ _TYPES: dict[str, tuple[tuple[type, ...], str]] = {
     "a number": (
         (int, float),
         "activation_dropout attention_dropout attention_probs_dropout_prob dropout dropout_rate "
-        "hidden_dropout_prob layer_norm_eps layer_norm_epsilon",
+        "hidden_dropout_prob layer_norm_eps",
     ),
+    "a number or null": ((int, float, type(None)), "layer_norm_epsilon"),
     "a text": (
         (str,),
         "activation activation_function decoder_start_token feed_forward_proj hidden_act language_codes "

@@ -283,9 +283,10 @@ def _named(folder: Path) -> list[str]:
     path = folder / SPECIAL
     described = tokenizer_options(folder) | (read_json(path) if path.exists() else {})
     listed = described.get("additional_special_tokens") or described.get("extra_special_tokens") or []
-    words = [word.get("content") if isinstance(word, dict) else word for word in listed]
-    if wrong := [word for word in words if not isinstance(word, str)]:
-        raise UserError(f"{path}: additional_special_tokens has {brief_json(wrong[0])}, which is no token")
+    words: list[Any] = [word.get("content") if isinstance(word, dict) else word for word in listed]
+    for word in words:
+        if not isinstance(word, str):
+            raise UserError(f"{path}: additional_special_tokens has {brief_json(word)}, which is no token")
     return words
 
 
