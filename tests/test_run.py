@@ -391,7 +391,11 @@ def test_configs_that_are_not(text, message):
 
 
 def test_configs_survive_json(config):
+    """Also one from a version that had Adam alone."""
     assert from_json(to_json(config)) == config
+    values = json.loads(to_json(config))
+    assert values["optimizer"].pop("algorithm") == "adam"
+    assert from_json(json.dumps(values)) == config
     assert differences(config, changed(config, seed=5)) == "--training.seed: 0 -> 5"
 
 
