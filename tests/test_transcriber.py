@@ -354,7 +354,7 @@ def test_the_explorer_shows_the_attention_of_what_is_heard(run, spoken_files, de
     page, options = spoken_files / "page.html", ("--method", "beam", "--beam-size", 2, "--max-length", 4)
     arguments = [run.path, "--input", spoken_files / "list.tsv", "--explore", page, *options]
     assert decode(*arguments) == 0
-    assert "10 outputs of 5 lines" in capsys.readouterr().out
+    assert "10 outputs of all 5 lines" in capsys.readouterr().out
     data = data_of(page)
     assert data["stride"] == 0.04
     transcriber, path = Transcriber.load(run.path), spoken_files / "0.wav"
