@@ -1,5 +1,6 @@
 """Prepares a corpus for training: the arrays of its examples, and its batches."""
 
+import contextlib
 import hashlib
 import itertools
 from collections.abc import Iterator
@@ -8,13 +9,16 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config.options import Config
+from transformer.config.options import Config, text_data
 from transformer.data.plans import Batcher
-from transformer.data.sequences import Arrays, Example, Sequences, arrays_of, stored
-from transformer.data.store import Corpus, Progress, silent
+from transformer.data.sequences import Arrays, Example, Sequences, arrays_of, side_lengths, stored
+from transformer.data.shards import WINDOW, ShardPlan, shard_order
+from transformer.data.sources.blocks import PairBlocks
+from transformer.data.store import Chosen, Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.tasks.outputs import most_frequent_in_words, unknown_of
 from transformer.tasks.task import Task
+from transformer.tasks.workers import PreparedShards
 
 VERSION = 1  # changes with what `stored_examples` of a task here makes of the same record
 MOST_NAMED = 10_000  # texts of which it is said what the vocabulary does not know
@@ -28,6 +32,8 @@ class TrainingData:
     corpus: Corpus
     task: Task
     batcher: Batcher
+    records: Records
+    """Those of the examples of the batcher: of a corpus in shards, of the first one."""
 
     def size(self, step: int, weight: float) -> float:
         """What the speed of training counts in the batch of a step (from 0).
@@ -58,7 +64,7 @@ class TrainingData:
         """The tokenizer of the texts of a field. None: no examples, or the field is no text."""
         if not len(examples):
             return None
-        (record,) = self.corpus.splits["train"].__getitems__([int(examples[0])])
+        (record,) = self.records.__getitems__([int(examples[0])])
         texts = self.task.texts_of_fields(record)
         return texts[side][1] if side in texts else None
 
@@ -81,7 +87,7 @@ class TrainingData:
           examples: some that have such tokens.
           tokenizer: of the side.
         """
-        records = self.corpus.splits["train"].__getitems__(examples.tolist())
+        records = self.records.__getitems__(examples.tolist())
         texts = (self.task.texts_of_fields(record)[side][0] for record in records)
         tokens = int((ids.values != config.model.special.eos).sum())
         named = most_frequent_in_words(unknown_of(texts, tokenizer))
@@ -129,9 +135,33 @@ def prepare(
     Raises:
       UserError: no record is short enough, or the examples cannot be stored.
     """
+    train = corpus.splits["train"]
+    if isinstance(train, PairBlocks):
+        return _in_shards(task, corpus, train, host, hosts, progress)
     examples = examples_of(task, corpus, progress)
-    plan = task.plan(corpus.splits["train"], examples, progress)
-    return TrainingData(corpus, task, Batcher(examples, task.fields, plan, host, hosts))
+    plan = task.plan(train, examples, progress)
+    return TrainingData(corpus, task, Batcher(examples, task.fields, plan, host, hosts), train)
+
+
+def _in_shards(
+    task: Task, corpus: Corpus, pairs: PairBlocks, host: int, hosts: int, progress: Progress
+) -> TrainingData:
+    """Begins to make the shards of a corpus, and waits for the first ones; for all if the length of an epoch
+    counts."""
+    data, config = text_data(task.config), task.config
+    shards = PreparedShards(task, pairs, data.shard_pairs, corpus.folder, _made_by(task), data.workers)
+    with contextlib.ExitStack() as if_it_fails:
+        if_it_fails.callback(shards.close)
+        order = shard_order(len(shards), data.seed, epoch=0).tolist()
+        shards.begin(order)
+        needs_all = config.training.epochs is not None or config.optimizer.in_steps(1) != config.optimizer
+        shards.wait(order if needs_all else order[:WINDOW], progress)
+        plan = ShardPlan(shards, task.batching())
+        number, first = order[0], shards(order[0])
+        task.check_plan(plan, plan.examined or 0, side_lengths(first.examples))
+        if_it_fails.pop_all()
+    batcher = Batcher(first.examples, task.fields, plan, host, hosts)
+    return TrainingData(corpus, task, batcher, Chosen(shards.parts[number], first.lines))
 
 
 def examples_of(task: Task, corpus: Corpus, progress: Progress = silent) -> Arrays:
@@ -153,6 +183,11 @@ def examples_of(task: Task, corpus: Corpus, progress: Progress = silent) -> Arra
 
     if not content:
         return arrays_of([example for chunk in chunks() for example in chunk], task.stored_fields)
-    made_by = f"{VERSION} {type(task).__module__}.{type(task).__qualname__} {task.stored_fields}"
-    digest = hashlib.blake2b(made_by.encode() + content, digest_size=8).hexdigest()
+    digest = hashlib.blake2b(_made_by(task), digest_size=8).hexdigest()
     return stored(corpus.folder / f"examples-{digest}", task.stored_fields, chunks())
+
+
+def _made_by(task: Task) -> bytes:
+    """What decides about the examples of a record."""
+    kind = f"{VERSION} {type(task).__module__}.{type(task).__qualname__} {task.stored_fields}"
+    return kind.encode() + task.content()

@@ -28,6 +28,7 @@ from transformer.data.built_in import (
     treebank,
 )
 from transformer.data.epochs import shares
+from transformer.data.sources.blocks import pair_blocks
 from transformer.data.sources.context import first_pairs, pairs_in_context, sentence_of
 from transformer.data.sources.source import HELD_OUT, HELD_OUT_NOTE, SPLITS, Source
 from transformer.data.sources.tables import read_table, record_of
@@ -191,6 +192,8 @@ def open_corpus(data: DataConfig, progress: Progress = silent) -> Corpus:
       UserError: files are missing, empty, not UTF-8 or of unequal length (the message names file and line);
         the dataset is unknown, or cannot be downloaded.
     """
+    if data.shard_pairs:
+        return _sharded(data, progress)
     if data.has_files:
         return _text_files(data, progress).open(data.cache_dir, progress)
     if data.dataset in BUILT_IN:
@@ -281,32 +284,15 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
     files = _files(data)
     further = set[str]()  # columns of further references that a row has
     counts = Counter[Direction]()
-    digests = {}
-    for split in files:
-        digest = hashlib.blake2b()
-        for record in _hashed(progress(f"reading, {split}", _read(data, split, further), None), digest):
-            if data.directions and split == "train":
-                counts[record[2:]] += 1
-        digests[split] = digest.hexdigest()
-    refuse_bad_lines()
+    digests = _digests(data, progress, further, counts)
     if missing := [name for name in data.target[1:] if name not in further]:
         raise UserError(f"--data.target: no row has a column {' or '.join(missing)}; leave it out")
-    for split, digest_of_split in digests.items():
-        if digest_of_split == hashlib.blake2b().hexdigest():
-            raise UserError(f"{files[split][0]} is empty: there is no {split} text in it")
     name = str(data.train or data.train_tsv or data.train_source)
     for source, target in data.pairs:
         if not counts[source, target]:
             raise UserError(f"--data.directions {source}:{target}: {name} has no text of it; leave it out")
 
-    def as_hashed(split: str) -> Iterator[Any]:
-        digest = hashlib.blake2b()
-        yield from _hashed(_read(data, split), digest)
-        if digest.hexdigest() != digests[split]:
-            raise UserError(
-                f"{files[split][0]}: the text changed while it was read; run the same command again"
-            )
-
+    as_hashed = functools.partial(_as_hashed, data, digests)
     splits, notes, held_out = list(files), [], None
     if "validation" not in files:
         splits.append("validation")
@@ -322,6 +308,65 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
         return in_turns(records) if data.directions and split != "train" else records
 
     return Source(name, _form(data), "text", (sorted(digests.items()),), read, splits, notes)
+
+
+SAMPLED = 400_000  # pairs of a corpus in shards of which the vocabulary is learned
+
+
+def _sharded(data: DataConfig, progress: Progress) -> Corpus:
+    """The corpus of text files whose training text is prepared in shards."""
+    check_text(data)
+    others = replace(data, train_source=None, train_target=None, train_tsv=None, shard_pairs=0, workers=0)
+    pairs = pair_blocks(_files_of(data, "train"), data.shard_pairs)
+    digests = _digests(others, progress)
+    key = sorted(digests.items()), [file.digest for file in pairs.files], pairs.size
+    name = str(data.train_tsv or data.train_source)
+    corpus = Source(
+        name, _form(data), "shards", key, functools.partial(_as_hashed, others, digests), list(digests)
+    ).open(data.cache_dir, progress)
+    parts = pairs.dealt(min(SAMPLED, len(pairs)))
+    sample = parts[0] if len(parts) > 1 else None
+    return replace(corpus, splits={"train": pairs, **corpus.splits}, sample=sample)
+
+
+def _digests(
+    data: DataConfig,
+    progress: Progress,
+    further: set[str] | None = None,
+    counts: Counter[Direction] | None = None,
+) -> dict[str, str]:
+    """A hash of the text of each split.
+
+    Args:
+      data: names the files.
+      progress: shows the progress.
+      further: as of `read_table`.
+      counts: gets the number of training pairs of each direction, if there are some.
+
+    Raises:
+      UserError: a line cannot be read, or a split has no text.
+    """
+    digests = {}
+    for split in _files(data):
+        digest = hashlib.blake2b()
+        for record in _hashed(progress(f"reading, {split}", _read(data, split, further), None), digest):
+            if data.directions and split == "train" and counts is not None:
+                counts[record[2:]] += 1
+        digests[split] = digest.hexdigest()
+    refuse_bad_lines()
+    for split, digest_of_split in digests.items():
+        if digest_of_split == hashlib.blake2b().hexdigest():
+            raise UserError(f"{_files(data)[split][0]} is empty: there is no {split} text in it")
+    return digests
+
+
+def _as_hashed(data: DataConfig, digests: Mapping[str, str], split: str) -> Iterator[Any]:
+    """Yields the records of a split. Raises UserError if they are others than before."""
+    digest = hashlib.blake2b()
+    yield from _hashed(_read(data, split), digest)
+    if digest.hexdigest() != digests[split]:
+        file = _files(data)[split][0]
+        raise UserError(f"{file}: the text changed while it was read; run the same command again")
 
 
 def _hashed(records: Iterable[Any], digest: Any) -> Iterator[Any]:

@@ -316,7 +316,7 @@ def read_tsv(path: Path) -> Iterator[Pair]:
     Raises:
       UserError: as `read_lines`, or a line does not have exactly one tab (the message names it).
     """
-    for _, (source, target) in _columns(path, 2, "source, tab, target"):
+    for _, (source, target) in _columns(path, 2, OF_PAIRS):
         yield source, target
 
 
@@ -333,6 +333,15 @@ def read_directed(path: Path, directions: Sequence[Direction]) -> Iterator[Direc
             bad_line(path, number, f"{brief(':'.join(languages))} is not one of --data.directions")
 
 
+OF_PAIRS = "source, tab, target"
+"""What a line of a file of pairs must be."""
+
+
+def other_columns(count: int, what: str) -> str:
+    """What is wrong with a line of so many columns, which must be something else."""
+    return f"{counted(count, 'column')}; each line must be {what}"
+
+
 def _columns(path: Path, count: int, what: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the number and the columns of each line that has this number of them."""
     for number, line in readable_lines(path):
@@ -340,7 +349,7 @@ def _columns(path: Path, count: int, what: str) -> Iterator[tuple[int, list[str]
         if len(columns) == count:
             yield number, columns
         else:
-            bad_line(path, number, f"{counted(len(columns), 'column')}; each line must be {what}")
+            bad_line(path, number, other_columns(len(columns), what))
 
 
 def visible(pair: Pair) -> Pair:

@@ -177,7 +177,8 @@ class TextToText(SteeredText, TextInContext, Lines):
         if not data.has_files:
             return []
         is_translated = data.task == "translation" and not (data.directions or data.context or data.group)
-        remark = unusual_pairs(corpus.splits["train"], is_translated, data.languages, progress)
+        train = corpus.splits["train"]
+        remark = unusual_pairs(corpus.sample or train, is_translated, data.languages, progress, len(train))
         return [remark] if remark else []
 
     def decide(self, corpus: Corpus) -> list[str]:
