@@ -2,6 +2,7 @@
 each ends."""
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Several
@@ -66,6 +67,9 @@ class Sequences:
     def of(cls, several: Several[Any], field: Field) -> "Sequences":
         """The sequences of a list of arrays, or of lists of numbers."""
         ends = ends_of([len(sequence) for sequence in several])
+        if not field.shape and all(type(sequence) is list for sequence in several):
+            numbers = itertools.chain.from_iterable(several)
+            return cls(np.fromiter(numbers, field.dtype, int(ends[-1])), ends)
         parts = [np.asarray(sequence, field.dtype) for sequence in several if len(sequence)]
         return cls(np.concatenate(parts) if parts else np.zeros((0, *field.shape), field.dtype), ends)
 

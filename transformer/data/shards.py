@@ -184,9 +184,9 @@ class _Window:
         for number, several in enumerate(self.shards):
             chosen = rows.chosen[shard == number] - self.starts[number]
             parts.append({name: array.take(chosen) for name, array in several.examples.items()})
-        found = np.empty_like(order)
-        found[order] = np.arange(len(order))
-        return dataclasses.replace(rows, examples=(concatenated(parts), found))
+        where = np.empty_like(order)
+        where[order] = np.arange(len(order))
+        return dataclasses.replace(rows, examples=(concatenated(parts), where))
 
 
 class ShardPlan(Plan):
@@ -202,7 +202,7 @@ class ShardPlan(Plan):
     """
 
     def __init__(self, shards: Shards, batching: Batching) -> None:
-        self._shards, self._batching, self.packed = shards, batching, batching.packed
+        self.shards, self._batching, self.packed = shards, batching, batching.packed
         self._windows = -(-len(shards) // WINDOW)
         self._counts: dict[int, np.ndarray] = {}
         self._starts = [0]
@@ -223,35 +223,33 @@ class ShardPlan(Plan):
     @property
     def steps_per_epoch(self) -> int:  # type: ignore[override]
         """Of the first epoch. While shards are missing, an estimate by the first window."""
-        if self._shards.all_there():
+        if self.shards.all_there():
             return sum(map(self._steps, range(self._windows)))
-        return round(self._steps(0) * len(self._shards) / len(self._members(0)))
+        return round(self._steps(0) * len(self.shards) / len(self._members(0)))
 
     @property
     def padding(self) -> float:
         return self._window(0).plan.padding
 
     def close(self) -> None:
-        self._shards.close()
+        self.shards.close()
 
     def _members(self, number: int) -> Int[np.ndarray, " shards"]:
         """The shards of a window, numbered across epochs."""
         epoch, index = divmod(number, self._windows)
-        return np.array_split(shard_order(len(self._shards), self._batching.seed, epoch), self._windows)[
-            index
-        ]
+        return np.array_split(shard_order(len(self.shards), self._batching.seed, epoch), self._windows)[index]
 
     def _steps(self, number: int) -> int:
         for shard in self._members(number).tolist():
             if shard not in self._counts:
-                self._counts[shard] = self._shards(shard).counts(self._batching.buckets)
+                self._counts[shard] = self.shards(shard).counts(self._batching.buckets)
         counts = np.sum([self._counts[shard] for shard in self._members(number).tolist()], axis=0)
         if self.packed:
             return -(-int(counts[0]) // self._batching.rows(self._batching.buckets[-1]))
         return steps_of(counts.tolist(), self._batching)
 
     def _make_window(self, number: int) -> _Window:
-        shards = [self._shards(shard) for shard in self._members(number).tolist()]
+        shards = [self.shards(shard) for shard in self._members(number).tolist()]
         # from 1: a 0 at the end of a seed changes nothing
         seed = int(np.random.default_rng((self._batching.seed, number + 1)).integers(2**31))
         return _Window.of(shards, dataclasses.replace(self._batching, seed=seed))

@@ -137,8 +137,8 @@ def _check(path: Path, content: bytes, before: int, columns: int) -> Int[np.ndar
         for number, line in enumerate(_lines(content, before == 0), before + 1):
             if line is None:
                 bad_line(path, number, NOT_UTF8)
-            elif columns > 1 and (found := line.count("\t") + 1) != columns:
-                bad_line(path, number, other_columns(found, OF_PAIRS))
+            elif columns > 1 and (count := line.count("\t") + 1) != columns:
+                bad_line(path, number, other_columns(count, OF_PAIRS))
     return ends
 
 
@@ -210,11 +210,11 @@ def pair_blocks(paths: Sequence[Path], shard_pairs: int) -> PairBlocks:
     """
     size = max(1, min(MOST_LINES, shard_pairs // PARTS))
     with ThreadPoolExecutor(len(paths)) as threads:  # each counts bad lines in this context
-        found = [
+        passes = [
             threads.submit(copy_context().run, located, path, size, 2 if len(paths) == 1 else 1)
             for path in paths
         ]
-        files = tuple(future.result() for future in found)
+        files = tuple(future.result() for future in passes)
     if len({file.lines for file in files}) > 1:
         source, target = files
         raise UserError(

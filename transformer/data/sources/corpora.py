@@ -21,7 +21,6 @@ from transformer.data.built_in import (
     pointing,
     pronouns,
     reports,
-    spelling,
     spoken,
     stories,
     topics,
@@ -170,7 +169,7 @@ BUILT_IN: dict[str, BuiltIn] = {
         )
         for task in pointing.TASKS
     },
-    "spelling": BuiltIn("built-in spelled digits", spelling.VERSION, spelling.pairs),
+    "spelling": BuiltIn("built-in spelled digits", spoken.SPELLING_VERSION, spoken.spelled_pairs),
     "pronunciation": BuiltIn(
         "built-in pronounced numbers", spoken.PRONUNCIATION_VERSION, spoken.pronounced_pairs
     ),

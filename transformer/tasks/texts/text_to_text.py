@@ -287,6 +287,9 @@ class TextToText(SteeredText, TextInContext, Lines):
             texts = [self.read(text, self.data.max_length) for text in texts]
         check_turns(texts, tokenizer)
         encoded = tokenizer.encode_all(texts)
+        if all(type(record) is tuple for record in records):  # which say nothing of their languages
+            tokenizer.check_language(f"--data.{SIDES[side]}-language")
+            return encoded
         return [
             [*self.start(record, side), *ids[begin:]] for record, ids in zip(records, encoded, strict=True)
         ]
