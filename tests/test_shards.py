@@ -103,8 +103,11 @@ def test_every_pair_once_an_epoch_and_a_pure_function(tmp_path, here, batching):
         for step in range(start, start + steps):
             rows = plan(step)
             arrays, where = rows.examples
-            for index in where:
+            texts = corpus.splits["train"].__getitems__(rows.chosen.tolist())
+            stored = task.stored_examples(texts)
+            for index, example in zip(where, stored, strict=True):
                 pair = tuple(tuple(arrays[side][index].tolist()) for side in ("source", "target"))
+                assert pair == (tuple(example["source"]), tuple(example["target"]))
                 seen[pair] += 1
                 order.append(pair)
         assert seen == whole

@@ -2,7 +2,7 @@
 together, so that batches are planned with the memory of a few shards, however many there are.
 
 The files of a shard: `<field>.<dtype>` has the values of its examples, one after the other;
-`lengths.<dtype>` the length of each side of each; `lines.uint32` which pair of its part each is;
+`lengths.<dtype>` the length of each side of each; `lines.uint32` which pair of the text each is;
 `rows.uint32`, if it is packed, how many examples each row has; `about.json` how many pairs it is made from.
 """
 
@@ -52,7 +52,7 @@ class Shard:
 
     examples: Mapping[str, Sequences]
     lines: Int[np.ndarray, " examples"]
-    """Which pair of its part each is."""
+    """Which pair of the text each is, from 0."""
     rows: Sequences | None
     """The examples of each row. None: they are not packed."""
     dropped: int
@@ -65,12 +65,19 @@ class Shard:
         return np.bincount(bucket_of(side_lengths(self.examples), buckets), minlength=len(buckets))
 
 
-def write_shard(folder: Path, examples: Mapping[str, Sequences], fields: Fields, batching: Batching) -> None:
+def write_shard(
+    folder: Path,
+    examples: Mapping[str, Sequences],
+    lines: Int[np.ndarray, " pairs"],
+    fields: Fields,
+    batching: Batching,
+) -> None:
     """Writes a shard, in an order that depends on nothing else.
 
     Args:
       folder: appears when it is complete.
       examples: of all pairs of a part of the text.
+      lines: which pairs of the text they are, from 0.
       fields: of the examples.
       batching: its longest bucket decides which are dropped, and how rows are packed.
 
@@ -95,7 +102,7 @@ def write_shard(folder: Path, examples: Mapping[str, Sequences], fields: Fields,
             for name in fields:
                 examples[name].joined(part).tofile(files[name])
             lengths[part].astype(files["lengths"].name.rpartition(".")[2]).tofile(files["lengths"])
-            part.astype(np.uint32).tofile(files["lines"])
+            lines[part].astype(np.uint32).tofile(files["lines"])
         for file in files.values():
             file.close()
         (partial / ABOUT).write_text(json.dumps({"pairs": len(lengths)}), encoding="utf-8")
@@ -180,18 +187,22 @@ class _Window:
         rows = self.plan(step)
         shard = np.searchsorted(self.starts, rows.chosen, side="right") - 1
         order = np.argsort(shard, kind="stable")
-        parts = []
+        parts, numbers = [], []
         for number, several in enumerate(self.shards):
             chosen = rows.chosen[shard == number] - self.starts[number]
+            numbers.append(several.lines[chosen])
             parts.append({name: array.take(chosen) for name, array in several.examples.items()})
         where = np.empty_like(order)
         where[order] = np.arange(len(order))
-        return dataclasses.replace(rows, examples=(concatenated(parts), where))
+        lines = np.empty_like(order)
+        lines[order] = np.concatenate(numbers)
+        return dataclasses.replace(rows, chosen=lines, examples=(concatenated(parts), where))
 
 
 class ShardPlan(Plan):
     """A plan over shards: each epoch takes them in another order, two at a time, and shuffles the rows of
-    these. It is a pure function of (seed, step), with the memory of two shards.
+    these. It is a pure function of (seed, step), with the memory of two shards. The examples that it chooses
+    are numbered as the pairs of the text.
 
     It begins when the shards of its first window are there, and waits for others when it comes to them. Each
     window has at most one batch that is not full.

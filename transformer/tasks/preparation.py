@@ -183,11 +183,11 @@ def _in_shards(
         needs_all = config.training.epochs is not None or config.optimizer.in_steps(1) != config.optimizer
         shards.wait(order if needs_all else order[:WINDOW], progress)
         plan = ShardPlan(shards, task.batching())
-        number, first = order[0], shards(order[0])
+        first = shards(order[0])
         task.check_plan(plan, plan.examined or 0, side_lengths(first.examples))
         if_it_fails.pop_all()
     batcher = Batcher(first.examples, task.fields, plan, host, hosts)
-    return TrainingData(corpus, task, batcher, Chosen(shards.parts[number], first.lines))
+    return TrainingData(corpus, task, batcher, Chosen(pairs, first.lines))
 
 
 def examples_of(task: Task, corpus: Corpus, progress: Progress = silent) -> Arrays:
@@ -384,7 +384,7 @@ def _make(path: Path, pairs: PairBlocks, batching: Batching) -> bool:
             with _process["done"].get_lock():
                 _process["done"].value += len(block)
         try:
-            write_shard(path, concatenated(parts), task.stored_fields, batching)
+            write_shard(path, concatenated(parts), pairs.numbers, task.stored_fields, batching)
         except OSError:
             if not path.exists():  # else another process has written it meanwhile
                 raise

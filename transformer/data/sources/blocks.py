@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.data.remote import fetched
+from transformer.data.sequences import spans
 from transformer.data.sources.text_files import (
     LONGEST_LINE,
     NOT_UTF8,
@@ -160,6 +161,12 @@ class PairBlocks:
     def _ends(self) -> Int[np.ndarray, " blocks"]:
         ends: np.ndarray = np.minimum((self.chosen + 1) * self.size, self.files[0].lines)
         return np.cumsum(ends - self.chosen * self.size)
+
+    @property
+    def numbers(self) -> Int[np.ndarray, " pairs"]:
+        """Of the pairs in the files, from 0."""
+        starts = self.chosen * self.size
+        return spans(starts, np.minimum(starts + self.size, self.files[0].lines) - starts)
 
     def of(self, chosen: Int[np.ndarray, " blocks"]) -> "PairBlocks":
         """Of these blocks alone."""

@@ -16,6 +16,7 @@ from transformer.runtime.text import has_text
 from transformer.runtime.words import words
 
 MOST = 1_000_000  # pairs that are looked through
+OF_SAMPLE = 100_000  # of those that are a sample of more
 FACTOR = 3.0  # of the usual ratio of lengths
 SHORT = 20  # characters of texts whose lengths say nothing
 MARGIN = 1.0  # nats per word by which a text is rather of the other side
@@ -45,7 +46,7 @@ def unusual_pairs(
       progress: shows the progress.
       total: how many pairs these are a sample of. None: they are all.
     """
-    number = min(len(records), MOST)
+    number = min(len(records), MOST if total in (None, len(records)) else OF_SAMPLE)
     hashes = np.zeros(number, np.int64)
     lengths = np.zeros((number, 2))
     counts: tuple[Counter[str], Counter[str]] = Counter(), Counter()
