@@ -3,7 +3,9 @@
 `python -m benchmarks.speed.shards 250000 1000000 --workers 1 2 --whole` makes files of so many pairs (the
 built-in corpus, with numbers, so that none repeats another), prepares them in shards with a given vocabulary,
 and prints a line each: seconds, processor seconds, the largest process, and the disk as a multiple of the
-ids. `--whole` also prepares them as a whole, as training does without `--data.shard-pairs`.
+ids. `--whole` also prepares them as a whole, as training does without `--data.shard-pairs`. `--shuffle` adds
+how well 200 batches are shuffled: how far apart neighbours are in the text (a third of it, if at random), how
+many are within a thousandth of it (0.2 %), and the deviation of the mean position of a batch (1).
 """
 
 import argparse
@@ -20,6 +22,7 @@ VOCABULARY = 8000
 OF_VOCABULARY = 50_000  # pairs
 IN_PROCESS = """
 import json, resource, sys, time
+import numpy as np
 from dataclasses import replace
 from pathlib import Path
 from transformer.systems.presets import preset
@@ -45,13 +48,26 @@ def main():
         folder = shards.folder
     data.batcher.plan.close()
     seconds = time.monotonic() - start
+    shuffle = shuffled(data.batcher.plan, len(corpus.splits["train"])) if given["shuffle"] else None
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     disk = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     ids = sum(file.stat().st_size for name in ("source", "target") for file in folder.rglob(name + ".uint16"))
     print(json.dumps({
         "first": first, "seconds": seconds, "cpu": sum(x.ru_utime + x.ru_stime for x in usage),
         "largest": max(x.ru_maxrss for x in usage) / 1024, "disk": disk, "ids": ids,
+        "shuffle": shuffle,
     }))
+
+def shuffled(plan, count):
+    random = np.random.default_rng(0)
+    distances, near, means = [], [], []
+    for step in random.integers(plan.steps_per_epoch, size=200).tolist():
+        places = plan(step).chosen / count
+        away = np.abs(np.diff(places))
+        distances.append(away.mean())
+        near.append((away < 1e-3).mean())
+        means.append((places.mean() - 0.5) * np.sqrt(12 * len(places)))
+    return [float(np.mean(distances)), float(np.mean(near)), float(np.std(means))]
 
 if __name__ == "__main__":
     main()
@@ -65,6 +81,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workers", nargs="+", type=positive, default=[1, 2])
     parser.add_argument("--shard-pairs", type=positive, default=1_000_000)
     parser.add_argument("--whole", action="store_true", help="also without shards")
+    parser.add_argument("--shuffle", action="store_true", help="also how well batches are shuffled")
     given = parser.parse_args(arguments)
 
     from benchmarks.measure import machine
@@ -96,6 +113,7 @@ def main(arguments: list[str] | None = None) -> None:
                     "paths": {**paths, "cache_dir": str(cache)},
                     "options": options,
                     "vocab_size": VOCABULARY,
+                    "shuffle": given.shuffle,
                 }
                 command = [sys.executable, str(root / "prepare.py"), json.dumps(about)]
                 told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -106,6 +124,11 @@ def main(arguments: list[str] | None = None) -> None:
                     f"| {told['disk'] / told['ids']:.2f} |",
                     flush=True,
                 )
+                if shuffle := told["shuffle"]:
+                    apart, near, deviation = shuffle
+                    print(
+                        f"neighbours {apart:.3f} of the text apart, {near:.2%} near; deviation {deviation:.2f}"
+                    )
 
 
 if __name__ == "__main__":
