@@ -124,11 +124,10 @@ def main(arguments: list[str] | None = None) -> None:
                     f"| {told['disk'] / told['ids']:.2f} |",
                     flush=True,
                 )
-                if shuffle := told["shuffle"]:
-                    apart, near, deviation = shuffle
-                    print(
-                        f"neighbours {apart:.3f} of the text apart, {near:.2%} near; deviation {deviation:.2f}"
-                    )
+                if told["shuffle"]:
+                    apart, near, deviation = told["shuffle"]
+                    text = f"neighbours {apart:.3f} of the text apart, {near:.2%} near"
+                    print(f"{text}; deviation {deviation:.2f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ from transformer.data.store import Pair
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import MiB, open_regular
 
-MOST_LINES = 8192  # of a block: read in a few milliseconds, and few blocks for a billion lines
-PARTS = 64  # blocks of a shard, at least, so that it has text from everywhere
+MOST_LINES = 1024  # of a block: read in a millisecond, and few blocks for a billion lines
+PARTS = 512  # blocks of a shard, at least, so that it has text from everywhere
 _READ = 16 * MiB
 _TAB, _END = b"\t\n"
 
