@@ -32,10 +32,20 @@ _SAME = {
 }
 
 
+PACKED = (".gz", ".bz2", ".xz", ".zst")
+"""Suffixes of compressed files."""
+
+
+def text_suffix(path: Path | str) -> str:
+    """The last suffix of a file's name that says what is in it, such as .de of train.de.gz."""
+    name = Path(path)
+    return Path(name.stem if name.suffix.lower() in PACKED else name).suffix
+
+
 def language_of(path: Path | str | None) -> str | None:
-    """The language that the last suffix of a file's name is, such as `de` of `train.de`; None if it is none,
-    as of `train.txt`."""
-    suffix = Path(path).suffix[1:] if path else ""
+    """The language that the last suffix of a file's name is, such as `de` of `train.de` or `train.de.gz`;
+    None if it is none, as of `train.txt`."""
+    suffix = text_suffix(path)[1:] if path else ""
     match = _SUFFIX.fullmatch(suffix)
     return suffix if match and (match[1] is None or match[1] in _ISO_639_1.split()) else None
 
@@ -156,7 +166,9 @@ class DataConfig(CorpusConfig):
     """Target language, such as de: as --data.source-language. How BLEU is computed depends on it
     (--training.bleu-tokenize)."""
     train_source: Path | None = None
-    """Training text, one sentence per line. Line i of --data.train-target is the translation of line i."""
+    """Training text, one sentence per line. Line i of --data.train-target is the translation of line i. Files
+    may be compressed (gzip, bzip2, xz). A pattern in quotes, such as 'part-*.en', names several files, in the
+    order of their names."""
     train_target: Path | None = None
     """Translations of --data.train-source."""
     validation_source: Path | None = None

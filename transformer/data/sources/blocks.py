@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from transformer.data.remote import fetched
-from transformer.data.sequences import spans
+from transformer.data.sequences import ends_of, spans
 from transformer.data.sources.text_files import (
     LONGEST_LINE,
     NOT_UTF8,
     OF_PAIRS,
     bad_line,
     other_columns,
+    plain,
     read_lines,
     text_of,
     visible,
@@ -54,7 +54,7 @@ class Blocks:
           UserError: the file has changed, so far as its size tells.
         """
         start, end = (int(x) for x in self.starts[number : number + 2])
-        with open_regular(fetched(self.path)) as file:
+        with open_regular(plain(self.path)) as file:
             file.seek(start)
             content = file.read(end - start)
         if len(content) < end - start:
@@ -95,7 +95,7 @@ def located(path: Path, size: int, columns: int) -> Blocks:
     """
     digest, starts, lines, position, rest = hashlib.blake2b(), [0], 0, 0, b""
     next(read_lines(path), None)  # the messages of files that cannot be opened or are no text
-    with open_regular(fetched(path)) as file:
+    with open_regular(plain(path)) as file:
         while read := file.read(_READ):
             digest.update(read)
             content = rest + read
@@ -143,30 +143,44 @@ def _check(path: Path, content: bytes, before: int, columns: int) -> Int[np.ndar
     return ends
 
 
+Files = tuple[Blocks, ...]
+"""A file of pairs with a tab in each line, or one for each side."""
+
+
 @dataclass(frozen=True)
 class PairBlocks:
-    """The pairs of files: one with a tab in each line, or one for each side. A pair of which a line cannot be
-    read has no text, so that training leaves it out."""
+    """The pairs of files, one after the other. A pair of which a line cannot be read has no text, so that
+    training leaves it out."""
 
-    files: tuple[Blocks, ...]
+    files: tuple[Files, ...]
+    size: int
+    """Lines of a block; the last one of a file may have fewer."""
     chosen: Int[np.ndarray, " blocks"]
     """The blocks that count, in the order of the text."""
-    size: int
-    """Lines of a block; the last one of the files may have fewer."""
+
+    @functools.cached_property
+    def _firsts(self) -> Int[np.ndarray, " files"]:
+        """The number of the first block of each file."""
+        return ends_of([len(first.starts) - 1 for first, *_ in self.files])[:-1]
+
+    @functools.cached_property
+    def _sizes(self) -> Int[np.ndarray, " blocks"]:
+        """The lines of each block of the files."""
+        lines = (np.arange(len(first.starts) - 1) * self.size for first, *_ in self.files)
+        ends = zip(lines, self.files, strict=True)
+        return np.concatenate([np.minimum(self.size, first.lines - before) for before, (first, *_) in ends])
+
+    @functools.cached_property
+    def _ends(self) -> Int[np.ndarray, " blocks"]:
+        return np.cumsum(self._sizes[self.chosen])
 
     def __len__(self) -> int:
         return int(self._ends[-1]) if len(self.chosen) else 0
 
-    @functools.cached_property
-    def _ends(self) -> Int[np.ndarray, " blocks"]:
-        ends: np.ndarray = np.minimum((self.chosen + 1) * self.size, self.files[0].lines)
-        return np.cumsum(ends - self.chosen * self.size)
-
     @property
     def numbers(self) -> Int[np.ndarray, " pairs"]:
         """Of the pairs in the files, from 0."""
-        starts = self.chosen * self.size
-        return spans(starts, np.minimum(starts + self.size, self.files[0].lines) - starts)
+        return spans(ends_of(self._sizes)[self.chosen], self._sizes[self.chosen])
 
     def of(self, chosen: Int[np.ndarray, " blocks"]) -> "PairBlocks":
         """Of these blocks alone."""
@@ -191,10 +205,12 @@ class PairBlocks:
         return pairs
 
     def _read(self, number: int) -> list[Pair]:
-        if len(self.files) == 1:
-            columns = ((line or "").split("\t") for line in self.files[0].read(number))
+        where = bisect.bisect_right(self._firsts, number) - 1
+        first, *other = (file.read(number - int(self._firsts[where])) for file in self.files[where])
+        if not other:
+            columns = ((line or "").split("\t") for line in first)
             return [visible((pair[0], pair[1])) if len(pair) == 2 else ("", "") for pair in columns]
-        sides = zip(*(file.read(number) for file in self.files), strict=True)
+        sides = zip(first, *other, strict=True)
         return [("", "") if None in pair else visible(pair) for pair in sides]
 
     def dealt(self, shard_pairs: int) -> "list[PairBlocks]":
@@ -205,28 +221,32 @@ class PairBlocks:
         return [self.of(blocks) for blocks in np.array_split(order, min(count, len(order)))]
 
 
-def pair_blocks(paths: Sequence[Path], shard_pairs: int) -> PairBlocks:
-    """Reads files of pairs once, each in a thread.
+def pair_blocks(paths: Sequence[Sequence[Path]], shard_pairs: int) -> PairBlocks:
+    """Reads files of pairs once, several at a time.
 
     Args:
-      paths: one with a tab in each line, or one for each side.
+      paths: for each part of the text, one file with a tab in each line, or one for each side.
       shard_pairs: how many pairs a shard has.
 
     Raises:
-      UserError: as `located`; or the files have different numbers of lines.
+      UserError: as `located`; or two files have different numbers of lines.
     """
     size = max(1, min(MOST_LINES, shard_pairs // PARTS))
-    with ThreadPoolExecutor(len(paths)) as threads:  # each counts bad lines in this context
+    with ThreadPoolExecutor() as threads:  # each counts bad lines in this context
         passes = [
-            threads.submit(copy_context().run, located, path, size, 2 if len(paths) == 1 else 1)
-            for path in paths
+            [
+                threads.submit(copy_context().run, located, path, size, 2 if len(part) == 1 else 1)
+                for path in part
+            ]
+            for part in paths
         ]
-        files = tuple(future.result() for future in passes)
-    if len({file.lines for file in files}) > 1:
-        source, target = files
-        raise UserError(
-            f"{source.path} has {counted(source.lines, 'line')} and {target.path} has {target.lines:,}: line "
-            "i of one must translate line i of the other "
-            f"(line {min(source.lines, target.lines) + 1} has no partner)"
-        )
-    return PairBlocks(files, np.arange(len(files[0].starts) - 1), size)
+        files = tuple(tuple(future.result() for future in part) for part in passes)
+    for source, *other in files:
+        if other and source.lines != other[0].lines:
+            target = other[0]
+            raise UserError(
+                f"{source.path} has {counted(source.lines, 'line')} and {target.path} has {target.lines:,}: "
+                "line i of one must translate line i of the other "
+                f"(line {min(source.lines, target.lines) + 1} has no partner)"
+            )
+    return PairBlocks(files, size, np.arange(sum(len(source.starts) - 1 for source, *_ in files)))

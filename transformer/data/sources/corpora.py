@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -33,6 +33,7 @@ from transformer.data.sources.source import HELD_OUT, HELD_OUT_NOTE, SPLITS, Sou
 from transformer.data.sources.tables import read_table, record_of
 from transformer.data.sources.text_files import (
     Direction,
+    matching,
     read_directed,
     read_lines,
     read_pairs,
@@ -53,7 +54,7 @@ from transformer.data.store import (
     TextRecord,
     silent,
 )
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.text import is_invisible
 
 SHARE = 0.05  # of a training text that is held out
@@ -316,9 +317,9 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     """The corpus of text files whose training text is prepared in shards."""
     check_text(data)
     others = replace(data, train_source=None, train_target=None, train_tsv=None, shard_pairs=0, workers=0)
-    pairs = pair_blocks(_files_of(data, "train"), data.shard_pairs)
+    pairs = pair_blocks(_parts_of(data, "train"), data.shard_pairs)
     digests = _digests(others, progress)
-    key = sorted(digests.items()), [file.digest for file in pairs.files], pairs.size
+    key = sorted(digests.items()), [[file.digest for file in part] for part in pairs.files], pairs.size
     name = str(data.train_tsv or data.train_source)
     corpus = Source(
         name, _form(data), "shards", key, functools.partial(_as_hashed, others, digests), list(digests)
@@ -425,9 +426,17 @@ def _files_of(data: DataConfig, split: str) -> list[Path]:
     if data.directions and not has_columns(data, split):
         several = (_files_of(of_direction(data, direction), split) for direction in data.pairs)
         return list(dict.fromkeys(itertools.chain.from_iterable(several)))
-    table, tsv, source, target = (
-        getattr(data, f"{split}{kind}") for kind in ("", "_tsv", "_source", "_target")
-    )
+    return list(itertools.chain.from_iterable(_sides_of(data, split)))
+
+
+def _sides_of(data: DataConfig, split: str) -> list[list[Path]]:
+    """The files of each side of a split: one side if lines have both.
+
+    Raises:
+      UserError: options exclude each other, one is missing, or no file has such a name.
+    """
+    names = [f"{split}{ending}" for ending in ("", "_tsv", "_source", "_target")]
+    table, tsv, source, target = (getattr(data, name) for name in names)
     if table and (tsv or source or target):
         raise UserError(f"give either --data.{split} or --data.{split}-tsv, -source and -target, not both")
     if tsv and (source or target):
@@ -435,7 +444,22 @@ def _files_of(data: DataConfig, split: str) -> list[Path]:
     if bool(source) != bool(target):
         missing = "target" if source else "source"
         raise UserError(f"--data.{split}-{missing} is missing: sentence pairs need both files")
-    return [Path(path) for path in (table, tsv, source, target) if path]
+    options = {name: path for name, path in zip(names, (table, tsv, source, target), strict=True) if path}
+    return [matching(path, f"--data.{name.replace('_', '-')}") for name, path in options.items()]
+
+
+def _parts_of(data: DataConfig, split: str) -> list[tuple[Path, ...]]:
+    """The files of each part of a split: one if its lines have both sides, else two. Raises UserError if
+    there are more of one side."""
+    sides = _sides_of(data, split)
+    if len({len(files) for files in sides}) > 1:
+        counts = [len(files) for files in sides]
+        raise UserError(
+            f"--data.{split}-source names {counted(counts[0], 'file')} and --data.{split}-target "
+            f"{counts[1]:,}: file i of one must be the translation of file i of the other, in the order of "
+            "their names"
+        )
+    return list(zip(*sides, strict=True))
 
 
 def _read(data: DataConfig, split: str, further: set[str] | None = None) -> Iterator[Any]:
@@ -443,7 +467,14 @@ def _read(data: DataConfig, split: str, further: set[str] | None = None) -> Iter
     if data.directions and not has_columns(data, split):
         several = (directed(_read(of_direction(data, pair), split), pair) for pair in data.pairs)
         return itertools.chain.from_iterable(several)
-    first, *others = _files_of(data, split)
+    parts = (_read_part(data, split, files, further) for files in _parts_of(data, split))
+    return itertools.chain.from_iterable(parts)
+
+
+def _read_part(
+    data: DataConfig, split: str, files: Sequence[Path], further: set[str] | None
+) -> Iterator[Any]:
+    first, *others = files
     records: Iterator[Any]
     if getattr(data, split):
         records = read_table(first, data, further)

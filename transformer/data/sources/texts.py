@@ -10,9 +10,8 @@ from typing import Any
 
 from transformer.config.records import StreamConfig, TextsConfig
 from transformer.data import built_in
-from transformer.data.remote import fetched
 from transformer.data.sources.source import SPLITS, Source, all_but_last, files_of, read_files
-from transformer.data.sources.text_files import one_line, whole_text
+from transformer.data.sources.text_files import one_line, plain, whole_text
 from transformer.data.sources.tfds_sets import tfds_folder, tfds_texts
 from transformer.data.store import DOCUMENTS, Chosen, Corpus, Progress, Records, silent
 from transformer.runtime.errors import UserError
@@ -103,7 +102,7 @@ def _files(data: TextsConfig) -> Source:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
-        with open_regular(fetched(path)) as file:
+        with open_regular(plain(path)) as file:
             yield file
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error
