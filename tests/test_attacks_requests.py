@@ -254,6 +254,19 @@ def test_text_that_is_not_utf_8_fills_no_log(caplog):
     assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError]
 
 
+def test_no_request_writes_to_the_log(service, monkeypatch):
+    """What is no HTTP, or asks for another protocol: strangers could fill the disk."""
+    logger, records = logging.getLogger("uvicorn.error"), []
+    monkeypatch.setattr(logger, "handle", records.append)
+    head = b"GET /health HTTP/1.1\r\nHost: a\r\n"
+    with served(service) as port:
+        for sent in b"x\r\n\r\n", head + b"Connection: upgrade\r\nUpgrade: h2c\r\n\r\n":
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
+                one.sendall(sent)
+                assert one.recv(1000).startswith(b"HTTP/1.1 ")
+    assert not records
+
+
 def test_how_a_token_is_written(service):
     with asked(service, token="secret") as client:
         for value in "secret", "Basic secret", "Bearer", "Bearer ", "Bearersecret", "Bearer secret x":
@@ -412,6 +425,8 @@ def test_little_is_read_of_a_connection_at_once(service, monkeypatch):
         assert one.recv(1000).startswith(b"HTTP/1.1 422")
     assert sum(sizes) > 3 * connections.PIECE
     assert max(sizes) == connections.PIECE
+    shortest = len(b"1\r\n,\r\n")  # as long as the shortest frame of a WebSocket
+    assert connections.PIECE / shortest < 700  # which take 10 ms
 
 
 @pytest.mark.parametrize(("unread", "is_left"), [(0, False), (2**20, False), (2**20 + 1, True)])

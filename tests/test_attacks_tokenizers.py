@@ -119,6 +119,26 @@ def test_values_of_a_wrong_type_are_named_without_words_of_python(part: str, val
         assert word not in str(refusal.value)
 
 
+def test_merges_without_their_prefix() -> None:
+    """The library takes as many bytes off as the prefix has, which ends the process within a character."""
+    vocabulary = {"<pad>": 0, "<s>": 1, "</s>": 2, "<unk>": 3, "a": 4, "é": 5}
+    model = {"type": "BPE", "vocab": vocabulary, "continuing_subword_prefix": "x"}
+    for merge in "a é", ["a", "é"]:
+        with pytest.raises(UserError, match="a merge continues a word without continuing_subword_prefix"):
+            tokenizer(model=model | {"merges": [merge]})
+    whole = {**vocabulary, "xb": 6, "ab": 7}
+    read = HubTokenizer(content(model=model | {"vocab": whole, "merges": ["a xb"]}), 8, SpecialIds())
+    assert read.encode("ab") == [7]
+
+
+@pytest.mark.parametrize("index", [6, 10**9, 2**31])
+def test_ids_with_a_gap_have_rows_too(index: int) -> None:
+    """However few words there are; the last row would stand for those without one."""
+    model = {"type": "WordLevel", "vocab": {"<unk>": 3, "a": 4, "b": index}, "unk_token": "<unk>"}
+    with pytest.raises(UserError, match=f"its vocabulary has the id {index}, and the model has 6 rows"):
+        tokenizer(model=model)
+
+
 def test_a_template_without_end() -> None:
     with pytest.raises(UserError, match="a post-processor of 20000 pieces"):
         tokenizer(post_processor=template(20_000))

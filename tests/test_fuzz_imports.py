@@ -92,6 +92,7 @@ def test_a_wrong_type_in_a_config_is_named_without_words_of_python(tmp_path: Pat
     with pytest.raises(UserError, match=r"config\.json: ") as refusal:
         import_model(tmp_path / "model", tmp_path / "run")
     assert not any(word in str(refusal.value) for word in ("argument", "NoneType", "convert"))
+    assert "activation_dropout" in str(refusal.value)
 
 
 def in_parts(model: Path) -> None:

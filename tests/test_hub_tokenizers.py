@@ -147,7 +147,12 @@ def test_spaces_before_signs_are_taken_out_if_a_folder_asks_for_it(tmp_path):
 
 
 MISTAKES = {
-    "vocab.json: the id of": lambda f: (f / "vocab.json").write_text('{"<s>": 0, "a": 0}'),
+    "vocab.json: the id of 'a' is 2, not one": lambda f: (f / "vocab.json").write_text('{"<s>": 0, "a": 2}'),
+    "'<s>' and 'a' have the same id 0": lambda f: (f / "vocab.json").write_text('{"<s>": 0, "a": 0}'),
+    "additional_special_tokens has 3, which is no token": lambda f: (
+        (f / "vocab.json").unlink(),  # as NLLB, whose codes of languages are these
+        (f / "tokenizer_config.json").write_text('{"additional_special_tokens": ["eng_Latn", 3]}'),
+    ),
     "is not a SentencePiece model": lambda f: (f / "sentencepiece.bpe.model").write_bytes(b"nothing"),
     "language_codes is 'ours'; known are m2m100, wmt21": lambda f: (f / "tokenizer_config.json").write_text(
         '{"language_codes": "ours"}'

@@ -321,7 +321,7 @@ DAMAGE = {
     "config.json cannot be read": lambda f: (f / "config.json").write_text("[" * 9),
     "not a JSON object": lambda f: (f / "vocab.json").write_text("[]"),
     "model_type is 'bert2'": lambda f: edit(f / "config.json", model_type="bert2"),
-    "--model.d-model None: must be": lambda f: edit(f / "config.json", d_model=None),
+    "d_model is null, not a whole number": lambda f: edit(f / "config.json", d_model=None),
     "activation_function 'tanh'": lambda f: edit(f / "config.json", activation_function="tanh"),
     "--model.num-layers must be": lambda f: edit(f / "config.json", encoder_layers=10**12),
     "the description means": lambda f: edit(f / "config.json", encoder_ffn_dim=8, decoder_ffn_dim=8),
@@ -333,7 +333,7 @@ DAMAGE = {
     "early_stopping is ['x']": lambda f: edit(f / "config.json", early_stopping=["x"]),
     "the id of '</s>' is -5": lambda f: edit(f / "vocab.json", **{"</s>": -5}),
     "have the same id 3": lambda f: edit(f / "vocab.json", again=3),
-    "</s> is 2 in the vocabulary and 0 in config.json": lambda f: edit(
+    "</s> is 2, and 0 in config.json": lambda f: edit(
         f / "vocab.json", **{"</s>": 2, list(json.loads((f / "vocab.json").read_text()))[2]: 0}
     ),
     "has no <unk>": lambda f: edit(f / "vocab.json", **{"<unk>": None}),

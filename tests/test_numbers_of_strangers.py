@@ -13,10 +13,10 @@ from small_translator import small_translator, stored
 from transformer import BeamConfig, SampleConfig, TransformerConfig, UserError
 from transformer.commands.decode import decode_main
 from transformer.commands.train import train_main
+from transformer.config.arguments import seconds, whole_number
 from transformer.config.options import HostsConfig
-from transformer.config.ranges import seconds, whole_number
 from transformer.decoding.beside.arpa import read_arpa
-from transformer.interop.folders.pieces import pegasus_words, t5_words
+from transformer.interop.folders.pieces import byte_level, pegasus_words, t5_words
 from transformer.translator.choices import probabilities
 from transformer.translator.fusion import checked_weight
 
@@ -101,6 +101,15 @@ def test_words_that_a_number_adds(layout: Any, name: str, value: Any, tmp_path: 
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({name: value}))
     with pytest.raises(UserError, match=f"{name} is .*, not a whole number from 0 to 100,000"):
         layout(tmp_path, ["<pad>", "</s>", "<unk>"])
+
+
+@pytest.mark.parametrize("index", [10**9, -1, True, "7"])
+def test_the_id_of_a_word(index: Any, tmp_path: Path) -> None:
+    """The library would write all ids below it."""
+    (tmp_path / "merges.txt").write_text("")
+    (tmp_path / "vocab.json").write_text(json.dumps({"a": index}))
+    with pytest.raises(UserError, match=r"vocab\.json: the id of 'a' is .*, not one below 1"):
+        byte_level(tmp_path, {})
 
 
 def test_numbers_beyond_what_json_readers_take(tmp_path: Path) -> None:

@@ -270,6 +270,8 @@ MISTAKES = {
     "shared.weight has shape": lambda f: reshaped(f / "model.safetensors", SHARED),
     'config.json: d_model is "x", not a whole number': lambda f: edit(f / "config.json", d_model="x"),
     "config.json: d_model is 16.5, not a whole number": lambda f: edit(f / "config.json", d_model=16.5),
+    "config.json: d_ff is null, not a whole number": lambda f: edit(f / "config.json", d_ff=None),
+    "--model.decoder-layers must be": lambda f: edit(f / "config.json", num_decoder_layers=0),
     "forced_bos_token_id 1 is also eos_token_id: every output would be empty": lambda f: edit(
         f / "generation_config.json", forced_bos_token_id=1
     ),

@@ -47,7 +47,7 @@ HEAD = 10.0
 """Seconds in which the head of a request must arrive."""
 OTHER_FILES = 128
 """Files that a server has open besides its connections."""
-PIECE = 16 * 1024
+PIECE = 4 * 1024
 """Bytes that are read of a connection before others have their turn: a body may be many short chunks, each of
 which takes time."""
 LOGGED = 60.0
@@ -453,7 +453,7 @@ def config_of(app: App, limits: Limits) -> uvicorn.Config:
         ws=SocketConnection,
         loop="asyncio",  # whose transports read as much at once as they are told
         limit_concurrency=room_for(limits.connections),
-        log_level="warning",
+        log_level="error",  # warnings are about clients, who could fill the log
         access_log=False,
         lifespan="on",
         timeout_keep_alive=IDLE,

@@ -11,7 +11,7 @@ from pathlib import Path
 import jax
 
 from transformer.config.options import Config
-from transformer.config.ranges import instance
+from transformer.config.ranges import typed
 from transformer.data.sources.text_files import BadLines, reading
 from transformer.data.store import Corpus
 from transformer.runs.run import Run, named_bases
@@ -29,6 +29,7 @@ from transformer.trainer.resolved import check_unchanged, load_teacher, resolve,
 from transformer.training.methods.registry import objective_of
 
 
+@typed
 def train(
     config: Config,
     run_dir: Path | str | None = None,
@@ -57,9 +58,6 @@ def train(
         non-finite; a checkpoint could not be written.
       Stopped: SIGINT or SIGTERM arrived, or `training.minutes` are over; the state was saved.
     """
-    instance("config", config, Config)
-    if run_dir is not None:
-        instance("run_dir", run_dir, str, Path)
     refuse_forked()
     if config.data.check:
         raise UserError("--data.check trains nothing: leave it out, or call transformer train")

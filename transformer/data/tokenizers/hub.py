@@ -111,7 +111,8 @@ class HubTokenizer(Tokenizer):
     def __init__(self, model: str, size: int, special: SpecialIds, start: Sequence[int] = ()) -> None:
         self._tokenizer = _read(model)
         self.model, self.vocab_size, self.special, self.start = model, size, special, tuple(start)
-        largest = max(self._tokenizer.get_vocab_size(with_added_tokens=True) - 1, *astuple(special), *start)
+        ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
+        largest = max([*ids, *astuple(special), *start])
         if largest >= size:
             raise UserError(f"its vocabulary has the id {largest}, and the model has {size} rows")
         names = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
@@ -275,6 +276,7 @@ def _read(model: str) -> Any:
                 raise ValueError(f"a sequence of {count} steps")
         growths = [_growth(part) for part in parts]
         single, any_number = (_copies(described.get("post_processor"), end) for end in (1, 2))
+        _check_merges(described.get("model") or {})
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"not a tokenizer.json: {fault_of(error)}") from None
     copies = any_number if single > 1 else 1  # templates of two texts are for what repeats one
@@ -283,6 +285,14 @@ def _read(model: str) -> Any:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
+
+
+def _check_merges(model: Json) -> None:
+    """Raises ValueError if the library would end the process: it takes the prefix off unseen."""
+    prefix = model.get("continuing_subword_prefix")
+    merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges", []))
+    if prefix and not all(second.startswith(prefix) for _, second in merges):
+        raise ValueError("a merge continues a word without continuing_subword_prefix")
 
 
 def _growth(part: Any) -> float:

@@ -8,9 +8,10 @@ from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
+from transformer.config.arguments import any_number, whole_number
 from transformer.config.corpus import DataConfig
 from transformer.config.model import SpecialIds
-from transformer.config.ranges import any_number, instance, shown, whole_number
+from transformer.config.ranges import instance, shown
 from transformer.data.remote import fetched
 from transformer.data.store import Corpus, Progress, silent
 from transformer.data.tokenizers import words as chinese  # noqa: F401  # registers itself

@@ -41,6 +41,7 @@ from transformer.interop.folders.family import (
     without_codes,
 )
 from transformer.interop.folders.folder import CONFIG, LANGUAGES, as_json, read_json
+from transformer.interop.folders.pieces import words_by_id
 from transformer.interop.folders.search import forced_start
 from transformer.model.parameters import Params
 from transformer.runtime.errors import UserError
@@ -116,10 +117,9 @@ class MarianVocabulary(Vocabulary):
 
     def __init__(self, folder: Path, family: Family[Any]) -> None:
         self._folder = folder
-        self._numbers = [read_json(folder / NUMBERS)]
-        if (folder / TARGET_NUMBERS).exists():
-            self._numbers.append(read_json(folder / TARGET_NUMBERS))
-        unk = self._numbers[0].get("<unk>")
+        target = folder / TARGET_NUMBERS
+        self._files = folder / NUMBERS, target if target.exists() else folder / NUMBERS
+        unk = read_json(folder / NUMBERS).get("<unk>")
         if type(unk) is not int:
             raise UserError(f"{folder / NUMBERS} has no <unk>")
         self.unk = unk
@@ -128,10 +128,10 @@ class MarianVocabulary(Vocabulary):
     def tokenizers(self, opened: Opened, model: TransformerConfig, request: Request) -> Tokenizers:
         forced = forced_start(opened.described, model.output_size)
         source, target = (
-            _tokenizer(self._folder / pieces, numbers, size, model.special, start)
-            for pieces, numbers, size, start in zip(
+            _tokenizer(self._folder / pieces, file, size, model.special, start)
+            for pieces, file, size, start in zip(
                 PIECES,
-                (self._numbers[0], self._numbers[-1]),
+                self._files,
                 (model.vocab_size, model.output_size),
                 ((), forced),
                 strict=True,
@@ -175,20 +175,13 @@ class MarianVocabulary(Vocabulary):
 
 
 def _tokenizer(
-    spm: Path, numbers: Json, size: int, special: SpecialIds, start: Sequence[int] = ()
+    spm: Path, file: Path, size: int, special: SpecialIds, start: Sequence[int] = ()
 ) -> MarianTokenizer:
-    words: list[str | None] = [None] * size
-    for word, index in numbers.items():
-        if type(index) is not int or not 0 <= index < size:
-            raise UserError(f"{spm.parent}: the id of {word!r} is {index!r}, not one below {size}")
-        if words[index] is not None:
-            raise UserError(f"{spm.parent}: {words[index]!r} and {word!r} have the same id {index}")
-        words[index] = word
+    numbers = read_json(file)
+    words = words_by_id(file, numbers, size)
     for word, index in (("</s>", special.eos), ("<pad>", special.pad)):
         if numbers.get(word, index) != index:
-            raise UserError(
-                f"{spm.parent}: {word} is {numbers[word]} in the vocabulary and {index} in {CONFIG}"
-            )
+            raise UserError(f"{file}: {word} is {numbers[word]}, and {index} in {CONFIG}")
     try:
         return MarianTokenizer(read_bytes(spm), words, special, start)
     except OSError as error:

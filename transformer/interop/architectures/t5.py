@@ -50,7 +50,7 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
     own_head = HEAD in names and any(name in names for name in TABLES)
     return {
         "num_layers": config["num_layers"],
-        "decoder_layers": config.get("num_decoder_layers") or config["num_layers"],
+        "decoder_layers": config.get("num_decoder_layers"),
         "d_model": config["d_model"],
         "d_ff": config["d_ff"],
         "num_heads": config["num_heads"],

@@ -27,7 +27,7 @@ from transformer.interop.folders.family import (
 from transformer.interop.folders.folder import CONFIG, TOKENIZER, naming, read_json, tokenizer_options
 from transformer.interop.folders.search import forced_start
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, brief_json, parse_object, read_bytes, read_text
+from transformer.runtime.files import Json, brief, brief_json, parse_object, read_bytes, read_text
 from transformer.runtime.machine import library
 
 PIECES = "tokenizer.json"
@@ -249,23 +249,45 @@ def m2m_100_words(folder: Path, pieces: list[str]) -> list[str | None]:
     if not path.exists():
         return fairseq_words(folder, pieces)
     ids = read_json(path)
-    words: list[str | None] = [None] * len(ids)
-    for word, index in ids.items():
-        if type(index) is not int or not 0 <= index < len(ids) or words[index] is not None:
-            raise UserError(f"{path}: the id of {word!r} is {index!r}, not one below {len(ids)} of its own")
-        words[index] = word
+    words = words_by_id(path, ids, len(ids))
     kind = tokenizer_options(folder).get("language_codes", "m2m100")
     if kind not in LANGUAGES:
         raise UserError(f"{folder / TOKENIZER}: language_codes is {kind!r}; known are {', '.join(LANGUAGES)}")
     return [*words, *(f"__{language}__" for language in LANGUAGES[kind])]
 
 
+def words_by_id(path: Path, ids: Json, size: int) -> list[str | None]:
+    """Words in the order of their ids; None: no word has this one.
+
+    Args:
+      path: of the file, for messages.
+      ids: of the words.
+      size: how many ids there are.
+
+    Raises:
+      UserError: an id is not below `size`, or that of two words.
+    """
+    words: list[str | None] = [None] * size
+    for word, index in ids.items():
+        if type(index) is not int or not 0 <= index < size:
+            raise UserError(f"{path}: the id of {brief(word)} is {brief_json(index)}, not one below {size}")
+        if words[index] is not None:
+            raise UserError(f"{path}: {words[index]!r} and {brief(word)} have the same id {index}")
+        words[index] = word
+    return words
+
+
 def _named(folder: Path) -> list[str]:
-    """The additional special tokens of a folder."""
+    """The additional special tokens of a folder. Raises UserError if one is no token: the ids of the others
+    depend on it."""
     path = folder / SPECIAL
     described = tokenizer_options(folder) | (read_json(path) if path.exists() else {})
     listed = described.get("additional_special_tokens") or described.get("extra_special_tokens") or []
-    return [str(word["content"] if isinstance(word, dict) else word) for word in listed]
+    words: list[Any] = [word.get("content") if isinstance(word, dict) else word for word in listed]
+    for word in words:
+        if not isinstance(word, str):
+            raise UserError(f"{path}: additional_special_tokens has {brief_json(word)}, which is no token")
+    return words
 
 
 # Other files
@@ -276,7 +298,9 @@ def byte_level(folder: Path, options: Json) -> str:
     tokenizers = library("tokenizers")
     lines = read_text(folder / MERGES).splitlines()
     merges = [tuple(line.split(" ")) for line in lines if line and not line.startswith("#version")]
-    bpe = library("tokenizers.models").BPE(vocab=read_json(folder / VOCABULARY), merges=merges)
+    ids = read_json(folder / VOCABULARY)
+    words_by_id(folder / VOCABULARY, ids, len(ids))  # the library writes all ids below the largest
+    bpe = library("tokenizers.models").BPE(vocab=ids, merges=merges)
     tokenizer = tokenizers.Tokenizer(bpe)
     spaced = options.get("add_prefix_space") is True
     tokenizer.pre_tokenizer = library("tokenizers.pre_tokenizers").ByteLevel(add_prefix_space=spaced)

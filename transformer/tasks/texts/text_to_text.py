@@ -16,6 +16,7 @@ from jaxtyping import Int
 
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config, text_data
+from transformer.config.ranges import typed
 from transformer.config.training import BleuTokenizer, dropout_for
 from transformer.data.epochs import TemperatureOrder, by_first_ids
 from transformer.data.plans import Batching, Plan, eligible_examples
@@ -115,6 +116,7 @@ class TextToText(SteeredText, TextInContext, Lines):
     service = "transformer.serve.services.translation"
     inputs = ("source",)
 
+    @typed
     def __init__(self, config: Config, tokenizers: Tokenizers, shortlist: Shortlist | None = None) -> None:
         super().__init__(config)
         self.shortlist, self.special, self.data = shortlist, config.model.special, text_data(config)
