@@ -18,9 +18,8 @@ from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config, text_data
 from transformer.config.ranges import typed
 from transformer.config.training import BleuTokenizer, dropout_for
-from transformer.data.epochs import TemperatureOrder, by_first_ids
+from transformer.data.epochs import SampledPlan, TemperatureOrder, by_first_ids
 from transformer.data.plans import Batching, Plan, eligible_examples
-from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.data.sources.text_files import one_line
