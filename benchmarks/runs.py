@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import save
-from transformer import Config, Run, Translator
+from transformer import Config, OptimizerConfig, Run, Translator
 from transformer.config.options import text_data
 from transformer.data.sources.corpora import open_corpus
 from transformer.runtime.errors import UserError
@@ -20,6 +20,9 @@ from transformer.training.schedule import make_optimizer
 from transformer.training.sharding import Replicas
 from transformer.training.step import TrainState, configured_step, init_state
 from transformer.translator.translator import translation_of
+
+ADAM = OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=200)
+"""The paper's optimizer, for studies with the model of `quickstart`, whose preset has Muon."""
 
 
 def test_set(path: Path) -> list[tuple[str, str]]:

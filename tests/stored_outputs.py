@@ -445,7 +445,7 @@ def main(folder: str, *names: str) -> None:
         if path.suffix == ".ipynb":
             store_notebook(path, reader.folder)
         else:
-            store_page(path, in_a_checkout if path == README else reader)
+            store_page(path, reader if path.parent == FOLDER else in_a_checkout)
 
 
 if __name__ == "__main__":

@@ -271,7 +271,7 @@ def test_the_loss_is_that_of_all_layers_or_of_the_last_one() -> None:
         of_layer = jax.tree.map(lambda x, layer=layer: x[:, layer], every)
         parts = set_losses(of_layer, batch["classes"], batch["boxes"], jnp.array([True, True]), options)
         nll, l1, giou = (parts[name][0] for name in ("weighted_nll", "l1", "giou_loss"))
-        by_layer.append(float(nll + options.l1_weight * l1 + options.giou_weight * giou))
+        by_layer.append(float(nll + 5 * l1 + 2 * giou))
     for auxiliary, expected in ((True, sum(by_layer)), (False, by_layer[-1])):
         model = DetectionTransformer(dataclasses.replace(options, auxiliary_loss=auxiliary))
         objective = detection_objective(Config("detection", model.config, BoxesConfig()))

@@ -43,7 +43,7 @@ def model(
     """A run with a 6+6-layer network of width 512: the given one, or one trained on the built-in corpus just
     long enough to end its sentences. With `quick`, a small network after two updates. The corpus has words
     for a vocabulary of 2,000; up to `vocab_size`, subwords that never occur are added."""
-    from transformer import PRESETS, BeamConfig, TransformerConfig, train
+    from transformer import PRESETS, BeamConfig, OptimizerConfig, TransformerConfig, train
 
     if run_dir:
         return run_dir
@@ -53,7 +53,7 @@ def model(
         preset,
         model=TransformerConfig(norm_epsilon=1e-5),
         data=replace(preset.data, vocab_size=2000, batch_tokens=1024),
-        optimizer=replace(preset.optimizer, schedule="inverse_sqrt", peak=5e-4, warmup_steps=200),
+        optimizer=OptimizerConfig(schedule="inverse_sqrt", peak=5e-4, warmup_steps=200),
         training=replace(preset.training, steps=steps, evaluate_every=every, label_smoothing=0.1),
         decoding=BeamConfig(extra_length=10),
     )

@@ -1,9 +1,9 @@
 """Compares attention mechanisms and training methods with the plain Transformer, under equal updates.
 
-`python -m benchmarks.studies.methods WORK` trains the preset `quickstart`, and each variant of it with
-another attention or training method, from the same seed for the same number of updates, on the built-in
-corpus; or with --corpus the preset `tiny` on a folder of train, validation and test in two languages
-(`train.en`, ...).
+`python -m benchmarks.studies.methods WORK` trains the model of the preset `quickstart` by Adam, and each
+variant of it with another attention or training method, from the same seed for the same number of updates,
+on the built-in corpus; or with --corpus the preset `tiny` on a folder of train, validation and test in two
+languages (`train.en`, ...).
 Variants for a trained model continue the plain run for a quarter of the updates, and so does the plain model.
 Each run translates the test set. Where a paired bootstrap test finds no difference from the plain model
 (p > 0.05), the run is repeated with more seeds. Then the cost of each is measured beside the plain model, and
@@ -24,7 +24,7 @@ import jax
 
 from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import Contestant, machine, report, save, side_by_side
-from benchmarks.runs import Comparison, compare, once, test_set, text_files, translated, updates
+from benchmarks.runs import ADAM, Comparison, compare, once, test_set, text_files, translated, updates
 from transformer import PRESETS, Config, Run, Translator, train
 from transformer.config.options import text_data
 from transformer.runtime.errors import UserError
@@ -64,6 +64,7 @@ class Plan:
     def config(self, name: str, seed: int) -> Config:
         """The config of a run."""
         variant, base = METHODS[name], PRESETS["tiny" if self.corpus else "quickstart"]
+        optimizer = base.optimizer if self.corpus else ADAM
         steps = max(1, self.updates // 4) if variant.continues else self.updates
         files = text_files(self.corpus) if self.corpus else {"buckets": (16, 24, 40)}
         config = replace(
@@ -83,9 +84,9 @@ class Plan:
                 keep_last=1,
             ),
             optimizer=replace(
-                base.optimizer,
+                optimizer,
                 peak=LOWER if variant.continues else PEAK,
-                warmup_steps=max(1, min(base.optimizer.warmup_steps, steps // 4)),
+                warmup_steps=max(1, min(optimizer.warmup_steps, steps // 4)),
             ),
             scheduled=replace(variant.of(config).scheduled, updates=steps),
         )

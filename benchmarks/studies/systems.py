@@ -25,7 +25,7 @@ from rich.table import Table
 
 from benchmarks.command import positive, run, work_folder
 from benchmarks.measure import machine, save
-from benchmarks.runs import once, test_set, text_files
+from benchmarks.runs import ADAM, once, test_set, text_files
 from transformer import PRESETS, Config, Run, TransformerConfig, Translator, train, variant
 from transformer.tasks.metrics.scores import bleu
 from transformer.translator.distill import distill
@@ -79,8 +79,9 @@ class Plan:
             evaluate_sentences=100,
             keep_last=1,
         )
-        warmup = min(preset.optimizer.warmup_steps, max(1, steps // 4))
-        optimizer = replace(preset.optimizer, peak=PEAK, warmup_steps=warmup)
+        optimizer = preset.optimizer if self.family == "tiny" else ADAM
+        warmup = min(optimizer.warmup_steps, max(1, steps // 4))
+        optimizer = replace(optimizer, peak=PEAK, warmup_steps=warmup)
         return replace(preset, data=data, model=model, training=training, optimizer=optimizer)
 
     def _preset(self, name: str) -> Config:

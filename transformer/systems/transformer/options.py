@@ -280,11 +280,11 @@ def quickstart() -> Config:
             batch_tokens=1280,
             batching="packed",  # one shape to compile, and little padding
         ),
-        optimizer=OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=200),
+        optimizer=OptimizerConfig(algorithm="muon", schedule="cosine", peak=5e-3, warmup_steps=150),
         training=TrainingConfig(
-            steps=1260,
+            steps=880,
             label_smoothing=0.0,
-            evaluate_every=315,
+            evaluate_every=220,
             evaluate_sentences=128,
             log_every=25,
             dropout_by="auto",
