@@ -102,7 +102,7 @@ import os, runpy, signal, sys
 
 class Interrupted:
     def find_spec(self, name, *others):
-        if name in ("transformer.commands.train", "transformer.commands.decode", "transformer.commands.models"):
+        if name.rpartition(".")[0] == "transformer.commands" and not name.endswith("main"):
             os.kill(os.getpid(), signal.SIGINT)
 
 sys.meta_path.insert(0, Interrupted())
