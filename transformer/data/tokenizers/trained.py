@@ -8,9 +8,10 @@ from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
+from transformer.config.arguments import any_number, whole_number
 from transformer.config.corpus import DataConfig
 from transformer.config.model import SpecialIds
-from transformer.config.ranges import any_number, instance, shown, whole_number
+from transformer.config.ranges import instance, shown
 from transformer.data.remote import fetched
 from transformer.data.store import Corpus, Progress, silent
 from transformer.data.tokenizers import words as chinese  # noqa: F401  # registers itself
@@ -157,7 +158,7 @@ def _trained(
     corpus: Corpus, data: DataConfig, special: SpecialIds, sides: tuple[int, ...], progress: Progress
 ) -> Tokenizer:
     def texts() -> Iterator[str]:
-        pairs = corpus.splits["train"]
+        pairs = corpus.sample or corpus.splits["train"]
         for pair in progress("reading for the vocabulary", pairs, len(pairs)):
             yield from (pair[side] for side in sides if not is_invisible(pair[side]))
 

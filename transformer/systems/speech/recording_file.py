@@ -16,7 +16,7 @@ from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, check_streams, digest_of
 from transformer.cli.output_file import LongOutput, Output, resumable, resumable_output
 from transformer.cli.writer import use_beside
-from transformer.config.ranges import seconds
+from transformer.config.arguments import seconds
 from transformer.config.records import SOUND, is_recording
 from transformer.config.training import TextNormalisation
 from transformer.data.remote import fetched
