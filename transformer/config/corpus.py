@@ -32,10 +32,20 @@ _SAME = {
 }
 
 
+PACKED = (".gz", ".bz2", ".xz", ".zst")
+"""Suffixes of compressed files."""
+
+
+def text_suffix(path: Path | str) -> str:
+    """The last suffix of a file's name that says what is in it, such as .de of train.de.gz."""
+    name = Path(path)
+    return Path(name.stem if name.suffix.lower() in PACKED else name).suffix
+
+
 def language_of(path: Path | str | None) -> str | None:
-    """The language that the last suffix of a file's name is, such as `de` of `train.de`; None if it is none,
-    as of `train.txt`."""
-    suffix = Path(path).suffix[1:] if path else ""
+    """The language that the last suffix of a file's name is, such as `de` of `train.de` or `train.de.gz`;
+    None if it is none, as of `train.txt`."""
+    suffix = text_suffix(path)[1:] if path else ""
     match = _SUFFIX.fullmatch(suffix)
     return suffix if match and (match[1] is None or match[1] in _ISO_639_1.split()) else None
 
@@ -156,7 +166,9 @@ class DataConfig(CorpusConfig):
     """Target language, such as de: as --data.source-language. How BLEU is computed depends on it
     (--training.bleu-tokenize)."""
     train_source: Path | None = None
-    """Training text, one sentence per line. Line i of --data.train-target is the translation of line i."""
+    """Training text, one sentence per line. Line i of --data.train-target is the translation of line i. Files
+    may be compressed (gzip, bzip2, xz). A pattern in quotes, such as 'part-*.en', names several files, in the
+    order of their names."""
     train_target: Path | None = None
     """Translations of --data.train-source."""
     validation_source: Path | None = None
@@ -222,6 +234,12 @@ class DataConfig(CorpusConfig):
     """Temperature of the choice among --data.directions: one with n pairs has a share proportional to
     n^(1/temperature) of the training examples (Arivazhagan et al. 2019). 1: as many as there are; higher,
     such as 5: small directions more often, large ones less often."""
+    shard_pairs: Annotated[int, Range(0, COUNTS)] = 0
+    """Prepare training text from files in shards of about so many pairs, such as 1000000, by all processor
+    cores and in bounded memory. Training begins when the first two shards are there. It needs validation
+    text. 0: prepare it as a whole."""
+    workers: Annotated[int, Range(0, 4096)] = 0
+    """Processes that prepare shards. What they make does not depend on it. 0: one for each core."""
     built_in_size: Annotated[int, Range(1, COUNTS)] = 200_000
     """Number of training pairs to generate for a built-in corpus."""
     tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "jieba", "open-word"] = "unigram"
@@ -265,6 +283,7 @@ class DataConfig(CorpusConfig):
         self._check_columns()
         self._check_label_order()
         self._check_context()
+        self._check_shards()
         if self.subword_sampling > 1 and self.tokenizer == "bpe":
             strength = f"--data.subword-sampling {self.subword_sampling}"
             raise UserError(f"{strength}: at least 0; with bpe a probability, at most 1")
@@ -318,6 +337,32 @@ class DataConfig(CorpusConfig):
                 "--data.context: rows with named columns are in no order; leave it out, or give the context "
                 "as a list in a column, such as turns of a conversation"
             )
+
+    def _check_shards(self) -> None:
+        if not self.shard_pairs:
+            if self.workers:
+                raise UserError(
+                    "--data.workers: only shards are prepared by several; give --data.shard-pairs"
+                )
+            return
+        option = f"--data.shard-pairs {self.shard_pairs}"
+        if not (self.train_tsv or self.train_source):
+            raise UserError(
+                f"{option}: give --data.train-source and --data.train-target, or --data.train-tsv"
+            )
+        if not (self.validation_tsv or self.validation_source):
+            raise UserError(
+                f"{option}: nothing is held out of shards: give --data.validation-source and "
+                "--data.validation-target, or --data.validation-tsv"
+            )
+        others = {
+            "context": self.context,
+            "directions": self.directions,
+            "subword-sampling": self.subword_sampling,
+            "label-order": self.label_order != "given",
+        }
+        if wrong := [f"--data.{name}" for name, is_there in others.items() if is_there]:
+            raise UserError(f"{option} with {' and '.join(wrong)}: shards have none of that; leave one out")
 
     @property
     def input_names(self) -> tuple[str, ...]:

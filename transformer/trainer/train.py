@@ -1,6 +1,7 @@
 """Trains a config: creates or resumes the run, prepares the data and runs the loop; or only checks its corpus
 (`--data.check`)."""
 
+import contextlib
 import dataclasses
 import time
 from dataclasses import replace
@@ -91,31 +92,32 @@ def train(
             watch.message(f"  {note}")
     config = task.config
     data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
-    steps_per_epoch = data.batcher.plan.steps_per_epoch
-    config = dataclasses.replace(config, optimizer=config.optimizer.in_steps(steps_per_epoch))
-    if (epochs := config.training.epochs) is not None:
-        training = config.training.in_steps(steps_per_epoch)
-        config = dataclasses.replace(config, training=training)
-        watch.message(f"  --training.epochs {epochs:g}: {counted(training.steps, 'update')}")
-        if run:
-            check_unchanged(run, config)
-    objective = objective_of(system, config, partial(load_teacher, task), spelling(task))
-    if run is None:  # only now, after all checks: a run stores its options
-        if config.adapter.rank and parent:
-            config = dataclasses.replace(config, adapter=parent.changed_by(config.adapter))
-        path = gathered(str(run_dir or _new_directory(config)))[0]
-        if is_main_process():
-            unused = parent.kept if parent else {}
-            Run.create(path, config, task, corpus.folder.name, unused=unused)
-        barrier("run directory")
-        run = Run(path, writes=True)
-    with run.claimed(), transcribed(run, watch), resumable(run, config), named_bases(base):
-        loop = Loop(config, system, objective, run, data, watch, parent, track, profile, clock)
-        with watch.training(loop.step, config.training.steps):
-            loop.train()
-            tested = loop.test()
-        loop.report(*tested)
-    return Path(run.name)
+    with contextlib.closing(data.batcher.plan):
+        steps_per_epoch = data.batcher.plan.steps_per_epoch
+        config = dataclasses.replace(config, optimizer=config.optimizer.in_steps(steps_per_epoch))
+        if (epochs := config.training.epochs) is not None:
+            training = config.training.in_steps(steps_per_epoch)
+            config = dataclasses.replace(config, training=training)
+            watch.message(f"  --training.epochs {epochs:g}: {counted(training.steps, 'update')}")
+            if run:
+                check_unchanged(run, config)
+        objective = objective_of(system, config, partial(load_teacher, task), spelling(task))
+        if run is None:  # only now, after all checks: a run stores its options
+            if config.adapter.rank and parent:
+                config = dataclasses.replace(config, adapter=parent.changed_by(config.adapter))
+            path = gathered(str(run_dir or _new_directory(config)))[0]
+            if is_main_process():
+                unused = parent.kept if parent else {}
+                Run.create(path, config, task, corpus.folder.name, unused=unused)
+            barrier("run directory")
+            run = Run(path, writes=True)
+        with run.claimed(), transcribed(run, watch), resumable(run, config), named_bases(base):
+            loop = Loop(config, system, objective, run, data, watch, parent, track, profile, clock)
+            with watch.training(loop.step, config.training.steps):
+                loop.train()
+                tested = loop.test()
+            loop.report(*tested)
+        return Path(run.name)
 
 
 def open_corpus_shown(config: Config, task: type[Task], watch: ProgressReporter) -> Corpus:

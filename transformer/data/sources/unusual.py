@@ -11,10 +11,12 @@ import numpy as np
 
 from transformer.data.sources.text_files import named_ranges
 from transformer.data.store import Progress, Records, silent
+from transformer.runtime.errors import counted
 from transformer.runtime.text import has_text
 from transformer.runtime.words import words
 
 MOST = 1_000_000  # pairs that are looked through
+OF_SAMPLE = 100_000  # of those that are a sample of more
 FACTOR = 3.0  # of the usual ratio of lengths
 SHORT = 20  # characters of texts whose lengths say nothing
 MARGIN = 1.0  # nats per word by which a text is rather of the other side
@@ -27,7 +29,11 @@ _ENTITY = re.compile(r"&((?:[a-zA-Z][a-zA-Z0-9]{1,30}|#[0-9]{1,7}|#[xX][0-9a-fA-
 
 
 def unusual_pairs(
-    records: Records, is_translated: bool, languages: Sequence[str | None] = (), progress: Progress = silent
+    records: Records,
+    is_translated: bool,
+    languages: Sequence[str | None] = (),
+    progress: Progress = silent,
+    total: int | None = None,
 ) -> str:
     """A line about pairs that repeat another, have HTML entities, look swapped or like a header, differ in
     length, or have an empty side; empty if there are none.
@@ -38,8 +44,9 @@ def unusual_pairs(
         something.
       languages: of source and target, for headers.
       progress: shows the progress.
+      total: how many pairs these are a sample of. None: they are all.
     """
-    number = min(len(records), MOST)
+    number = min(len(records), MOST if total in (None, len(records)) else OF_SAMPLE)
     hashes = np.zeros(number, np.int64)
     lengths = np.zeros((number, 2))
     counts: tuple[Counter[str], Counter[str]] = Counter(), Counter()
@@ -65,11 +72,15 @@ def unusual_pairs(
         remarks.append(f"{uneven:,} whose lengths differ {FACTOR:g} times more than usual")
     if number and _is_header(next(_pairs(records, 1)), languages):
         remarks.append("the first looks like a header")
-    left_out = f"an empty side, so training leaves it out: {named_ranges('pair', lacking)}" if lacking else ""
+    is_sample = total not in (None, len(records))
+    among = counted(len(lacking), "pair") if is_sample else named_ranges("pair", lacking)
+    left_out = f"an empty side, so training leaves it out: {among}" if lacking else ""
+    if is_sample and lacking:
+        left_out += f" of a sample of {number:,}"
     if not remarks:
         return left_out
-    first = "first " * (number < len(records))
-    used = f"unusual among the {first}{number:,} training pairs, and kept: {', '.join(remarks)}"
+    which = f"a sample of {number:,}" if is_sample else f"the {'first ' * (number < len(records))}{number:,}"
+    used = f"unusual among {which} training pairs, and kept: {', '.join(remarks)}"
     return f"{used}; {left_out}" if left_out else used
 
 

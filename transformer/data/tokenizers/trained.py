@@ -158,7 +158,7 @@ def _trained(
     corpus: Corpus, data: DataConfig, special: SpecialIds, sides: tuple[int, ...], progress: Progress
 ) -> Tokenizer:
     def texts() -> Iterator[str]:
-        pairs = corpus.splits["train"]
+        pairs = corpus.sample or corpus.splits["train"]
         for pair in progress("reading for the vocabulary", pairs, len(pairs)):
             yield from (pair[side] for side in sides if not is_invisible(pair[side]))
 

@@ -18,9 +18,8 @@ from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config, text_data
 from transformer.config.ranges import typed
 from transformer.config.training import BleuTokenizer, dropout_for
-from transformer.data.epochs import TemperatureOrder, by_first_ids
+from transformer.data.epochs import SampledPlan, TemperatureOrder, by_first_ids
 from transformer.data.plans import Batching, Plan, eligible_examples
-from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.data.sources.text_files import one_line
@@ -179,7 +178,8 @@ class TextToText(SteeredText, TextInContext, Lines):
         if not data.has_files:
             return []
         is_translated = data.task == "translation" and not (data.directions or data.context or data.group)
-        remark = unusual_pairs(corpus.splits["train"], is_translated, data.languages, progress)
+        train = corpus.splits["train"]
+        remark = unusual_pairs(corpus.sample or train, is_translated, data.languages, progress, len(train))
         return [remark] if remark else []
 
     def decide(self, corpus: Corpus) -> list[str]:
@@ -288,6 +288,9 @@ class TextToText(SteeredText, TextInContext, Lines):
             texts = [self.read(text, self.data.max_length) for text in texts]
         check_turns(texts, tokenizer)
         encoded = tokenizer.encode_all(texts)
+        if all(type(record) is tuple for record in records):  # which say nothing of their languages
+            tokenizer.check_language(f"--data.{SIDES[side]}-language")
+            return encoded
         return [
             [*self.start(record, side), *ids[begin:]] for record, ids in zip(records, encoded, strict=True)
         ]
