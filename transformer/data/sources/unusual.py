@@ -239,8 +239,8 @@ class Filter:
             return ""
         lines = [f"filters leave {sum(self.counts.values()):,} of {what}{self.total:,} training pairs out"]
         for name, count in self.counts.most_common():
-            source, target = map(abbreviated, self.samples[name])
-            lines.append(f"  {name} {count:,} ({count / self.total:.1%}), such as {source!r} with {target!r}")
+            sample = " with ".join(repr(abbreviated(text)) for text in self.samples[name])
+            lines.append(f"    {name} {count:,} ({count / self.total:.1%}), such as {sample}")
         return "\n".join(lines)
 
 
