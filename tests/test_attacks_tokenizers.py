@@ -14,6 +14,7 @@ import sentencepiece
 from transformer import SpecialIds, UserError
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.lossless import opened
+from transformer.data.tokenizers.trained import load_tokenizer
 from transformer.runtime.machine import library
 
 pytest.importorskip("tokenizers")
@@ -208,6 +209,18 @@ def test_a_value_of_a_wrong_type_is_named(path: str, value: Any, message: str) -
     functools.reduce(lambda owner, name: owner[name], names, parts)[last] = value
     with pytest.raises(UserError, match=f"^not a tokenizer.json: .*{message}"):
         HubTokenizer(json.dumps(parts), 7, SpecialIds())
+
+
+def test_a_saved_vocabulary_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    saved = json.loads(tokenizer().content())
+    for wrong, message in (
+        ({"model": content(normalizer=7)}, "normalizer is 7, not an object or null"),
+        ({"special": {"pad": "x"}}, "special.pad 'x': must be a whole number"),
+        ({"size": "x"}, "one of its values has a wrong type"),
+    ):
+        (tmp_path / "source.model").write_text(json.dumps(saved | wrong))
+        with pytest.raises(UserError, match=f"source.model: neither a .* nor a saved vocabulary .*{message}"):
+            load_tokenizer(tmp_path / "source.model")
 
 
 def test_a_panic_of_any_call_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -407,7 +407,7 @@ class Transcriber(Decoder[SpeechToText]):
         self, recording: LongRecording, options: Mapping[str, Any]
     ) -> Callable[[], Iterator[list[Transcript]]]:
         """What yields what is found in a long recording."""
-        return lambda: joined_so_far(self.parts(recording.source, **options))
+        return lambda: joined_so_far(self.parts(recording.source, **options), recording.heard)
 
     def submit_plain(
         self,
