@@ -18,9 +18,9 @@ import pytest
 from small_run import changed, interrupted, quiet, same, small_config, write_text
 
 from transformer import PRESETS, Run, UserError, train
-from transformer.config.corpus import DataConfig
+from transformer.config.corpus import FILTERS, DataConfig
 from transformer.data.shards import WINDOW, shard_order
-from transformer.data.sources import blocks, text_files
+from transformer.data.sources import blocks, text_files, unusual
 from transformer.data.sources.blocks import pair_blocks
 from transformer.systems.registry import find_system
 from transformer.tasks import preparation
@@ -339,3 +339,111 @@ def test_every_system_of_text_has_shards(tmp_path, here, name):
     batcher = prepare(task, corpus).batcher
     assert batcher.plan.dropped == 0
     assert batcher(0)["source"].any()
+
+
+# Filters.
+
+
+GOOD = [
+    (f"the {word} house number {n}", f"das {word} haus nummer {n}")
+    for n, word in enumerate(["old", "new"] * 9)
+]
+BAD = {
+    "ratio=2": ("a long sentence that says a great many things", "kurz"),
+    "long=80": ("a word " * 13, "ein wort " * 13),
+    "copies": ("The Same text", "the same  text"),
+    "repeated": GOOD[3],
+    "numbers": ("it costs 1,000 or 20", "es kostet 1.000 oder 21"),
+    "letters": ("--- 12:30 ---", "--- 12:30 um ---"),
+    "entities": ("you &amp; me", "du und ich"),
+    "scripts=Latin": ("good morning", "доброе утро"),
+}
+
+
+def test_every_rule_is_tested():
+    assert [rule.partition("=")[0] for rule in BAD] == sorted(FILTERS, key=list(FILTERS).index)
+    assert set(unusual.RULES) | {"scripts", "repeated"} == set(FILTERS)
+
+
+@pytest.mark.parametrize("rule", BAD)
+@pytest.mark.parametrize("in_shards", [False, True])
+def test_a_rule_leaves_out_what_it_means_and_says_so(tmp_path, here, rule, in_shards):
+    config = filtered_config(tmp_path, [*GOOD[:9], BAD[rule], *GOOD[9:]], (rule,), in_shards)
+    task, corpus = opened(config)
+    data = prepare(task, corpus)
+    plan = data.batcher.plan
+    if in_shards:
+        plan.shards.wait(range(len(plan.shards)))
+    expected = Counter(ids_of(task, GOOD))
+    seen = Counter()
+    for step in range(plan.steps_per_epoch):
+        rows = plan(step)
+        arrays, where = rows.examples or (data.batcher.examples, rows.chosen)
+        seen.update(
+            tuple(tuple(arrays[side][index].tolist()) for side in ("source", "target")) for index in where
+        )
+    assert seen == expected
+    said = "\n".join([corpus.note, *task.remarks(config, corpus)])
+    name, number = rule.partition("=")[0], f"{len(GOOD) + 1}"
+    assert f"filters leave 1 of {'a sample of ' * in_shards}{number} training pairs out" in said
+    assert f"  {name} 1 (5.3%), such as {BAD[rule][0][:20]!r:.18}" in said
+    again = opened(config)[1]
+    assert again.note == corpus.note
+
+
+def ids_of(task, pairs):
+    return [tuple(tuple(x[side]) for side in ("source", "target")) for x in task.stored_examples(pairs)]
+
+
+def filtered_config(folder, pairs, rules, in_shards):
+    config = config_of(folder, filter=rules, shard_pairs=8 if in_shards else 0, max_length=40, buckets=(40,))
+    for side, name in enumerate(("train_source", "train_target")):
+        getattr(config.data, name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    return config
+
+
+def test_shards_leave_out_what_the_whole_does(tmp_path, here, monkeypatch):
+    monkeypatch.setattr(blocks, "HASHES", 5)
+    pairs = [*GOOD, *BAD.values(), *GOOD[4:8], ("", "leer"), ("", "leer")]
+    seen = []
+    for in_shards in (False, True):
+        config = filtered_config(tmp_path, pairs, tuple(BAD), in_shards)
+        task, corpus = opened(config)
+        data = prepare(task, corpus)
+        if in_shards:
+            plan = data.batcher.plan
+            plan.shards.wait(range(len(plan.shards)))
+            batches = [plan(step).chosen.tolist() for step in range(plan.steps_per_epoch)]
+            texts = corpus.splits["train"].__getitems__(sorted(itertools.chain(*batches)))
+            seen.append(Counter(texts))
+        else:
+            seen.append(Counter(pair for pair in corpus.splits["train"] if all(pair)))
+    assert seen[0] == seen[1] == Counter(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (("ration=2",), "--data.filter ration=2: there is no such rule: did you mean ratio?"),
+        (("xyz",), "--data.filter xyz: there is no such rule: choose ratio, long, copies"),
+        (("ratio=2", "ratio=3"), "ratio is there twice"),
+        (("copies=2",), "copies has no value; leave it out"),
+        (("ratio=two",), "the value must be a number, such as ratio=3"),
+        (("ratio=-1",), "the value must be positive"),
+        (("ratio=nan",), "the value must be positive"),
+        (("scripts",), "name the scripts of source and target"),
+    ],
+)
+def test_rules_that_are_none(rules, message):
+    files = {"train_tsv": Path("a"), "validation_tsv": Path("b")}
+    with pytest.raises(UserError, match=message.replace("?", r"\?")):
+        DataConfig(filter=rules, **files)
+
+
+def test_a_script_that_is_none_and_text_that_is_not_filtered(tmp_path, here):
+    with pytest.raises(UserError, match="scripts=Latn1: name the scripts"):
+        DataConfig(filter=("scripts=Latn1",), train_tsv=Path("a"))
+    with pytest.raises(UserError, match="scripts=Klingonese: Unicode has no such script"):
+        opened(filtered_config(tmp_path, GOOD, ("scripts=Klingonese",), False))
+    with pytest.raises(UserError, match="only pairs of text files are filtered"):
+        DataConfig(filter=("copies",))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from transformer.config.ranges import COUNTS, IDS, LARGEST, LONGEST, NOT_NEGATIVE, POSITIVE, Range, Section
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import check_local
 
 # Codes of languages: how they are written, and in the names of files.
@@ -118,6 +118,51 @@ class CorpusConfig(Section):
         """The padded lengths in use, shortest first; the last one holds max_length."""
         shorter = tuple(length for length in self.buckets if length < self.max_length)
         return (*shorter, self.max_length)
+
+
+FILTERS: dict[str, float | str | None] = {
+    "ratio": 3.0,
+    "long": 1000.0,
+    "copies": None,
+    "repeated": None,
+    "numbers": None,
+    "letters": 0.5,
+    "entities": None,
+    "scripts": "",
+}
+"""The rules of --data.filter, with their values. None: it has no value; empty: one must be given."""
+
+
+def filters_of(rules: Sequence[str]) -> dict[str, float | str | None]:
+    """The value of each rule of --data.filter, such as ratio=2.5 or copies.
+
+    Raises:
+      UserError: there is no such rule, it is there twice, or its value is none.
+    """
+    values: dict[str, float | str | None] = {}
+    for rule in rules:
+        name, _, value = rule.partition("=")
+        option, default = f"--data.filter {rule}", FILTERS.get(name)
+        if name not in FILTERS:
+            hint = nearest(name, FILTERS) or f": choose {', '.join(FILTERS)}"
+            raise UserError(f"{option}: there is no such rule{hint}")
+        if name in values:
+            raise UserError(f"{option}: {name} is there twice; name it once")
+        if value and default is None:
+            raise UserError(f"{option}: {name} has no value; leave it out")
+        values[name] = value or default
+        if name == "scripts" and not re.fullmatch(r"[A-Za-z+]+(:[A-Za-z+]+)?", value):
+            raise UserError(
+                f"{option}: name the scripts of source and target, such as scripts=Latin:Han+Bopomofo"
+            )
+        if isinstance(default, float):
+            try:
+                values[name] = float(values[name] or 0)
+            except ValueError:
+                raise UserError(f"{option}: the value must be a number, such as {name}={default:g}") from None
+            if not 0 < float(values[name] or 0) < COUNTS:
+                raise UserError(f"{option}: the value must be positive, and below {COUNTS:,}")
+    return values
 
 
 LANGUAGES: dict[str, tuple[str | None, str | None]] = {
@@ -234,6 +279,12 @@ class DataConfig(CorpusConfig):
     """Temperature of the choice among --data.directions: one with n pairs has a share proportional to
     n^(1/temperature) of the training examples (Arivazhagan et al. 2019). 1: as many as there are; higher,
     such as 5: small directions more often, large ones less often."""
+    filter: tuple[str, ...] = ()
+    """Rules that leave training pairs of text files out. ratio=3: one side has more than 3 times the
+    characters of the other (sides of fewer than 20 are kept); long=1000: a side has more characters; copies:
+    both sides are equal, but for case; repeated: the pair was there before; numbers: both sides have digits,
+    and other numbers; letters=0.5: fewer than half of the characters of a side are letters; entities: HTML
+    such as &amp;; scripts=Latin:Cyrillic: fewer than half of the letters of a side are of its script."""
     shard_pairs: Annotated[int, Range(0, COUNTS)] = 0
     """Prepare training text from files in shards of about so many pairs, such as 1000000, by all processor
     cores and in bounded memory. Training begins when the first two shards are there. It needs validation
@@ -284,6 +335,11 @@ class DataConfig(CorpusConfig):
         self._check_label_order()
         self._check_context()
         self._check_shards()
+        if filters_of(self.filter) and not (self.train_tsv or self.train_source):
+            raise UserError(
+                "--data.filter: only pairs of text files are filtered: give --data.train-source and "
+                "--data.train-target, or --data.train-tsv"
+            )
         if self.subword_sampling > 1 and self.tokenizer == "bpe":
             strength = f"--data.subword-sampling {self.subword_sampling}"
             raise UserError(f"{strength}: at least 0; with bpe a probability, at most 1")

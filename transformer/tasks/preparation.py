@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from transformer.config.corpus import filters_of
 from transformer.config.options import Config, text_data
 from transformer.data.plans import Batcher, Batching
 from transformer.data.sequences import (
@@ -35,6 +36,7 @@ from transformer.data.sequences import (
 )
 from transformer.data.shards import WINDOW, Shard, ShardPlan, open_shard, shard_order, write_shard
 from transformer.data.sources.blocks import PairBlocks
+from transformer.data.sources.unusual import Filter
 from transformer.data.store import Chosen, Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.runtime.errors import UserError
@@ -175,7 +177,8 @@ def _in_shards(
         raise UserError(
             f"--data.shard-pairs: {type(task).__name__} has fields that are no sequences; leave it out"
         )
-    shards = PreparedShards(task, pairs, data.shard_pairs, corpus.folder, _made_by(task), data.workers)
+    made_by = _made_by(task) + "".join(data.filter).encode()
+    shards = PreparedShards(task, pairs, data.shard_pairs, corpus.folder, made_by, data.workers)
     with contextlib.ExitStack() as if_it_fails:
         if_it_fails.callback(shards.close)
         order = shard_order(len(shards), data.seed, epoch=0).tolist()
@@ -377,7 +380,9 @@ def _make(path: Path, pairs: PairBlocks, batching: Batching) -> bool:
             return path.exists()
         task: Task = _process["task"]
         parts = list[Mapping[str, Any]]()
-        for block in pairs.blocks():
+        values = filters_of(text_data(task.config).filter)
+        rules = Filter({name: value for name, value in values.items() if name != "repeated"})
+        for block in pairs.filtered(rules):
             if _process["stop"].value:
                 return False
             parts.append(arrays_of(task.stored_examples(block), task.stored_fields))

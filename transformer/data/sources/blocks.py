@@ -4,6 +4,7 @@ text; then any process reads any block alone, and the text is never in memory as
 import bisect
 import functools
 import hashlib
+import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -13,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from transformer.data.sequences import ends_of, spans
+from transformer.data.sequences import ends_of, mapped, spans
 from transformer.data.sources.text_files import (
     LONGEST_LINE,
     NOT_UTF8,
@@ -25,9 +26,10 @@ from transformer.data.sources.text_files import (
     text_of,
     visible,
 )
-from transformer.data.store import Pair
+from transformer.data.sources.unusual import Filter, hash_of
+from transformer.data.store import Pair, Progress
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import MiB, open_regular
+from transformer.runtime.files import MiB, atomic_open, open_regular
 
 MOST_LINES = 1024  # of a block: read in a millisecond, and few blocks for a billion lines
 PARTS = 512  # blocks of a shard, at least, so that it has text from everywhere
@@ -157,6 +159,8 @@ class PairBlocks:
     """Lines of a block; the last one of a file may have fewer."""
     chosen: Int[np.ndarray, " blocks"]
     """The blocks that count, in the order of the text."""
+    repeated: Path | None = None
+    """A file that says of each pair of the text whether it was there before. None: this is not asked."""
 
     @functools.cached_property
     def _firsts(self) -> Int[np.ndarray, " files"]:
@@ -189,6 +193,16 @@ class PairBlocks:
     def blocks(self) -> Iterator[list[Pair]]:
         """Yields the pairs of each block."""
         return (self._read(int(number)) for number in self.chosen)
+
+    def filtered(self, rules: Filter) -> Iterator[list[Pair]]:
+        """As `blocks`; a pair that is left out has no text."""
+        marks = np.zeros(0, bool) if self.repeated is None else mapped(self.repeated)
+        firsts = ends_of(self._sizes)
+        for number, pairs in zip(self.chosen.tolist(), self.blocks(), strict=True):
+            keeps = list(map(rules.keeps, pairs))
+            if len(marks):
+                rules.leave_repeated(pairs, keeps, marks[firsts[number] : firsts[number + 1]].tolist())
+            yield [pair if is_kept else ("", "") for pair, is_kept in zip(pairs, keeps, strict=True)]
 
     def __iter__(self) -> Iterator[Pair]:
         for pairs in self.blocks():
@@ -250,3 +264,39 @@ def pair_blocks(paths: Sequence[Sequence[Path]], shard_pairs: int) -> PairBlocks
                 f"(line {min(source.lines, target.lines) + 1} has no partner)"
             )
     return PairBlocks(files, size, np.arange(sum(len(source.starts) - 1 for source, *_ in files)))
+
+
+HASHES = 2**24  # pairs whose hashes are sorted at a time
+
+
+def marked(pairs: PairBlocks, path: Path, progress: Progress) -> Path:
+    """A file that says of each pair whether it was there before, written once. Meanwhile eight bytes of a
+    hash of each are on disk, and sorted in parts.
+
+    Args:
+      pairs: of the text.
+      path: of the file, whose name ends with .bool.
+      progress: shows the progress.
+
+    Raises:
+      UserError: it cannot be written.
+    """
+    if path.exists():
+        return path
+    try:
+        with tempfile.TemporaryFile(dir=path.parent) as file, atomic_open(path) as written:
+            for block in progress("hashing, blocks of pairs", pairs.blocks(), len(pairs.chosen)):
+                file.write(b"".join(map(hash_of, block)))
+            file.flush()
+            hashes = np.memmap(file, np.uint64, "r")
+            marks = np.zeros(len(pairs), bool)
+            parts = -(-len(pairs) // HASHES)
+            for part in range(parts):
+                where = np.flatnonzero(hashes % parts == part)
+                order = np.argsort(hashes[where], kind="stable")
+                ascending = hashes[where[order]]
+                marks[where[order[1:][ascending[1:] == ascending[:-1]]]] = True
+            written.write(marks.tobytes())
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}; see --data.cache-dir") from error
+    return path

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from transformer.config.corpus import LANGUAGES, DataConfig
+from transformer.config.corpus import LANGUAGES, DataConfig, filters_of
 from transformer.data import built_in
 from transformer.data.built_in import (
     conversations,
@@ -27,7 +27,7 @@ from transformer.data.built_in import (
     treebank,
 )
 from transformer.data.epochs import shares
-from transformer.data.sources.blocks import pair_blocks
+from transformer.data.sources.blocks import marked, pair_blocks
 from transformer.data.sources.context import first_pairs, pairs_in_context, sentence_of
 from transformer.data.sources.source import HELD_OUT, HELD_OUT_NOTE, SPLITS, Source
 from transformer.data.sources.tables import read_table, record_of
@@ -42,6 +42,7 @@ from transformer.data.sources.text_files import (
     visible,
 )
 from transformer.data.sources.tfds_sets import tfds_folder, tfds_rows, tfds_splits
+from transformer.data.sources.unusual import Filter
 from transformer.data.store import (
     DIRECTED,
     PAIRS,
@@ -301,13 +302,18 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
     if data.directions:
         notes.append(shares_in_words(counts, data.temperature))
 
+    rules = Filter(filters_of(data.filter)) if data.filter else None
+
     def read(split: str) -> Iterator[Any]:
         records = as_hashed("train" if held_out and split == "validation" else split)
         if held_out and split != "test":
             records = filter(held_out.validates if split == "validation" else held_out.trains, records)
+        if rules and split == "train":
+            records = filter(rules.keeps, records)
         return in_turns(records) if data.directions and split != "train" else records
 
-    return Source(name, _form(data), "text", (sorted(digests.items()),), read, splits, notes)
+    key = sorted(digests.items()), *([data.filter] if rules else [])
+    return Source(name, _form(data), "text", key, read, splits, notes, filter=rules)
 
 
 SAMPLED = 400_000  # pairs of a corpus in shards of which the vocabulary is learned
@@ -316,7 +322,8 @@ SAMPLED = 400_000  # pairs of a corpus in shards of which the vocabulary is lear
 def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     """The corpus of text files whose training text is prepared in shards."""
     check_text(data)
-    others = replace(data, train_source=None, train_target=None, train_tsv=None, shard_pairs=0, workers=0)
+    whole = replace(data, filter=(), shard_pairs=0, workers=0)
+    others = replace(whole, train_source=None, train_target=None, train_tsv=None)
     pairs = pair_blocks(_parts_of(data, "train"), data.shard_pairs)
     digests = _digests(others, progress)
     key = sorted(digests.items()), [[file.digest for file in part] for part in pairs.files], pairs.size
@@ -326,6 +333,8 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     ).open(data.cache_dir, progress)
     parts = pairs.dealt(min(SAMPLED, len(pairs)))
     sample = parts[0] if len(parts) > 1 else None
+    if "repeated" in filters_of(data.filter):
+        pairs = replace(pairs, repeated=marked(pairs, corpus.folder / "repeated.bool", progress))
     return replace(corpus, splits={"train": pairs, **corpus.splits}, sample=sample)
 
 
