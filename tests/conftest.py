@@ -8,6 +8,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,26 @@ def call(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> 
         return (status, *capfd.readouterr())
 
     return called
+
+
+@pytest.fixture
+def refused(call: Callable[..., Any]) -> Callable[..., str]:
+    """`refused(main, *arguments, stdin=b"")`: the standard error of a command that ends with status 2."""
+
+    def message(main: Callable[[], int], *arguments: object, stdin: bytes = b"") -> str:
+        status, _, errors = call(main, *arguments, stdin=stdin)
+        assert status == 2, errors
+        return str(errors)
+
+    return message
+
+
+@pytest.fixture
+def decode(call: Callable[..., Any]) -> Callable[..., Any]:
+    """`decode(*arguments, stdin=b"")`: runs decode.py, as `call` does."""
+    from transformer.commands.decode import decode_main
+
+    return partial(call, decode_main)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,7 @@
 """Arguments of the Python API of a wrong type or value: each is a UserError that names it."""
 
 import inspect
+import itertools
 import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -14,26 +15,48 @@ import pytest
 from small_translator import small_translator, stored
 
 from transformer import (
+    BeamConfig,
     Captioner,
     Config,
+    DataConfig,
     Decoder,
     Detector,
+    EncoderConfig,
+    Glossary,
+    GreedyConfig,
+    MbrConfig,
+    OptimizerConfig,
+    Options,
+    Preset,
+    Run,
+    SampleConfig,
     SpecialIds,
     Synthesizer,
+    System,
     Tagger,
+    TrainingConfig,
     Transformer,
     TransformerConfig,
+    Translation,
     Translator,
     UserError,
+    Variant,
     beam_search,
     decoder_input,
+    init_state,
+    make_eval_step,
+    make_optimizer,
+    make_train_step,
+    register,
     sample,
     train,
     train_tokenizer,
+    translation_objective,
     variant,
 )
 from transformer.runtime.errors import nearest, shortened
 from transformer.systems.language_model.api import Generator
+from transformer.systems.registry import find_system
 from transformer.systems.speech.api import Transcriber
 
 
@@ -187,6 +210,10 @@ def test_no_argument_of_a_method_ends_in_a_traceback(tmp_path: Path, monkeypatch
     assert not wrong, "\n".join(wrong)
 
 
+SECTIONS: list[Any] = [
+    *(BeamConfig, GreedyConfig, MbrConfig, SampleConfig, DataConfig, OptimizerConfig, TrainingConfig),
+    *(Config, EncoderConfig, TransformerConfig, SpecialIds),
+]
 KINDS: dict[str, Any] = {
     "captioning": Captioner,
     "detection": Detector,
@@ -287,9 +314,9 @@ def test_arguments_of_functions() -> None:
             train_tokenizer(["a b"], wrong, 20)
         with pytest.raises(UserError, match="model must be a Module"):
             beam_search(wrong, params, ids)
-        with pytest.raises(UserError, match="params must be a Mapping|params are not those of this model"):
+        with pytest.raises(UserError, match="params must be a dictionary|params are not those of this model"):
             beam_search(model, wrong, ids)
-        with pytest.raises(UserError, match="no variant|variant must be a str"):
+        with pytest.raises(UserError, match="no variant|names must be a text"):
             variant(Config(), wrong)
         if wrong is not None:
             with pytest.raises(UserError, match="segments"):
@@ -301,6 +328,50 @@ def test_arguments_of_functions() -> None:
                 train_tokenizer(["a b"], "word", 20, languages=wrong)
     with pytest.raises(UserError, match=r"temperature must be one number, not an array of the shape \(2,\)"):
         sample(model, params, ids, key=jax.random.key(0), temperature=np.ones(2))
+
+
+def test_no_argument_of_a_wrong_type_reaches_the_inside_of_a_public_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is a UserError that names it."""
+    monkeypatch.chdir(tmp_path)
+    translator = small_translator()
+    config, model = translator.config, translator.model
+    optimizer, system, options = make_optimizer(config), find_system("transformer"), Options()
+    objective = translation_objective(0.1)
+    change, step = Variant("").options, {"model": model, "objective": objective}
+    parts = {"config": config, "variables": translator.variables}
+    functions: list[tuple[Any, dict[str, Any]]] = [
+        *((kind, vars(kind())) for kind in SECTIONS),
+        (Variant, {"about": "", "options": change, "systems": (), "change": abs}),
+        (Preset, {"config": config, "about": ""}),
+        (Options, vars(options)),
+        (System, vars(system)),
+        (register, {"name": "toy", "options": options, "system": system}),
+        (train, {"config": config}),
+        (variant, {"config": config}),
+        (make_optimizer, {"config": config}),
+        (Run, {"path": "run", "writes": False}),
+        (Glossary, {"entries": {"red": "rot"}, "keep": ""}),
+        (Transformer, {"config": model.config}),
+        (Translation, {"config": config, "tokenizers": translator.tokenizers}),
+        (Translator, {**parts, "tokenizers": translator.tokenizers}),
+        (Decoder, {**parts, "task": translator.task}),
+        (make_eval_step, step),
+        (make_train_step, {**step, "optimizer": optimizer, "seed": 0, "accumulate": 1, "gather": abs}),
+        (init_state, {"model": model, "optimizer": optimizer, "seed": 0, "example": (), "variables": {}}),
+    ]
+    wrong: list[str] = []
+    for function, arguments in functions:
+        for name, value in itertools.product(arguments, [None, "\ud800", -1.5, [[1], 1], {1: "a"}, object()]):
+            try:
+                function(**{**arguments, name: value})
+            except UserError as error:
+                if isinstance(value, float) and name.replace("_", "-") not in str(error).replace("_", "-"):
+                    wrong.append(f"{function.__name__}({name}={value!r}): {error} does not name it")
+            except Exception as error:
+                wrong.append(f"{function.__name__}({name}={value!r}): {type(error).__name__}: {error}"[:150])
+    assert not wrong, "\n".join(wrong)
 
 
 def test_a_system_with_a_mistake_is_refused_at_its_first_use(tmp_path: Path) -> None:

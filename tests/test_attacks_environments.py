@@ -97,6 +97,26 @@ def test_an_interrupted_command_does_not_destroy_what_jax_compiles_with() -> Non
         assert (done.returncode, done.stdout) == (status, out), done.stderr
 
 
+IMPORTED = """
+import os, runpy, signal, sys
+
+class Interrupted:
+    def find_spec(self, name, *others):
+        if name.rpartition(".")[0] == "transformer.commands" and not name.endswith("main"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupted())
+sys.argv = [sys.argv[1], "average", "run"]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("name", ["train.py", "decode.py", "transformer/__main__.py"])
+def test_ctrl_c_while_modules_are_imported_is_no_traceback(name: str) -> None:
+    done = command("-c", IMPORTED, name)
+    assert (abs(done.returncode) % 128, done.stderr) == (2, "")  # of SIGINT, as Python or bash says it
+
+
 @pytest.mark.slow
 def test_a_full_device_as_standard_output(run_dir: Path) -> None:
     for name in ("report", "average"):

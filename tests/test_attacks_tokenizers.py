@@ -1,6 +1,7 @@
 """Tokenizers of strangers: what would fill the memory is refused, a panic of the library is one message."""
 
 import base64
+import functools
 import io
 import json
 from pathlib import Path
@@ -13,6 +14,7 @@ import sentencepiece
 from transformer import SpecialIds, UserError
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.lossless import opened
+from transformer.data.tokenizers.trained import load_tokenizer
 from transformer.runtime.machine import library
 
 pytest.importorskip("tokenizers")
@@ -115,7 +117,7 @@ def test_what_makes_texts_long_is_refused(parts: dict[str, Any]) -> None:
 def test_values_of_a_wrong_type_are_named_without_words_of_python(part: str, value: Any) -> None:
     with pytest.raises(UserError, match=r"^not a tokenizer\.json") as refusal:
         tokenizer(**{part: value})
-    for word in "object", "attribute", "NoneType", "'int'", "indices", "iterable":
+    for word in "' object", "attribute", "NoneType", "'int'", "indices", "iterable":
         assert word not in str(refusal.value)
 
 
@@ -165,6 +167,60 @@ def test_what_published_tokenizers_do_is_read() -> None:
         normalizer=nested([eighteen, t5], 1), pre_tokenizer=words, post_processor=template(1)
     )
     assert like_nllb.encode("b") == [3]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("normalizer", 7, "normalizer is 7, not an object or null"),
+        (
+            "normalizer.normalizers.0.pattern.String",
+            [5],
+            r"0\].pattern.String is \[5\], not a text",
+        ),
+        ("pre_tokenizer.split", 1, "pre_tokenizer.split is 1, not true or false"),
+        ("post_processor.special_tokens.<x>.ids.0", "y", r"<x>.ids\[0\] is \"y\", not a whole number"),
+        ("post_processor.pair.0.SpecialToken.id", 1, "SpecialToken.id is 1, not a text"),
+        ("added_tokens.0.id", "4", r"added_tokens\[0\].id is \"4\", not a whole number"),
+        ("added_tokens.0.special", 1, r"added_tokens\[0\].special is 1, not true or false"),
+        ("model.vocab.a", "4", 'model.vocab.a is "4", not a whole number'),
+        ("model.vocab", [5], r"model.vocab\[0\] is 5, not a list"),
+        ("model.unk_token", 3, "model.unk_token is 3, not a text or null"),
+        ("model.merges.0.1", 3, r"model.merges\[0\]\[1\] is 3, not a text"),
+    ],
+)
+def test_a_value_of_a_wrong_type_is_named(path: str, value: Any, message: str) -> None:
+    flags = {name: False for name in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+    parts = json.loads(
+        content(
+            normalizer={"type": "Sequence", "normalizers": [THOUSAND | {"content": "a"}]},
+            pre_tokenizer=METASPACE,
+            post_processor=template(1)
+            | {
+                "pair": [{"SpecialToken": {"id": "<x>", "type_id": 0}}, *template(1)["pair"]],
+                "special_tokens": {"<x>": {"id": "<x>", "ids": [4], "tokens": ["<x>"]}},
+            },
+            added_tokens=[flags | {"id": 4, "content": "a"}],
+        )
+    )
+    parts["model"] = {"type": "BPE", "vocab": parts["model"]["vocab"] | {"ab": 6}, "merges": [["a", "b"]]}
+    HubTokenizer(json.dumps(parts), 7, SpecialIds())
+    *names, last = [int(name) if name.isdecimal() else name for name in path.split(".")]
+    functools.reduce(lambda owner, name: owner[name], names, parts)[last] = value
+    with pytest.raises(UserError, match=f"^not a tokenizer.json: .*{message}"):
+        HubTokenizer(json.dumps(parts), 7, SpecialIds())
+
+
+def test_a_saved_vocabulary_says_what_is_wrong_with_it(tmp_path: Path) -> None:
+    saved = json.loads(tokenizer().content())
+    for wrong, message in (
+        ({"model": content(normalizer=7)}, "normalizer is 7, not an object or null"),
+        ({"special": {"pad": "x"}}, "special.pad 'x': must be a whole number"),
+        ({"size": "x"}, "one of its values has a wrong type"),
+    ):
+        (tmp_path / "source.model").write_text(json.dumps(saved | wrong))
+        with pytest.raises(UserError, match=f"source.model: neither a .* nor a saved vocabulary .*{message}"):
+            load_tokenizer(tmp_path / "source.model")
 
 
 def test_a_panic_of_any_call_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -165,7 +165,7 @@ def batch():
 @pytest.mark.thorough
 def test_without_draws_hard_attention_trains_like_any_other():
     model, variables = MODELS["gru, hard"], variables_of("gru, hard")
-    hard = hard_attention_objective(0.1, model.config)(model, variables, batch(), Context())
+    hard = hard_attention_objective(0.1)(model, variables, batch(), Context())
     plain = translation_objective(0.1)(model, variables, batch(), Context())
     jax.tree.map(np.testing.assert_array_equal, hard, plain)
 
@@ -199,22 +199,22 @@ def expected_loss(model, variables, source, target):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("words", mostly_slow([1, 2, 3], [2]))
-def test_the_gradient_of_the_draws_is_that_of_the_expected_loss(words):
-    config = dataclasses.replace(MODELS["gru, hard"].config, entropy_weight=0.0, reward_weight=1.0)
-    model, variables = Recurrent(config), variables_of("gru, hard")
+def test_the_gradient_of_the_draws_is_that_of_the_expected_loss(words, monkeypatch):
+    monkeypatch.setattr("transformer.systems.recurrent.system.ENTROPY_WEIGHT", 0.0)
+    model, variables = MODELS["gru, hard"], variables_of("gru, hard")
     source, target = jnp.asarray([5, 2]), jnp.asarray([4, 7, 2][:words])
 
     def expected(params):
         return expected_loss(model, {**variables, "params": params}, source, target)
 
     batch = {"source": jnp.tile(source, (512, 1)), "target": jnp.tile(target, (512, 1))}
-    objective = hard_attention_objective(0.0, config)
+    objective = hard_attention_objective(0.0)
 
     def drawn(params, key):
         everything = {**variables, "params": params}
         return objective(model, everything, batch, Context(key)).total / 512
 
-    directions = np.random.default_rng(0).normal(size=(8, 9 * config.d_model))
+    directions = np.random.default_rng(0).normal(size=(8, 9 * model.config.d_model))
 
     def seen(gradient):
         """Along some directions, since single small elements may be only rounding errors."""
@@ -234,16 +234,10 @@ def test_the_gradient_of_the_draws_is_that_of_the_expected_loss(words):
 def test_the_draws_have_a_gradient_but_no_value():
     model, variables = MODELS["gru, hard"], variables_of("gru, hard")
     given = (model, variables, batch(), Context(jax.random.key(0)))
-    losses = [
-        hard_attention_objective(0.0, dataclasses.replace(model.config, reward_weight=weight))(*given)
-        for weight in (0.0, 1.0)
-    ]
-    assert losses[0].total == losses[1].total
-    metrics = {name: total for name, (total, _) in losses[0].metrics.items()}
-    assert 0 < float(metrics["entropy"] / losses[0].weight) < np.log(6)
-    assert float(losses[0].total) == pytest.approx(
-        float(metrics["nll"] - model.config.entropy_weight * metrics["entropy"]), rel=1e-5
-    )
+    loss = hard_attention_objective(0.0)(*given)
+    metrics = {name: total for name, (total, _) in loss.metrics.items()}
+    assert 0 < float(metrics["entropy"] / loss.weight) < np.log(6)
+    assert float(loss.total) == pytest.approx(float(metrics["nll"] - 0.01 * metrics["entropy"]), rel=1e-5)
 
 
 # --- bad input ---
@@ -253,7 +247,6 @@ def test_what_cannot_be_built_is_refused():
     for options, message in (
         ({"d_model": 7}, "must be even"),
         ({"dtype": "bfloat16"}, "float32"),
-        ({"reward_weight": -1.0}, "must not be negative"),
     ):
         with pytest.raises(UserError, match=message):
             RecurrentConfig(**options)

@@ -21,6 +21,7 @@ from planned_pairs import (
 from python_calls import python_calls
 
 from transformer.config.corpus import DataConfig
+from transformer.data import plans
 from transformer.data.plans import Batcher, Batching, PackedPlan, fixed_batches, plan_of
 from transformer.data.sequences import side_lengths, sides
 from transformer.data.sources.source import InMemory
@@ -102,7 +103,7 @@ def packed_slowly(lengths: np.ndarray, order: np.ndarray, bucket: tuple[int, ...
 
 @pytest.mark.parametrize("bucket", [(20,), (20, 20), (7, 16), (9, 12, 20)])
 def test_rows_are_packed_by_first_fit(bucket, monkeypatch):
-    monkeypatch.setattr(PackedPlan, "OPEN_ROWS", 6)
+    monkeypatch.setattr(plans, "OPEN_ROWS", 6)
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, np.array(bucket) + 1, (300, len(bucket)), np.int32)
     plan = PackedPlan(lengths, Batching((bucket,), batch_tokens=60, packed=True, seed=4))

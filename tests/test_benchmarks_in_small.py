@@ -384,3 +384,13 @@ def test_silence_beside_faster_whisper(
     monkeypatch.setattr("faster_whisper.WhisperModel.transcribe", lambda *_, **__: (segments, None))
     whisper.main(["--silence", "--weights", str(tmp_path / "converted"), "--only", "digital silence"])
     assert "| digital silence |  | You |" in capsys.readouterr().out
+
+
+@pytest.mark.thorough
+def test_text_files_in_shards(capsys: pytest.CaptureFixture[str]) -> None:
+    of_shards = ["--shard-pairs", "150", "--workers", "1", "--vocab-size", "400", "--whole", "--shuffle"]
+    input_speed.main(["--pairs", "600", *of_shards])
+    *_, in_shards, apart, whole, _ = capsys.readouterr().out.splitlines()
+    assert in_shards.startswith("| 600 | 1 |")
+    assert whole.startswith("| 600 | whole |")
+    assert "of the text apart" in apart

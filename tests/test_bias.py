@@ -339,29 +339,25 @@ def test_every_system_uses_names_or_refuses_them():
 
 
 @pytest.mark.thorough
-def test_the_commands(tmp_path, monkeypatch, capsys):
+def test_the_commands(tmp_path, decode, refused):
     run = stored(small_translator(), tmp_path / "run")
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
     names = tmp_path / "names"
     names.write_text("cat dog\nsings red\t2\n\nblue\n")
 
-    def call(*arguments):
-        monkeypatch.setattr(
-            "sys.argv", ["transformer", *map(str, (run, "--input", tmp_path / "in", *arguments))]
-        )
-        return decode_main(), capsys.readouterr()
-
+    lines = "--input", tmp_path / "in"
     translator = small_translator()
     translator.use_names({"cat dog": 1, "sings red": 2, "blue": 1}, 3)
-    status, shown = call("--bias", names, "--bias-weight", 3)
-    assert (status, shown.out.splitlines()) == (0, translator.translate(LINES))
-    status, shown = call("--bias", names, "--bias-weight", 0, 3, "--reference", tmp_path / "in")
-    scored = [line.partition(": BLEU")[0] for line in shown.out.splitlines() if "BLEU" in line]
+    status, out, _ = decode(run, *lines, "--bias", names, "--bias-weight", 3)
+    assert (status, out.splitlines()) == (0, translator.translate(LINES))
+    status, out, _ = decode(
+        run, *lines, "--bias", names, "--bias-weight", 0, 3, "--reference", tmp_path / "in"
+    )
+    scored = [line.partition(": BLEU")[0] for line in out.splitlines() if "BLEU" in line]
     assert (status, scored) == (0, ["--bias-weight 0", "--bias-weight 3"])
     for options, message in (
         (("--bias-weight", "0.2"), "--bias-weight needs --bias FILE"),
         (("--bias", names, "--bias-weight", "0", "1"), "several weights are compared by their scores"),
         (("--bias", names, "--explore", tmp_path / "page"), "--bias is for lines, --explore writes a page"),
     ):
-        status, shown = call(*options)
-        assert (status, message in shown.err) == (2, True), shown.err
+        assert message in refused(decode_main, run, *lines, *options)

@@ -52,19 +52,6 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def decode(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    """Runs decode.py: its exit status, and what it writes to both streams."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr("sys.argv", ["decode.py", *map(str, words)])
-        status = decode_main()
-        written = capsys.readouterr()
-        return status, written.out, written.err
-
-    return run
-
-
 # Captions
 
 
@@ -271,7 +258,7 @@ def test_the_loss_is_that_of_all_layers_or_of_the_last_one() -> None:
         of_layer = jax.tree.map(lambda x, layer=layer: x[:, layer], every)
         parts = set_losses(of_layer, batch["classes"], batch["boxes"], jnp.array([True, True]), options)
         nll, l1, giou = (parts[name][0] for name in ("weighted_nll", "l1", "giou_loss"))
-        by_layer.append(float(nll + options.l1_weight * l1 + options.giou_weight * giou))
+        by_layer.append(float(nll + 5 * l1 + 2 * giou))
     for auxiliary, expected in ((True, sum(by_layer)), (False, by_layer[-1])):
         model = DetectionTransformer(dataclasses.replace(options, auxiliary_loss=auxiliary))
         objective = detection_objective(Config("detection", model.config, BoxesConfig()))
@@ -313,6 +300,7 @@ def test_pictures_that_cannot_be_read_are_named(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     decode,
+    refused,
 ) -> None:
     run = request.getfixturevalue(name)
     names = tmp_path / "names.txt"
@@ -322,9 +310,7 @@ def test_pictures_that_cannot_be_read_are_named(
         "names.txt\n": "line 1: ",
     }.items():
         names.write_text(text)
-        status, _, said = decode(str(run.path), "--input", str(names))
-        assert status == 2
-        assert message in said
+        assert message in refused(decode_main, str(run.path), "--input", str(names))
     names.write_text(f"{pictures / '0.png'}\nno.png\n")
     with monkeypatch.context() as patch:  # before the model is loaded
         patch.setattr(Decoder, "load", None)
@@ -333,13 +319,11 @@ def test_pictures_that_cannot_be_read_are_named(
     Image.new("RGB", (16, 16)).save(photo)
     names.write_text("photo.jpg\n")
     for words in ([], ["--explore", tmp_path / "page.html"]):
-        status, _, said = decode(run.path, "--input", names, *words)
-        assert status == 2
+        said = refused(decode_main, run.path, "--input", names, *words)
         assert f"names.txt, line 1: {photo}: is no PNG file: convert it" in said
     assert not (tmp_path / "page.html").exists()
     for path in (pictures / "0.png", photo):
-        status, _, said = decode(run.path, "--input", path)
-        assert status == 2
+        said = refused(decode_main, run.path, "--input", path)
         assert "is a picture: give a file that names pictures, one on each line" in said
     with pytest.raises(UserError, match="cannot read int: give PNG files or arrays"):
         run.task.seen(3)

@@ -33,9 +33,8 @@ def test_a_pipe_is_not_read_twice(untrained_run, call, tmp_path):
 
 @pytest.mark.by_default("--output")
 @pytest.mark.parametrize("option", ["--output", "--explore"])
-def test_a_full_disk(untrained_run, call, option):
-    status, _, errors = call(decode_main, untrained_run, option, "/dev/full", stdin=b"ein Haus\n")
-    assert status == 2
+def test_a_full_disk(untrained_run, option, refused):
+    errors = refused(decode_main, untrained_run, option, "/dev/full", stdin=b"ein Haus\n")
     assert f"cannot write {option} /dev/full: No space left on device" in errors
 
 

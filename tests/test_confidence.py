@@ -247,13 +247,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return stored(small_translator(), tmp_path_factory.mktemp("confidence") / "run")
 
 
-def run_calibrate(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> int:
-    monkeypatch.setattr("sys.argv", ["calibrate", *map(str, arguments)])
-    return calibrate_main()
-
-
 @pytest.mark.thorough
-def test_from_calibration_to_json(run, tmp_path, monkeypatch, capsys) -> None:
+def test_from_calibration_to_json(run, tmp_path, call, capfd) -> None:
     run = Path(shutil.copytree(run, tmp_path / "run"))
     translator = Translator.load(run)
     texts, references = tmp_path / "texts", tmp_path / "references"
@@ -261,17 +256,17 @@ def test_from_calibration_to_json(run, tmp_path, monkeypatch, capsys) -> None:
     outputs = translator.translate(SOURCES)
     wrong = [text if index % 3 else "red" for index, text in enumerate(outputs)]
     references.write_text("".join(f"{text}\n" for text in [*wrong, ""]))
-    assert run_calibrate(monkeypatch, run, "--input", texts, "--reference", references) == 0
-    shown = capsys.readouterr()
-    assert "area under the ROC curve" in shown.out
-    assert shown.out.splitlines()[-1].endswith("--format json --word-confidences")
-    assert "sentences: 5" in shown.err
+    status, out, err = call(calibrate_main, run, "--input", texts, "--reference", references)
+    assert status == 0
+    assert "area under the ROC curve" in out
+    assert out.splitlines()[-1].endswith("--format json --word-confidences")
+    assert "sentences: 5" in err
     lines = tmp_path / "lines"
     lines.write_text("red green\n\ncat\n")
     for more in ([], ["--int8"], ["--token-scores", "--alignments"]):
         asked = [str(run), "--input", str(lines), "--format", "json", "--n-best", "2", "--word-confidences"]
         decode_lines(parse_decode([*asked, *more]))
-        for line in map(json.loads, capsys.readouterr().out.splitlines()):
+        for line in map(json.loads, capfd.readouterr().out.splitlines()):
             for hypothesis in line["hypotheses"] if line["source"] else ():
                 words = hypothesis["word_confidences"]
                 assert [word["word"] for word in words] == words_of(hypothesis["text"])
@@ -281,26 +276,24 @@ def test_from_calibration_to_json(run, tmp_path, monkeypatch, capsys) -> None:
         decode_lines(parse_decode([str(run), "--input", str(lines), "--word-confidences"]))
 
 
-def test_commands_refuse_in_a_sentence(run, tmp_path, monkeypatch, capsys) -> None:
+def test_commands_refuse_in_a_sentence(run, tmp_path, refused) -> None:
     lines = tmp_path / "lines"
     lines.write_text("red\ncat\n")
     asked = [str(run), "--input", str(lines), "--format", "json", "--word-confidences"]
     with pytest.raises(UserError, match="transformer calibrate writes"):
         decode_lines(parse_decode(asked))
-    assert run_calibrate(monkeypatch, run, "--reference", lines) == 2
-    assert "--reference has the translations of --input" in capsys.readouterr().err
+    assert "--reference has the translations of --input" in refused(calibrate_main, run, "--reference", lines)
     same = tmp_path / "same"
     same.write_text("".join(f"{text}\n" for text in Translator.load(run).translate(["red", "cat"])))
-    assert run_calibrate(monkeypatch, run, "--input", lines, "--reference", same) == 2
-    assert "words are right, so confidence cannot be learned" in capsys.readouterr().err
+    said = refused(calibrate_main, run, "--input", lines, "--reference", same)
+    assert "words are right, so confidence cannot be learned" in said
     assert not list(run.glob("*.json"))[1:]  # nothing but its config
     lines.write_text("\n \n")
-    assert run_calibrate(monkeypatch, run, "--input", lines) == 2
-    assert "there is no sentence to learn from" in capsys.readouterr().err
+    assert "there is no sentence to learn from" in refused(calibrate_main, run, "--input", lines)
 
 
 @pytest.mark.parametrize("name", ["limits.json", "confidence.json"])
-def test_a_file_that_cannot_be_written_is_named(name, run, tmp_path, monkeypatch, capsys) -> None:
+def test_a_file_that_cannot_be_written_is_named(name, run, tmp_path, monkeypatch, refused) -> None:
     run = Path(shutil.copytree(run, tmp_path / "run"))
     for file, text in ("in", "red\ncat\n"), ("right", "red\nnever\n"):
         (tmp_path / file).write_text(text)
@@ -314,37 +307,34 @@ def test_a_file_that_cannot_be_written_is_named(name, run, tmp_path, monkeypatch
         monkeypatch.setattr(module, "write_whole", full)
     monkeypatch.setattr(Confidence, "fitted", classmethod(lambda *_: CONFIDENCE))
     asked = [run, "--input", tmp_path / "in", "--reference", tmp_path / "right"]
-    assert run_calibrate(monkeypatch, *asked) == 2
-    assert f"cannot write {run}/{name}: No space left on device" in capsys.readouterr().err
+    assert f"cannot write {run}/{name}: No space left on device" in refused(calibrate_main, *asked)
 
 
-def test_calibrate_refuses_what_it_cannot_learn_from(run, tmp_path, monkeypatch, capsys) -> None:
+def test_calibrate_refuses_what_it_cannot_learn_from(run, tmp_path, refused) -> None:
     run = Path(shutil.copytree(run, tmp_path / "run"))
     (tmp_path / "in").write_text("red\ncat\n")
     (tmp_path / "empty").write_text("\n\n")
     asked = [run, "--input", tmp_path / "in"]
-    assert run_calibrate(monkeypatch, *asked, "--reference", tmp_path / "empty") == 2
-    assert "empty: no sentence of" in capsys.readouterr().err
-    assert run_calibrate(monkeypatch, *asked, "--target-language", "de") == 2
-    assert "--target-language: the texts of this model begin with no code" in capsys.readouterr().err
+    assert "empty: no sentence of" in refused(calibrate_main, *asked, "--reference", tmp_path / "empty")
+    said = refused(calibrate_main, *asked, "--target-language", "de")
+    assert "--target-language: the texts of this model begin with no code" in said
     assert not list(run.glob("*.json"))[1:]  # nothing but its config
     (run / FILE).mkdir()
-    assert run_calibrate(monkeypatch, *asked) == 2
-    assert f"{FILE} is damaged: Is a directory; delete it, and make it again" in capsys.readouterr().err
+    said = refused(calibrate_main, *asked)
+    assert f"{FILE} is damaged: Is a directory; delete it, and make it again" in said
 
 
-def test_a_run_that_does_not_translate_learns_confidence_alone(tmp_path, monkeypatch, capsys) -> None:
+def test_a_run_that_does_not_translate_learns_confidence_alone(tmp_path, refused) -> None:
     plain = small_translator()
     data = dataclasses.replace(plain.config.data, task="summaries")
     config = dataclasses.replace(plain.config, data=data)
     run = stored(Translator(config, plain.variables, plain.tokenizers), tmp_path / "run")
     (tmp_path / "in").write_text("red\ncat\n")
     asked = [run, "--input", tmp_path / "in"]
-    assert run_calibrate(monkeypatch, *asked) == 2
-    assert "does not translate, so only the confidence of its words can be learned" in capsys.readouterr().err
+    said = refused(calibrate_main, *asked)
+    assert "does not translate, so only the confidence of its words can be learned" in said
     asked += ["--reference", tmp_path / "in"]
-    assert run_calibrate(monkeypatch, *asked, "--false-alarms", 0.1) == 2
-    assert "--false-alarms: " in capsys.readouterr().err
+    assert "--false-alarms: " in refused(calibrate_main, *asked, "--false-alarms", 0.1)
 
 
 # The pages

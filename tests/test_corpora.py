@@ -1,7 +1,9 @@
 """Text files become a corpus, once; messages name files with errors."""
 
+import bz2
 import dataclasses
 import gzip
+import lzma
 import subprocess
 import sys
 
@@ -152,8 +154,8 @@ def test_options_that_do_not_fit(tmp_path, changes, message):
         (b"1\n2\n3\n4\n5\n6\n", r"has 6 lines and .*train.target has 5"),
         (b"1\n2\n3\xff\n4\n5\n", r"bad, line 3: not UTF-8 \(byte 2 of the line\)"),
         pytest.param(
-            gzip.compress(b"1\n2\n"),  # which holds the time
-            "bad: it is compressed, and text is read: unpack it, with gunzip",
+            b"(\xb5/\xfd 1",
+            "bad: it is compressed, and text is read: unpack it, with unzstd",
             id="compressed",
         ),
         (b"RIFF\xa4\0\0\0WAVEfmt ", "bad: it is a recording, and text is read: name another file"),
@@ -201,3 +203,57 @@ def test_a_cache_that_cannot_be_written(tmp_path):
     write(tmp_path / "file", ["in the way"])
     with pytest.raises(UserError, match="cannot store the corpus in .*--data.cache-dir"):
         open_corpus(text_config(tmp_path, cache_dir=tmp_path / "file"))
+
+
+# Compressed files, and patterns that name several.
+
+
+PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+
+
+def packed_parts(folder, pack, ending):
+    """Two files of each side, compressed, and the pairs in them."""
+    pairs = [(f"quelle {number}", f"target {number}") for number in range(9)]
+    for side, name in enumerate(("de", "en")):
+        for part, some in (("a", pairs[:4]), ("b", pairs[4:])):
+            text = "".join(f"{pair[side]}\n" for pair in some).encode()
+            (folder / f"part-{part}.{name}.{ending}").write_bytes(pack(text))
+    return pairs
+
+
+@pytest.mark.parametrize("ending", PACK)
+@pytest.mark.parametrize("shard_pairs", [0, 4])
+def test_compressed_parts_are_read_as_their_text(tmp_path, ending, shard_pairs, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
+    pairs = packed_parts(tmp_path, PACK[ending], ending)
+    files = {
+        f"train_{side}": tmp_path / f"part-*.{name}.{ending}"
+        for side, name in (("source", "de"), ("target", "en"))
+    }
+    data = text_config(tmp_path, shard_pairs=shard_pairs, **files)
+    assert data.languages == ("de", "en")
+    assert list(open_corpus(data).splits["train"]) == pairs
+    (tmp_path / f"part-a.de.{ending}").write_bytes(PACK[ending](b"neu 1\nneu 2\nneu 3\nneu 4\n"))
+    assert open_corpus(data).splits["train"].__getitems__([0]) == [("neu 1", "target 0")]
+
+
+@pytest.mark.parametrize("ending", PACK)
+def test_damaged_and_bottomless_compressed_files_are_refused(tmp_path, ending, monkeypatch):
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / f"text.{ending}"
+    path.write_bytes(PACK[ending](b"one\ntwo\n" * 50)[:-9])
+    with pytest.raises(UserError, match=f"text.{ending}: the compressed file is damaged|cannot unpack"):
+        list(read_lines(path))
+    path.write_bytes(PACK[ending](b"0" * 30_000_000))
+    with pytest.raises(UserError, match="it unpacks to more than 200 times its size"):
+        list(read_lines(path))
+    assert not list((tmp_path / "cache").glob("unpacked/*/*"))
+
+
+def test_patterns_name_as_many_files_of_each_side(tmp_path):
+    packed_parts(tmp_path, bytes, "txt")
+    files = {"train_source": tmp_path / "part-*.de.txt", "train_target": tmp_path / "part-a.en.txt"}
+    with pytest.raises(UserError, match="--data.train-source names 2 files and --data.train-target 1: "):
+        open_corpus(text_config(tmp_path, **files))
+    with pytest.raises(UserError, match=r"--data.train-source .*none-\*.de: no file has such a name"):
+        open_corpus(text_config(tmp_path, train_source=tmp_path / "none-*.de"))

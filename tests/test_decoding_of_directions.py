@@ -91,14 +91,8 @@ def test_languages_share_their_programs(drawn, caplog):
     assert not [message for message in caplog.messages if "ompiling" in message]
 
 
-def decoded(capfd, *words):
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("sys.argv", ["decode.py", *map(str, words)])
-        return decode_main(), *capfd.readouterr()
-
-
 @pytest.mark.slow
-def test_lines_name_their_languages(learned, tmp_path, capfd):
+def test_lines_name_their_languages(learned, tmp_path, decode):
     columns, objects = tmp_path / "lines.tsv", tmp_path / "lines.jsonl"
     columns.write_text("red dog\t\t\tx\tback\nred dog\t\t\t\tsame\nred cat runs\truns\t\t\tback\n")
     requests = [
@@ -108,9 +102,9 @@ def test_lines_name_their_languages(learned, tmp_path, capfd):
     ]
     objects.write_text("".join(f"{json.dumps(request)}\n" for request in requests))
     expected = "dog red\nred dog\nruns cat red\n"
-    assert decoded(capfd, learned, "--input", columns, "--tsv")[:2] == (0, expected)
-    assert decoded(capfd, learned, "--input", objects, "--jsonl")[:2] == (0, expected)
-    _, written, _ = decoded(capfd, learned, "--input", objects, "--jsonl", "--format", "json")
+    assert decode(learned, "--input", columns, "--tsv")[:2] == (0, expected)
+    assert decode(learned, "--input", objects, "--jsonl")[:2] == (0, expected)
+    _, written, _ = decode(learned, "--input", objects, "--jsonl", "--format", "json")
     results = list(map(json.loads, written.splitlines()))
     assert [result["target_language"] for result in results] == ["back", "same", "back"]
     assert [result["source_tokens"][0] for result in results] == ["__x__"] * 3
@@ -135,10 +129,10 @@ def test_lines_name_their_languages(learned, tmp_path, capfd):
         ("a", ["--jsonl", "--tsv"], "leave one of them out"),
     ],
 )
-def test_bad_lines_are_named(drawn, tmp_path, capfd, line, options, message):
+def test_bad_lines_are_named(drawn, tmp_path, line, options, message, decode):
     path = tmp_path / "lines"
     path.write_text(f"{line}\n")
-    status, _, errors = decoded(capfd, drawn, "--input", path, *options)
+    status, _, errors = decode(drawn, "--input", path, *options)
     assert status == 2
     assert message in " ".join(errors.split())
     assert "Traceback" not in errors

@@ -13,9 +13,8 @@ from two_directions import config_of, files_of, reversed_words, sentences, write
 from transformer import DataConfig, Run, Translator
 from transformer.config.model import SpecialIds
 from transformer.config.options import Config
-from transformer.data.epochs import TemperatureOrder, by_first_ids, shares
+from transformer.data.epochs import SampledPlan, TemperatureOrder, by_first_ids, shares
 from transformer.data.plans import Batching, plan_of
-from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import Field, Sequences
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.store import DirectedPair, silent

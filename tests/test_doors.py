@@ -200,11 +200,9 @@ def test_turns_are_not_divided_into_sentences():
 
 
 @pytest.mark.parametrize("option", ["choices", "reference", "rescore", "weights"])
-def test_an_option_without_its_values_is_refused(call, tmp_path, option):
+def test_an_option_without_its_values_is_refused(tmp_path, option, refused):
     run = stored(small_translator(), tmp_path / "run")
-    status, _, err = call(decode_main, run, f"--{option}", stdin=b"cat\n")
-    assert status == 2
-    assert f"--{option}" in err
+    assert f"--{option}" in refused(decode_main, run, f"--{option}", stdin=b"cat\n")
 
 
 def test_a_command_names_the_line(call, tmp_path, translators):

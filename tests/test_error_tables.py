@@ -174,7 +174,7 @@ def test_speakers_of_a_manifest(manifest, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_report_of_a_run_and_decode_name_speakers(manifest, tmp_path, monkeypatch, capsys):
+def test_the_report_of_a_run_and_decode_name_speakers(manifest, tmp_path, monkeypatch, decode, refused):
     """Seven seconds: nothing else trains on recordings with speakers."""
     config = speech_config(tmp_path, "one")
     data = dataclasses.replace(config.data, train=manifest, validation=manifest)
@@ -188,22 +188,21 @@ def test_the_report_of_a_run_and_decode_name_speakers(manifest, tmp_path, monkey
     assert exhibit["comparisons"]
     assert '<p class="pairs">' in (run.path / "report.html").read_text()
 
-    def decode(*options):
-        monkeypatch.setattr("sys.argv", ["decode.py", *map(str, (run.path, *options))])
-        return decode_main(), capsys.readouterr()
-
-    status, shown = decode("--input", manifest, "--max-length", 4, "--format", "json")
+    status, out, err = decode(run.path, "--input", manifest, "--max-length", 4, "--format", "json")
     assert status == 0
-    assert json.loads(shown.out.splitlines()[1])["speaker"] == "anna"
-    assert "anna: word error rate = " in shown.err
-    assert "unknown speaker: word error rate = " in shown.err
-    assert shown.err.count("texts normalised (basic)") == 5
-    status, shown = decode("--input", manifest, "--max-length", 4, "--text-normalisation", "none")
-    assert (status, shown.err.count("error rate = "), shown.err.count("normalised")) == (0, 5, 0)
-    status, shown = decode("--input", manifest.with_name("1.wav"), "--text-normalisation", "none")
+    assert json.loads(out.splitlines()[1])["speaker"] == "anna"
+    assert "anna: word error rate = " in err
+    assert "unknown speaker: word error rate = " in err
+    assert err.count("texts normalised (basic)") == 5
+    status, out, err = decode(
+        run.path, "--input", manifest, "--max-length", 4, "--text-normalisation", "none"
+    )
+    assert (status, err.count("error rate = "), err.count("normalised")) == (0, 5, 0)
+    status, out, err = decode(
+        run.path, "--input", manifest.with_name("1.wav"), "--text-normalisation", "none"
+    )
     assert status == 2
-    assert "--text-normalisation: there are no texts to compare with" in shown.err
+    assert "--text-normalisation: there are no texts to compare with" in err
     monkeypatch.setitem(__import__("sys").modules, "whisper_normalizer", None)
-    status, shown = decode("--input", manifest, "--text-normalisation", "english")
-    assert status == 2
-    assert "error rates needs whisper_normalizer: pip install '.[speech]'" in shown.err
+    err = refused(decode_main, run.path, "--input", manifest, "--text-normalisation", "english")
+    assert "error rates needs whisper_normalizer: pip install '.[speech]'" in err

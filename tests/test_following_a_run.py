@@ -60,10 +60,8 @@ def test_a_trace_of_two_steps(config, tmp_path):
     assert len(events) > 10
 
 
-def test_a_negative_number_of_traced_updates(monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["train.py", "--profile", "-1"])
-    assert train_main() == 2
-    assert "--profile -1: must be a number of updates" in capsys.readouterr().err
+def test_a_negative_number_of_traced_updates(refused):
+    assert "--profile -1: must be a number of updates" in refused(train_main, "--profile", "-1")
 
 
 def test_out_of_memory_says_what_to_lower_and_what_held_it(config, tmp_path, monkeypatch):

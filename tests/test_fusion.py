@@ -19,7 +19,6 @@ from small_run import WORDS
 from small_translator import bare_task, check_alone, small_translator, stored
 
 from transformer import BeamConfig, Translator, UserError
-from transformer.commands.decode import decode_main
 from transformer.commands.main import main
 from transformer.decoding.beside.arpa import END, START, UNKNOWN, estimated
 from transformer.decoding.beside.ngram import WEIGHT, ShallowFusion, Trie
@@ -160,33 +159,29 @@ def test_every_system_uses_one_or_refuses_it():
 
 
 @pytest.mark.thorough
-def test_the_commands(arpa, tmp_path, monkeypatch, capsys):
+def test_the_commands(arpa, tmp_path, decode, call):
     run = stored(small_translator(), tmp_path / "run")
     text = [WORDS[at : at + 3] for at in range(6)]
     (tmp_path / "text").write_text("".join(f"{' '.join(words)}\n\n" for words in text))
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in LINES))
 
-    def call(function, *arguments):
-        monkeypatch.setattr("sys.argv", ["transformer", *map(str, arguments)])
-        return function(), capsys.readouterr()
-
     model, tokens = tmp_path / "own.arpa", tmp_path / "tokens"
     options = "--input", tmp_path / "text", "--output", model, "--order", 2, "--tokens", tokens
-    status, shown = call(main, "ngram", run, *options)
+    status, out, _ = call(main, "ngram", run, *options)
     assert status == 0
-    assert "2-grams of 6 sentences" in shown.out
+    assert "2-grams of 6 sentences" in out
     words = [line.split() for line in tokens.read_text().splitlines()]
     estimated(words, 2, 11).write(tmp_path / "again.arpa")  # nine words, </s> and <unk>
     assert model.read_text() == (tmp_path / "again.arpa").read_text()
     lines = "--input", tmp_path / "in"
     translator = small_translator()
     translator.use_language_model(model, 0.5)
-    status, shown = call(decode_main, run, *lines, "--lm", model, "--lm-weight", 0.5)
-    assert (status, shown.out.splitlines()) == (0, translator.translate(LINES))
+    status, out, err = decode(run, *lines, "--lm", model, "--lm-weight", 0.5)
+    assert (status, out.splitlines()) == (0, translator.translate(LINES))
     several = "--lm", model, "--lm-weight", "0", "0.5", "--reference", tmp_path / "in"
-    status, shown = call(decode_main, run, *lines, *several)
+    status, out, err = decode(run, *lines, *several)
     assert status == 0
-    scored = [line.partition(": BLEU")[0] for line in shown.out.splitlines() if "BLEU" in line]
+    scored = [line.partition(": BLEU")[0] for line in out.splitlines() if "BLEU" in line]
     assert scored == ["--lm-weight 0", "--lm-weight 0.5"]
     for options, message in (
         (("--lm-weight", "0.2"), "--lm-weight needs --lm FILE"),
@@ -195,5 +190,5 @@ def test_the_commands(arpa, tmp_path, monkeypatch, capsys):
         (("--lm", tmp_path / "in"), "it is no n-gram model in ARPA form"),
         (("--lm", model, "--explore", tmp_path / "page"), "--lm is for lines, --explore writes a page"),
     ):
-        status, shown = call(decode_main, run, *lines, *options)
-        assert (status, message in shown.err, shown.out) == (2, True, ""), shown.err
+        status, out, err = decode(run, *lines, *options)
+        assert (status, message in err, out) == (2, True, ""), err

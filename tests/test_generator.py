@@ -173,13 +173,13 @@ COMMANDS = {
 
 @pytest.mark.by_default("stream")
 @pytest.mark.parametrize("name", COMMANDS)
-def test_prompts_in_and_texts_out(drawn, capsys, monkeypatch, tmp_path, name):
+def test_prompts_in_and_texts_out(drawn, tmp_path, name, decode):
     options, lines = COMMANDS[name]
     run = drawn.origin.partition(",")[0]
     (tmp_path / "in").write_text("1 and\n2 and\n")
-    monkeypatch.setattr("sys.argv", ["decode.py", run, "--input", str(tmp_path / "in"), *options])
-    assert decode_main() == 0
-    written = capsys.readouterr().out.splitlines()
+    status, out, _ = decode(run, "--input", tmp_path / "in", *options)
+    written = out.splitlines()
+    assert status == 0
     assert len(written) >= lines
     if name == "text":
         expected = drawn.generate(["1 and", "2 and"])
@@ -223,12 +223,11 @@ def test_a_page_of_what_follows(generator, capsys, monkeypatch, tmp_path):
         (["--method", "mbr"], "--method mbr: what follows a prompt has no consensus"),
     ],
 )
-def test_options_that_do_not_go_together(drawn, capsys, monkeypatch, tmp_path, options, message):
+def test_options_that_do_not_go_together(drawn, tmp_path, options, message, refused):
     run = drawn.origin.partition(",")[0]
     (tmp_path / "in").write_text("1 and\n")
-    monkeypatch.setattr("sys.argv", ["decode.py", run, "--input", str(tmp_path / "in"), *options])
-    assert decode_main() == 2
-    assert message in capsys.readouterr().err.replace("\n", " ")
+    said = refused(decode_main, run, "--input", tmp_path / "in", *options)
+    assert message in said.replace("\n", " ")
 
 
 @pytest.mark.parametrize(
@@ -272,35 +271,28 @@ def test_forbidden_phrases_are_not_written(generator):
     assert not any("and" in text for text in found)
 
 
-def command(monkeypatch, *arguments):
-    monkeypatch.setattr("sys.argv", ["train.py", *map(str, arguments)])
-    return train_main()
-
-
 @pytest.mark.thorough
-def test_a_run_resumes_with_its_own_options(generator, capsys, monkeypatch, tmp_path):
+def test_a_run_resumes_with_its_own_options(generator, tmp_path, refused, call):
     run = generator.origin.partition(",")[0]
     moved = tmp_path / "moved"
     moved.write_text(TEXT)  # the same text elsewhere
     for path in (generator.config.data.train, moved):
-        assert command(monkeypatch, "--run-dir", run, "--data.train", path) == 0
-        assert "Resuming" in capsys.readouterr().out
+        assert "Resuming" in call(train_main, "--run-dir", run, "--data.train", path)[1]
     moved.write_text(TEXT + "more")
-    assert command(monkeypatch, "--run-dir", run, "--data.train", moved) == 2
-    assert "the training data has changed" in capsys.readouterr().err
+    assert "the training data has changed" in refused(train_main, "--run-dir", run, "--data.train", moved)
 
 
 @pytest.mark.slow
-def test_fine_tuning_takes_the_network_of_the_run(generator, capsys, monkeypatch, tmp_path):
+def test_fine_tuning_takes_the_network_of_the_run(generator, tmp_path, refused, call):
     run, text = generator.origin.partition(",")[0], tmp_path / "text"
     text.write_text(TEXT.replace("make", "and"))
-    assert command(monkeypatch, "--init-from", run) == 2
-    assert "needs training data: give --data.train\n" in capsys.readouterr().err
+    assert "needs training data: give --data.train\n" in refused(train_main, "--init-from", run)
     few = "--training.steps", 2, "--run-dir", tmp_path / "run"
-    assert command(monkeypatch, "--init-from", run, "--data.train", text, *few) == 0
+    status, out, _ = call(train_main, "--init-from", run, "--data.train", text, *few)
+    assert status == 0
     found = Generator.load(tmp_path / "run")
     assert found.config.model == generator.config.model
-    assert "language-model, 2 layers, d_model 16" in capsys.readouterr().out
+    assert "language-model, 2 layers, d_model 16" in out
 
 
 @pytest.mark.slow

@@ -25,14 +25,8 @@ def run(tmp_path_factory):
     return drawn_run_of(folder, task="answers")
 
 
-def decoded(arguments, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["decode.py", *map(str, arguments)])
-    status = decode_main()
-    return status, capsys.readouterr()
-
-
 @pytest.mark.slow
-def test_named_inputs_are_read(run, tmp_path, monkeypatch, capsys):
+def test_named_inputs_are_read(run, tmp_path, decode):
     """From JSON, columns and mappings: the same text, so the same output."""
     row = {"kind": "end", "question": "last", "article": f"{WORDS[0]} {WORDS[1]}"}
     text = f"end: question: last article: {WORDS[0]} {WORDS[1]}"
@@ -43,8 +37,8 @@ def test_named_inputs_are_read(run, tmp_path, monkeypatch, capsys):
     forms = {"--jsonl": json.dumps(row), "--tsv": "\t".join(row.values())}
     for option, line in forms.items():
         (tmp_path / "in").write_text(f"{line}\n")
-        status, printed = decoded([run.path, option, "--input", tmp_path / "in"], monkeypatch, capsys)
-        assert (status, printed.out) == (0, f"{expected}\n")
+        status, out, _ = decode(run.path, option, "--input", tmp_path / "in")
+        assert (status, out) == (0, f"{expected}\n")
     with pytest.raises(UserError, match="question is missing: there is only 'kind'; this model"):
         translator.translate([{"kind": "end"}])
 
@@ -68,15 +62,15 @@ def test_the_length_of_a_target_is_read(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_length_of_an_output_is_asked_for(lengths_run, tmp_path, monkeypatch, capsys):
+def test_the_length_of_an_output_is_asked_for(lengths_run, tmp_path, decode):
     """By an option, by a field of a line, or in a mapping; all give the model the same text."""
 
     def read(lines, *more):
         (tmp_path / "in").write_text(lines)
         options = [lengths_run.path, "--format", "json", "--input", tmp_path / "in", *more]
-        status, printed = decoded(options, monkeypatch, capsys)
+        status, out, _ = decode(*options)
         assert status == 0
-        return [json.loads(line)["source"] for line in printed.out.splitlines()]
+        return [json.loads(line)["source"] for line in out.splitlines()]
 
     words = " ".join(WORDS[:2])
     whole = f"target-length: 2 article: {words}"
@@ -97,19 +91,17 @@ def test_the_length_of_an_output_is_asked_for(lengths_run, tmp_path, monkeypatch
         ("a b\n", ["--target-length", -1], "must be a number of words"),
     ],
 )
-def test_a_missing_length_is_refused(lengths_run, tmp_path, monkeypatch, capsys, lines, options, complaint):
+def test_a_missing_length_is_refused(lengths_run, tmp_path, lines, options, complaint, decode):
     (tmp_path / "in").write_text(lines)
-    status, printed = decoded([lengths_run.path, "--input", tmp_path / "in", *options], monkeypatch, capsys)
+    status, _, err = decode(lengths_run.path, "--input", tmp_path / "in", *options)
     assert status == 2
-    assert re.search(complaint, printed.err)
+    assert re.search(complaint, err)
 
 
-def test_a_model_that_reads_no_length_refuses_one(run, tmp_path, monkeypatch, capsys):
+def test_a_model_that_reads_no_length_refuses_one(run, tmp_path, refused):
     (tmp_path / "in").write_text("")
     options = [run.path, "--target-length", 3, "--input", tmp_path / "in"]
-    status, printed = decoded(options, monkeypatch, capsys)
-    assert status == 2
-    assert "this model reads kind and question and article" in printed.err
+    assert "this model reads kind and question and article" in refused(decode_main, *options)
 
 
 def conversations(folder):
@@ -121,7 +113,7 @@ def conversations(folder):
 
 
 @pytest.mark.slow
-def test_a_conversation(tmp_path, monkeypatch, capsys):
+def test_a_conversation(tmp_path, decode, refused):
     """Each line is read after the earlier turns: lines and answers. An empty line begins anew."""
     path = conversations(tmp_path).path
     translator = Translator.load(path)
@@ -136,19 +128,16 @@ def test_a_conversation(tmp_path, monkeypatch, capsys):
         expected.append(answer)
     (tmp_path / "in").write_text("".join(f"{line}\n" for line in lines))
     arguments = [path, "--input", tmp_path / "in", "--history"]
-    status, printed = decoded([*arguments, "3"], monkeypatch, capsys)
-    assert (status, printed.out.splitlines()) == (0, expected)
-    status, printed = decoded([*arguments, "3", "--keep", "cat"], monkeypatch, capsys)
-    assert status == 2
-    assert "--keep: with --history each line is a turn of one conversation; leave it out" in printed.err
+    status, out, err = decode(*arguments, "3")
+    assert (status, out.splitlines()) == (0, expected)
+    err = refused(decode_main, *arguments, "3", "--keep", "cat")
+    assert "--keep: with --history each line is a turn of one conversation; leave it out" in err
 
 
-def test_probabilities_without_choices(run, tmp_path, monkeypatch, capsys):
+def test_probabilities_without_choices(run, tmp_path, refused):
     (tmp_path / "in").write_text("red cat\n")
     asked = [run.path, "--input", tmp_path / "in", "--temperature-of-choices", 2]
-    status, printed = decoded(asked, monkeypatch, capsys)
-    assert status == 2
-    assert "--temperature-of-choices needs --choices" in printed.err
+    assert "--temperature-of-choices needs --choices" in refused(decode_main, *asked)
 
 
 @pytest.mark.parametrize(
@@ -166,11 +155,10 @@ def test_an_object_has_a_source(line, message):
     assert request_of(7, '{"source": ""}', arguments, DataConfig()).source == ""
 
 
-def test_a_model_without_turns_has_no_history(run, tmp_path, monkeypatch, capsys):
+def test_a_model_without_turns_has_no_history(run, tmp_path, refused):
     (tmp_path / "in").write_text("red cat\n")
-    status, printed = decoded([run.path, "--input", tmp_path / "in", "--history", 2], monkeypatch, capsys)
-    assert status == 2
-    assert "the vocabulary of this model has no <turn>" in printed.err
+    err = refused(decode_main, run.path, "--input", tmp_path / "in", "--history", 2)
+    assert "the vocabulary of this model has no <turn>" in err
 
 
 @pytest.mark.slow
@@ -199,36 +187,32 @@ def test_turns_may_be_a_list(tmp_path):
         ("kind\tquestion\tarticle", "--tsv", "line 1: it names the columns, as in training files"),
     ],
 )
-def test_a_line_without_an_input_is_refused(run, tmp_path, monkeypatch, capsys, line, option, complaint):
+def test_a_line_without_an_input_is_refused(run, tmp_path, line, option, complaint, refused):
     (tmp_path / "in").write_text(f"{line}\n")
-    status, printed = decoded([run.path, option, "--input", tmp_path / "in"], monkeypatch, capsys)
-    assert status == 2
-    assert complaint in printed.err
+    assert complaint in refused(decode_main, run.path, option, "--input", tmp_path / "in")
 
 
-def test_a_row_for_training_can_be_decoded(run, tmp_path, monkeypatch, capsys):
+def test_a_row_for_training_can_be_decoded(run, tmp_path, decode):
     """Its targets are not read."""
     row = next(rows(1, 1))
     inputs = {name: row[name] for name in ("kind", "question", "article")}
     (tmp_path / "in").write_text("".join(json.dumps(line) + "\n" for line in (row, inputs)))
-    status, printed = decoded([run.path, "--jsonl", "--input", tmp_path / "in"], monkeypatch, capsys)
-    first, second = printed.out.splitlines()
+    status, out, _ = decode(run.path, "--jsonl", "--input", tmp_path / "in")
+    first, second = out.splitlines()
     assert (status, first) == (0, second)
 
 
-def test_several_files_of_references(run, tmp_path, monkeypatch, capsys):
+def test_several_files_of_references(run, tmp_path, decode, refused):
     (tmp_path / "in").write_text("end: question: last article: a\n" * 2)
     (tmp_path / "one").write_text("a\n\n")
     (tmp_path / "two").write_text("b\nc\n")
     arguments = [run.path, "--input", tmp_path / "in", "--reference", tmp_path / "one", tmp_path / "two"]
-    status, printed = decoded(arguments, monkeypatch, capsys)
+    status, _, err = decode(*arguments)
     assert status == 0
-    assert "F1 = " in printed.err
-    assert "exact match = " in printed.err
+    assert "F1 = " in err
+    assert "exact match = " in err
     (tmp_path / "two").write_text("b\n")
-    status, printed = decoded(arguments, monkeypatch, capsys)
-    assert status == 2
-    assert "two has 1" in printed.err
+    assert "two has 1" in refused(decode_main, *arguments)
 
 
 # --- choices ---
@@ -285,18 +269,18 @@ def test_the_best_temperature_is_that_of_the_draws():
 
 
 @pytest.mark.thorough
-def test_choices_on_the_command_line(classifier, tmp_path, monkeypatch, capsys):
+def test_choices_on_the_command_line(classifier, tmp_path, decode, refused):
     (tmp_path / "in").write_text("begin: question: first article: red cat\n")
     arguments = [classifier.path, "--input", tmp_path / "in", "--choices"]
     expected = Translator.load(classifier.path).choices(["begin: question: first article: red cat"])[0]
     best = next(iter(expected))
-    status, printed = decoded([*arguments, "trained"], monkeypatch, capsys)
-    assert (status, printed.out) == (0, f"{best}\n")
-    status, printed = decoded([*arguments, "cat", "dog", "--format", "json"], monkeypatch, capsys)
-    assert sum(json.loads(printed.out)["choices"].values()) == pytest.approx(1)
+    status, out, err = decode(*arguments, "trained")
+    assert (status, out) == (0, f"{best}\n")
+    status, out, err = decode(*arguments, "cat", "dog", "--format", "json")
+    assert sum(json.loads(out)["choices"].values()) == pytest.approx(1)
     (tmp_path / "right").write_text(f"{best}\n")
-    status, printed = decoded([*arguments, "trained", "--reference", tmp_path / "right"], monkeypatch, capsys)
-    assert "accuracy = 100.00" in printed.err
+    status, out, err = decode(*arguments, "trained", "--reference", tmp_path / "right")
+    assert "accuracy = 100.00" in err
     for wrong, message in (
         (["cat"], "at least two"),
         (["a", "a"], "one is there twice"),
@@ -305,40 +289,34 @@ def test_choices_on_the_command_line(classifier, tmp_path, monkeypatch, capsys):
         (["a", "b", "--rescore", classifier.path], "--rescore: --choices writes labels and how probable"),
         (["a", "b", "--keep", "x"], "--keep: --choices writes labels and how probable"),
     ):
-        status, printed = decoded([*arguments, *wrong], monkeypatch, capsys)
-        assert status == 2
-        assert message in printed.err
+        assert message in refused(decode_main, *arguments, *wrong)
     lines = {"prefix": {"source": "red cat", "prefix": "red"}, "terms": {"source": "cat", "terms": ["cat"]}}
     for field, line in lines.items():
         (tmp_path / "in").write_text(json.dumps(line) + "\n")
-        status, printed = decoded([*arguments, "cat", "dog", "--jsonl"], monkeypatch, capsys)
-        assert status == 2
-        assert f"line 1: {field}: --choices searches no text" in printed.err
+        err = refused(decode_main, *arguments, "cat", "dog", "--jsonl")
+        assert f"line 1: {field}: --choices searches no text" in err
     warmer = ["--temperature-of-choices", 2]
     for option in ("--document", "--explore"):
-        status, printed = decoded([classifier.path, option, tmp_path / "in", *warmer], monkeypatch, capsys)
-        assert status == 2
-        assert "--temperature-of-choices" in printed.err
+        err = refused(decode_main, classifier.path, option, tmp_path / "in", *warmer)
+        assert "--temperature-of-choices" in err
 
 
-def test_labels_that_no_training_text_has_are_named(classifier, tmp_path, monkeypatch, capsys, caplog):
+def test_labels_that_no_training_text_has_are_named(classifier, tmp_path, caplog, decode, refused):
     (tmp_path / "in").write_text("red cat\n")
     arguments = [classifier.path, "--input", tmp_path / "in", "--choices", "cat", "purple"]
-    status, printed = decoded(arguments, monkeypatch, capsys)
+    status, _, _ = decode(*arguments)
     assert status == 0
     assert "--choices: the training text has no label purple" in caplog.text
-    status, printed = decoded([*arguments, "--n-best", 2], monkeypatch, capsys)
-    assert status == 2
-    assert "--n-best: --choices writes one label" in printed.err
+    assert "--n-best: --choices writes one label" in refused(decode_main, *arguments, "--n-best", 2)
 
 
 @pytest.mark.slow
-def test_an_empty_line_has_no_label(classifier, tmp_path, monkeypatch, capsys):
+def test_an_empty_line_has_no_label(classifier, tmp_path, decode):
     (tmp_path / "in").write_text("\nred cat\n\n")
     arguments = [classifier.path, "--input", tmp_path / "in", "--choices", "trained"]
-    status, printed = decoded(arguments, monkeypatch, capsys)
-    first, second, third = printed.out.split("\n")[:3]
+    status, out, _ = decode(*arguments)
+    first, second, third = out.split("\n")[:3]
     assert (status, first, third) == (0, "", "")
     assert second
-    status, printed = decoded([*arguments, "--format", "json"], monkeypatch, capsys)
-    assert [len(json.loads(line)["choices"]) > 0 for line in printed.out.splitlines()] == [False, True, False]
+    status, out, _ = decode(*arguments, "--format", "json")
+    assert [len(json.loads(line)["choices"]) > 0 for line in out.splitlines()] == [False, True, False]

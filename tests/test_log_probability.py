@@ -35,7 +35,7 @@ from transformer.translator.rescoring import rescored
 
 SIZES: dict[str, Any] = {"vocab_size": 13, "d_model": 16, "dropout": 0.0, "num_layers": 1}
 LAYER: dict[str, Any] = {"d_ff": 32, "num_heads": 2}
-PARALLEL: dict[str, Any] = {**SIZES, **LAYER, "length_span": 4, "max_fertility": 3, "bos_length": 7}
+PARALLEL: dict[str, Any] = {**SIZES, **LAYER, "length_span": 4, "bos_length": 7}
 MODELS: dict[str, ModelConfig] = {
     "transformer": TransformerConfig(**SIZES, **LAYER),
     "recurrent": RecurrentConfig(**SIZES),

@@ -12,12 +12,14 @@ import jax
 import numpy as np
 import pytest
 from invented_sound import bad_recordings
+from rich.progress import Progress
 
 from transformer import Run, Transcriber, UserError
 from transformer.commands.decode import decode_main
 from transformer.data.signals import waveforms
 from transformer.data.signals.pauses import parts_of
 from transformer.data.signals.waveforms import audio_blocks, read_audio, seconds_of
+from transformer.runtime import console
 from transformer.systems.speech.transcripts import SpokenPart, Transcript, srt, subtitles_of, vtt
 from transformer.tasks.media.timing import Segment, Word
 
@@ -249,6 +251,28 @@ def test_silence_and_sound_at_the_rate_of_the_features(run, tmp_path, monkeypatc
         assert status == 0
         assert " part" in err
         assert ", 1.0 s of sound in " in err
+
+
+@pytest.mark.slow
+def test_the_terminal_shows_how_far_a_long_recording_is(run, talk, tmp_path, monkeypatch, capsys):
+    """Also one of a list, and sound that arrives; not where the words are shown."""
+    shown = []
+    monkeypatch.setattr(Progress, "update", lambda bar, task, **fields: shown.append(fields))
+    monkeypatch.setattr(console, "BAR_INTERVAL", 0)
+    (tmp_path / "list").write_text(f"{talk}\n")
+    asked = run.path, "--checkpoint", "41"
+    decoded(monkeypatch, capsys, *asked, "--input", tmp_path / "list", "--output", tmp_path / "texts")
+    within = [fields["status"] for fields in shown if "status" in fields]
+    ends = [part.end for part in Transcriber.load(run.path, "41").parts(talk)]
+    assert within == [f"{talk}: {end:,.0f} s of sound" for end in ends]
+    shown.clear()
+    stream = (*asked, "--stream", "--stream-step", "5", "--input", talk)
+    decoded(monkeypatch, capsys, *stream)
+    assert [fields["completed"] for fields in shown] == [5, 10, 15, 20, 20]
+    shown.clear()
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    decoded(monkeypatch, capsys, *stream)
+    assert not shown
 
 
 @pytest.mark.slow

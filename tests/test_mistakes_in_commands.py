@@ -65,17 +65,14 @@ def test_decode_says_what_is_wrong(untrained_run, call, tmp_path, monkeypatch, a
     assert not list(tmp_path.iterdir())
 
 
-def test_references_that_do_not_fit(untrained_run, call, tmp_path):
+def test_references_that_do_not_fit(untrained_run, call, tmp_path, refused):
     (tmp_path / "in").write_text("a\nb\n")
     (tmp_path / "reference").write_text("a\n")
     arguments = (untrained_run, "--input", tmp_path / "in", "--output", tmp_path / "out")
-    status, _, err = call(decode_main, *arguments, "--reference", tmp_path / "reference")
-    assert status == 2
-    assert "in has 2 lines but" in err
+    assert "in has 2 lines but" in refused(decode_main, *arguments, "--reference", tmp_path / "reference")
     (tmp_path / "in").write_text("a\n")
     (tmp_path / "reference").write_text("a\nb\n")
-    status, _, err = call(decode_main, *arguments, "--reference", tmp_path / "reference")
-    assert status == 2
+    err = refused(decode_main, *arguments, "--reference", tmp_path / "reference")
     assert f"in has 1 line but {tmp_path}/reference has 2" in err
     assert not (tmp_path / "out").exists()
     status, _, err = call(decode_main, *arguments)
@@ -84,18 +81,17 @@ def test_references_that_do_not_fit(untrained_run, call, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--input", "--reference", "--glossary", "--lm", "--bias", "--document"])
-def test_a_file_that_is_read_is_not_replaced(untrained_run, call, tmp_path, option):
+def test_a_file_that_is_read_is_not_replaced(untrained_run, tmp_path, option, refused):
     (tmp_path / "in").write_text("a\n")
     (tmp_path / "named").write_text("a\n")
     words = [] if option in ("--input", "--document") else ["--input", tmp_path / "in"]
     for output in ("--output", "--flags") if option == "--document" else ("--output",):
         asked = [*words, option, tmp_path / "named", output, tmp_path / "named"]
-        status, _, err = call(decode_main, untrained_run, *asked)
-        assert (status, f"is the file of {option}, which would be lost" in err) == (2, True)
+        assert f"is the file of {option}, which would be lost" in refused(decode_main, untrained_run, *asked)
     assert (tmp_path / "named").read_text() == "a\n"
 
 
-def test_a_file_of_a_run_is_not_replaced(untrained_run, call, tmp_path):
+def test_a_file_of_a_run_is_not_replaced(untrained_run, tmp_path, refused):
     before = {path: path.read_bytes() for path in untrained_run.iterdir() if path.is_file()}
     assert {path.name for path in before} <= RUN_FILES
     run, page = untrained_run, untrained_run / "config.json"
@@ -106,10 +102,8 @@ def test_a_file_of_a_run_is_not_replaced(untrained_run, call, tmp_path):
         (align_main, [run, "--input", tmp_path / "in", "--output", page]),
         (report_main, [run, run, "--output", page]),
     ):
-        status, _, err = call(main, *words)
-        assert (status, "config.json is a file of a run, which would be lost" in err) == (2, True)
-    status, _, err = call(decode_main, run, "--output", tmp_path / "x.png")
-    assert (status, "its name is that of a picture" in err) == (2, True)
+        assert "config.json is a file of a run, which would be lost" in refused(main, *words)
+    assert "its name is that of a picture" in refused(decode_main, run, "--output", tmp_path / "x.png")
     assert before == {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import optax
 import pytest
@@ -269,9 +269,8 @@ def test_a_corpus_is_what_opening_one_returns() -> None:
     [
         ("", {}, "must consist of small letters"),
         ("../x y", {}, "must consist of small letters"),
-        ("mine", {"system": "Transformer"}, "must be a transformer.System, not str"),
-        ("mine", {"options": TransformerConfig}, "must be a transformer.Options, not type"),
-        ("mine", {"options": Options(model=TransformerConfig())}, "must be a type of options"),
+        ("mine", {"system": "Transformer"}, "system must be a System, not 'Transformer'"),
+        ("mine", {"options": TransformerConfig}, "options must be an Options, not"),
         ("mine", {"options": Options(presets={"mine": Preset(TINY, "mine")})}, "with system='mine'"),
         (
             "mine",
@@ -290,7 +289,6 @@ def test_a_corpus_is_what_opening_one_returns() -> None:
             "variant rdrop is registered already",
         ),
         ("speech", {}, "registered already"),
-        ("mine", {"system": system_with(task=object)}, "task object: must be a subclass of transformer.Task"),
         (
             "mine",
             {"system": system_with(task=type("Half", (Task,), {}))},
@@ -303,11 +301,14 @@ def test_a_corpus_is_what_opening_one_returns() -> None:
         ),
     ],
 )
-def test_what_can_be_registered(name: str, given: dict[str, Any], message: str) -> None:
+def test_what_can_be_registered(
+    name: str, given: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # as for users
     system = system_with()
     before = dict(REGISTRY), dict(PRESETS), dict(VARIANTS)
     with pytest.raises(UserError, match=message):
-        inspect.unwrap(register)(name, **{"options": Options(), "system": system, **given})
+        register(name, **{"options": Options(), "system": system, **given})
     assert before == (REGISTRY, PRESETS, VARIANTS)
 
 

@@ -13,8 +13,8 @@ from small_translator import small_translator, stored
 from transformer import BeamConfig, SampleConfig, TransformerConfig, UserError
 from transformer.commands.decode import decode_main
 from transformer.commands.train import train_main
+from transformer.config.arguments import seconds, whole_number
 from transformer.config.options import HostsConfig
-from transformer.config.ranges import seconds, whole_number
 from transformer.decoding.beside.arpa import read_arpa
 from transformer.interop.folders.pieces import byte_level, pegasus_words, t5_words
 from transformer.translator.choices import probabilities

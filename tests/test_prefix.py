@@ -13,7 +13,6 @@ from small_translator import small_translator, stored
 from tiers import combinations
 
 from transformer import BeamConfig, UserError
-from transformer.commands.decode import decode_main
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.searches.search import AutoregressiveSearch
@@ -138,21 +137,16 @@ def test_what_cannot_be_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_on_the_command_line(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_on_the_command_line(tmp_path: Path, decode: Any) -> None:
     run, lines = stored(small_translator(), tmp_path / "run"), tmp_path / "lines.tsv"
     lines.write_text("red green\tcat dog \ncat\ndog\tbi\n")
 
-    def decoded(*words: object) -> tuple[int, str, str]:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("sys.argv", ["decode.py", *map(str, words)])
-            return decode_main(), *capfd.readouterr()
-
-    status, said, _ = decoded(run, "--input", lines, "--tsv", "--format", "json")
+    status, said, _ = decode(run, "--input", lines, "--tsv", "--format", "json")
     found = [json.loads(line) for line in said.splitlines()]
     assert status == 0
     assert [each["source"] for each in found] == ["red green", "cat", "dog"]
     assert found[0]["hypotheses"][0]["text"].startswith("cat dog ")
     assert found[2]["hypotheses"][0]["text"].startswith("bird")
     lines.write_text("a\tb\tc\td\te\tf\n")
-    status, _, errors = decoded(run, "--input", lines, "--tsv")
+    status, _, errors = decode(run, "--input", lines, "--tsv")
     assert (status, "line 1: 6 columns; --tsv reads a sentence, a prefix and terms" in errors) == (2, True)

@@ -272,6 +272,7 @@ MISTAKES = {
     "config.json: d_model is 16.5, not a whole number": lambda f: edit(f / "config.json", d_model=16.5),
     "config.json: d_ff is null, not a whole number": lambda f: edit(f / "config.json", d_ff=None),
     "--model.decoder-layers must be": lambda f: edit(f / "config.json", num_decoder_layers=0),
+    "max_length is -1, not a whole number of at": lambda f: edit(f / "generation_config.json", max_length=-1),
     "forced_bos_token_id 1 is also eos_token_id: every output would be empty": lambda f: edit(
         f / "generation_config.json", forced_bos_token_id=1
     ),

@@ -270,6 +270,17 @@ def test_average_and_report(sent, machine, store) -> None:
     assert len(parameters(RUN, "average")) == len(parameters(RUN))
 
 
+def test_of_an_older_average_nothing_is_left(sent, machine, store) -> None:
+    """Also if another machine has written it, whose files are not copied before a new one is made."""
+    sent(8)
+    for name in "second", "third":
+        machine(name)
+        run = Run(RUN)
+        run.checkpoints.store_average(run.averaged(), run.checkpoints.newest())
+        files = {str(path.relative_to(run.path)) for path in (run.path / "average").rglob("*")}
+        assert {name for name in names(store) if name.startswith("average/")} <= files
+
+
 def test_training_leaves_an_average_that_another_machine_makes(sent, machine, store) -> None:
     sent(8)
     training = Run(RUN)

@@ -409,7 +409,11 @@ def test_configs_of_earlier_versions_are_read(name):
         values["system"] = "parallel"
         values["model"] |= {"fed": values["model"].pop("decoder_input")}
         values["model"] |= {"places": values["model"].pop("bos_length")}
+        values["model"] |= {"length_weight": 1.0, "max_fertility": 8}  # constants now
     assert from_json(json.dumps(values)) == CONFIGS[name]
+    values["model"]["max_fertility"] = 3
+    with pytest.raises(UserError, match="model.max_fertility is 3, and this version has 8 only"):
+        from_json(json.dumps(values))
 
 
 @pytest.mark.by_default("transformer")

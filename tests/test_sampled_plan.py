@@ -12,7 +12,7 @@ from planned_pairs import (
 )
 
 from transformer.config.corpus import DataConfig
-from transformer.data.sampled_plan import SampledPlan
+from transformer.data.epochs import SampledPlan
 from transformer.data.sequences import side_lengths
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runtime.errors import UserError

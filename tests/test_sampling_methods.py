@@ -11,8 +11,8 @@ from small_run import interrupted, parameters, quiet, same, small_config
 from test_word_sampling import trained_elsewhere
 
 from transformer import Config, DataConfig, Run, UserError, train
+from transformer.data.epochs import SampledPlan
 from transformer.data.plans import Batcher
-from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import arrays_of
 from transformer.data.sources.source import InMemory
 from transformer.data.store import Corpus

@@ -185,7 +185,7 @@ def test_rewards_of_text_divide_it_as_evaluations_do():
 
 @pytest.mark.by_default("True")
 @pytest.mark.parametrize("is_of_the_run", [False, True])
-def test_decode_refuses_a_tokenizer_that_is_missing_first(is_of_the_run, tmp_path, monkeypatch, capsys):
+def test_decode_refuses_a_tokenizer_that_is_missing_first(is_of_the_run, tmp_path, monkeypatch, refused):
     from small_translator import stored
 
     from transformer.commands.decode import decode_main
@@ -202,9 +202,7 @@ def test_decode_refuses_a_tokenizer_that_is_missing_first(is_of_the_run, tmp_pat
     (tmp_path / "in").write_text("red cat\n")
     words = [run, "--input", tmp_path / "in", "--reference", tmp_path / "in", "--output", tmp_path / "out"]
     words += [] if is_of_the_run else ["--bleu-tokenize", "ko-mecab"]
-    monkeypatch.setattr("sys.argv", ["decode.py", *map(str, words)])
-    assert decode_main() == 2
-    assert "ko-mecab cannot be used" in capsys.readouterr().err
+    assert "ko-mecab cannot be used" in refused(decode_main, *words)
     assert not (tmp_path / "out").exists()
 
 

@@ -51,15 +51,6 @@ def trained(tmp_path_factory) -> Run:
     return Run(train(synthesis_config(folder, "one", samples=2), folder / "run", watch=quiet()))
 
 
-@pytest.fixture
-def decode(monkeypatch):
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["decode.py", *map(str, arguments)])
-        return decode_main()
-
-    return run
-
-
 def test_texts_are_spoken(run):
     synthesizer = Synthesizer.load(run.path)
     both = synthesizer.utterances(["one", "two"], max_length=40)
@@ -78,7 +69,7 @@ def test_texts_are_spoken(run):
 def test_recordings_are_written_beside_their_list(run, decode, tmp_path, caplog):
     (tmp_path / "in").write_text("one\n\ntwo\n")
     output = tmp_path / "list.tsv"
-    assert decode(run.path, "--input", tmp_path / "in", "--output", output, "--max-length", 20) == 0
+    assert decode(run.path, "--input", tmp_path / "in", "--output", output, "--max-length", 20)[0] == 0
     assert output.read_text() == "list-0001.wav\tone\nlist-0002.wav\t\nlist-0003.wav\ttwo\n"
     about = [soundfile.info(tmp_path / f"list-000{number}.wav") for number in (1, 2, 3)]
     assert {each.samplerate for each in about} == {audio.RATE}
@@ -87,7 +78,7 @@ def test_recordings_are_written_beside_their_list(run, decode, tmp_path, caplog)
 
 
 @pytest.mark.slow
-def test_recordings_of_others_are_not_replaced(run, decode, tmp_path, capsys):
+def test_recordings_of_others_are_not_replaced(run, decode, tmp_path, refused):
     """A job that is stopped, resumed, and done again replaces its own; another job refuses them."""
     (tmp_path / "in").write_text("one\ntwo\nsix\n")
     output, theirs = tmp_path / "list.tsv", tmp_path / "list-0002.wav"
@@ -96,12 +87,11 @@ def test_recordings_of_others_are_not_replaced(run, decode, tmp_path, capsys):
     before = theirs.read_bytes()
     message = f"{theirs} is there already, and not of this job: remove it, or name another --output"
     for _ in range(2):
-        assert decode(*arguments) == 2
-        assert message in capsys.readouterr().err
+        assert message in refused(decode_main, *arguments)
     assert (theirs.read_bytes(), len(list(tmp_path.iterdir()))) == (before, 2)
     theirs.unlink()
     theirs.symlink_to("nowhere")
-    assert decode(*arguments) == 2
+    assert decode(*arguments)[0] == 2
     assert theirs.is_symlink()
     theirs.unlink()
     (tmp_path / "list-0004.wav").write_bytes(before)  # of which there is no line
@@ -115,22 +105,20 @@ def test_recordings_of_others_are_not_replaced(run, decode, tmp_path, capsys):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Utterances, "_write", stopped)
-        assert decode(*arguments) == 130
+        assert decode(*arguments)[0] == 130
     assert theirs.exists()
-    assert decode(*arguments, "--resume") == 0
+    assert decode(*arguments, "--resume")[0] == 0
     assert output.read_text() == "list-0001.wav\tone\nlist-0002.wav\ttwo\nlist-0003.wav\tsix\n"
-    assert decode(*arguments) == 0
-    assert decode(*arguments, "--length-scale", 2) == 2
-    assert "list-0001.wav is there already" in capsys.readouterr().err
+    assert decode(*arguments)[0] == 0
+    assert "list-0001.wav is there already" in refused(decode_main, *arguments, "--length-scale", 2)
     assert (tmp_path / "list-0004.wav").read_bytes() == before
 
 
-def test_recordings_of_a_pipe_are_not_those_of_an_earlier_job(run, decode, tmp_path, monkeypatch, capsys):
+def test_recordings_of_a_pipe_are_not_those_of_an_earlier_job(run, decode, tmp_path, refused):
     """What came through it before is not known."""
-    for status in (0, 2):
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"one\n")))
-        assert decode(run.path, "--output", tmp_path / "list.tsv", "--max-length", 20) == status
-    shown = capsys.readouterr().err
+    arguments = run.path, "--output", tmp_path / "list.tsv", "--max-length", 20
+    assert decode(*arguments, stdin=b"one\n")[0] == 0
+    shown = refused(decode_main, *arguments, stdin=b"one\n")
     assert "list-0001.wav is there already, and input from a pipe cannot be compared with" in shown
     assert "give --input FILE, or name another --output" in shown
 
@@ -140,16 +128,16 @@ def test_recordings_are_written_beside_the_file_that_a_link_names(run, decode, t
     (tmp_path / "there").mkdir()
     (tmp_path / "link.tsv").symlink_to("there/list.tsv")
     options = ["--input", tmp_path / "in", "--max-length", 20]
-    assert decode(run.path, *options, "--output", tmp_path / "link.tsv") == 0
+    assert decode(run.path, *options, "--output", tmp_path / "link.tsv")[0] == 0
     assert {path.name for path in (tmp_path / "there").iterdir()} == {"list.tsv", "list-0001.wav"}
 
 
-def test_sound_that_is_not_finite_is_refused_with_its_line(run, decode, tmp_path, monkeypatch, capsys):
+def test_sound_that_is_not_finite_is_refused_with_its_line(run, tmp_path, monkeypatch, refused):
     features = np.full((9, 8), 200.0, np.float32)
     monkeypatch.setattr(TextToSpeech, "outputs", lambda *_: [Utterance("one", features)])
     (tmp_path / "in").write_text("one\n")
-    assert decode(run.path, "--input", tmp_path / "in", "--output", tmp_path / "list.tsv") == 2
-    assert "line 1: the sound of 'one' is not finite" in capsys.readouterr().err
+    said = refused(decode_main, run.path, "--input", tmp_path / "in", "--output", tmp_path / "list.tsv")
+    assert "line 1: the sound of 'one' is not finite" in said
     assert {path.name for path in tmp_path.iterdir()} == {"in"}
 
 
@@ -163,29 +151,30 @@ def test_sound_that_is_not_finite_is_refused_with_its_line(run, decode, tmp_path
         (["--output", "/dev/null"], "must be a file: recordings are written beside it"),
     ],
 )
-def test_options_of_text_are_refused(run, decode, tmp_path, capsys, arguments, message):
+def test_options_of_text_are_refused(run, tmp_path, arguments, message, refused):
     (tmp_path / "in").write_text("one\n")
     names = {"OUT": tmp_path / "out", "IN": tmp_path / "in"}
     given = [names.get(each, each) for each in arguments]
-    assert decode(run.path, "--input", tmp_path / "in", *given) == 2
-    assert message in capsys.readouterr().err
+    assert message in refused(decode_main, run.path, "--input", tmp_path / "in", *given)
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", [b"two\nlines.tsv", b"a\ttab.tsv", b"\xff.tsv"])
-def test_a_list_that_could_not_be_read_is_not_written(run, decode, tmp_path, capsys, name):
+def test_a_list_that_could_not_be_read_is_not_written(run, tmp_path, name, refused):
     (tmp_path / "in").write_text("one\n")
-    assert decode(run.path, "--input", tmp_path / "in", "--output", tmp_path / os.fsdecode(name)) == 2
-    assert "choose a name in UTF-8, without tabs and ends of lines" in capsys.readouterr().err
+    said = refused(
+        decode_main, run.path, "--input", tmp_path / "in", "--output", tmp_path / os.fsdecode(name)
+    )
+    assert "choose a name in UTF-8, without tabs and ends of lines" in said
     assert {path.name for path in tmp_path.iterdir()} == {"in"}
 
 
-def test_an_unknown_letter_is_named_with_its_line(run, decode, tmp_path, capsys, monkeypatch):
+def test_an_unknown_letter_is_named_with_its_line(run, tmp_path, monkeypatch, refused):
     """Before a recording is made, and before the model is loaded."""
     monkeypatch.setattr(Synthesizer, "load", None)
     (tmp_path / "in").write_text("one\n\nü\n")
-    assert decode(run.path, "--input", tmp_path / "in", "--output", tmp_path / "out") == 2
-    assert "line 3: the text 'ü'" in capsys.readouterr().err
+    said = refused(decode_main, run.path, "--input", tmp_path / "in", "--output", tmp_path / "out")
+    assert "line 3: the text 'ü'" in said
 
 
 def test_sound_needs_the_scale_of_the_corpus(tmp_path):
@@ -286,10 +275,10 @@ def test_exhibits_that_fail_do_not_cost_the_run(tmp_path, monkeypatch, caplog):
 
 
 @pytest.mark.slow
-def test_the_explorer_shows_the_steps_that_attend_to_each_character(run, decode, tmp_path, capsys):
+def test_the_explorer_shows_the_steps_that_attend_to_each_character(run, decode, tmp_path, refused):
     (tmp_path / "in").write_text("one\n\nsix\n")
     page, options = tmp_path / "page.html", ("--max-length", 30, "--prenet-dropout", 0)
-    assert decode(run.path, "--input", tmp_path / "in", "--explore", page, *options) == 0
+    assert decode(run.path, "--input", tmp_path / "in", "--explore", page, *options)[0] == 0
     data = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text(), re.DOTALL)[1])
     assert data["stride"] == run.config.model.reduction / 100
     assert [each["title"] for each in data["records"]] == ["one", "six"]
@@ -303,8 +292,8 @@ def test_the_explorer_shows_the_steps_that_attend_to_each_character(run, decode,
     with wave.open(io.BytesIO(b64decode(output["wav"]))) as file:
         assert file.getnframes() == len(said.wave)
     (tmp_path / "in").write_text("one\nü\n")
-    assert decode(run.path, "--input", tmp_path / "in", "--explore", tmp_path / "no.html") == 2
-    assert "in, line 2: the text 'ü'" in capsys.readouterr().err
+    said = refused(decode_main, run.path, "--input", tmp_path / "in", "--explore", tmp_path / "no.html")
+    assert "in, line 2: the text 'ü'" in said
     assert not (tmp_path / "no.html").exists()
 
 

@@ -399,3 +399,25 @@ def test_a_value_that_looks_like_another_is_refused(tmp_path, file, field, value
     with pytest.raises(UserError, match=re.escape(f"{folder / file}: {field} is {json.dumps(value)}, not ")):
         imported("t5", folder, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+def test_a_header_is_read_once(tmp_path, monkeypatch, kind):
+    """However many tensors are read: one with many names costs no time for each of them."""
+    shapes = {"a": (2, 3), "b": (0, 3), "c": ()}
+    arrays = {name: np.full(shape, 1.5, kind) for name, shape in shapes.items()}
+    save_file(arrays, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    tensors = reading.tensors(tmp_path)
+    monkeypatch.setattr(reading, "safe_open", None)
+    assert {name: tensors.shape(name) for name in tensors.names} == shapes
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(tensors(name), array.astype(np.float32))
+
+
+def test_a_header_that_is_too_long_is_refused(tmp_path):
+    with open(tmp_path / "model.safetensors", "wb") as file:
+        file.write((32 << 20).to_bytes(8, "little"))
+        file.truncate(33 << 20)
+    with pytest.raises(UserError, match="model.safetensors cannot be read: a header of 33,554,432 bytes"):
+        reading.tensors(tmp_path)

@@ -313,7 +313,7 @@ def test_what_cannot_be_is_refused() -> None:
 
 @pytest.mark.slow
 def test_on_the_command_line(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, decode: Any, refused: Any
 ) -> None:
     run, lines, terms = (
         stored(small_translator(), tmp_path / "run"),
@@ -323,13 +323,8 @@ def test_on_the_command_line(
     lines.write_text("red green\tcat\tdog bird | sings\ncat dog\nred\t\tblue\n")
     terms.write_text("dog\tblue green\n")
 
-    def decoded(*words: object) -> tuple[int, str, str]:
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr("sys.argv", ["decode.py", *map(str, words)])
-            return decode_main(), *capfd.readouterr()
-
     options = "--tsv", "--glossary", terms, "--keep", "gre+n", "--format", "json", "--extra-length", 9
-    status, said, errors = decoded(run, "--input", lines, *options)
+    status, said, errors = decode(run, "--input", lines, *options)
     assert status == 0, errors
     found = [json.loads(line) for line in said.splitlines()]
     assert [each.get("terms") for each in found] == [["dog bird", "sings", "green"], ["blue green"], ["blue"]]
@@ -338,27 +333,24 @@ def test_on_the_command_line(
         assert all(f" {term} " in f" {text} " for term in each["terms"])
         assert text.startswith(each.get("prefix", ""))
     lines.write_text("a\tb\tc\td\te\tf\n")
-    status, _, errors = decoded(run, "--input", lines, "--tsv")
+    status, _, errors = decode(run, "--input", lines, "--tsv")
     assert (status, "line 1: 6 columns; --tsv reads a sentence, a prefix and terms" in errors) == (2, True)
     lines.write_text("\tred\nred\tcat\n")
-    status, said, errors = decoded(run, "--input", lines, "--tsv")
+    status, said, errors = decode(run, "--input", lines, "--tsv")
     assert (status, said.splitlines()[0]) == (0, "")
     assert "line 1: an empty sentence stays empty; its prefix and terms do not count" in caplog.text
-    decoded(run, "--input", lines)
+    decode(run, "--input", lines)
     assert caplog.text.count("a tab is read as a space; --tsv reads a prefix and terms after it") == 1
     lines.write_text("dog " * 3 + "\n")
     terms.write_text("dog\tred cat bird green\n")
-    status, said, errors = decoded(run, "--input", lines, "--glossary", terms, "--extra-length", 3)
+    status, said, errors = decode(run, "--input", lines, "--glossary", terms, "--extra-length", 3)
     assert (status, said.count("red cat bird green")) == (0, 1)
     assert "line 1: the output has no room for the term 'red cat bird green'" in caplog.text
-    status, _, errors = decoded(run, "--forbidden", "red", run)
-    assert (status, "--forbidden takes all words after it" in errors) == (2, True)
-    status, _, errors = decoded(run, "--weights", "2")
-    assert (status, "--weights: there is one run" in errors) == (2, True)
-    status, _, errors = decoded(run, "--rescore", run, "--method", "greedy")
-    assert (status, "greedy search finds one" in errors) == (2, True)
+    assert "--forbidden takes all words after it" in refused(decode_main, run, "--forbidden", "red", run)
+    assert "--weights: there is one run" in refused(decode_main, run, "--weights", "2")
+    assert "greedy search finds one" in refused(decode_main, run, "--rescore", run, "--method", "greedy")
     terms.write_text("dog\n")
-    status, _, errors = decoded(run, "--input", lines, "--glossary", terms)
+    status, _, errors = decode(run, "--input", lines, "--glossary", terms)
     assert (status, "terms.tsv, line 1: must be a term, a tab and its translation" in errors) == (2, True)
 
 

@@ -163,50 +163,43 @@ def test_arrays_of_jax_are_transcribed_and_other_objects_named(run, spoken_files
             transcriber.transcribe(bad)
 
 
-@pytest.fixture
-def decode(monkeypatch):
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["decode.py", *map(str, arguments)])
-        return decode_main()
-
-    return run
-
-
 @pytest.mark.slow
-def test_what_a_recording_holds_is_written_for_each_line(run, spoken_files, decode, capsys):
+def test_what_a_recording_holds_is_written_for_each_line(run, spoken_files, decode):
     output = spoken_files / "out.jsonl"
     arguments = [run.path, "--input", spoken_files / "list.tsv"]
-    assert decode(*arguments, "--max-length", 5, "--format", "json", "--times", "--output", output) == 0
+    status, _, shown = decode(
+        *arguments, "--max-length", 5, "--format", "json", "--times", "--output", output
+    )
+    assert status == 0
     lines = [json.loads(line) for line in output.read_text().splitlines()]
     assert [line["recording"] for line in lines] == [f"{index}.wav" for index in range(5)]
     assert lines[0]["text"] == digits(2, 0, 1)[0][0]
     for line in lines:
         for best in line["hypotheses"]:
             assert [word["word"] for word in best["words"]] == best["text"].split()
-    shown = capsys.readouterr().err
     assert "word error rate = " in shown
     assert "character error rate = " in shown
     assert "sentence error rate = " in shown
-    assert decode(run.path, "--input", spoken_files / "3.wav", "--max-length", 5) == 0
-    assert capsys.readouterr().out == lines[3]["hypotheses"][0]["text"] + "\n"
+    status, out, _ = decode(run.path, "--input", spoken_files / "3.wav", "--max-length", 5)
+    assert (status, out) == (0, lines[3]["hypotheses"][0]["text"] + "\n")
 
 
 @pytest.mark.thorough
-def test_the_error_rate_that_decides_is_printed_first(run, spoken_files, decode, tmp_path, capsys):
+def test_the_error_rate_that_decides_is_printed_first(run, spoken_files, decode, tmp_path):
     copy = Path(shutil.copytree(run.path, tmp_path / "run"))
     for criterion, first in (("words", "word"), ("characters", "character")):
         written = json.loads((copy / "config.json").read_text())
         written["training"]["error_rate"] = criterion
         (copy / "config.json").write_text(json.dumps(written))
-        assert decode(copy, "--input", spoken_files / "list.tsv", "--max-length", 5) == 0
-        shown = re.findall(r"(\w+) error rate = ", capsys.readouterr().err)
+        _, _, err = decode(copy, "--input", spoken_files / "list.tsv", "--max-length", 5)
+        shown = re.findall(r"(\w+) error rate = ", err)
         assert (shown[0], sorted(shown)) == (first, ["character", "sentence", "word"])
 
 
-def test_references_of_recordings_are_texts_alone(run, spoken_files, decode, capsys):
+def test_references_of_recordings_are_texts_alone(run, spoken_files, refused):
     listing = spoken_files / "list.tsv"
-    assert decode(run.path, "--input", listing, "--reference", listing) == 2
-    assert f"--reference {listing}, line 1: must be a text without a tab" in capsys.readouterr().err
+    said = refused(decode_main, run.path, "--input", listing, "--reference", listing)
+    assert f"--reference {listing}, line 1: must be a text without a tab" in said
 
 
 @pytest.mark.parametrize(
@@ -223,17 +216,16 @@ def test_references_of_recordings_are_texts_alone(run, spoken_files, decode, cap
         (["--rescore", "RUN"], "hears recordings"),
     ],
 )
-def test_options_for_sentences_are_refused(run, spoken_files, decode, capsys, arguments, message):
+def test_options_for_sentences_are_refused(run, spoken_files, arguments, message, refused):
     given = [run.path if each == "RUN" else each for each in arguments]
-    assert decode(run.path, "--input", spoken_files / "list.tsv", *given) == 2
-    assert re.search(message, capsys.readouterr().err)
+    assert re.search(message, refused(decode_main, run.path, "--input", spoken_files / "list.tsv", *given))
 
 
-def test_a_pipe_that_is_no_list_is_not_to_be_standard_input(run, decode, tmp_path, capsys):
+def test_a_pipe_that_is_no_list_is_not_to_be_standard_input(run, tmp_path, refused):
     os.mkfifo(tmp_path / "pipe.wav")
     for words in ([], ["--stream"]):
-        assert decode(run.path, "--input", tmp_path / "pipe.wav", *words) == 2
-        assert "pipe.wav can be read only once: give a file" in capsys.readouterr().err
+        said = refused(decode_main, run.path, "--input", tmp_path / "pipe.wav", *words)
+        assert "pipe.wav can be read only once: give a file" in said
 
 
 @pytest.mark.slow
@@ -248,7 +240,7 @@ def test_the_most_alike_and_what_is_not_for_recordings(run, spoken_files):
 
 
 def test_a_wrong_line_is_named_before_a_recording_is_heard(
-    run, spoken_files, decode, capsys, caplog, monkeypatch
+    run, spoken_files, decode, caplog, monkeypatch, refused
 ):
     listing = spoken_files / "bad.tsv"
     with monkeypatch.context() as patch:
@@ -259,38 +251,38 @@ def test_a_wrong_line_is_named_before_a_recording_is_heard(
             "0.wav\tone\ta\tb": "must be a file name, and perhaps a tab and the text",
         }.items():
             listing.write_text(f"0.wav\n{line}\n")
-            assert decode(run.path, "--input", listing) == 2
-            assert re.search(f"bad.tsv, line 2: .*{message}", capsys.readouterr().err)
+            assert re.search(
+                f"bad.tsv, line 2: .*{message}", refused(decode_main, run.path, "--input", listing)
+            )
     listing.write_text("0.wav\tone\n1.wav\n")
-    assert decode(run.path, "--input", listing) == 0
+    assert decode(run.path, "--input", listing)[0] == 0
     assert "no error rates: no text in 1 of 2 lines of" in caplog.text
-    capsys.readouterr()
     listing.write_text("0.wav\tone\n1.wav\t\n")
-    assert decode(run.path, "--input", listing, "--format", "json") == 0
-    shown = capsys.readouterr()
-    assert [json.loads(line)["text"] for line in shown.out.splitlines()] == ["one", ""]
-    assert ", of 1)" in shown.err
+    status, out, err = decode(run.path, "--input", listing, "--format", "json")
+    assert status == 0
+    assert [json.loads(line)["text"] for line in out.splitlines()] == ["one", ""]
+    assert ", of 1)" in err
     (spoken_files / "noise.wav").write_text("noise")
-    assert decode(run.path, "--input", spoken_files / "noise.wav") == 2
-    assert "line 1" not in capsys.readouterr().err
+    assert "line 1" not in refused(decode_main, run.path, "--input", spoken_files / "noise.wav")
     listing.write_text("0.wav\tone\ttwo\tthree\n")
-    assert decode(run.path, "--input", listing) == 2
-    assert "line 1: must be a file name, and perhaps a tab" in capsys.readouterr().err
+    said = refused(decode_main, run.path, "--input", listing)
+    assert "line 1: must be a file name, and perhaps a tab" in said
     shutil.copy(spoken_files / "0.wav", spoken_files / "sound")
-    assert decode(run.path, "--input", spoken_files / "sound") == 2
-    assert "the name of a recording must end in .wav or .flac or .ogg or .mp3" in capsys.readouterr().err
+    said = refused(decode_main, run.path, "--input", spoken_files / "sound")
+    assert "the name of a recording must end in .wav or .flac or .ogg or .mp3" in said
     listing.write_text("FORM.wav\n")  # as AIFF begins, and yet a list
-    assert decode(run.path, "--input", listing) == 2
-    assert "bad.tsv, line 1" in capsys.readouterr().err
-    assert decode(run.path, "--input", spoken_files / "0.wav", "--output", spoken_files / "1.wav") == 2
-    assert "1.wav: text is written to it" in capsys.readouterr().err
+    assert "bad.tsv, line 1" in refused(decode_main, run.path, "--input", listing)
+    said = refused(
+        decode_main, run.path, "--input", spoken_files / "0.wav", "--output", spoken_files / "1.wav"
+    )
+    assert "1.wav: text is written to it" in said
     assert read_audio(spoken_files / "1.wav").any()
 
 
 def test_a_long_recording_of_a_list_is_whole(run, decode, tmp_path, caplog):
     soundfile.write(tmp_path / "long.wav", np.zeros(100 * audio.RATE), audio.RATE)
     (tmp_path / "list").write_text("long.wav\n")
-    assert decode(run.path, "--input", tmp_path / "list") == 0
+    assert decode(run.path, "--input", tmp_path / "list")[0] == 0
     assert "truncated" not in caplog.text
     Transcriber.load(run.path).search([tmp_path / "long.wav"])
     assert re.search(r"a recording of 100.01 s is truncated to .* s: raise buckets", caplog.text)
@@ -299,37 +291,35 @@ def test_a_long_recording_of_a_list_is_whole(run, decode, tmp_path, caplog):
     assert task.shortened("source", 60_001, 60_000) == expected
 
 
-def test_mp3_files_are_recordings(run, spoken_files, decode, tmp_path, capsys):
+def test_mp3_files_are_recordings(run, spoken_files, decode, tmp_path, refused):
     wave = read_audio(spoken_files / "0.wav")
     heard = []
     for rate in (8_000, 16_000, 44_100):  # which begin differently
         path = tmp_path / f"{rate}.mp3"
         soundfile.write(path, audio.resampled(wave, audio.RATE, rate), rate, format="MP3")
-        assert decode(run.path, "--input", path, "--max-length", 5) == 0
-        heard.append(capsys.readouterr().out)
+        heard.append(decode(run.path, "--input", path, "--max-length", 5)[:2])
         path = path.rename(tmp_path / "sound")
-        assert decode(run.path, "--input", path) == 2
-        assert "the name of a recording must end in .wav or .flac or .ogg or .mp3" in capsys.readouterr().err
+        said = refused(decode_main, run.path, "--input", path)
+        assert "the name of a recording must end in .wav or .flac or .ogg or .mp3" in said
     path = tmp_path / "sound.wav"
     soundfile.write(path, wave, audio.RATE)
-    assert decode(run.path, "--input", path, "--max-length", 5) == 0
-    assert heard[1] == capsys.readouterr().out
+    assert heard[1] == decode(run.path, "--input", path, "--max-length", 5)[:2]
 
 
 @pytest.mark.thorough
 @pytest.mark.by_default("tab\\there.wav")
 @pytest.mark.parametrize("name", [b"\xff\xfe.wav", b"tab\there.wav", b"two\nlines.wav"])
-def test_names_of_any_bytes_are_heard(run, spoken_files, decode, tmp_path, name, capsys):
+def test_names_of_any_bytes_are_heard(run, spoken_files, decode, tmp_path, name):
     path = tmp_path / os.fsdecode(name)
     shutil.copy(spoken_files / "0.wav", path)
     assert Transcriber.load(run.path).transcribe(path, max_length=5) is not None
-    assert decode(run.path, "--input", path, "--max-length", 5, "--format", "json") == 0
-    shown = capsys.readouterr()
-    assert json.loads(shown.out)["recording"] == name.decode(errors="surrogateescape").replace(
+    status, out, err = decode(run.path, "--input", path, "--max-length", 5, "--format", "json")
+    assert status == 0
+    assert json.loads(out)["recording"] == name.decode(errors="surrogateescape").replace(
         "\udcff", "?"
     ).replace("\udcfe", "?")
-    assert "error rate" not in shown.err
-    assert decode(run.path, "--input", path, "--explore", tmp_path / "page.html", "--max-length", 5) == 0
+    assert "error rate" not in err
+    assert decode(run.path, "--input", path, "--explore", tmp_path / "page.html", "--max-length", 5)[0] == 0
     assert data_of(tmp_path / "page.html")["records"]
 
 
@@ -350,11 +340,10 @@ def data_of(page):
 
 
 @pytest.mark.slow
-def test_the_explorer_shows_the_attention_of_what_is_heard(run, spoken_files, decode, capsys):
+def test_the_explorer_shows_the_attention_of_what_is_heard(run, spoken_files, decode):
     page, options = spoken_files / "page.html", ("--method", "beam", "--beam-size", 2, "--max-length", 4)
     arguments = [run.path, "--input", spoken_files / "list.tsv", "--explore", page, *options]
-    assert decode(*arguments) == 0
-    assert "10 outputs of 5 lines" in capsys.readouterr().out
+    assert "10 outputs of all 5 lines" in decode(*arguments)[1]
     data = data_of(page)
     assert data["stride"] == 0.04
     transcriber, path = Transcriber.load(run.path), spoken_files / "0.wav"
@@ -366,7 +355,7 @@ def test_the_explorer_shows_the_attention_of_what_is_heard(run, spoken_files, de
         np.testing.assert_allclose(np.array(each["attention"]) / data["unit"], other.alignment, atol=1e-3)
         assert each["seconds"] == frames / 100
         assert each["spans"] == [list(span) for span in spans(other.alignment)]
-    assert decode(run.path, "--input", path, "--explore", page, "--n-best", 1) == 0  # one recording
+    assert decode(run.path, "--input", path, "--explore", page, "--n-best", 1)[0] == 0  # one recording
     assert [len(each["outputs"]) for each in data_of(page)["records"]] == [1]
 
 
@@ -380,11 +369,9 @@ def test_the_explorer_shows_the_attention_of_what_is_heard(run, spoken_files, de
         ("none.wav", ["--times"], "--times is for lines"),
     ],
 )
-def test_the_explorer_refuses_with_one_sentence(
-    run, decode, tmp_path, monkeypatch, capsys, lines, options, message
-):
+def test_the_explorer_refuses_with_one_sentence(run, tmp_path, monkeypatch, lines, options, message, refused):
     monkeypatch.chdir(tmp_path)
     Path("list.tsv").write_text(lines)
-    assert decode(run.path, "--input", "list.tsv", "--explore", "page.html", *options) == 2
-    assert message in capsys.readouterr().err
+    said = refused(decode_main, run.path, "--input", "list.tsv", "--explore", "page.html", *options)
+    assert message in said
     assert not Path("page.html").exists()

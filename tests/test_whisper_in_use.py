@@ -42,17 +42,6 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture
-def decode(monkeypatch, capsys):
-    """Runs decode.py in this process, and returns its status, its output and its messages."""
-
-    def decode(*words):
-        monkeypatch.setattr("sys.argv", ["decode.py", *map(str, words)])
-        return decode_main(), *capsys.readouterr()
-
-    return decode
-
-
 @pytest.mark.thorough
 def test_the_command_has_the_options_of_the_api(folder, decode):
     limits = {"rows": 1, "max_length": 24}
@@ -82,14 +71,12 @@ def test_the_command_has_the_options_of_the_api(folder, decode):
         (["--timestamps", "--explore", "page.html"], "--timestamps is for lines"),
     ],
 )
-def test_mistakes_are_named(folder, decode, words, message):
-    status, _, said = decode(folder / "run", "--input", folder / "short.wav", *words)
-    assert status == 2
-    assert message in said
+def test_mistakes_are_named(folder, words, message, refused):
+    assert message in refused(decode_main, folder / "run", "--input", folder / "short.wav", *words)
 
 
 @pytest.mark.parametrize("option", OPTIONS)
-def test_other_runs_refuse_the_options(decode, tmp_path, option):
+def test_other_runs_refuse_the_options(tmp_path, option, refused):
     of_systems = {config.system: config for config in CONFIGS.values()}
     assert of_systems.keys() == REGISTRY.keys()
     value = OPTIONS[option]
@@ -99,8 +86,7 @@ def test_other_runs_refuse_the_options(decode, tmp_path, option):
         config = of_systems[system]
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=300))
         (tmp_path / "config.json").write_text(to_json(config))
-        status, _, said = decode(tmp_path, *words)
-        assert status == 2
+        said = refused(decode_main, tmp_path, *words)
         assert f"--{option}: " in said
         assert "leave it out" in said
     task = SpeechToText.without_corpus(PRESETS["speech"])

@@ -15,7 +15,6 @@ import pytest
 from invented_sound import sound
 
 from transformer import UserError
-from transformer.commands.decode import decode_main
 from transformer.config.records import WindowsConfig
 from transformer.data.signals.audio import RATE
 from transformer.interop.pretrained import import_model
@@ -274,13 +273,8 @@ def test_what_windows_cannot_do_is_refused(transcriber, talk):
         transcriber.transcribe(talk, cut="pauses", windows=WindowsConfig(samples=1))
 
 
-def decoded(monkeypatch, capsys, *words) -> tuple[int, str, str]:
-    monkeypatch.setattr("sys.argv", ["decode.py", *map(str, words)])
-    return decode_main(), *capsys.readouterr()
-
-
 @pytest.mark.slow
-def test_the_command_hears_in_windows(transcriber, talk, tmp_path, monkeypatch, capsys):
+def test_the_command_hears_in_windows(transcriber, talk, tmp_path, decode):
     run = tmp_path / "run"
     import_model(DATA, run, "en")
     wave = talk[: 45 * RATE]
@@ -291,17 +285,17 @@ def test_the_command_hears_in_windows(transcriber, talk, tmp_path, monkeypatch, 
     windows = WindowsConfig(temperatures=(0.0,))
     parts = list(transcriber.parts(wave, windows=windows, beam_size=1, rows=2))
     talking = (run, "--input", tmp_path / "talk.wav", *search)
-    status, out, err = decoded(monkeypatch, capsys, *talking, "--format", "json")
+    status, out, err = decode(*talking, "--format", "json")
     assert status == 0, err
     assert out == "".join(json.dumps(part.to_json(), ensure_ascii=False) + "\n" for part in parts)
     whole = tmp_path / "talk.json"
-    assert decoded(monkeypatch, capsys, *talking, "--format", "json", "--output", whole)[0] == 0
+    assert decode(*talking, "--format", "json", "--output", whole)[0] == 0
     assert whole.read_text() == out
     segments = [x for part in parts for x in part.transcript.segments]
-    status, out, _ = decoded(monkeypatch, capsys, *talking)
+    status, out, _ = decode(*talking)
     assert out.splitlines() == [" ".join(x.text.split()) for x in segments]
     listed = (run, "--input", tmp_path / "list.tsv", *search)
-    status, out, err = decoded(monkeypatch, capsys, *listed, "--format", "json")
+    status, out, err = decode(*listed, "--format", "json")
     assert status == 0, err
     first, second = map(json.loads, out.splitlines())
     assert first["hypotheses"][0]["text"] == " ".join(p.transcript.text for p in parts if p.transcript.text)
@@ -318,6 +312,6 @@ def test_the_command_hears_in_windows(transcriber, talk, tmp_path, monkeypatch, 
         ((*talking, "--pause", -1), "--pause -1.0: must be a number of seconds, at least 0"),
         ((*talking, "--cut", "pauses"), "--windows: long recordings are cut at pauses"),
     ):
-        status, out, err = decoded(monkeypatch, capsys, *words)
+        status, out, err = decode(*words)
         assert (status, out) == (2, "")
         assert message in err

@@ -57,6 +57,8 @@ class Writer:
     """The type of its decoder."""
     libraries: ClassVar[tuple[str, Sequence[str]]] = ("", ())
     """What reading or writing needs them for, and their names."""
+    within: Callable[[str], None] = staticmethod(lambda text: None)
+    """Shows how far the work on a line is, which takes long (`ProgressReporter.within`)."""
     input_key = ""
     """Of the line in a JSON object. Empty: it is not there."""
     outputs_key = ""

@@ -137,6 +137,7 @@ def decode_lines(arguments: DecodeArguments) -> None:
         kind.check_input(arguments)
     writer = kind(arguments)
     watch = ProgressReporter.beside_output(quiet=not is_main_process())
+    writer.within = watch.within
     if len(arguments.lm_weight) > 1 or len(arguments.bias_weight) > 1:
         compare_weights(arguments, writer, total, watch)
         return

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 from transformer.cli.guard import leave, run_command
 from transformer.runtime.errors import UserError, nearest
-from transformer.runtime.machine import use_large_pages
+from transformer.runtime.machine import interrupt_silently, use_large_pages
 
 COMMANDS = {
     "train": ("transformer.commands.train", "train_main", "train a model, resume a run, fine-tune"),
@@ -53,6 +53,7 @@ def run() -> NoReturn:
     """`transformer COMMAND ...` as a process."""
     if sys.argv[1:2] == ["train"]:
         use_large_pages()
+    interrupt_silently()
     leave(main())
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from transformer.config.ranges import COUNTS, IDS, LARGEST, LONGEST, NOT_NEGATIVE, POSITIVE, Range, Section
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import check_local
 
 # Codes of languages: how they are written, and in the names of files.
@@ -32,10 +32,20 @@ _SAME = {
 }
 
 
+PACKED = (".gz", ".bz2", ".xz", ".zst")
+"""Suffixes of compressed files."""
+
+
+def text_suffix(path: Path | str) -> str:
+    """The last suffix of a file's name that says what is in it, such as .de of train.de.gz."""
+    name = Path(path)
+    return Path(name.stem if name.suffix.lower() in PACKED else name).suffix
+
+
 def language_of(path: Path | str | None) -> str | None:
-    """The language that the last suffix of a file's name is, such as `de` of `train.de`; None if it is none,
-    as of `train.txt`."""
-    suffix = Path(path).suffix[1:] if path else ""
+    """The language that the last suffix of a file's name is, such as `de` of `train.de` or `train.de.gz`;
+    None if it is none, as of `train.txt`."""
+    suffix = text_suffix(path)[1:] if path else ""
     match = _SUFFIX.fullmatch(suffix)
     return suffix if match and (match[1] is None or match[1] in _ISO_639_1.split()) else None
 
@@ -110,6 +120,51 @@ class CorpusConfig(Section):
         return (*shorter, self.max_length)
 
 
+FILTERS: dict[str, float | str | None] = {
+    "ratio": 3.0,
+    "long": 1000.0,
+    "copies": None,
+    "repeated": None,
+    "numbers": None,
+    "letters": 0.5,
+    "entities": None,
+    "scripts": "",
+}
+"""The rules of --data.filter, with their values. None: it has no value; empty: one must be given."""
+
+
+def filters_of(rules: Sequence[str]) -> dict[str, float | str | None]:
+    """The value of each rule of --data.filter, such as ratio=2.5 or copies.
+
+    Raises:
+      UserError: there is no such rule, it is there twice, or its value is none.
+    """
+    values: dict[str, float | str | None] = {}
+    for rule in rules:
+        name, _, value = rule.partition("=")
+        option, default = f"--data.filter {rule}", FILTERS.get(name)
+        if name not in FILTERS:
+            hint = nearest(name, FILTERS) or f": choose {', '.join(FILTERS)}"
+            raise UserError(f"{option}: there is no such rule{hint}")
+        if name in values:
+            raise UserError(f"{option}: {name} is there twice; name it once")
+        if value and default is None:
+            raise UserError(f"{option}: {name} has no value; leave it out")
+        values[name] = value or default
+        if name == "scripts" and not re.fullmatch(r"[A-Za-z+]+(:[A-Za-z+]+)?", value):
+            raise UserError(
+                f"{option}: name the scripts of source and target, such as scripts=Latin:Han+Bopomofo"
+            )
+        if isinstance(default, float):
+            try:
+                values[name] = float(values[name] or 0)
+            except ValueError:
+                raise UserError(f"{option}: the value must be a number, such as {name}={default:g}") from None
+            if not 0 < float(values[name] or 0) < COUNTS:
+                raise UserError(f"{option}: the value must be positive, and below {COUNTS:,}")
+    return values
+
+
 LANGUAGES: dict[str, tuple[str | None, str | None]] = {
     "built-in": ("en", "de"),
     "dialogue-en": ("en", "en"),
@@ -156,7 +211,9 @@ class DataConfig(CorpusConfig):
     """Target language, such as de: as --data.source-language. How BLEU is computed depends on it
     (--training.bleu-tokenize)."""
     train_source: Path | None = None
-    """Training text, one sentence per line. Line i of --data.train-target is the translation of line i."""
+    """Training text, one sentence per line. Line i of --data.train-target is the translation of line i. Files
+    may be compressed (gzip, bzip2, xz). A pattern in quotes, such as 'part-*.en', names several files, in the
+    order of their names."""
     train_target: Path | None = None
     """Translations of --data.train-source."""
     validation_source: Path | None = None
@@ -222,6 +279,18 @@ class DataConfig(CorpusConfig):
     """Temperature of the choice among --data.directions: one with n pairs has a share proportional to
     n^(1/temperature) of the training examples (Arivazhagan et al. 2019). 1: as many as there are; higher,
     such as 5: small directions more often, large ones less often."""
+    filter: tuple[str, ...] = ()
+    """Rules that leave training pairs of text files out. ratio=3: one side has more than 3 times the
+    characters of the other (sides of fewer than 20 are kept); long=1000: a side has more characters; copies:
+    both sides are equal, but for case; repeated: the pair was there before; numbers: both sides have digits,
+    and other numbers; letters=0.5: fewer than half of the characters of a side are letters; entities: HTML
+    such as &amp;; scripts=Latin:Cyrillic: fewer than half of the letters of a side are of its script."""
+    shard_pairs: Annotated[int, Range(0, COUNTS)] = 0
+    """Prepare training text from files in shards of about so many pairs, such as 1000000, by all processor
+    cores and in bounded memory. Training begins when the first two shards are there. It needs validation
+    text. 0: prepare it as a whole."""
+    workers: Annotated[int, Range(0, 4096)] = 0
+    """Processes that prepare shards. What they make does not depend on it. 0: one for each core."""
     built_in_size: Annotated[int, Range(1, COUNTS)] = 200_000
     """Number of training pairs to generate for a built-in corpus."""
     tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "jieba", "open-word"] = "unigram"
@@ -265,6 +334,12 @@ class DataConfig(CorpusConfig):
         self._check_columns()
         self._check_label_order()
         self._check_context()
+        self._check_shards()
+        if filters_of(self.filter) and not (self.train_tsv or self.train_source):
+            raise UserError(
+                "--data.filter: only pairs of text files are filtered: give --data.train-source and "
+                "--data.train-target, or --data.train-tsv"
+            )
         if self.subword_sampling > 1 and self.tokenizer == "bpe":
             strength = f"--data.subword-sampling {self.subword_sampling}"
             raise UserError(f"{strength}: at least 0; with bpe a probability, at most 1")
@@ -318,6 +393,32 @@ class DataConfig(CorpusConfig):
                 "--data.context: rows with named columns are in no order; leave it out, or give the context "
                 "as a list in a column, such as turns of a conversation"
             )
+
+    def _check_shards(self) -> None:
+        if not self.shard_pairs:
+            if self.workers:
+                raise UserError(
+                    "--data.workers: only shards are prepared by several; give --data.shard-pairs"
+                )
+            return
+        option = f"--data.shard-pairs {self.shard_pairs}"
+        if not (self.train_tsv or self.train_source):
+            raise UserError(
+                f"{option}: give --data.train-source and --data.train-target, or --data.train-tsv"
+            )
+        if not (self.validation_tsv or self.validation_source):
+            raise UserError(
+                f"{option}: nothing is held out of shards: give --data.validation-source and "
+                "--data.validation-target, or --data.validation-tsv"
+            )
+        others = {
+            "context": self.context,
+            "directions": self.directions,
+            "subword-sampling": self.subword_sampling,
+            "label-order": self.label_order != "given",
+        }
+        if wrong := [f"--data.{name}" for name, is_there in others.items() if is_there]:
+            raise UserError(f"{option} with {' and '.join(wrong)}: shards have none of that; leave one out")
 
     @property
     def input_names(self) -> tuple[str, ...]:

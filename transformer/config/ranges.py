@@ -2,14 +2,16 @@
 
 import dataclasses
 import functools
+import inspect
 import math
 import numbers
 import reprlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, ClassVar, Literal, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from transformer.runtime.errors import UserError, abbreviated, nearest
+from transformer.runtime.errors import UserError, nearest
 
 LARGEST = 10_000_000  # limit of any size: a larger value is a mistake and would exhaust the memory
 DEEPEST = 1_000  # layers: each of them is traced
@@ -17,6 +19,7 @@ LONGEST = 100_000  # tokens in a sentence
 COUNTS = 2**31 - 1  # limit of counts and seeds
 IDS = 10 * LARGEST  # limit of ids in a batch: 400 MB
 
+F = TypeVar("F", bound=Callable[..., Any])
 Option = Any
 """A value of an option."""
 
@@ -154,9 +157,11 @@ _NAMES = {
     float: "a number",
     str: "a text",
     bool: "True or False",
+    Callable: "a function",
+    Mapping: "a dictionary",
     Path: "a path",
 }
-_SEVERAL = {int: "whole numbers", float: "numbers", str: "phrases", Path: "paths"}
+_SEVERAL = {int: "whole numbers", float: "numbers", str: "phrases", Path: "paths", Any: "values"}
 
 
 def check_types(section: str, config: Any) -> None:
@@ -170,33 +175,34 @@ def check_types(section: str, config: Any) -> None:
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         try:
-            typed = _typed(value, hints[field.name])
+            converted = _typed(value, hints[field.name])
         except TypeError as error:
             raise UserError(f"{_option(section, field.name)} {shown(value)}: {error}") from error
-        if typed is not value:
-            object.__setattr__(config, field.name, typed)
+        if converted is not value:
+            object.__setattr__(config, field.name, converted)
 
 
 def _typed(value: Any, hint: Any) -> Any:
     """A value as the type of a hint. Raises TypeError if it has another."""
     if type(value) is hint:
         return value
-    kinds = get_args(hint) or (hint,)
+    kinds = _classes(hint)
     choices = _choices(hint)
     is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if value is None and type(None) in kinds:
+    if value is None and type(None) in (hint, *get_args(hint)):
         return None
-    if choices:
-        if not isinstance(value, str) or value not in choices:
-            raise TypeError(f"choose {' or '.join(choices)}")
-        return value
+    if choices and not (isinstance(value, str) and value in choices):
+        raise TypeError(f"choose {' or '.join(choices)}")
     if get_origin(hint) is tuple:
-        if not isinstance(value, list | tuple | set | frozenset):
-            raise TypeError(f"must be a list of {_SEVERAL[kinds[0]]}")
+        kinds = get_args(hint)
+        several = _SEVERAL.get(kinds[0], f"{kinds[0].__name__}s")
+        is_list = isinstance(value, list | tuple | set | frozenset)
+        if not (is_list and (Ellipsis in kinds or len(value) in (0, len(kinds)))):
+            raise TypeError(f"must be a list of {several}")
         try:
             return tuple(_typed(item, kinds[0]) for item in value)
         except TypeError as error:
-            raise TypeError(f"must be a list of {_SEVERAL[kinds[0]]}") from error
+            raise TypeError(f"must be a list of {several}") from error
     if int in kinds and is_number and isinstance(value, numbers.Integral):
         return int(value)
     if float in kinds and is_number:
@@ -206,10 +212,25 @@ def _typed(value: Any, hint: Any) -> Any:
             raise TypeError("is too large") from error
     if Path in kinds and isinstance(value, str) and value:
         return Path(value)
-    if isinstance(value, bool) <= (bool in kinds) and isinstance(value, kinds):
+    if get_origin(hint) is type and kinds:
+        kinds = get_args(hint)
+        if isinstance(value, type) and issubclass(value, kinds):
+            return value
+        raise TypeError(f"must be a subclass of {kinds[0].__name__}")
+    if not kinds or (isinstance(value, bool) <= (bool in kinds) and isinstance(value, kinds)):
         return value
     named = [_NAMES.get(kind, f"a {kind.__name__}") for kind in kinds if kind is not type(None)]
-    raise TypeError(f"must be {' or '.join(named)}")
+    raise TypeError(f"must be {' or '.join(named)}".replace("a O", "an O"))
+
+
+@functools.cache
+def _classes(hint: Any) -> tuple[type, ...]:
+    """The classes of the values of a hint. Empty: it is none that can be checked, as those of arrays."""
+    hint = getattr(hint, "__bound__", hint)
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    kinds: list[Any] = [get_origin(part) or part for part in parts]
+    checkable = all(isinstance(x, type) and x.__module__ not in ("jaxtyping", "typing") for x in kinds)
+    return tuple(Mapping if kind is dict else kind for kind in kinds) if checkable else ()
 
 
 @functools.cache
@@ -219,50 +240,30 @@ def _choices(hint: Hashable) -> tuple[str, ...]:
     return get_args(literals[0]) if literals else ()
 
 
-def any_number(name: str, value: Any, what: str) -> Iterable[Any]:
-    """Any number of things. Raises UserError if it is one text, a mapping or no iterable, with this name."""
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
-        kind = "one string" if isinstance(value, str) else type(value).__name__
-        raise UserError(f"{name} must be a list of {what}, not {kind}")
-    return value
+def instance(name: str, value: Any, hint: Any) -> None:
+    """Raises UserError if an argument of this name has another type than a hint says."""
+    try:
+        _typed(value, hint)
+    except TypeError as error:
+        raise UserError(f"{name} {error}, not {shown(value)}") from error
 
 
-def instance(name: str, value: Any, *kinds: type) -> None:
-    """Raises UserError if an argument of this name is of none of these types."""
-    if not isinstance(value, kinds):
-        raise UserError(
-            f"{name} must be a {' or a '.join(kind.__name__ for kind in kinds)}, not {shown(value)}"
-        )
+def typed(function: F) -> F:
+    """Decorates a function or a class: an argument of another type than annotated is a UserError."""
+    if isinstance(function, type):
+        kind: Any = function
+        constructor = "__init__" if "__init__" in vars(kind) else "__new__"  # of a named tuple
+        setattr(kind, constructor, typed(getattr(kind, constructor)))
+        return function
+    signature = inspect.signature(function)
 
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        hints = _hints(function)
+        for name, argument in signature.bind(*arguments, **options).arguments.items():
+            is_several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+            for value in argument if is_several else (argument,):
+                instance(name, value, hints.get(name, Any))
+        return function(*arguments, **options)
 
-def true_or_false(name: str, value: Any) -> bool:
-    """A truth value. Raises UserError if it is none, with this name."""
-    if isinstance(value, bool):
-        return value
-    raise UserError(f"{name} {shown(value)}: must be True or False")
-
-
-def whole_number(name: str, value: Any, least: int = 0) -> int:
-    """A whole number of at least `least`.
-
-    Raises:
-      UserError: it is none, with this name.
-    """
-    if isinstance(value, numbers.Integral) and not isinstance(value, bool) and least <= int(value) <= COUNTS:
-        return int(value)
-    raise UserError(f"{name} {shown(value)}: must be a whole number from {least} to {COUNTS:,}")
-
-
-def texts_of(texts: object, what: str) -> list[str]:
-    """A list of strings. Raises UserError if it is something else."""
-    if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
-        raise UserError(f"{what} must be a string or a list of strings, not {abbreviated(repr(texts))}")
-    return list(texts)
-
-
-def seconds(name: str, value: Any, least: float = 0) -> float:
-    """A time of at least so many seconds. Raises UserError if it is none, with this name."""
-    is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if is_number and value in Range(least, COUNTS):  # type: ignore[operator]
-        return float(value)
-    raise UserError(f"{name} {shown(value)}: must be a number of seconds, at least {least:g}")
+    return call  # type: ignore[return-value]  # of the same signature

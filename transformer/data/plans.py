@@ -62,6 +62,8 @@ class Plan(ABC):
     steps_per_epoch: int
     dropped: int
     """Number of dropped examples: a side is too long, or empty."""
+    examined: int | None = None
+    """Of how many `dropped` is known. None: of all."""
     outgrown: float = 0.0
     """Share of examples dropped for one epoch, because a sampled side is too long."""
     packed: bool = False
@@ -75,6 +77,10 @@ class Plan(ABC):
     @abstractmethod
     def padding(self) -> float:
         """Share of padding in the positions of the batches."""
+
+    def close(self) -> None:
+        """Ends what prepares further examples; by default nothing does."""
+        return
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,16 @@ def _single(examples: Int[np.ndarray, " rows"], bucket: Bucket, size: int) -> Ro
     return Rows(examples, np.ones_like(examples), bucket, size)
 
 
+def steps_of(counts: Sequence[int], batching: Batching) -> int:
+    """The batches of an epoch with so many examples in each bucket. Those that do not fill a batch move to
+    the next longer bucket."""
+    steps = carried = 0
+    for count, bucket in zip(counts, batching.buckets, strict=True):
+        full, carried = divmod(carried + count, batching.rows(bucket))
+        steps += full
+    return steps + (carried > 0)
+
+
 class BucketPlan(Plan):
     """Examples of similar length share a batch of about batch_tokens = rows x length.
 
@@ -130,12 +146,7 @@ class BucketPlan(Plan):
         self._members = [eligible[bucket == index] for index in range(len(self._buckets))]
         self._rows = [batching.rows(bucket) for bucket in self._buckets]
         self.dropped = len(lengths) - len(eligible)
-        self.steps_per_epoch = 0
-        carried = 0
-        for members, rows in zip(self._members, self._rows, strict=True):
-            full, carried = divmod(carried + len(members), rows)
-            self.steps_per_epoch += full
-        self.steps_per_epoch += carried > 0
+        self.steps_per_epoch = steps_of([len(members) for members in self._members], batching)
         self._epoch = functools.lru_cache(maxsize=2)(self._make_epoch)
         self._tokens = int(lengths[eligible].sum())
 
@@ -162,61 +173,73 @@ class BucketPlan(Plan):
         return 1 - self._tokens / positions if positions else 0.0
 
 
+OPEN_ROWS = 64  # rows being filled at a time: enough to fill them well, few enough to be quick
+
+
+def packed_rows(lengths: Lengths, bucket: Bucket, order: Int[np.ndarray, " eligible"]) -> Sequences:
+    """Examples in rows. Each goes into the oldest open row that has room.
+
+    The room of a row is one number: the room of each side in its bits, below a bit that a subtraction clears
+    if the side has too little. So one subtraction compares all sides.
+
+    Args:
+      lengths: of all examples.
+      bucket: the length of each side of a row.
+      order: the examples that are packed, none of which is longer.
+    """
+    width = max(bucket).bit_length() + 1
+    shifts = np.arange(len(bucket)) * width
+    guards = sum(1 << (int(shift) + width - 1) for shift in shifts)
+    whole = guards + sum(size << int(shift) for size, shift in zip(bucket, shifts, strict=True))
+    needed = (lengths[order].astype(object) << shifts.astype(object)).sum(axis=1).tolist()
+    closed: list[list[int]] = []
+    rows: list[list[int]] = []
+    rooms: list[int] = []
+    totals: list[int] = []  # the room of all sides
+    for example, sizes, total in zip(
+        order.tolist(), needed, lengths[order].sum(axis=1).tolist(), strict=True
+    ):
+        for index, room in enumerate(rooms):
+            rest = room - sizes
+            if rest & guards == guards:
+                rows[index].append(example)
+                rooms[index] = rest
+                totals[index] = totals[index] - total
+                break
+        else:
+            rows.append([example])
+            rooms.append(whole - sizes)
+            totals.append(sum(bucket) - total)
+            if len(rows) > OPEN_ROWS:
+                fullest = totals.index(min(totals))
+                closed.append(rows.pop(fullest))
+                del rooms[fullest], totals[fullest]
+    return Sequences.of(closed + rows, Field("int64"))
+
+
 class PackedPlan(Plan):
     """Several examples share a row of the longest bucket, separated by segment masks: little padding and one
     shape. Rows are packed once; every epoch shuffles them."""
 
-    OPEN_ROWS = 64  # rows being filled at a time: enough to fill them well, few enough to be quick
     packed = True
 
-    def __init__(self, lengths: Lengths, batching: Batching) -> None:
+    def __init__(self, lengths: Lengths, batching: Batching, rows: Sequences | None = None) -> None:
+        """`rows` are the examples of each row, if they are packed already."""
         self._bucket = batching.buckets[-1]
         self._seed = batching.seed
         eligible = eligible_examples(lengths, self._bucket)
         self._rows = batching.rows(self._bucket)
-        packed = self._pack(lengths, np.random.default_rng(batching.seed).permutation(eligible))
-        self._packed = Sequences.of(packed, Field("int64"))
+        if rows is None:
+            rows = packed_rows(
+                lengths, self._bucket, np.random.default_rng(batching.seed).permutation(eligible)
+            )
+        self._packed = rows
         self.dropped = len(lengths) - len(eligible)
-        self.steps_per_epoch = -(-len(self._packed) // self._rows)
+        self.steps_per_epoch = -(-len(rows) // self._rows)
         self._tokens = int(lengths[eligible].sum())
         self._epoch = functools.lru_cache(maxsize=2)(
             lambda epoch: np.random.default_rng((self._seed, epoch)).permutation(len(self._packed))
         )
-
-    def _pack(self, lengths: Lengths, order: Int[np.ndarray, " eligible"]) -> list[list[int]]:
-        """First fit, into the oldest open row that has room.
-
-        The room of a row is one number: the room of each side in its bits, below a bit that a subtraction
-        clears if the side has too little. So one subtraction compares all sides.
-        """
-        width = max(self._bucket).bit_length() + 1
-        shifts = np.arange(len(self._bucket)) * width
-        guards = sum(1 << (int(shift) + width - 1) for shift in shifts)
-        whole = guards + sum(size << int(shift) for size, shift in zip(self._bucket, shifts, strict=True))
-        needed = (lengths[order].astype(object) << shifts.astype(object)).sum(axis=1).tolist()
-        closed: list[list[int]] = []
-        rows: list[list[int]] = []
-        rooms: list[int] = []
-        totals: list[int] = []  # the room of all sides
-        for example, sizes, total in zip(
-            order.tolist(), needed, lengths[order].sum(axis=1).tolist(), strict=True
-        ):
-            for index, room in enumerate(rooms):
-                rest = room - sizes
-                if rest & guards == guards:
-                    rows[index].append(example)
-                    rooms[index] = rest
-                    totals[index] = totals[index] - total
-                    break
-            else:
-                rows.append([example])
-                rooms.append(whole - sizes)
-                totals.append(sum(self._bucket) - total)
-                if len(rows) > self.OPEN_ROWS:
-                    fullest = totals.index(min(totals))
-                    closed.append(rows.pop(fullest))
-                    del rooms[fullest], totals[fullest]
-        return closed + rows
 
     def __call__(self, step: int) -> Rows:
         epoch, index = divmod(step, self.steps_per_epoch)

@@ -2,6 +2,7 @@
 each ends."""
 
 import contextlib
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Several
@@ -66,6 +67,9 @@ class Sequences:
     def of(cls, several: Several[Any], field: Field) -> "Sequences":
         """The sequences of a list of arrays, or of lists of numbers."""
         ends = ends_of([len(sequence) for sequence in several])
+        if not field.shape and all(type(sequence) is list for sequence in several):
+            numbers = itertools.chain.from_iterable(several)
+            return cls(np.fromiter(numbers, field.dtype, int(ends[-1])), ends)
         parts = [np.asarray(sequence, field.dtype) for sequence in several if len(sequence)]
         return cls(np.concatenate(parts) if parts else np.zeros((0, *field.shape), field.dtype), ends)
 
@@ -252,9 +256,9 @@ def _write(folder: Path, fields: Fields, chunks: Iterable[list[Example]]) -> Non
 def _opened(folder: Path, fields: Fields) -> Arrays:
     arrays: dict[str, Sequences | np.ndarray] = {}
     for name, field in fields.items():
-        values = _mapped(folder / _name(name, fields), field.dtype).reshape(-1, *field.shape)
+        values = mapped(folder / _name(name, fields)).reshape(-1, *field.shape)
         if field.padded:
-            ends = _mapped(folder / f"{name}.ends", "int64")
+            ends = mapped(folder / f"{name}.ends", "int64")
             if not len(ends) or ends[-1] != len(values):
                 raise ValueError(f"{name} is not complete")
             arrays[name] = Sequences(values, ends)
@@ -269,7 +273,9 @@ def _name(name: str, fields: Fields) -> str:
     return f"{name}.{fields[name].dtype}"
 
 
-def _mapped(path: Path, dtype: str) -> Shaped[np.ndarray, " n"]:
+def mapped(path: Path, dtype: str = "") -> Shaped[np.ndarray, " n"]:
+    """The numbers of a file, mapped into memory. Without a type, it is the suffix of the file's name."""
+    dtype = dtype or path.suffix[1:]
     if not path.stat().st_size:  # nothing can be mapped
         return np.zeros(0, dtype)
     return np.asarray(np.memmap(path, dtype, mode="r"))

@@ -50,6 +50,24 @@ class Records(Protocol):
 
 
 @dataclass(frozen=True)
+class Chosen:
+    """Some of the records of others, by their numbers."""
+
+    records: Records
+    numbers: Sequence[int] | np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Record]:
+        """The records with these numbers."""
+        return self.records.__getitems__([int(self.numbers[index]) for index in indices])
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.__getitems__(range(len(self))))
+
+
+@dataclass(frozen=True)
 class Corpus:
     """Records in splits, and a folder that caches what is computed from them."""
 
@@ -61,6 +79,9 @@ class Corpus:
     """Its name changes with the content, so that a run is not resumed on another corpus."""
     note: str = ""
     """What people should know about it, such as that a part is held out."""
+    sample: Records | None = None
+    """Training records from everywhere, of which vocabularies are learned and remarks made. None: all of them
+    are read for that."""
 
 
 Pair = tuple[str, str]

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from transformer.config.ranges import Option, any_number, instance, shown
+from transformer.config.arguments import any_number
+from transformer.config.ranges import Option, instance, shown
 from transformer.data.sources.context import in_context
 from transformer.data.tokenizers.lossless import to_utf8
 from transformer.documents.markdown import read_markdown

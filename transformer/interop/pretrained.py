@@ -137,7 +137,8 @@ def import_model(
         is_biased = any(x.any() for name in biases if (x := source(name)) is not None)
         if not (family.keeps_bias or renormalizes or is_biased):
             model = replace(model, output_bias=False, fixed=())
-    config = Config(system=family.system, model=model, data=data, decoding=family.decoding(opened, model))
+        decoding = family.decoding(opened, model)
+    config = Config(system=family.system, model=model, data=data, decoding=decoding)
     system = system_of(config)
     network, example = system.model(model), system.task.example(config)
 

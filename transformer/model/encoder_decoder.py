@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.model import ModelConfig, SpecialIds
-from transformer.config.ranges import instance
+from transformer.config.ranges import instance, typed
 from transformer.model.cache import Cache
 from transformer.model.layers import Embedding
 from transformer.model.parameters import Module, QuantizedMatrix, check_array, check_ids, logits, param
@@ -77,6 +77,10 @@ class EncoderDecoder(ChecksInputs):
     config: ModelConfig
     reads_unknown: ClassVar[bool] = False
     """Whether source ids above those of the vocabulary are words that it lacks."""
+
+    def __post_init__(self) -> None:
+        instance("config", self.config, self.__dataclass_fields__["config"].type)
+        super().__post_init__()
 
     def setup(self) -> None:
         c = self.config
@@ -224,6 +228,7 @@ class EncoderDecoder(ChecksInputs):
         return embedded
 
 
+@typed
 def decoder_input(
     target: Int[Array, "b t"], special: SpecialIds, segments: Int[Array, "b t"] | None = None
 ) -> Int[Array, "b t"]:
@@ -236,7 +241,6 @@ def decoder_input(
       segments: for packed rows, the sentence of each token.
     """
     check_ids("target", target)
-    instance("special", special, SpecialIds)
     if segments is not None:
         check_ids("segments", segments)
         if segments.shape != target.shape:

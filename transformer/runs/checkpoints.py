@@ -341,7 +341,7 @@ class Checkpoints:
         finally:
             for left in self.path.glob(f"{partial.name}*"):
                 shutil.rmtree(left, ignore_errors=True)
-        self.store.push()
+        self.store.push(written=path.name)
         return path
 
 

@@ -98,6 +98,13 @@ def config_of(values: dict[str, Any]) -> Config:
 
 # options as earlier versions stored them
 _GONE = {"baseline_decay", "opening"}
+_CONSTANT: dict[str, float] = (
+    {"class_cost": 1, "giou_weight": 2, "l1_weight": 5}  # detection
+    | {"fertility_weight": 1, "length_weight": 1, "max_fertility": 8}  # nonautoregressive
+    | {"entropy_weight": 0.01, "reward_weight": 1}  # recurrent
+    | {"duration_kernel": 3, "duration_weight": 1, "postnet_kernel": 5, "stop_weight": 5}  # synthesis
+)
+"""Options that nobody set, with the value that is now the only one."""
 _RENAMED = {"parallel": "mesh", "fed": "decoder_input", "places": "bos_length"}
 _RENAMED_SYSTEMS = {"parallel": "nonautoregressive"}
 
@@ -117,6 +124,9 @@ def _search(kind: type[DecodingConfig], values: dict[str, Any], prefix: str) -> 
 def _build(cls: type, values: dict[str, Any], prefix: str = "") -> Any:
     hints = get_type_hints(cls)
     values = {_RENAMED.get(name, name): value for name, value in values.items() if name not in _GONE}
+    for name in values.keys() & (_CONSTANT.keys() - hints.keys()):
+        if (value := values.pop(name)) != _CONSTANT[name]:
+            raise ValueError(f"{prefix}{name} is {value!r}, and this version has {_CONSTANT[name]} only")
     unknown = sorted(values.keys() - hints.keys())
     if unknown:
         meant = nearest(unknown[0], hints) if len(unknown) == 1 else ""

@@ -275,8 +275,9 @@ class RemoteStore:
         self._sent |= {name: _size_and_time(self.folder / name) for name in names}
         self._remember({name: known[name] for name in remote if name in known})
 
-    def push(self) -> None:
-        """Makes the folder equal to the copy, for all files that were changed, added or deleted here."""
+    def push(self, written: str = "") -> None:
+        """Makes the folder equal to the copy, for all files that were changed, added or deleted here, and for
+        a folder in it that was written anew, of which the copy need not have had the files before."""
         if not is_main_process():
             return
         with self._turn, self._alone(), reaching(self.name):
@@ -286,6 +287,8 @@ class RemoteStore:
             if self._mark:  # checkpoints are deleted here of which only a part was copied
                 checkpoints = {"", "average", *map(checkpoint_of, here)}
                 gone |= {name for name in self._listing() if checkpoint_of(name) not in checkpoints}
+            if written:
+                gone |= {name for name in self._listing() if name.startswith(f"{written}/")} - here.keys()
             for name in sorted(gone, key=lambda name: not name.endswith(MANIFEST)):
                 with contextlib.suppress(FileNotFoundError):
                     self._store.rm_file(f"{self._root}/{name}")

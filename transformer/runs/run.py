@@ -40,7 +40,7 @@ import numpy as np
 
 from transformer.config.methods import AdapterConfig
 from transformer.config.options import Config
-from transformer.config.ranges import instance
+from transformer.config.ranges import typed
 from transformer.data.remote import has
 from transformer.model.parameters import Params, Variables
 from transformer.runs.checkpoints import Checkpoints, not_written
@@ -165,8 +165,8 @@ class Run:
       name: the run, as the user names it.
     """
 
+    @typed
     def __init__(self, path: Path | str, writes: bool = False) -> None:
-        instance("path", path, str, Path)
         if not os.fspath(path) or not is_name(path):
             raise UserError(f"{os.fspath(path)!a}: must be the path of a run directory")
         check_name(Path(path))

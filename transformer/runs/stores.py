@@ -59,8 +59,11 @@ class RunStore(Protocol):
         """
         ...
 
-    def push(self) -> None:
+    def push(self, written: str = "") -> None:
         """Publishes what was changed in `folder`. Only the main process does.
+
+        Args:
+          written: a folder in it that was written anew: it is published as it is here. Empty: none.
 
         Raises:
           UserError: it cannot be written to; another process has taken the run over.
@@ -122,7 +125,7 @@ class LocalStore:
     def pull(self, prefix: str, most: int) -> None:
         pass
 
-    def push(self) -> None:
+    def push(self, written: str = "") -> None:
         pass
 
     def completing(self, complete: Callable[[], None]) -> Callable[[], None]:

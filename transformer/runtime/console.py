@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -24,6 +25,7 @@ from rich.text import Text
 
 from transformer.runtime.files import Json, discard_further
 from transformer.runtime.terminal import wrapped
+from transformer.runtime.text import printable
 
 NARROW = 80  # columns of a terminal below which the bar is short and the speed is omitted
 COMPILING = "compiling ..."
@@ -71,6 +73,7 @@ class ProgressReporter:
         self.console = console or SteadyConsole(quiet=quiet, highlight=False, soft_wrap=True, **plain)
         self._bar: Progress | None = None
         self._task: Any = None
+        self._within: Callable[[str], None] | None = None
         self._copy: Copy | None = None
         self._remembered: deque[tuple[float, str]] = deque(maxlen=MOST_REMEMBERED)
         self._values = self._speed = ""  # of the last step that was shown
@@ -136,6 +139,7 @@ class ProgressReporter:
         last_line = last_update = start
         with self._make_bar(transient=True) as bar:
             task = bar.add_task(what, total=total, status="")
+            self._within = lambda text: bar.update(task, status=escape(printable(text)))
             for item in items:
                 yield item
                 count += amount(item)
@@ -146,7 +150,13 @@ class ProgressReporter:
                     if not self.console.is_terminal and now - last_line > LINE_INTERVAL:
                         last_line = now
                         self.message(f"  {what}: {count:,.0f}" + (f" of {total:,.0f}" if total else ""))
+        self._within = None
         self.message(f"  {what}: {count:,.0f} in {time.monotonic() - start:.1f} s")
+
+    def within(self, text: str) -> None:
+        """Shows beside the bar of `progress` how far the work on its next item is. Any thread may."""
+        if self._within:
+            self._within(text)
 
     @contextlib.contextmanager
     def training(self, start: int, total: int, what: str = "training") -> Iterator[None]:

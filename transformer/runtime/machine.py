@@ -6,6 +6,7 @@ import importlib
 import os
 import platform
 import shutil
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -200,6 +201,13 @@ def tpus(root: Path = ROOT) -> list[str]:
 
 
 HUGE = "glibc.malloc.hugetlb=1"
+
+
+def interrupt_silently() -> None:
+    """Lets Ctrl-C end the process without a traceback while modules are imported, until `run_command` handles
+    it."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # it is ignored in the background
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def use_large_pages(root: Path = ROOT) -> None:

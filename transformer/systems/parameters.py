@@ -15,6 +15,7 @@ import jax
 import optax
 
 from transformer.config.options import Config
+from transformer.config.ranges import typed
 from transformer.model.parameters import Declarations, Variables, declarations, shapes_of
 from transformer.runtime.errors import UserError, first_line
 from transformer.systems.presets import PRESETS, VARIANTS, add
@@ -83,6 +84,7 @@ def declared_parameters(system: System, config: Config) -> Declarations:
 # Adds systems from outside this package.
 
 
+@typed
 def register(name: str, options: Options, system: System) -> None:
     """Adds a system, so that training, decoding, resuming and reports work with it.
 
@@ -98,14 +100,6 @@ def register(name: str, options: Options, system: System) -> None:
         raise UserError(f"system {name!r}: its name must consist of small letters, digits, - and _")
     if name in REGISTRY:
         raise UserError(f"system {name} is registered already: choose another name")
-    for argument, kind in ((options, Options), (system, System)):
-        if not isinstance(argument, kind):
-            raise UserError(
-                f"system {name}: must be a transformer.{kind.__name__}, not {type(argument).__name__}"
-            )
-    types = options.model, options.decoding, options.data
-    if wrong := [kind for kind in types if not isinstance(kind, type)]:
-        raise UserError(f"system {name}: {wrong[0]!r} must be a type of options, not options")
     for preset, described in options.presets.items():
         if not isinstance(described, Preset) or described.config.system != name:
             raise UserError(f"preset {preset}: must be a transformer.Preset of a config with system={name!r}")
@@ -128,10 +122,8 @@ def register(name: str, options: Options, system: System) -> None:
     add(name, options)
 
 
-def _check_task(task: Any) -> None:
+def _check_task(task: type[Task]) -> None:
     """Raises UserError if something that every task must have is missing."""
-    if not (isinstance(task, type) and issubclass(task, Task)):
-        raise UserError(f"task {getattr(task, '__name__', task)}: must be a subclass of transformer.Task")
     missing = sorted(getattr(task, "__abstractmethods__", ()))
     missing += [name for name in ("criterion",) if not hasattr(task, name)]
     if missing:

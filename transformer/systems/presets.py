@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 
 from transformer.config.options import Config
-from transformer.config.ranges import instance
+from transformer.config.ranges import typed
 from transformer.runtime.errors import UserError, command_for, nearest
 from transformer.systems.registry import (
     REGISTRY,
@@ -53,6 +53,7 @@ for _name in REGISTRY:
     add(_name, options_of(_name))
 
 
+@typed
 def preset(name: str) -> Config:
     """The preset of that name.
 
@@ -62,6 +63,7 @@ def preset(name: str) -> Config:
     return PRESETS[_known(name, PRESETS, "preset")]
 
 
+@typed
 def variant(config: Config, *names: str) -> Config:
     """A variant of a preset, or of any config: `variant(PRESETS["tiny"], "rdrop")`.
 
@@ -113,7 +115,6 @@ def _fitting(change: Variant) -> list[str]:
 
 def _known(name: str, table: Mapping[str, object], kind: str) -> str:
     """The name. Raises UserError if the table does not have it, even with the systems of other packages."""
-    instance(kind, name, str)
     if name not in table:
         load_entry_points()
     if name not in table:

@@ -16,7 +16,7 @@ from transformer.config.corpus import CorpusConfig, DataConfig
 from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.config.model import ModelConfig
 from transformer.config.options import Config, as_word
-from transformer.config.ranges import Option
+from transformer.config.ranges import Option, typed
 from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError, nearest
 
@@ -66,6 +66,7 @@ COMMON_TO_PICTURES = {
 # Variants: changes of presets that have names.
 
 
+@typed
 @dataclass(frozen=True)
 class Variant:
     """A change of presets. It has a name in `Options.variants`."""
@@ -96,7 +97,7 @@ class Variant:
         sections: dict[str, dict[str, Option]] = {}
         for name, value in self.options.items():
             section, _, option = name.partition(".")
-            if not hasattr(getattr(config, section), option):
+            if not hasattr(getattr(config, section, None), option):
                 raise UserError(f"it changes {as_option(name)}, which system {config.system} does not have")
             sections.setdefault(section, {})[option] = value
         return replace(
@@ -141,6 +142,7 @@ GROUP = "transformer.systems"
 DEFAULT_TASK = DataConfig.task
 
 
+@typed
 class Preset(NamedTuple):
     """A named configuration."""
 
@@ -151,6 +153,7 @@ class Preset(NamedTuple):
     """The group of presets that lists it. Empty: that of its system."""
 
 
+@typed
 @dataclass(frozen=True)
 class Options:
     """The options of a system, with its presets and help texts."""

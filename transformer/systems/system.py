@@ -11,6 +11,7 @@ import numpy as np
 from transformer.config.decoding import DecodingConfig, check_beam
 from transformer.config.model import ModelConfig
 from transformer.config.options import Config
+from transformer.config.ranges import typed
 from transformer.decoding.calls import Attentions
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError
@@ -40,6 +41,7 @@ def stepwise(search: Any) -> AutoregressiveSearch | None:
     return search if isinstance(search, AutoregressiveSearch) else None
 
 
+@typed
 @dataclass(frozen=True)
 class System:
     """A model, its task, its objective and what can be done with it. None: it cannot be done."""

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.config.options import Config
+from transformer.config.ranges import typed
 from transformer.data.plans import Batching, Plan, fixed_batches, plan_of
 from transformer.data.sequences import Arrays, Example, Fields, side_lengths, sides
 from transformer.data.store import Corpus, Progress, Record, Records, silent
@@ -44,6 +45,7 @@ class Batches(ABC):
     fields: Fields
     """The arrays of an example."""
 
+    @typed
     def __init__(self, config: Config) -> None:
         self.config = config
 

@@ -359,6 +359,7 @@ def _described(data: TrainingData) -> Json:
     """The corpus, its batches, and the number of sequences by length."""
     plan = data.batcher.plan
     task = data.task
+    of = "" if plan.examined is None else f" of the first {plan.examined:,}"
     counts = {}
     buckets = zip(*task.batching().buckets, strict=True)
     lengths = side_lengths(data.batcher.examples).T
@@ -368,7 +369,7 @@ def _described(data: TrainingData) -> Json:
     return {
         "corpus": data.corpus.name,
         **{f"{name} {task.unit}": f"{len(records):,}" for name, records in data.corpus.splits.items()},
-        "dropped": f"{plan.dropped:,} ({task.drops})",
+        "dropped": f"{plan.dropped:,}{of} ({task.drops})",
         "padding": f"{plan.padding:.1%} of the positions in a batch",
         "steps an epoch": f"{plan.steps_per_epoch:,}",
         "lengths": counts,

@@ -106,14 +106,16 @@ class Loop:
         t = self.config.training
         plan = self.data.batcher.plan
         unit = self.data.task.unit
+        dropped = counted(plan.dropped, unit.removesuffix("s"))
+        dropped += "" if plan.examined is None else f" of the first {plan.examined:,}"
         outgrown = f" and {plan.outgrown:.2%} of the sampled segmentations" if plan.outgrown else ""
         self.watch.message(
             f"{self._trained()}, vocabulary {self.config.model.vocab_size:,}, "
             f"{counted(plan.steps_per_epoch, 'step')} an epoch, padding {plan.padding:.1%}, "
-            f"{counted(plan.dropped, unit.removesuffix('s'))} dropped ({self.data.task.drops}){outgrown}; "
+            f"{dropped} dropped ({self.data.task.drops}){outgrown}; "
             + counted(jax.device_count(), f"{jax.default_backend()} device")
         )
-        if plan.dropped > len(self.data.corpus.splits["train"]) / 2:
+        if plan.dropped > (plan.examined or len(self.data.corpus.splits["train"])) / 2:
             hint = self.data.task.hint(side_lengths(self.data.batcher.examples))
             self.watch.message(
                 f"Warning: most {unit} are dropped: look at the training text, or raise --data.max-length"

@@ -45,6 +45,7 @@ CHANGEABLE = (
     "training.keep_last",
     "training.samples",
     "data.cache_dir",
+    "data.workers",
     "mesh.fsdp",
     "mesh.tensor",
     "mesh.replicas",

@@ -1,6 +1,7 @@
 """Trains a config: creates or resumes the run, prepares the data and runs the loop; or only checks its corpus
 (`--data.check`)."""
 
+import contextlib
 import dataclasses
 import time
 from dataclasses import replace
@@ -10,7 +11,7 @@ from pathlib import Path
 import jax
 
 from transformer.config.options import Config
-from transformer.config.ranges import instance
+from transformer.config.ranges import typed
 from transformer.data.sources.text_files import BadLines, reading
 from transformer.data.store import Corpus
 from transformer.runs.run import Run, named_bases
@@ -28,6 +29,7 @@ from transformer.trainer.resolved import check_unchanged, load_teacher, resolve,
 from transformer.training.methods.registry import objective_of
 
 
+@typed
 def train(
     config: Config,
     run_dir: Path | str | None = None,
@@ -56,9 +58,6 @@ def train(
         non-finite; a checkpoint could not be written.
       Stopped: SIGINT or SIGTERM arrived, or `training.minutes` are over; the state was saved.
     """
-    instance("config", config, Config)
-    if run_dir is not None:
-        instance("run_dir", run_dir, str, Path)
     refuse_forked()
     if config.data.check:
         raise UserError("--data.check trains nothing: leave it out, or call transformer train")
@@ -93,31 +92,32 @@ def train(
             watch.message(f"  {note}")
     config = task.config
     data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
-    steps_per_epoch = data.batcher.plan.steps_per_epoch
-    config = dataclasses.replace(config, optimizer=config.optimizer.in_steps(steps_per_epoch))
-    if (epochs := config.training.epochs) is not None:
-        training = config.training.in_steps(steps_per_epoch)
-        config = dataclasses.replace(config, training=training)
-        watch.message(f"  --training.epochs {epochs:g}: {counted(training.steps, 'update')}")
-        if run:
-            check_unchanged(run, config)
-    objective = objective_of(system, config, partial(load_teacher, task), spelling(task))
-    if run is None:  # only now, after all checks: a run stores its options
-        if config.adapter.rank and parent:
-            config = dataclasses.replace(config, adapter=parent.changed_by(config.adapter))
-        path = gathered(str(run_dir or _new_directory(config)))[0]
-        if is_main_process():
-            unused = parent.kept if parent else {}
-            Run.create(path, config, task, corpus.folder.name, unused=unused)
-        barrier("run directory")
-        run = Run(path, writes=True)
-    with run.claimed(), transcribed(run, watch), resumable(run, config), named_bases(base):
-        loop = Loop(config, system, objective, run, data, watch, parent, track, profile, clock)
-        with watch.training(loop.step, config.training.steps):
-            loop.train()
-            tested = loop.test()
-        loop.report(*tested)
-    return Path(run.name)
+    with contextlib.closing(data.batcher.plan):
+        steps_per_epoch = data.batcher.plan.steps_per_epoch
+        config = dataclasses.replace(config, optimizer=config.optimizer.in_steps(steps_per_epoch))
+        if (epochs := config.training.epochs) is not None:
+            training = config.training.in_steps(steps_per_epoch)
+            config = dataclasses.replace(config, training=training)
+            watch.message(f"  --training.epochs {epochs:g}: {counted(training.steps, 'update')}")
+            if run:
+                check_unchanged(run, config)
+        objective = objective_of(system, config, partial(load_teacher, task), spelling(task))
+        if run is None:  # only now, after all checks: a run stores its options
+            if config.adapter.rank and parent:
+                config = dataclasses.replace(config, adapter=parent.changed_by(config.adapter))
+            path = gathered(str(run_dir or _new_directory(config)))[0]
+            if is_main_process():
+                unused = parent.kept if parent else {}
+                Run.create(path, config, task, corpus.folder.name, unused=unused)
+            barrier("run directory")
+            run = Run(path, writes=True)
+        with run.claimed(), transcribed(run, watch), resumable(run, config), named_bases(base):
+            loop = Loop(config, system, objective, run, data, watch, parent, track, profile, clock)
+            with watch.training(loop.step, config.training.steps):
+                loop.train()
+                tested = loop.test()
+            loop.report(*tested)
+        return Path(run.name)
 
 
 def open_corpus_shown(config: Config, task: type[Task], watch: ProgressReporter) -> Corpus:

@@ -12,7 +12,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from transformer.config.model import SpecialIds
-from transformer.config.ranges import any_number
+from transformer.config.ranges import typed
 from transformer.config.training import TrainingConfig
 from transformer.model.encoder_decoder import EncoderDecoder, decoder_argument, decoder_input
 from transformer.model.parameters import Variables
@@ -149,10 +149,11 @@ class TranslationObjective:
         return Loss(loss, weight, {"nll": (nll, weight), "correct": (correct, weight)}, **sown)
 
 
+@typed
 def translation_objective(smoothing: float, inputs: tuple[str, ...] = ("source",)) -> TranslationObjective:
     """Label-smoothed cross-entropy, see `TranslationObjective`."""
     TrainingConfig(label_smoothing=smoothing)  # checks it
-    return TranslationObjective(smoothing, tuple(any_number("inputs", inputs, "names")))
+    return TranslationObjective(smoothing, tuple(inputs))
 
 
 def _special(model: nn.Module) -> SpecialIds:

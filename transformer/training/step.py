@@ -13,6 +13,7 @@ from flax.core import FrozenDict
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int
 
+from transformer.config.ranges import typed
 from transformer.config.training import TrainingConfig
 from transformer.model.parameters import Arguments, Params, Variables
 from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, Sums, replicas
@@ -75,6 +76,7 @@ TrainStep = Callable[..., tuple[TrainState, Means]]
 EvalStep = Callable[..., tuple[EvalState, Metrics]]
 
 
+@typed
 def init_state(
     model: nn.Module,
     optimizer: optax.GradientTransformation,
@@ -100,6 +102,8 @@ def init_state(
       parametrisation: what is trained of the parameters.
     """
     TrainingConfig(seed=seed)  # checks it
+    if not example or not all(hasattr(x, "shape") and hasattr(x, "dtype") for x in jax.tree.leaves(example)):
+        raise UserError("example must be arrays, or their shapes: an argument of the model each")
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example)
     fresh = nn.unbox(jax.jit(model.init)(jax.random.key(seed), *zeros))
     statistics = unflatten_dict(flatten_dict(fresh) | flatten_dict(variables))
@@ -127,6 +131,7 @@ class _Summed:
     statistics: Variables
 
 
+@typed
 def make_train_step(
     model: nn.Module,
     objective: Objective,
@@ -299,6 +304,7 @@ def _updated(statistics: Variables, sums: Variables) -> Variables:
     )
 
 
+@typed
 def make_eval_step(model: nn.Module, objective: Objective) -> EvalStep:
     """The pure `eval_step(state, batch, *, axis_name=None) -> (state, sums)`: an `EvalState` with the rows'
     memory after the batch, without variables; the sum and weight of `loss` and of every metric."""

@@ -10,7 +10,8 @@ from numbers import Real
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.config.ranges import TEMPERATURE, any_number, shown
+from transformer.config.arguments import any_number
+from transformer.config.ranges import TEMPERATURE, shown
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief
 from transformer.runtime.text import has_text

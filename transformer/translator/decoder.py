@@ -9,9 +9,10 @@ from typing import Any, ClassVar, TypeVar
 
 import jax
 
+from transformer.config.arguments import any_number, seconds, true_or_false, whole_number
 from transformer.config.decoding import DecodingConfig, MbrConfig, changed_search
 from transformer.config.options import Config
-from transformer.config.ranges import Option, any_number, seconds, shown, true_or_false, whole_number
+from transformer.config.ranges import Option, shown
 from transformer.data.sequences import length_in_search
 from transformer.data.store import Record
 from transformer.decoding.service.queue import Admission, Answer, Request, Together

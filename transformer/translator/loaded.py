@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from transformer.config.arguments import true_or_false
 from transformer.config.options import Config
-from transformer.config.ranges import instance, true_or_false
+from transformer.config.ranges import instance, typed
 from transformer.decoding.calls import Inputs
 from transformer.decoding.service.queue import Request
 from transformer.model.encoder_decoder import EncoderDecoder
@@ -54,8 +55,11 @@ class LoadedModel(Generic[TaskT]):
     does: ClassVar[str] = "decode"
     """What they do, for messages."""
 
+    @typed
     def __init__(self, config: Config, variables: Variables, task: TaskT) -> None:
         self.config, self.task = config, task
+        if "params" not in variables:
+            raise UserError("variables must have the collection params: those that model.init returns")
         self.longest = config.model.longest
         self.longest_source = config.model.longest_source
         self.system: System = system_of(config)
@@ -188,7 +192,7 @@ class LoadedModel(Generic[TaskT]):
         """
         language_model, lengths = None, [self.config.model.longest]
         if path is not None:
-            instance("path", path, str, Path)
+            instance("path", path, str | Path)
             language_model = read_language_model(Path(path), weight, self.system, self.task)
             lengths.append(language_model.longest)
         self.language_model = language_model

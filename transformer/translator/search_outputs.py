@@ -11,8 +11,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer.config.arguments import true_or_false
 from transformer.config.decoding import BeamConfig, DecodingConfig, MbrConfig
-from transformer.config.ranges import Option, true_or_false
+from transformer.config.ranges import Option
 from transformer.data.sequences import length_in_search
 from transformer.decoding.calls import Inputs
 from transformer.decoding.scores import SearchResult, TokenScores

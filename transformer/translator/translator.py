@@ -12,8 +12,9 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
+from transformer.config.arguments import any_number, true_or_false, whole_number
 from transformer.config.options import Config, text_data
-from transformer.config.ranges import LONGEST, Option, any_number, instance, true_or_false, whole_number
+from transformer.config.ranges import LONGEST, Option, instance, typed
 from transformer.data.sources.context import TURN
 from transformer.data.sources.tables import input_text
 from transformer.data.sources.text_files import one_line
@@ -71,6 +72,7 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
 
     extras = ("alignments", "token_scores", "word_confidences")
 
+    @typed
     def __init__(
         self, config: Config, variables: Variables, tokenizers: Tokenizers, *, warns: bool = True
     ) -> None:

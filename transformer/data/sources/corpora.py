@@ -6,13 +6,13 @@ import hashlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from transformer.config.corpus import LANGUAGES, DataConfig
+from transformer.config.corpus import LANGUAGES, DataConfig, filters_of
 from transformer.data import built_in
 from transformer.data.built_in import (
     conversations,
@@ -21,18 +21,19 @@ from transformer.data.built_in import (
     pointing,
     pronouns,
     reports,
-    spelling,
     spoken,
     stories,
     topics,
     treebank,
 )
 from transformer.data.epochs import shares
+from transformer.data.sources.blocks import marked, pair_blocks
 from transformer.data.sources.context import first_pairs, pairs_in_context, sentence_of
 from transformer.data.sources.source import HELD_OUT, HELD_OUT_NOTE, SPLITS, Source
 from transformer.data.sources.tables import read_table, record_of
 from transformer.data.sources.text_files import (
     Direction,
+    matching,
     read_directed,
     read_lines,
     read_pairs,
@@ -41,6 +42,7 @@ from transformer.data.sources.text_files import (
     visible,
 )
 from transformer.data.sources.tfds_sets import tfds_folder, tfds_rows, tfds_splits
+from transformer.data.sources.unusual import Filter
 from transformer.data.store import (
     DIRECTED,
     PAIRS,
@@ -53,7 +55,7 @@ from transformer.data.store import (
     TextRecord,
     silent,
 )
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.text import is_invisible
 
 SHARE = 0.05  # of a training text that is held out
@@ -169,7 +171,7 @@ BUILT_IN: dict[str, BuiltIn] = {
         )
         for task in pointing.TASKS
     },
-    "spelling": BuiltIn("built-in spelled digits", spelling.VERSION, spelling.pairs),
+    "spelling": BuiltIn("built-in spelled digits", spoken.SPELLING_VERSION, spoken.spelled_pairs),
     "pronunciation": BuiltIn(
         "built-in pronounced numbers", spoken.PRONUNCIATION_VERSION, spoken.pronounced_pairs
     ),
@@ -191,6 +193,8 @@ def open_corpus(data: DataConfig, progress: Progress = silent) -> Corpus:
       UserError: files are missing, empty, not UTF-8 or of unequal length (the message names file and line);
         the dataset is unknown, or cannot be downloaded.
     """
+    if data.shard_pairs:
+        return _sharded(data, progress)
     if data.has_files:
         return _text_files(data, progress).open(data.cache_dir, progress)
     if data.dataset in BUILT_IN:
@@ -281,32 +285,15 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
     files = _files(data)
     further = set[str]()  # columns of further references that a row has
     counts = Counter[Direction]()
-    digests = {}
-    for split in files:
-        digest = hashlib.blake2b()
-        for record in _hashed(progress(f"reading, {split}", _read(data, split, further), None), digest):
-            if data.directions and split == "train":
-                counts[record[2:]] += 1
-        digests[split] = digest.hexdigest()
-    refuse_bad_lines()
+    digests = _digests(data, progress, further, counts)
     if missing := [name for name in data.target[1:] if name not in further]:
         raise UserError(f"--data.target: no row has a column {' or '.join(missing)}; leave it out")
-    for split, digest_of_split in digests.items():
-        if digest_of_split == hashlib.blake2b().hexdigest():
-            raise UserError(f"{files[split][0]} is empty: there is no {split} text in it")
     name = str(data.train or data.train_tsv or data.train_source)
     for source, target in data.pairs:
         if not counts[source, target]:
             raise UserError(f"--data.directions {source}:{target}: {name} has no text of it; leave it out")
 
-    def as_hashed(split: str) -> Iterator[Any]:
-        digest = hashlib.blake2b()
-        yield from _hashed(_read(data, split), digest)
-        if digest.hexdigest() != digests[split]:
-            raise UserError(
-                f"{files[split][0]}: the text changed while it was read; run the same command again"
-            )
-
+    as_hashed = functools.partial(_as_hashed, data, digests)
     splits, notes, held_out = list(files), [], None
     if "validation" not in files:
         splits.append("validation")
@@ -315,13 +302,80 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
     if data.directions:
         notes.append(shares_in_words(counts, data.temperature))
 
+    rules = Filter(filters_of(data.filter)) if data.filter else None
+
     def read(split: str) -> Iterator[Any]:
         records = as_hashed("train" if held_out and split == "validation" else split)
         if held_out and split != "test":
             records = filter(held_out.validates if split == "validation" else held_out.trains, records)
+        if rules and split == "train":
+            records = filter(rules.keeps, records)
         return in_turns(records) if data.directions and split != "train" else records
 
-    return Source(name, _form(data), "text", (sorted(digests.items()),), read, splits, notes)
+    key = sorted(digests.items()), *([data.filter] if rules else [])
+    return Source(name, _form(data), "text", key, read, splits, notes, filter=rules)
+
+
+SAMPLED = 400_000  # pairs of a corpus in shards of which the vocabulary is learned
+
+
+def _sharded(data: DataConfig, progress: Progress) -> Corpus:
+    """The corpus of text files whose training text is prepared in shards."""
+    check_text(data)
+    whole = replace(data, filter=(), shard_pairs=0, workers=0)
+    others = replace(whole, train_source=None, train_target=None, train_tsv=None)
+    pairs = pair_blocks(_parts_of(data, "train"), data.shard_pairs)
+    digests = _digests(others, progress)
+    key = sorted(digests.items()), [[file.digest for file in part] for part in pairs.files], pairs.size
+    name = str(data.train_tsv or data.train_source)
+    corpus = Source(
+        name, _form(data), "shards", key, functools.partial(_as_hashed, others, digests), list(digests)
+    ).open(data.cache_dir, progress)
+    parts = pairs.dealt(min(SAMPLED, len(pairs)))
+    sample = parts[0] if len(parts) > 1 else None
+    if "repeated" in filters_of(data.filter):
+        pairs = replace(pairs, repeated=marked(pairs, corpus.folder / "repeated.bool", progress))
+    return replace(corpus, splits={"train": pairs, **corpus.splits}, sample=sample)
+
+
+def _digests(
+    data: DataConfig,
+    progress: Progress,
+    further: set[str] | None = None,
+    counts: Counter[Direction] | None = None,
+) -> dict[str, str]:
+    """A hash of the text of each split.
+
+    Args:
+      data: names the files.
+      progress: shows the progress.
+      further: as of `read_table`.
+      counts: gets the number of training pairs of each direction, if there are some.
+
+    Raises:
+      UserError: a line cannot be read, or a split has no text.
+    """
+    digests = {}
+    for split in _files(data):
+        digest = hashlib.blake2b()
+        for record in _hashed(progress(f"reading, {split}", _read(data, split, further), None), digest):
+            if data.directions and split == "train" and counts is not None:
+                counts[record[2:]] += 1
+        digests[split] = digest.hexdigest()
+    refuse_bad_lines()
+    for split, digest_of_split in digests.items():
+        if digest_of_split == hashlib.blake2b().hexdigest():
+            raise UserError(f"{_files(data)[split][0]} is empty: there is no {split} text in it")
+    return digests
+
+
+def _as_hashed(data: DataConfig, digests: Mapping[str, str], split: str) -> Iterator[Any]:
+    """Yields the records of a split. Raises UserError if they are others than before."""
+    digest = hashlib.blake2b()
+    yield from _hashed(_read(data, split), digest)
+    if digest.hexdigest() != digests[split]:
+        file = _files(data)[split][0]
+        raise UserError(f"{file}: the text changed while it was read; run the same command again")
 
 
 def _hashed(records: Iterable[Any], digest: Any) -> Iterator[Any]:
@@ -381,9 +435,17 @@ def _files_of(data: DataConfig, split: str) -> list[Path]:
     if data.directions and not has_columns(data, split):
         several = (_files_of(of_direction(data, direction), split) for direction in data.pairs)
         return list(dict.fromkeys(itertools.chain.from_iterable(several)))
-    table, tsv, source, target = (
-        getattr(data, f"{split}{kind}") for kind in ("", "_tsv", "_source", "_target")
-    )
+    return list(itertools.chain.from_iterable(_sides_of(data, split)))
+
+
+def _sides_of(data: DataConfig, split: str) -> list[list[Path]]:
+    """The files of each side of a split: one side if lines have both.
+
+    Raises:
+      UserError: options exclude each other, one is missing, or no file has such a name.
+    """
+    names = [f"{split}{ending}" for ending in ("", "_tsv", "_source", "_target")]
+    table, tsv, source, target = (getattr(data, name) for name in names)
     if table and (tsv or source or target):
         raise UserError(f"give either --data.{split} or --data.{split}-tsv, -source and -target, not both")
     if tsv and (source or target):
@@ -391,7 +453,22 @@ def _files_of(data: DataConfig, split: str) -> list[Path]:
     if bool(source) != bool(target):
         missing = "target" if source else "source"
         raise UserError(f"--data.{split}-{missing} is missing: sentence pairs need both files")
-    return [Path(path) for path in (table, tsv, source, target) if path]
+    options = {name: path for name, path in zip(names, (table, tsv, source, target), strict=True) if path}
+    return [matching(path, f"--data.{name.replace('_', '-')}") for name, path in options.items()]
+
+
+def _parts_of(data: DataConfig, split: str) -> list[tuple[Path, ...]]:
+    """The files of each part of a split: one if its lines have both sides, else two. Raises UserError if
+    there are more of one side."""
+    sides = _sides_of(data, split)
+    if len({len(files) for files in sides}) > 1:
+        counts = [len(files) for files in sides]
+        raise UserError(
+            f"--data.{split}-source names {counted(counts[0], 'file')} and --data.{split}-target "
+            f"{counts[1]:,}: file i of one must be the translation of file i of the other, in the order of "
+            "their names"
+        )
+    return list(zip(*sides, strict=True))
 
 
 def _read(data: DataConfig, split: str, further: set[str] | None = None) -> Iterator[Any]:
@@ -399,7 +476,14 @@ def _read(data: DataConfig, split: str, further: set[str] | None = None) -> Iter
     if data.directions and not has_columns(data, split):
         several = (directed(_read(of_direction(data, pair), split), pair) for pair in data.pairs)
         return itertools.chain.from_iterable(several)
-    first, *others = _files_of(data, split)
+    parts = (_read_part(data, split, files, further) for files in _parts_of(data, split))
+    return itertools.chain.from_iterable(parts)
+
+
+def _read_part(
+    data: DataConfig, split: str, files: Sequence[Path], further: set[str] | None
+) -> Iterator[Any]:
+    first, *others = files
     records: Iterator[Any]
     if getattr(data, split):
         records = read_table(first, data, further)

@@ -21,6 +21,7 @@ from transformer.data.sources.text_files import (
     readable_lines,
     refuse_bad_lines,
 )
+from transformer.data.sources.unusual import Filter
 from transformer.data.store import Corpus, Form, Progress, Record, silent
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import cache_root, open_regular, unreadable
@@ -54,6 +55,8 @@ class Source:
     """What people should know about it."""
     damaged: Damaged = field(default_factory=Damaged)
     """The files that `read` found to be damaged."""
+    filter: Filter | None = None
+    """What `read` leaves out."""
 
     def open(self, cache_dir: Path | None, progress: Progress = silent) -> Corpus:
         """The corpus, stored on first use.
@@ -65,7 +68,9 @@ class Source:
         splits = {split: functools.partial(self.read, split) for split in self.splits}
         prepared = store.prepare(folder, splits, self.form, progress)
         self.damaged.note(folder)
-        return Corpus(self.name, prepared, folder, "; ".join(self.notes))
+        left_out = self.filter.note(folder) if self.filter else ""
+        note = "\n  ".join(filter(None, ("; ".join(self.notes), left_out)))
+        return Corpus(self.name, prepared, folder, note)
 
 
 def corpus_folder(cache_dir: Path | None, kind: str, *key: object) -> Path:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from transformer.config.corpus import DataConfig, TextTaskName
+from transformer.config.corpus import DataConfig, TextTaskName, text_suffix
 from transformer.data.sources.context import TURN
 from transformer.data.sources.text_files import bad_line, one_line, readable_lines
 from transformer.data.store import TextRecord
@@ -40,7 +40,7 @@ def check_no_tables(
     """
     for split in "train", "validation", "test":
         path = getattr(data, split, None)
-        if path and Path(path).suffix.lower() in suffixes:
+        if path and text_suffix(path).lower() in suffixes:
             raise UserError(f"--data.{split} {path}: this system reads {reads}, not rows; {instead}")
 
 
@@ -67,7 +67,7 @@ def read_table(path: Path, data: DataConfig, further: set[str] | None = None) ->
     readers: dict[str, Callable[[Path], Rows]] = {".jsonl": _objects, ".tsv": _rows}
     if data.task == "trees":
         readers[".mrg"] = functools.partial(_sentences, data=data)
-    read = readers.get(Path(path).suffix)
+    read = readers.get(text_suffix(path))
     if not read:
         *names, last = readers
         raise UserError(f"{path}: its name must end with {', '.join(names)} or {last}")

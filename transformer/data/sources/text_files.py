@@ -1,20 +1,36 @@
 """Reads lines of text, and pairs of them, from files. Lines that cannot be read are counted, then refused
 together or left out."""
 
+import bz2
 import contextlib
+import glob
+import gzip
+import hashlib
 import itertools
 import json
+import lzma
+import os
 import re
-from collections.abc import Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from transformer.config.records import SOUND
 from transformer.data.remote import fetched
 from transformer.data.store import DirectedPair, Pair
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import MiB, brief, open_regular, read_text, write_whole
+from transformer.runtime.files import (
+    MiB,
+    address,
+    atomic_open,
+    brief,
+    cache_root,
+    open_regular,
+    read_text,
+    write_whole,
+)
 from transformer.runtime.text import without_invisible
 
 # Lines of corpus files that cannot be read: all are counted, then refused together or left out.
@@ -179,13 +195,10 @@ def named_ranges(unit: str, numbers: list[int], few: int = FEW) -> str:
 
 
 COMPRESSED = {
-    b"\x1f\x8b": "gunzip",
-    b"BZh": "bunzip2",
-    b"\xfd7zXZ": "unxz",
     b"(\xb5/\xfd": "unzstd",
     b"PK\3\4": "unzip",
 }
-"""How compressed files begin, and what unpacks them."""
+"""How compressed files begin that are not read, and what unpacks them."""
 LONGEST_LINE = 64 * MiB
 NOT_UTF8, CONVERT = "not UTF-8", "convert the file, e.g. with iconv -t UTF-8"
 Direction = tuple[str, str]
@@ -230,7 +243,7 @@ def readable_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 def _lines(path: Path) -> Iterator[tuple[int, str | Unreadable]]:
     try:
-        with open_regular(fetched(Path(path))) as file:
+        with open_regular(plain(Path(path))) as file:
             lines = iter(lambda: file.readline(LONGEST_LINE + 1), b"")
             for number, line in enumerate(lines, start=1):
                 if len(line) > LONGEST_LINE:
@@ -278,6 +291,74 @@ def whole_text(content: bytes, name: str) -> str:
     return "\n".join(lines)
 
 
+def matching(path: Path, option: str) -> list[Path]:
+    """The files that an option names: one, or those whose names a pattern with * ? or [...] matches, in the
+    order of their names. Raises UserError if there are none."""
+    name = os.fspath(path)
+    if address(path) or not glob.has_magic(name) or path.exists():
+        return [path]
+    if files := sorted(Path(file) for file in glob.glob(name, recursive=True)):
+        return files
+    raise UserError(f"{option} {name}: no file has such a name")
+
+
+_OPENERS: dict[bytes, Callable[[IO[bytes]], IO[bytes]]] = {
+    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),  # type: ignore[dict-item,return-value]
+    b"BZh": bz2.open,
+    b"\xfd7zXZ": lzma.open,
+}
+_MOST_GROWTH = 200  # times its size: text has 2 to 20
+
+
+def plain(path: Path) -> Path:
+    """A text file that can be opened: the path itself, a cached copy of a remote file, or a cached copy of
+    what a file has that gzip, bzip2 or xz compressed.
+
+    Raises:
+      UserError: it cannot be copied, is damaged, or unpacks to more than 200 times its size.
+    """
+    file = fetched(path)
+    with contextlib.ExitStack() as stack:
+        try:
+            content = stack.enter_context(open_regular(file))
+        except OSError:
+            return file  # whose reader says what is wrong
+        beginning = content.peek(8)
+        opener = next((x for start, x in _OPENERS.items() if beginning.startswith(start)), None)
+        if opener is None:
+            return file
+        about = os.fstat(content.fileno())
+        key = f"{file.resolve()} {about.st_size} {about.st_mtime_ns}".encode()
+        folder = cache_root(None) / "unpacked" / hashlib.blake2b(key, digest_size=8).hexdigest()
+        if not (unpacked := folder / file.stem).exists():
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                with atomic_open(unpacked) as copy, _reading_packed(path):
+                    _unpack(opener(content), copy, path, about.st_size)
+            except OSError as error:
+                raise UserError(f"cannot unpack {path} into {folder}: {error.strerror or error}") from error
+        return unpacked
+
+
+def _unpack(packed: IO[bytes], copy: IO[bytes], path: Path, size: int) -> None:
+    left = _MOST_GROWTH * size + MiB
+    while part := packed.read(MiB):
+        left -= len(part)
+        if left < 0:
+            raise UserError(
+                f"{path}: it unpacks to more than {_MOST_GROWTH} times its size; unpack it, if you trust it"
+            )
+        copy.write(part)
+
+
+@contextlib.contextmanager
+def _reading_packed(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile) as error:
+        raise UserError(f"{path}: the compressed file is damaged ({error})") from error
+
+
 def _kind_of(beginning: bytes) -> str:
     """What a file is that is no text, and what to do, by how it begins; empty if that is unknown."""
     for signature, program in COMPRESSED.items():
@@ -316,7 +397,7 @@ def read_tsv(path: Path) -> Iterator[Pair]:
     Raises:
       UserError: as `read_lines`, or a line does not have exactly one tab (the message names it).
     """
-    for _, (source, target) in _columns(path, 2, "source, tab, target"):
+    for _, (source, target) in _columns(path, 2, OF_PAIRS):
         yield source, target
 
 
@@ -333,6 +414,15 @@ def read_directed(path: Path, directions: Sequence[Direction]) -> Iterator[Direc
             bad_line(path, number, f"{brief(':'.join(languages))} is not one of --data.directions")
 
 
+OF_PAIRS = "source, tab, target"
+"""What a line of a file of pairs must be."""
+
+
+def other_columns(count: int, what: str) -> str:
+    """What is wrong with a line of so many columns, which must be something else."""
+    return f"{counted(count, 'column')}; each line must be {what}"
+
+
 def _columns(path: Path, count: int, what: str) -> Iterator[tuple[int, list[str]]]:
     """Yields the number and the columns of each line that has this number of them."""
     for number, line in readable_lines(path):
@@ -340,7 +430,7 @@ def _columns(path: Path, count: int, what: str) -> Iterator[tuple[int, list[str]
         if len(columns) == count:
             yield number, columns
         else:
-            bad_line(path, number, f"{counted(len(columns), 'column')}; each line must be {what}")
+            bad_line(path, number, other_columns(len(columns), what))
 
 
 def visible(pair: Pair) -> Pair:

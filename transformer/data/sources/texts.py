@@ -4,18 +4,16 @@ line."""
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from transformer.config.records import StreamConfig, TextsConfig
 from transformer.data import built_in
-from transformer.data.remote import fetched
 from transformer.data.sources.source import SPLITS, Source, all_but_last, files_of, read_files
-from transformer.data.sources.text_files import one_line, whole_text
+from transformer.data.sources.text_files import one_line, plain, whole_text
 from transformer.data.sources.tfds_sets import tfds_folder, tfds_texts
-from transformer.data.store import DOCUMENTS, Corpus, Progress, Records, silent
+from transformer.data.store import DOCUMENTS, Chosen, Corpus, Progress, Records, silent
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular
 from transformer.runtime.text import has_text
@@ -46,27 +44,8 @@ def open_texts(data: TextsConfig, progress: Progress = silent) -> Corpus:
     train = splits["train"]
     refusal = f"{data.dataset} has one document, of which nothing can be held out for validation"
     size = all_but_last(len(train), refusal)
-    splits |= {"train": Part(train, 0, size), "validation": Part(train, size, len(train))}
+    splits |= {"train": Chosen(train, range(size)), "validation": Chosen(train, range(size, len(train)))}
     return Corpus(data.dataset, splits, folder, HELD_OUT_NOTE)
-
-
-@dataclass(frozen=True)
-class Part:
-    """The records [start, stop) of others."""
-
-    records: Records
-    start: int
-    stop: int
-
-    def __len__(self) -> int:
-        return self.stop - self.start
-
-    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """The records with these numbers."""
-        return self.records.__getitems__([self.start + index for index in indices])
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self.__getitems__(range(len(self))))
 
 
 def _built_in(data: TextsConfig) -> Source:
@@ -123,7 +102,7 @@ def _files(data: TextsConfig) -> Source:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
-        with open_regular(fetched(path)) as file:
+        with open_regular(plain(path)) as file:
             yield file
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror}") from error

@@ -1,20 +1,28 @@
-"""What is unusual about the pairs of a corpus: said in one line when training begins, and not changed."""
+"""What is unusual about the pairs of a corpus: said in one line when training begins, and kept, unless a rule
+(`--data.filter`) leaves it out."""
 
+import hashlib
 import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html.entities import html5
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import regex
 
 from transformer.data.sources.text_files import named_ranges
 from transformer.data.store import Progress, Records, silent
+from transformer.runtime.errors import UserError, abbreviated, counted
+from transformer.runtime.files import read_text, write_whole
 from transformer.runtime.text import has_text
 from transformer.runtime.words import words
 
 MOST = 1_000_000  # pairs that are looked through
+OF_SAMPLE = 100_000  # of those that are a sample of more
 FACTOR = 3.0  # of the usual ratio of lengths
 SHORT = 20  # characters of texts whose lengths say nothing
 MARGIN = 1.0  # nats per word by which a text is rather of the other side
@@ -27,7 +35,11 @@ _ENTITY = re.compile(r"&((?:[a-zA-Z][a-zA-Z0-9]{1,30}|#[0-9]{1,7}|#[xX][0-9a-fA-
 
 
 def unusual_pairs(
-    records: Records, is_translated: bool, languages: Sequence[str | None] = (), progress: Progress = silent
+    records: Records,
+    is_translated: bool,
+    languages: Sequence[str | None] = (),
+    progress: Progress = silent,
+    total: int | None = None,
 ) -> str:
     """A line about pairs that repeat another, have HTML entities, look swapped or like a header, differ in
     length, or have an empty side; empty if there are none.
@@ -38,8 +50,9 @@ def unusual_pairs(
         something.
       languages: of source and target, for headers.
       progress: shows the progress.
+      total: how many pairs these are a sample of. None: they are all.
     """
-    number = min(len(records), MOST)
+    number = min(len(records), MOST if total in (None, len(records)) else OF_SAMPLE)
     hashes = np.zeros(number, np.int64)
     lengths = np.zeros((number, 2))
     counts: tuple[Counter[str], Counter[str]] = Counter(), Counter()
@@ -65,11 +78,15 @@ def unusual_pairs(
         remarks.append(f"{uneven:,} whose lengths differ {FACTOR:g} times more than usual")
     if number and _is_header(next(_pairs(records, 1)), languages):
         remarks.append("the first looks like a header")
-    left_out = f"an empty side, so training leaves it out: {named_ranges('pair', lacking)}" if lacking else ""
+    is_sample = total not in (None, len(records))
+    among = counted(len(lacking), "pair") if is_sample else named_ranges("pair", lacking)
+    left_out = f"an empty side, so training leaves it out: {among}" if lacking else ""
+    if is_sample and lacking:
+        left_out += f" of a sample of {number:,}"
     if not remarks:
         return left_out
-    first = "first " * (number < len(records))
-    used = f"unusual among the {first}{number:,} training pairs, and kept: {', '.join(remarks)}"
+    which = f"a sample of {number:,}" if is_sample else f"the {'first ' * (number < len(records))}{number:,}"
+    used = f"unusual among {which} training pairs, and kept: {', '.join(remarks)}"
     return f"{used}; {left_out}" if left_out else used
 
 
@@ -114,3 +131,133 @@ def _uneven(lengths: np.ndarray) -> int:
 def _is_header(pair: tuple[str, str], languages: Sequence[str | None]) -> bool:
     names = HEADERS.union(language.lower() for language in languages if language)
     return all(text.strip().lower() in names for text in pair)
+
+
+# Rules that leave pairs out. Each says of a source, a target and its value whether it does.
+
+
+_GROUPED = re.compile(r"(?<=\d)[.,'\u2019\u202f\u00a0 ](?=\d{3})")
+_DIGITS = re.compile(r"\d+")
+_LETTERS = regex.compile(r"[\p{L}\p{M}]")
+
+
+def _uneven_pair(source: str, target: str, factor: float) -> bool:
+    shorter, longer = sorted((len(source), len(target)))
+    return longer >= SHORT and longer > factor * shorter
+
+
+def _other_numbers(source: str, target: str, value: None) -> bool:
+    first, second = (sorted(_DIGITS.findall(_GROUPED.sub("", text))) for text in (source, target))
+    return bool(first) and bool(second) and first != second
+
+
+def _few_letters(source: str, target: str, share: float) -> bool:
+    def is_poor(text: str) -> bool:
+        return len(_LETTERS.findall(text)) < share * len("".join(text.split()))
+
+    return is_poor(source) or is_poor(target)
+
+
+RULES: dict[str, Callable[[str, str, Any], bool]] = {
+    "ratio": _uneven_pair,
+    "long": lambda source, target, most: len(source) > most or len(target) > most,
+    "copies": lambda source, target, value: source.casefold().split() == target.casefold().split(),
+    "numbers": _other_numbers,
+    "letters": _few_letters,
+    "entities": lambda source, target, value: _has_entity(source) or _has_entity(target),
+}
+"""Those that need nothing but the pair, in the order in which they are asked."""
+
+
+def hash_of(pair: tuple[str, str]) -> bytes:
+    """Eight bytes by which a pair is found again."""
+    return hashlib.blake2b("\n".join(pair[:2]).encode(), digest_size=8).digest()
+
+
+class Filter:
+    """Leaves pairs out by the rules of `--data.filter`, and counts them. One with an empty side is kept: it
+    is left out anyway.
+
+    Args:
+      values: of the rules (`transformer.config.corpus.filters_of`).
+
+    Raises:
+      UserError: there is no such script.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self.counts: Counter[str] = Counter()
+        self.samples: dict[str, tuple[str, str]] = {}
+        """The first pair that each rule has left out."""
+        self.total = 0
+        self._rules = [(name, rule, values[name]) for name, rule in RULES.items() if name in values]
+        if "scripts" in values:
+            self._rules.append(("scripts", _other_script, _patterns(values["scripts"])))
+        self._hashes: set[bytes] | None = set() if "repeated" in values else None
+
+    def keeps(self, pair: Any) -> bool:
+        """Whether no rule leaves a pair out."""
+        self.total += 1
+        source, target = pair[:2]
+        if not (source and target):
+            return True
+        name = next((name for name, rule, value in self._rules if rule(source, target, value)), "")
+        if not name and self._hashes is not None:
+            count = len(self._hashes)
+            self._hashes.add(hash_of(pair))
+            name = "repeated" * (len(self._hashes) == count)
+        if name:
+            self.counts[name] += 1
+            self.samples.setdefault(name, (source, target))
+        return not name
+
+    def leave_repeated(
+        self, pairs: Sequence[tuple[str, str]], keeps: list[bool], marks: Sequence[bool]
+    ) -> None:
+        """Counts pairs that are marked as repeated, unless another rule has left them out, and keeps them no
+        longer."""
+        for index, pair in enumerate(pairs):
+            if marks[index] and keeps[index] and all(pair):
+                keeps[index] = False
+                self.counts["repeated"] += 1
+                self.samples.setdefault("repeated", pair)
+
+    def note(self, folder: Path) -> str:
+        """As `described`, of a corpus that has just been stored in a folder, or what is noted of another."""
+        path = folder / "filtered.txt"
+        if self.total:
+            write_whole(path, self.described())
+        return read_text(path) if path.exists() else ""
+
+    def described(self, what: str = "") -> str:
+        """How many pairs each rule has left out, each with the first of them. Nothing if there is no pair.
+
+        Args:
+          what: precedes "training pairs".
+        """
+        if not self.total:
+            return ""
+        lines = [f"filters leave {sum(self.counts.values()):,} of {what}{self.total:,} training pairs out"]
+        for name, count in self.counts.most_common():
+            sample = " with ".join(repr(abbreviated(text)) for text in self.samples[name])
+            lines.append(f"    {name} {count:,} ({count / self.total:.1%}), such as {sample}")
+        return "\n".join(lines)
+
+
+def _patterns(scripts: str) -> list[Any]:
+    """What finds the letters of the script of source and target."""
+    sides = scripts.split(":")
+    try:
+        return [
+            regex.compile("[" + "".join(rf"\p{{Script={name}}}" for name in side.split("+")) + "]")
+            for side in (sides[0], sides[-1])
+        ]
+    except regex.error as error:
+        raise UserError(f"--data.filter scripts={scripts}: Unicode has no such script ({error})") from None
+
+
+def _other_script(source: str, target: str, patterns: Sequence[Any]) -> bool:
+    return any(
+        2 * len(pattern.findall(text)) < len(regex.findall(r"\p{L}", text))
+        for pattern, text in zip(patterns, (source, target), strict=True)
+    )

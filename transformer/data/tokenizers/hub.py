@@ -20,8 +20,8 @@ from transformer.data.tokenizers.lossless import (
     to_utf8,
 )
 from transformer.data.tokenizers.tokenizer import Tokenizer, codes
-from transformer.runtime.errors import UserError, fault_of
-from transformer.runtime.files import Json, parse_object
+from transformer.runtime.errors import UserError, abbreviated, fault_of
+from transformer.runtime.files import Json, brief_json, parse_object
 from transformer.runtime.machine import library
 
 # How the pieces of a vocabulary mark the beginnings of words.
@@ -270,6 +270,22 @@ class HubTokenizer(Tokenizer):
 def _read(model: str) -> Any:
     try:
         described = parse_object(model)
+    except ValueError as error:
+        raise UserError(f"not a tokenizer.json: {error}") from None
+    try:
+        tokenizer = _described(model, described)
+    except UserError as error:
+        raise UserError(
+            f"not a tokenizer.json: {wrong}" if (wrong := _wrong_type(described)) else str(error)
+        ) from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _described(model: str, described: Json) -> Any:
+    """The library's tokenizer. Raises UserError if it reads no such file, or one that lengthens texts."""
+    try:
         parts = [described.get(name) for name in ("normalizer", "pre_tokenizer", "decoder")]
         for part in (*parts, described.get("post_processor")):
             if (count := _count(part)) > MOST_GROWTH:
@@ -281,10 +297,76 @@ def _read(model: str) -> Any:
         raise UserError(f"not a tokenizer.json: {fault_of(error)}") from None
     copies = any_number if single > 1 else 1  # templates of two texts are for what repeats one
     check_growth(max(growths[0] * growths[1] * copies, growths[2]))
-    tokenizer = _Library(_guarded(library("tokenizers").Tokenizer.from_str, model))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
+    return _Library(_guarded(library("tokenizers").Tokenizer.from_str, model))
+
+
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "a text": (
+        (str,),
+        "String Regex behavior content delimiter pad_token prefix prepend "
+        "prepend_scheme replacement strategy suffix type version word_delimiter_token",
+    ),
+    "a text or null": (
+        (str, type(None)),
+        "continuing_subword_prefix end_of_word_suffix precompiled_charsmap unk_token",
+    ),
+    "true or false": (
+        (bool,),
+        "add_prefix_space byte_fallback clean_text cleanup fuse_unk handle_chinese_chars ignore_merges "
+        "individual_digits invert lowercase lstrip normalized rstrip single_word special split strip_left "
+        "strip_right trim_offsets use_regex",
+    ),
+    "true, false or null": ((bool, type(None)), "strip_accents"),
+    "a whole number": (
+        (int,),
+        "max_input_chars_per_word max_length pad_id pad_type_id start stop stride type_id",
+    ),
+    "a whole number or null": ((int, type(None)), "pad_to_multiple_of unk_id"),
+    "a number or null": ((int, float, type(None)), "dropout"),
+    "a list": (
+        (list,),
+        "added_tokens cls decoders ids merges normalizers pair pretokenizers processors sep single tokens",
+    ),
+    "a list or an object": ((list, dict), "vocab"),
+    "an object": ((dict,), "SpecialToken Sequence model pattern special_tokens"),
+    "an object or null": (
+        (dict, type(None)),
+        "decoder normalizer padding post_processor pre_tokenizer truncation",
+    ),
+}
+"""What a field of a tokenizer.json has to be: its types in Python, and the names of fields."""
+_BY_NAME = {name: (types, words) for words, (types, names) in _TYPES.items() for name in names.split()}
+_OF_ITEMS: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("added_tokens", "normalizers", "pretokenizers", "decoders"), ((dict,), "an object")),
+    **dict.fromkeys(("processors", "single", "pair", "special_tokens"), ((dict,), "an object")),
+    "ids": ((int,), "a whole number"),
+    "merges": ((str, list), "a text or a list of two"),
+    "tokens": ((str,), "a text"),
+    "item of merges": ((str,), "a text"),
+    "vocab dict": ((int,), "a whole number"),
+    "vocab list": ((list,), "a list"),
+}
+"""The same of the items of a field, whose names are those of words or numbers."""
+
+
+LONGEST_PATH = 1000  # of a field in a message, in letters: files of models have none of 100
+
+
+def _wrong_type(value: Any, path: str = "", name: str = "") -> str:
+    """The first field of a tokenizer.json whose value has a type that the library refuses there, and which it
+    is. Empty: there is none."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    of_items = _OF_ITEMS.get(f"{name} {type(value).__name__}" if name == "vocab" else name)
+    for key, item in items if len(path) < LONGEST_PATH else ():
+        where = f"{path}[{key}]" if isinstance(key, int) else f"{path}.{abbreviated(key)}".removeprefix(".")
+        id_types = _BY_NAME["type_id" if name == "item of added_tokens" else "type"]
+        types, words = of_items or (id_types if key == "id" else _BY_NAME.get(str(key), ((object,), "")))
+        is_switch = isinstance(item, bool) and not {bool, object} & {*types}
+        if is_switch or not isinstance(item, types):
+            return f"{where} is {brief_json(item)}, not {words}"
+        if wrong := _wrong_type(item, where, f"item of {name}" if of_items else str(key)):
+            return wrong
+    return ""
 
 
 def _check_merges(model: Json) -> None:

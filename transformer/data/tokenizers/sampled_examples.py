@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.config.corpus import DataConfig
-from transformer.data.sampled_plan import Draw
+from transformer.data.epochs import Draw
 from transformer.data.sequences import Arrays, Field, Sequences
 from transformer.data.store import Records
 from transformer.data.tokenizers.segmentations import WordSampler

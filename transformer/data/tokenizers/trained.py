@@ -8,9 +8,10 @@ from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
+from transformer.config.arguments import any_number, whole_number
 from transformer.config.corpus import DataConfig
 from transformer.config.model import SpecialIds
-from transformer.config.ranges import any_number, instance, shown, whole_number
+from transformer.config.ranges import instance, shown
 from transformer.data.remote import fetched
 from transformer.data.store import Corpus, Progress, silent
 from transformer.data.tokenizers import words as chinese  # noqa: F401  # registers itself
@@ -19,7 +20,7 @@ from transformer.data.tokenizers.lossless import VocabularyTooLarge, train_sente
 from transformer.data.tokenizers.pieces import MarianTokenizer, PiecesTokenizer
 from transformer.data.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.data.tokenizers.words import KINDS, read_vocabulary
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, fault_of
 from transformer.runtime.files import LARGEST_FILE, parse_object, read_bytes, read_text
 from transformer.runtime.text import is_invisible
 
@@ -82,8 +83,9 @@ def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer
         raise UserError(f"{path}: the tokenizer cannot be read: {error.strerror}") from None
     try:
         tokenizer = _read(content)
-    except (AttributeError, ValueError, KeyError, TypeError, RuntimeError, UserError):
-        raise UserError(f"{path}: neither a SentencePiece model nor a saved vocabulary") from None
+    except (AttributeError, ValueError, KeyError, TypeError, RuntimeError, UserError) as error:
+        reason = f" ({fault_of(error)})" if content.startswith(b"{") else ""
+        raise UserError(f"{path}: neither a SentencePiece model nor a saved vocabulary{reason}") from None
     if tokenizer.special != special:
         raise UserError(
             f"{path}: its special ids are {_listed(tokenizer.special)} (-1: none), but must be "
@@ -157,7 +159,7 @@ def _trained(
     corpus: Corpus, data: DataConfig, special: SpecialIds, sides: tuple[int, ...], progress: Progress
 ) -> Tokenizer:
     def texts() -> Iterator[str]:
-        pairs = corpus.splits["train"]
+        pairs = corpus.sample or corpus.splits["train"]
         for pair in progress("reading for the vocabulary", pairs, len(pairs)):
             yield from (pair[side] for side in sides if not is_invisible(pair[side]))
 

@@ -3,8 +3,10 @@ tensors, and the folder of an exported model."""
 
 import contextlib
 import functools
+import io
 import json
 import logging
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Set
@@ -13,6 +15,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -24,6 +27,7 @@ from transformer.interop.folders.unused import observed, without_limits
 from transformer.runtime.errors import UserError, fault_of, first_line
 from transformer.runtime.files import (
     Json,
+    MiB,
     brief,
     brief_json,
     folder_whole,
@@ -192,7 +196,7 @@ GENERATION = "generation_config.json"
 TOKENIZER = "tokenizer_config.json"
 LANGUAGES = ("source_lang", "target_lang")
 """Fields of tokenizer_config.json."""
-_REAL = ("F64", "F32", "F16", "BF16")
+_REAL = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": jnp.bfloat16}
 """The types of safetensors that weights have."""
 _METHODS = {"gptq": "GPTQ", "awq": "AWQ", "fp8": "float8", "fbgemm_fp8": "float8"}
 """The names of methods of quantisation, by that in config.json."""
@@ -315,9 +319,12 @@ def _shards(folder: Path, index: Json) -> dict[str | None, Path]:
     return files
 
 
+LONGEST_HEADER = 16 * MiB  # of a file of safetensors: 100,000 tensors; published ones have 1 MiB at most
+
+
 class Shards:
-    """Tensors in one or several files of safetensors. A file is open only while one of its tensors is read,
-    so memory holds one tensor at a time.
+    """Tensors in one or several files of safetensors, whose headers are read once. A file is open only while
+    one of its tensors is read, so memory holds one tensor at a time.
 
     Args:
       files: the file of each tensor; of None: a file whose tensors all count.
@@ -330,16 +337,23 @@ class Shards:
         self._files: dict[str, Path] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._types: dict[str, str] = {}
+        self._starts: dict[str, int] = {}
         for path in dict.fromkeys(files.values()):
             with _opened(path) as file:
-                for name in file.keys():  # noqa: SIM118  # it is no dictionary
-                    if (said := files.get(name, files.get(None))) != path:
-                        where = f"says is in {said.name}" if said else "does not name"
-                        raise UserError(f"{path} has the tensor {name}, which {INDEX} {where}")
-                    about = file.get_slice(name)
-                    self._files[name] = path
-                    self._shapes[name] = tuple(about.get_shape())
-                    self._types[name] = about.get_dtype()
+                size = int.from_bytes(file.read(8), "little")
+                if size > LONGEST_HEADER:
+                    raise ValueError(f"a header of {size:,} bytes, of {LONGEST_HEADER:,} at most")
+                with safe_open(path, framework="numpy"):  # checks sizes and offsets
+                    header = json.loads(file.read(size))
+            header.pop("__metadata__", None)
+            for name, about in header.items():
+                if (said := files.get(name, files.get(None))) != path:
+                    where = f"says is in {said.name}" if said else "does not name"
+                    raise UserError(f"{path} has the tensor {name}, which {INDEX} {where}")
+                self._files[name] = path
+                self._shapes[name] = tuple(about["shape"])
+                self._types[name] = about["dtype"]
+                self._starts[name] = 8 + size + about["data_offsets"][0]
         if missing := [name for name in files if name is not None and name not in self._files]:
             raise UserError(f"{files[missing[0]]} has no tensor {missing[0]}, which {INDEX} says is there")
 
@@ -371,8 +385,13 @@ class Shards:
                 f"{path}: tensor {name} is of type {kind}, and weights are read in {', '.join(_REAL)}. "
                 "Convert it with the program that wrote it: here such numbers have no meaning"
             )
+        dtype, shape = np.dtype(_REAL[kind]), self._shapes[name]
+        content = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
         with _opened(path) as file, np.errstate(over="ignore"):  # too large: not finite, which is refused
-            return np.asarray(file.get_tensor(name), np.float32)
+            file.seek(self._starts[name])
+            if file.readinto(content.data) < len(content):
+                raise ValueError("it has become shorter while it was read")
+            return np.asarray(content.view(dtype).reshape(shape), np.float32)
 
 
 def check_no_pointers(folder: Path) -> None:
@@ -389,7 +408,7 @@ def check_no_pointers(folder: Path) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
     """A file of safetensors."""
     if not os.path.exists(path):  # a name in an index may be longer than a file's
         pickles = sorted(path.parent.glob("pytorch_model*.bin"))
@@ -401,7 +420,7 @@ def _opened(path: Path) -> Iterator[Any]:
             )
         raise UserError(f"{path}: no such file{reason}")
     try:
-        with open_regular(path), safe_open(path, framework="numpy") as file:
+        with open_regular(path) as file:
             yield file
     except (SafetensorError, OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error

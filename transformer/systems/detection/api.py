@@ -7,7 +7,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from transformer.config.ranges import Option, any_number
+from transformer.config.arguments import any_number
+from transformer.config.ranges import Option
 from transformer.systems.detection.system import DetectedObject, Detection
 from transformer.translator.decoder import Decoder
 

@@ -62,6 +62,8 @@ def matched_queries(costs: Float[Array, "b q n"], objects: Int[Array, " b"]) -> 
 
 NO_OBJECT = -1
 """The class that pads the objects of a picture."""
+L1_WEIGHT, GIOU_WEIGHT = 5.0, 2.0
+"""Of the losses of boxes, beside 1 for the class (Carion et al. 2020, appendix A.4)."""
 
 
 def detection_objective(config: Config) -> Objective:
@@ -90,14 +92,10 @@ def detection_objective(config: Config) -> Objective:
         used = predictions if options.auxiliary_loss else jax.tree.map(lambda x: x[:, -1:], predictions)
         losses = jax.vmap(of_layer, in_axes=1)(used)
         totals = {name: sums for name, (sums, _) in losses.items()}
-        total = (
-            totals["weighted_nll"]
-            + options.l1_weight * totals["l1"]
-            + options.giou_weight * totals["giou_loss"]
-        ).sum()
+        total = totals["weighted_nll"] + L1_WEIGHT * totals["l1"] + GIOU_WEIGHT * totals["giou_loss"]
         last = {name: (sums[-1], weights[-1]) for name, (sums, weights) in losses.items()}
         del last["weighted_nll"]
-        return Loss(total, last["l1"][1], last, **sown)
+        return Loss(total.sum(), last["l1"][1], last, **sown)
 
     return objective
 
@@ -119,7 +117,7 @@ def set_losses(
       options: of the model.
     """
     is_object = classes != NO_OBJECT
-    chosen = jax.lax.stop_gradient(matching(predictions, classes, boxes, options))
+    chosen = jax.lax.stop_gradient(matching(predictions, classes, boxes))
     rows = jnp.arange(len(classes))[:, None]
     log_p = jax.nn.log_softmax(predictions.classes)
     empty = log_p.shape[-1] - 1
@@ -140,10 +138,7 @@ def set_losses(
 
 
 def matching(
-    predictions: Predictions,
-    classes: Int[Array, "b n"],
-    boxes: Float[Array, "b n 4"],
-    options: DetectionConfig,
+    predictions: Predictions, classes: Int[Array, "b n"], boxes: Float[Array, "b n 4"]
 ) -> Int[Array, "b n"]:
     """The query of each object: by the probability of its class, and the losses of its box."""
     p = jax.nn.softmax(predictions.classes)
@@ -151,5 +146,4 @@ def matching(
     predicted, expected = predictions.boxes[:, :, None], boxes[:, None]
     l1 = jnp.abs(predicted - expected).sum(axis=-1)
     giou = generalised_iou(*jnp.broadcast_arrays(predicted, expected))
-    costs = -options.class_cost * of_class + options.l1_weight * l1 - options.giou_weight * giou
-    return matched_queries(costs, (classes != NO_OBJECT).sum(axis=1))
+    return matched_queries(L1_WEIGHT * l1 - of_class - GIOU_WEIGHT * giou, (classes != NO_OBJECT).sum(axis=1))

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config
-from transformer.config.ranges import LARGEST, NOT_NEGATIVE, SHARE, Range
+from transformer.config.ranges import LARGEST, SHARE, Range
 from transformer.config.records import PatchConfig, PicturesConfig
 from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.runtime.errors import UserError
@@ -27,13 +27,6 @@ class DetectionConfig(PatchConfig):
     al. 2020)."""
     empty_weight: Annotated[float, SHARE] = 0.1
     """Weight of a query without an object in the loss of classes (Carion et al. 2020, section 3.1)."""
-    l1_weight: Annotated[float, NOT_NEGATIVE] = 5.0
-    """Weight of the L1 loss of boxes (Carion et al. 2020)."""
-    giou_weight: Annotated[float, NOT_NEGATIVE] = 2.0
-    """Weight of the generalised IoU loss of boxes (Carion et al. 2020)."""
-    class_cost: Annotated[float, NOT_NEGATIVE] = 1.0
-    """Weight of the probability of the class when objects are matched with queries (Carion et al. 2020,
-    section 3.1)."""
     auxiliary_loss: bool = True
     """Add the loss of every decoder layer, not only of the last one (Carion et al. 2020, section 3.2)."""
 
@@ -51,10 +44,7 @@ class DetectionConfig(PatchConfig):
             "output_bias",
         ),
     )
-    PARAMETER_FREE = (
-        *PatchConfig.PARAMETER_FREE,
-        *("empty_weight", "l1_weight", "giou_weight", "class_cost", "auxiliary_loss"),
-    )
+    PARAMETER_FREE = (*PatchConfig.PARAMETER_FREE, "empty_weight", "auxiliary_loss")
 
     def __post_init__(self) -> None:
         super().__post_init__()

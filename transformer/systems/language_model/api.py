@@ -12,8 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from transformer.config.arguments import texts_of, whole_number
 from transformer.config.decoding import GreedyConfig, SampleConfig
-from transformer.config.ranges import Option, texts_of, whole_number
+from transformer.config.ranges import Option
 from transformer.decoding.calls import as_variables, special_ids
 from transformer.decoding.sampling import Randomness, draw_next, restrict
 from transformer.decoding.scores import NEVER, score_tokens

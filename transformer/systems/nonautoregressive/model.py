@@ -21,6 +21,9 @@ from transformer.systems.nonautoregressive.options import NonAutoregressiveConfi
 from transformer.training.cross_entropy import cross_entropy, output_cross_entropy
 from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
 
+MAX_FERTILITY = 8
+"""Copies of a source token at most."""
+
 
 class NonAutoregressiveTransformer(Transformer):
     """Encoder and layers are those of the Transformer. The decoder's input is a draft of the target instead
@@ -38,7 +41,7 @@ class NonAutoregressiveTransformer(Transformer):
         if c.decoder_input in ("length", "masked"):
             self.length = dense(2 * c.length_span + 1)
         if c.decoder_input == "fertility":
-            self.fertility = dense(c.max_fertility + 1)
+            self.fertility = dense(MAX_FERTILITY + 1)
 
     def hidden(
         self,
@@ -67,7 +70,7 @@ class NonAutoregressiveTransformer(Transformer):
 
     def plan(self, memory: Memory) -> Float[Array, "b *_"] | None:
         """Logits of what is predicted before any token: target minus source length, `[b, 2 length_span + 1]`,
-        or the fertility of each source token, `[b, s, max_fertility + 1]`. None for decoder input bos."""
+        or the fertility of each source token, `[b, s, MAX_FERTILITY + 1]`. None for decoder input bos."""
         states = memory.states.astype(jnp.float32)
         if self.config.decoder_input == "fertility":
             return self.fertility(states)
@@ -134,7 +137,7 @@ def nonautoregressive_objective(config: Config, load_teacher: Callable[[Path], A
                 draft = jnp.repeat(first, c.bos_length, axis=1)
             case "fertility":
                 assert fertility_of
-                fertility = jnp.minimum(fertility_of(source, target), c.max_fertility)
+                fertility = jnp.minimum(fertility_of(source, target), MAX_FERTILITY)
                 draft = copied_source(source, fertility, is_token, c.special.pad)
             case "masked":
                 if rngs := context.rngs("mask"):
@@ -153,11 +156,11 @@ def nonautoregressive_objective(config: Config, load_teacher: Callable[[Path], A
         plan_loss = jnp.zeros(())
         if fertility is not None:
             is_source = (source != c.special.pad).astype(jnp.float32)
-            plan_loss = c.fertility_weight * (cross_entropy(plan, fertility) * is_source).sum()
+            plan_loss = (cross_entropy(plan, fertility) * is_source).sum()
         elif plan is not None:
             classes = length_class(source, is_token, c)
             is_sentence = is_token.any(axis=1).astype(jnp.float32)
-            plan_loss = c.length_weight * (cross_entropy(plan, classes) * is_sentence).sum()
+            plan_loss = (cross_entropy(plan, classes) * is_sentence).sum()
         sums, weight = {"nll": nll, "correct": correct, "plan": plan_loss}, weights.sum()
         metrics = {name: (jax.lax.stop_gradient(total), weight) for name, total in sums.items()}
         return Loss(loss + plan_loss, weight, metrics, **sown)

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from transformer.config.decoding import DecodingConfig, names_of
 from transformer.config.options import Config
-from transformer.config.ranges import LARGEST, LONGEST, NOT_NEGATIVE, Option, Range
+from transformer.config.ranges import LARGEST, LONGEST, Option, Range
 from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options, Variant, of_system
@@ -29,12 +29,6 @@ class NonAutoregressiveConfig(TransformerConfig):
     """Number of positions of the decoder's input with --model.decoder-input bos."""
     length_span: Annotated[int, Range(1, LONGEST)] = 32
     """Largest difference of target and source length that the length classifier predicts."""
-    length_weight: Annotated[float, NOT_NEGATIVE] = 1.0
-    """Weight of the length classifier's loss, which is added once per sentence."""
-    max_fertility: Annotated[int, Range(1, LONGEST)] = 8
-    """Maximum number of copies of a source token with --model.decoder-input fertility."""
-    fertility_weight: Annotated[float, NOT_NEGATIVE] = 1.0
-    """Weight of the fertility classifier's loss, which is added once per source token."""
     teacher: Path | None = None
     """Training of fertilities: run directory of an autoregressive model with the same vocabulary, whose
     cross-attention aligns target tokens to source tokens."""

@@ -2,13 +2,10 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
 
 from transformer.config.methods import GuidanceConfig
 from transformer.config.options import Config
-from transformer.config.ranges import NOT_NEGATIVE, Range
 from transformer.config.records import RecordingsConfig
-from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.speech.options import SPEECH
 from transformer.systems.synthesis.options import OPTIONS as AUTOREGRESSIVE
@@ -22,12 +19,8 @@ class NonAutoregressiveSynthesisConfig(VoiceConfig):
     teacher: Path | None = None
     """Training only: run directory of a model of system synthesis for the same recordings, whose attention
     tells how long each token is spoken."""
-    duration_kernel: Annotated[int, Range(1, 99)] = 3
-    """Tokens that each of the two convolutions of the duration predictor sees."""
-    duration_weight: Annotated[float, NOT_NEGATIVE] = 1.0
-    """Weight of the duration predictor's loss, which is added once per token."""
 
-    PARAMETER_FREE = (*VoiceConfig.PARAMETER_FREE, "teacher", "duration_weight")
+    PARAMETER_FREE = (*VoiceConfig.PARAMETER_FREE, "teacher")
     AUTOREGRESSIVE = False
 
     @property
@@ -39,11 +32,6 @@ class NonAutoregressiveSynthesisConfig(VoiceConfig):
             "durations are learned from the attention of an autoregressive synthesiser: train one with "
             "train.py synthesis on the same recordings, and give its run directory as --model.teacher RUN"
         )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.duration_kernel % 2 == 0:
-            raise UserError("--model.duration-kernel must be odd: the convolutions are centred")
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,8 @@ class Spoken(NamedTuple):
 
 
 class DurationPredictor(Module):
-    """Two convolutions over the encoder's states, each with ReLU, LayerNorm and dropout (Ren et al. 2019,
-    section 3.3)."""
+    """Two convolutions over the encoder's states, of 3 tokens, each with ReLU, LayerNorm and dropout (Ren et
+    al. 2019, section 3.3)."""
 
     config: NonAutoregressiveSynthesisConfig
 
@@ -60,7 +60,7 @@ class DurationPredictor(Module):
         c = self.config
         for _ in range(2):
             x = jnp.where(source_mask[..., None], x, 0)
-            x = Convolution(c.d_model, c.duration_kernel, ("model", None))(x)
+            x = Convolution(c.d_model, 3, ("model", None))(x)
             x = normalization(c)(jax.nn.relu(x), source_mask, deterministic)
             x = Dropout(c.dropout)(x, deterministic)
         return Affine(1, ("model", None), name="out")(x)[..., 0].astype(jnp.float32)
@@ -240,7 +240,7 @@ def nonautoregressive_synthesis_objective(config: Config, load_teacher: Callable
         source_mask = source != c.special.pad
         duration = jnp.where(source_mask, (spoken.durations - jnp.log1p(durations)) ** 2, 0).sum()
         refined = frames_error(spoken.refined, target)
-        total = frames_error(spoken.frames, target) + refined + c.duration_weight * duration
+        total = frames_error(spoken.frames, target) + refined + duration
         frames = jnp.isfinite(target[..., 0]).sum().astype(jnp.float32)
         metrics = {"mel": (refined, frames), "duration": (duration, source_mask.sum().astype(jnp.float32))}
         return Loss(total, frames, metrics, **sown)

@@ -1,10 +1,9 @@
 """Options of recurrent models."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
 from transformer.config.model import ModelConfig
-from transformer.config.ranges import NOT_NEGATIVE
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options, Preset, Variant
 from transformer.systems.transformer.options import BASELINES, baseline
@@ -24,10 +23,6 @@ class RecurrentConfig(ModelConfig):
     additive: by a small network (Bahdanau et al. 2015, Eq. 5-6); dot: by scaled dot products; hard: to one
     position, sampled in training (Xu et al. 2015, section 4.1) and trained by REINFORCE, the most probable
     one in decoding."""
-    reward_weight: Annotated[float, NOT_NEGATIVE] = 1.0
-    """Weight of the REINFORCE term of hard attention."""
-    entropy_weight: Annotated[float, NOT_NEGATIVE] = 0.01
-    """Weight of the entropy bonus of hard attention, which keeps it from becoming certain too early."""
 
     DTYPES = ("float32",)
 

@@ -316,11 +316,16 @@ def recurrent_objective(config: Config) -> Objective:
     """The objective of the recurrent model: cross-entropy, and REINFORCE for hard attention."""
     assert isinstance(config.model, RecurrentConfig)
     if config.model.attention == "hard":
-        return hard_attention_objective(config.training.label_smoothing, config.model)
+        return hard_attention_objective(config.training.label_smoothing)
     return translation_objective(config.training.label_smoothing)
 
 
-def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objective:
+ENTROPY_WEIGHT = 0.01
+"""Of the entropy of hard attention, which keeps it from becoming certain too early (Xu et al. 2015, section
+4.1)."""
+
+
+def hard_attention_objective(smoothing: float) -> Objective:
     """Label-smoothed cross-entropy with sampled positions, plus REINFORCE for these.
 
     The metrics are those of `translation_objective` and the `entropy` of the sampling distributions, in nats.
@@ -348,8 +353,8 @@ def hard_attention_objective(smoothing: float, config: RecurrentConfig) -> Objec
         advantage = _from_here_on(jax.lax.stop_gradient(greedy_nll - nll) * is_token)
         chosen = jnp.take_along_axis(steps.weights, steps.choices[..., None], axis=-1)[..., 0]
         entropy = -(steps.weights * jnp.log(steps.weights + 1e-20)).sum(axis=-1)
-        draws = -config.reward_weight * advantage * jnp.log(chosen + 1e-20)
-        loss = cross_entropy(logits, target, smoothing) - config.entropy_weight * entropy
+        draws = -advantage * jnp.log(chosen + 1e-20)
+        loss = cross_entropy(logits, target, smoothing) - ENTROPY_WEIGHT * entropy
         loss += draws - jax.lax.stop_gradient(draws)  # a gradient, but no value, which would mean nothing
         weight = is_token.sum()
         correct = logits.argmax(-1) == target

@@ -13,8 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from transformer.config.arguments import any_number, seconds, true_or_false
 from transformer.config.decoding import DecodingConfig
-from transformer.config.ranges import Option, any_number, instance, seconds, true_or_false
+from transformer.config.ranges import Option, instance
 from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.data.remote import fetched
 from transformer.data.sequences import Example, length_in_search
@@ -154,7 +155,7 @@ class Transcriber(Decoder[SpeechToText]):
         if not (_is_array(source) or isinstance(source, Path | str | StoredRecording)):
             raise _unheard(source)
         timestamps = true_or_false("timestamps", timestamps)
-        instance("after", after, list, tuple)
+        instance("after", after, list | tuple)
         in_windows = self.task.in_windows(cut, detector, windows, pause)
         pause = seconds("pause", PAUSE if pause is None else pause)
         start = self.task.start(language, task, timestamps or in_windows)
@@ -406,7 +407,7 @@ class Transcriber(Decoder[SpeechToText]):
         self, recording: LongRecording, options: Mapping[str, Any]
     ) -> Callable[[], Iterator[list[Transcript]]]:
         """What yields what is found in a long recording."""
-        return lambda: joined_so_far(self.parts(recording.source, **options))
+        return lambda: joined_so_far(self.parts(recording.source, **options), recording.heard)
 
     def submit_plain(
         self,

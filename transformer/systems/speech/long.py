@@ -29,12 +29,16 @@ class LongRecording(Recording):
     """A file, also one in memory, or a waveform."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Of `Transcriber.parts`, without those of the search."""
+    heard: Callable[[float], None] = lambda seconds: None
+    """Is called with the seconds that are transcribed, after each part."""
 
     @classmethod
-    def of(cls, source: Any, options: Mapping[str, Any]) -> "LongRecording":
-        """A file, or a waveform, with the options of `Transcriber.parts`."""
+    def of(
+        cls, source: Any, options: Mapping[str, Any], heard: Callable[[float], None] = lambda seconds: None
+    ) -> "LongRecording":
+        """A file, or a waveform, with the options of `Transcriber.parts`; `heard` as the field."""
         name = str(source) if isinstance(source, Path | str) else "a waveform"
-        return cls(name, np.zeros((0, 0), np.float32), source=source, options=options)
+        return cls(name, np.zeros((0, 0), np.float32), source=source, options=options, heard=heard)
 
 
 @dataclass(frozen=True)
@@ -99,11 +103,12 @@ class SeveralSearches:
                 answer.set_result(whole)
 
 
-def joined_so_far(parts: Iterable[SpokenPart]) -> Iterator[list[Transcript]]:
-    """Nothing after each part, and at the end one transcript of all."""
+def joined_so_far(parts: Iterable[SpokenPart], heard: Callable[[float], None]) -> Iterator[list[Transcript]]:
+    """Nothing after each part, when `heard` is called with its end, and at last one transcript of all."""
     transcripts = list[Transcript]()
     for part in parts:
         transcripts.append(part.transcript)
+        heard(part.end)
         yield []
     yield [joined(transcripts)]
 

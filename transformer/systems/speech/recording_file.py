@@ -6,7 +6,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,7 +16,7 @@ from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, check_streams, digest_of
 from transformer.cli.output_file import LongOutput, Output, resumable, resumable_output
 from transformer.cli.writer import use_beside
-from transformer.config.ranges import seconds
+from transformer.config.arguments import seconds
 from transformer.config.records import SOUND, is_recording
 from transformer.config.training import TextNormalisation
 from transformer.data.remote import fetched
@@ -29,7 +29,7 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import json_line, parse_object
 from transformer.runtime.machine import check_libraries
 from transformer.systems.speech.api import Transcriber
-from transformer.systems.speech.long import speed_of
+from transformer.systems.speech.long import LiveText, speed_of
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.transcripts import (
     SUBTITLES,
@@ -141,7 +141,7 @@ def transcribe_arriving(arguments: DecodeArguments) -> None:
     start_of(transcriber.task, arguments)
     sound = audio_blocks(fetched(arguments.input)) if arguments.input else _raw()
     try:
-        texts = transcriber.live(
+        texts: Iterable[LiveText] = transcriber.live(
             sound,
             step=arguments.stream_step,
             language=arguments.language,
@@ -151,18 +151,32 @@ def transcribe_arriving(arguments: DecodeArguments) -> None:
     except UserError as error:
         raise UserError(f"--stream-{error}" if str(error).startswith("step") else str(error)) from error
     began, heard = time.monotonic(), 0.0
+    output, watch = sys.stdout, ProgressReporter.beside_output()
+    total = seconds_of(fetched(arguments.input)) if arguments.input else math.inf
+    if not output.isatty():  # no bar among the words
+        known = total if total < math.inf else None
+        texts = watch.progress("seconds of sound", texts, known, _Increase(lambda text: text.seconds))
     for text in texts:
         heard = text.seconds
-        if arguments.format == "json":
-            sys.stdout.write(json_line(text._asdict()))
-        else:
-            sys.stdout.write(text.final)
-        sys.stdout.flush()
+        output.write(json_line(text._asdict()) if arguments.format == "json" else text.final)
+        output.flush()
     if arguments.format == "text":
         print(flush=True)
     if arguments.input:
-        watch = ProgressReporter.beside_output()
         watch.message(speed_of(heard, time.monotonic() - began))
+
+
+class _Increase:
+    """By how much a number of an item exceeds that of the item before it, which is 0 before the first."""
+
+    def __init__(self, number: Callable[[Any], float]) -> None:
+        self._number = number
+        self.before = 0.0
+
+    def __call__(self, item: Any) -> float:
+        increase = self._number(item) - self.before
+        self.before += increase
+        return increase
 
 
 def _raw() -> Iterator[np.ndarray]:
@@ -240,13 +254,8 @@ def transcribe_file(arguments: DecodeArguments) -> None:
     digest = digest_of(arguments.input)
     output = _output(arguments, repr([transcriber.fingerprint(), options, digest]))
     long = output if isinstance(output, LongOutput) else None
-    texts, start, heard, began = list[str](), 0.0, 0.0, time.monotonic()
-
-    def new_seconds(part: SpokenPart) -> float:
-        """Those since the part before it."""
-        nonlocal heard
-        seconds, heard = part.end - heard, part.end
-        return seconds
+    texts, start, began = list[str](), 0.0, time.monotonic()
+    new_seconds = _Increase(lambda part: part.end)
 
     def watched(parts: Iterable[SpokenPart]) -> Iterator[SpokenPart]:
         rest = total - start if total < math.inf else None
@@ -259,7 +268,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
         if done:
             watch.message(f"  continuing after {done[-1].end:,.1f} s of sound")
             texts += [part.transcript.text for part in done]
-            start = heard = done[-1].end
+            start = new_seconds.before = done[-1].end
         parts = watched(transcriber.parts(arguments.input, after=done, **options))
         for text in (json_line(part.stored()) for part in parts) if long else _written(parts, arguments):
             file.write(text)
@@ -269,7 +278,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
                 long.discard()
             raise UserError(f"{arguments.input} changed while it was read: run the same command again")
     where = f", written to {arguments.output}" if arguments.output else ""
-    length = total if total < math.inf else heard  # of the recording, which may end in silence
+    length = total if total < math.inf else new_seconds.before  # of the recording, which may end in silence
     speed = speed_of(length - start, time.monotonic() - began)
     watch.message(f"{counted(len(texts), 'part')}, {speed}{where}")
     for path in arguments.reference:

@@ -147,7 +147,10 @@ class Transcriptions(Texts):
         manifest = self.input_file
         name = line.partition("\t")[0]
         if manifest.name != line and self.transcriber.is_long(manifest.parent / name):
-            return LongRecording.of(listed(name, manifest, number, "recording"), self.cut_options)
+            source = listed(name, manifest, number, "recording")
+            return LongRecording.of(
+                source, self.cut_options, lambda seconds: self.within(f"{name}: {seconds:,.0f} s of sound")
+            )
         record = replace(self.transcriber.task.listed(line, manifest, number), start=self.start)
         return with_rules(record, self.rules)
 

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config.ranges import Option, texts_of
+from transformer.config.arguments import texts_of
+from transformer.config.ranges import Option
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief
 from transformer.systems.synthesis.task import TextToSpeech, Utterance

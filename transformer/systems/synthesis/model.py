@@ -49,7 +49,7 @@ class Voice(Transformer):
         c = self.config
         self.to_frames = Affine(c.reduction * c.bands, ("model", None))
         widths = [*[c.postnet_width] * (c.postnet_layers - 1), c.bands] if c.postnet_layers else []
-        self.postnet = [Convolution(width, c.postnet_kernel) for width in widths]
+        self.postnet = [Convolution(width, 5) for width in widths]  # frames (Shen et al. 2018, section 2.2)
 
     def frames(self, hidden: Float[Array, "b s m"]) -> Float[Array, "b t bands"]:
         """The frames that the decoder's states write."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from transformer.config.decoding import DecodingConfig
 from transformer.config.methods import GuidanceConfig
 from transformer.config.options import Config
-from transformer.config.ranges import LARGEST, POSITIVE, RATE, SHARE, Range
+from transformer.config.ranges import LARGEST, RATE, SHARE, Range
 from transformer.config.records import RecordingsConfig
 from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.config.transformer import TransformerConfig
@@ -29,16 +29,9 @@ class VoiceConfig(TransformerConfig):
     """Convolutions that refine the frames of an utterance."""
     postnet_width: Annotated[int, Range(1, LARGEST)] = 64
     """Width of the convolutions that refine the frames of an utterance."""
-    postnet_kernel: Annotated[int, Range(1, 99)] = 5
-    """Frames that each of the convolutions that refine an utterance sees."""
 
     FROM_DATA = (*TransformerConfig.FROM_DATA, "bands")
     NOT_USED = ("zero_start", "generates_bos", "scale_output", "output_bias")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.postnet_kernel % 2 == 0:
-            raise UserError("--model.postnet-kernel must be odd: the convolutions are centred")
 
 
 @dataclass(frozen=True)
@@ -52,10 +45,8 @@ class SynthesisConfig(VoiceConfig):
     own_frames: Annotated[float, SHARE] = 0.0
     """Training: share of steps whose last frame is the model's own, from a pass before (scheduled sampling,
     Mihaylova and Martins 2019)."""
-    stop_weight: Annotated[float, POSITIVE] = 5.0
-    """Weight of an utterance's last step in the loss of the stop token."""
 
-    PARAMETER_FREE = (*VoiceConfig.PARAMETER_FREE, "prenet_dropout", "own_frames", "stop_weight")
+    PARAMETER_FREE = (*VoiceConfig.PARAMETER_FREE, "prenet_dropout", "own_frames")
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,10 @@ from transformer.training.objective import Batch, Context, Loss, apply_training
 # The loss of frames and of the stop token.
 
 
+STOP_WEIGHT = 5.0
+"""Of an utterance's last step in the loss of the stop token (Li et al. 2019, section 3.7)."""
+
+
 def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
     """The mean absolute error of the frames before and after the post-net, and the cross-entropy of the stop
     token, in which the last step weighs more (Li et al. 2019, section 3.7).
@@ -59,7 +63,7 @@ def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, co
     steps = model.target_mask(target)
     last = steps & ~jnp.pad(steps, ((0, 0), (0, 1)))[:, 1:]
     stop_errors = optax.sigmoid_binary_cross_entropy(spoken.stop, last.astype(jnp.float32))
-    weights = steps * jnp.where(last, c.stop_weight, 1.0)
+    weights = steps * jnp.where(last, STOP_WEIGHT, 1.0)
     stop = (stop_errors * weights).sum()
     refined = frames_error(spoken.refined, target)
     total = frames_error(spoken.frames, target) + refined + c.reduction * stop

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from transformer.config.ranges import Option, any_number
+from transformer.config.arguments import any_number
+from transformer.config.ranges import Option
 from transformer.data.sources.tagged import TaggedSentence
 from transformer.runtime.errors import UserError, abbreviated
 from transformer.systems.tagging.system import Tagged, Tagging

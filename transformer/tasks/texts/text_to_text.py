@@ -14,16 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
+from transformer.config.corpus import filters_of
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config, text_data
+from transformer.config.ranges import typed
 from transformer.config.training import BleuTokenizer, dropout_for
-from transformer.data.epochs import TemperatureOrder, by_first_ids
+from transformer.data.epochs import SampledPlan, TemperatureOrder, by_first_ids
 from transformer.data.plans import Batching, Plan, eligible_examples
-from transformer.data.sampled_plan import SampledPlan
 from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.data.sources.text_files import one_line
-from transformer.data.sources.unusual import unusual_pairs
+from transformer.data.sources.unusual import OF_SAMPLE, Filter, unusual_pairs
 from transformer.data.store import Corpus, Pair, Progress, Records, TextRecord, silent
 from transformer.data.tokenizers.sampled_examples import drawn_by, with_method
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -115,6 +116,7 @@ class TextToText(SteeredText, TextInContext, Lines):
     service = "transformer.serve.services.translation"
     inputs = ("source",)
 
+    @typed
     def __init__(self, config: Config, tokenizers: Tokenizers, shortlist: Shortlist | None = None) -> None:
         super().__init__(config)
         self.shortlist, self.special, self.data = shortlist, config.model.special, text_data(config)
@@ -177,8 +179,13 @@ class TextToText(SteeredText, TextInContext, Lines):
         if not data.has_files:
             return []
         is_translated = data.task == "translation" and not (data.directions or data.context or data.group)
-        remark = unusual_pairs(corpus.splits["train"], is_translated, data.languages, progress)
-        return [remark] if remark else []
+        train = corpus.splits["train"]
+        remark = unusual_pairs(corpus.sample or train, is_translated, data.languages, progress, len(train))
+        rules = Filter(filters_of(data.filter))
+        if data.filter and data.shard_pairs:  # whose rules are applied later, and elsewhere
+            for _ in filter(rules.keeps, itertools.islice(iter(corpus.sample or train), OF_SAMPLE)):
+                pass
+        return [line for line in (remark, rules.described("a sample of ")) if line]
 
     def decide(self, corpus: Corpus) -> list[str]:
         """How subwords are sampled and scores computed. Reports the languages that the file names give."""
@@ -286,6 +293,9 @@ class TextToText(SteeredText, TextInContext, Lines):
             texts = [self.read(text, self.data.max_length) for text in texts]
         check_turns(texts, tokenizer)
         encoded = tokenizer.encode_all(texts)
+        if all(type(record) is tuple for record in records):  # which say nothing of their languages
+            tokenizer.check_language(f"--data.{SIDES[side]}-language")
+            return encoded
         return [
             [*self.start(record, side), *ids[begin:]] for record, ids in zip(records, encoded, strict=True)
         ]

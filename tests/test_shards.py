@@ -1,0 +1,449 @@
+"""Training text in shards: the same bits however many processes make them, every pair once an epoch, training
+that begins early and resumes, and what is refused."""
+
+import dataclasses
+import fcntl
+import itertools
+import os
+import pickle
+import shutil
+import signal
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from small_run import changed, interrupted, quiet, same, small_config, write_text
+
+from transformer import PRESETS, Run, UserError, train
+from transformer.config.corpus import FILTERS, DataConfig
+from transformer.data.shards import WINDOW, shard_order
+from transformer.data.sources import blocks, text_files, unusual
+from transformer.data.sources.blocks import pair_blocks
+from transformer.systems.registry import find_system
+from transformer.tasks import preparation
+from transformer.tasks.preparation import PreparedShards, prepare
+from transformer.tasks.texts.translation import Translation
+
+PAIRS, SHARD = 700, 150  # five shards, in blocks of two lines
+
+
+class Threads(ThreadPoolExecutor):
+    """Makes shards in this process."""
+
+    def __init__(self, workers, context, initializer, arguments) -> None:
+        super().__init__(workers)
+        task, done, stop = arguments
+        preparation._process.update(task=pickle.loads(task), done=done, stop=stop)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shards are made in this process."""
+    monkeypatch.setattr(preparation, "ProcessPoolExecutor", Threads)
+
+
+def config_of(folder: Path, **options):
+    """Of a small run whose training text is in shards."""
+    config = small_config(folder)
+    text = write_text(folder, "train", PAIRS)
+    data = {"shard_pairs": SHARD, "batching": "packed", **text, **options}
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, **data))
+
+
+def opened(config, tokenizers_of=None):
+    task_class = find_system(config.system).task
+    corpus = task_class.open_corpus(config)
+    task = task_class.create(config, corpus)
+    return task, corpus
+
+
+def content_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_processes_make_the_same_bits_as_one(tmp_path, here, monkeypatch):
+    config = config_of(tmp_path)
+    data = prepare(*opened(config))
+    plan = data.batcher.plan
+    plan.shards.wait(range(len(plan.shards)))
+    folder = plan.shards.folder
+    expected = content_of(folder)
+    plan.close()
+    assert len(plan.shards) == 5
+    assert len(expected) == 5 * 6
+    monkeypatch.undo()
+    folder.rename(tmp_path / "made_here")
+    config = dataclasses.replace(config, data=dataclasses.replace(config.data, workers=2))
+    again = prepare(*opened(config)).batcher.plan
+    again.shards.wait(range(5))
+    assert content_of(again.shards.folder) == expected
+    again.close()
+
+
+@pytest.mark.parametrize("batching", ["packed", "buckets"])
+def test_every_pair_once_an_epoch_and_a_pure_function(tmp_path, here, batching):
+    config = config_of(tmp_path, batching=batching)
+    task, corpus = opened(config)
+    data = prepare(task, corpus)
+    plan = data.batcher.plan
+    assert plan.steps_per_epoch > 0
+    plan.shards.wait(range(5))
+    steps = plan.steps_per_epoch
+    whole = Counter(
+        tuple(tuple(example[side]) for side in ("source", "target"))
+        for example in task.stored_examples(list(corpus.splits["train"]))
+    )
+    orders = []
+    starts = [0, steps]
+    for start in starts:
+        seen, order = Counter(), []
+        for step in range(start, start + steps):
+            rows = plan(step)
+            arrays, where = rows.examples
+            texts = corpus.splits["train"].__getitems__(rows.chosen.tolist())
+            stored = task.stored_examples(texts)
+            for index, example in zip(where, stored, strict=True):
+                pair = tuple(tuple(arrays[side][index].tolist()) for side in ("source", "target"))
+                assert pair == (tuple(example["source"]), tuple(example["target"]))
+                seen[pair] += 1
+                order.append(pair)
+        assert seen == whole
+        orders.append(order)
+    assert orders[0] != orders[1]
+    again = prepare(task, corpus).batcher
+    for step in (2 * steps + 3, steps - 1, 0):
+        for name, array in data.batcher(step).items():
+            np.testing.assert_array_equal(array, again(step)[name], err_msg=f"{name} of step {step}")
+
+
+def test_hosts_have_the_rows_of_one_and_windows_are_of_shards_from_everywhere(tmp_path, here):
+    config = config_of(tmp_path)
+    task, corpus = opened(config)
+    whole = prepare(task, corpus).batcher
+    hosts = [prepare(task, corpus, host=host, hosts=2).batcher for host in range(2)]
+    for step in range(3):
+        batch = whole(step)
+        shares = [host(step) for host in hosts]
+        for name, array in batch.items():
+            np.testing.assert_array_equal(
+                array, np.concatenate([share[name] for share in shares])[: len(array)]
+            )
+    for part in whole.plan.shards.parts:
+        places = part.chosen / len(corpus.splits["train"].chosen)
+        assert places.min() < 0.1
+        assert places.max() > 0.9
+
+
+def test_training_begins_with_the_first_shards_and_resumes_bit_for_bit(tmp_path, here, monkeypatch):
+    config = changed(config_of(tmp_path), steps=24, evaluate_every=8)
+    run = train(config, tmp_path / "whole", watch=quiet())
+    more = dataclasses.replace(config, data=dataclasses.replace(config.data, workers=3))
+    assert same(run, train(more, interrupted(run, tmp_path / "again"), watch=quiet()))
+    other = dataclasses.replace(config.data, shard_pairs=SHARD + 1)
+    with pytest.raises(UserError, match="made with other options: --data.shard-pairs: 150 -> 151"):
+        train(dataclasses.replace(config, data=other), run, watch=quiet())
+    # no shard is made anew; and a run does not wait for shards that it does not read
+    cache = config.data.cache_dir
+    made = sorted(cache.glob("corpora/*/shards-*/[0-9]*"))
+    assert len(made) == 5
+    for number in shard_order(5, config.data.seed, epoch=0)[WINDOW:]:
+        made[number].rename(made[number].with_suffix(".away"))
+    monkeypatch.setattr(Threads, "submit", lambda *arguments: Never())
+    few = changed(config, steps=2, evaluate_every=2)
+    assert train(few, tmp_path / "few", watch=quiet())
+
+
+class Never:
+    """A shard that is never made."""
+
+    def result(self):
+        raise AssertionError("waited for a shard that is not needed")
+
+    def cancel(self):
+        return True
+
+
+def test_an_epoch_in_options_waits_for_all_shards(tmp_path, here):
+    config = changed(config_of(tmp_path), epochs=2.0, evaluate_every=1000, steps=1)
+    run = Run(train(config, tmp_path / "run", watch=quiet()))
+    task, corpus = opened(config_of(tmp_path))
+    assert run.config.training.steps == 2 * prepare(task, corpus).batcher.plan.steps_per_epoch
+
+
+def test_what_was_made_is_not_made_again(tmp_path, here):
+    config = config_of(tmp_path)
+    task, corpus = opened(config)
+    plan = prepare(task, corpus).batcher.plan
+    plan.shards.wait(range(5))
+    plan.close()
+    lost = plan.shards.folder / "00003"
+    kept = {
+        file: file.stat().st_mtime_ns for file in plan.shards.folder.rglob("*.uint16") if lost != file.parent
+    }
+    shutil.rmtree(lost)
+    again = prepare(task, corpus).batcher.plan
+    again.shards.wait(range(5))
+    assert lost.exists()
+    assert len(kept) == 4 * 3
+    assert all(file.stat().st_mtime_ns == before for file, before in kept.items())
+
+
+def test_a_shard_that_another_process_makes_is_waited_for(tmp_path, here):
+    task, corpus = opened(config_of(tmp_path))
+    plan = prepare(task, corpus).batcher.plan
+    plan.shards.wait(range(5))
+    first = plan.shards.folder / f"{shard_order(5, 0, epoch=0)[0]:05d}"
+    away = first.rename(tmp_path / "away")
+    with first.with_suffix(".lock").open("wb") as lock, ThreadPoolExecutor(1) as thread:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = thread.submit(prepare, task, corpus)
+        time.sleep(0.5)
+        assert not waiting.done()
+        away.rename(first)
+        assert waiting.result().batcher.plan.steps_per_epoch == plan.steps_per_epoch
+
+
+def test_a_process_that_ends_is_told(tmp_path):
+    task, corpus = opened(config_of(tmp_path))
+    train_text = corpus.splits["train"]
+    shards = PreparedShards(Killed(task.config, task.tokenizers), train_text, SHARD, tmp_path, b"", workers=1)
+    shards.begin([0])
+    with pytest.raises(UserError, match="has ended, perhaps since memory is short"):
+        shards(0)
+    shards.close()
+
+
+class Killed(Translation):
+    """A task whose process is killed, as by a system that is short of memory."""
+
+    def stored_examples(self, records):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_damaged_shard_is_named(tmp_path, here):
+    task, corpus = opened(config_of(tmp_path))
+    plan = prepare(task, corpus).batcher.plan
+    plan.shards.wait(range(5))
+    for file in plan.shards.folder.glob("*/source.uint16"):
+        file.write_bytes(file.read_bytes()[:-2])
+    with pytest.raises(UserError, match="is damaged .it is not complete.; remove it to prepare it again"):
+        prepare(task, corpus)
+
+
+# Reading text in blocks.
+
+
+def files_of(folder: Path, *contents: bytes) -> list[Path]:
+    paths = []
+    for number, content in enumerate(contents):
+        path = folder / f"text{number}"
+        path.write_bytes(content)
+        paths.append(path)
+    return paths
+
+
+@pytest.mark.parametrize("read", [1, 7, 10**6])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_blocks_have_the_lines_of_the_files(tmp_path, monkeypatch, read, end):
+    monkeypatch.setattr(blocks, "_READ", read)
+    lines = ["\ufeffone", "", "zwei\r", "d\u2028rei", " ", "\u200b", "last"]
+    paths = files_of(tmp_path, *["\n".join(lines).encode() + end, "\n".join(lines[::-1]).encode() + end])
+    for shard in (1, 128, 192, 1000):
+        pairs = pair_blocks([paths], shard)
+        expected = list(map(text_files.visible, text_files.read_pairs(*paths)))
+        assert list(pairs) == expected
+        assert len(pairs) == 7
+        assert pairs.__getitems__([5, 0, 6, 6]) == [expected[index] for index in (5, 0, 6, 6)]
+        parts = pairs.dealt(shard)
+        assert sum(map(len, parts)) == 7
+        assert Counter(itertools.chain(*parts)) == Counter(expected)
+
+
+@pytest.mark.parametrize(
+    ("contents", "message"),
+    [
+        ([b"a\nb\n", b"a\n"], "text0 has 2 lines and .*text1 has 1: .*line 2 has no partner"),
+        ([b"a\tb\nc\n"], "text0, line 2: 1 column; each line must be source, tab, target"),
+        ([b"a\tb\tc\td\n"], "text0, line 1: 4 columns"),
+        ([b"a\tb\nc\td\n\xff\tb\n"], "text0, line 3: not UTF-8"),
+        ([b"a\n\xff\n", b"a\nb\n"], "text0, line 2: not UTF-8"),
+        ([b"", b""], "text0 is empty"),
+        ([b"(\xb5/\xfd\x08", b"a\n"], "text0: it is compressed"),
+    ],
+)
+def test_lines_that_cannot_be_read_are_refused(tmp_path, contents, message):
+    with pytest.raises(UserError, match=message), text_files.reading(drops=False):
+        pair_blocks([files_of(tmp_path, *contents)], 1000)
+
+
+def test_lines_that_cannot_be_read_are_left_out_if_asked(tmp_path):
+    with text_files.reading(drops=True) as bad:
+        pairs = pair_blocks([files_of(tmp_path, b"a\tb\nc\n\xff\td\ne\tf\n")], 1000)
+    assert list(pairs) == [("a", "b"), ("", ""), ("", ""), ("e", "f")]
+    assert len(bad) == 2
+
+
+def test_a_file_that_becomes_shorter_is_told(tmp_path):
+    (path,) = files_of(tmp_path, b"a\tb\n" * 100)
+    pairs = pair_blocks([[path]], 1000)
+    path.write_bytes(b"a\tb\n")
+    with pytest.raises(UserError, match="changed while it was read"):
+        list(pairs)
+
+
+def test_a_second_part_of_the_text_follows_the_first(tmp_path):
+    paths = files_of(tmp_path, b"a\nb\nc\n", b"1\n2\n3", b"d\ne", b"4\n5\n", b"f\n", b"6")
+    parts = [paths[:2], paths[2:4], paths[4:]]
+    for shard in (1, 1024, 2048):
+        pairs = pair_blocks(parts, shard)
+        assert list(pairs) == list(zip("abcdef", "123456", strict=True))
+        assert pairs.numbers.tolist() == list(range(6))
+        assert pairs.__getitems__([5, 3, 2]) == [("f", "6"), ("d", "4"), ("c", "3")]
+        for part in pairs.dealt(2):
+            assert list(part) == pairs.__getitems__(part.numbers.tolist())
+
+
+# What there is no shard of.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "give --data.train-source and --data.train-target, or --data.train-tsv"),
+        ({"train_tsv": Path("a.tsv")}, "nothing is held out of shards: give --data.validation-source"),
+        (
+            {"train_tsv": Path("a"), "validation_tsv": Path("b"), "context": 2, "subword_sampling": 0.1},
+            "with --data.context and --data.subword-sampling: shards have none of that",
+        ),
+        ({"shard_pairs": 0, "workers": 2}, "--data.workers: only shards are prepared by several"),
+    ],
+)
+def test_options_without_shards(options, message):
+    with pytest.raises(UserError, match=message):
+        DataConfig(**{"shard_pairs": 100, **options})
+
+
+@pytest.mark.parametrize("name", sorted(n for n, p in PRESETS.items() if isinstance(p.data, DataConfig)))
+def test_every_system_of_text_has_shards(tmp_path, here, name):
+    """Those of presets that read pairs; tasks whose rows have named columns have none."""
+    preset = PRESETS[name]
+    config = config_of(tmp_path)
+    if preset.data.has_columns or preset.data.task != "translation":
+        pytest.skip("rows with named columns")
+    data = dataclasses.replace(config.data, tokenizer=preset.data.tokenizer, vocab_size=280, max_length=32)
+    config = dataclasses.replace(config, system=preset.system, model=preset.model, data=data)
+    task, corpus = opened(config)
+    batcher = prepare(task, corpus).batcher
+    assert batcher.plan.dropped == 0
+    assert batcher(0)["source"].any()
+
+
+# Filters.
+
+
+GOOD = [
+    (f"the {word} house number {n}", f"das {word} haus nummer {n}")
+    for n, word in enumerate(["old", "new"] * 9)
+]
+BAD = {
+    "ratio=2": ("a long sentence that says a great many things", "kurz"),
+    "long=80": ("a word " * 13, "ein wort " * 13),
+    "copies": ("The Same text", "the same  text"),
+    "repeated": GOOD[3],
+    "numbers": ("it costs 1,000 or 20", "es kostet 1.000 oder 21"),
+    "letters": ("--- 12:30 ---", "--- 12:30 um ---"),
+    "entities": ("you &amp; me", "du und ich"),
+    "scripts=Latin": ("good morning", "доброе утро"),
+}
+
+
+def test_every_rule_is_tested():
+    assert [rule.partition("=")[0] for rule in BAD] == sorted(FILTERS, key=list(FILTERS).index)
+    assert set(unusual.RULES) | {"scripts", "repeated"} == set(FILTERS)
+
+
+@pytest.mark.parametrize("rule", BAD)
+@pytest.mark.parametrize("in_shards", [False, True])
+def test_a_rule_leaves_out_what_it_means_and_says_so(tmp_path, here, rule, in_shards):
+    config = filtered_config(tmp_path, [*GOOD[:9], BAD[rule], *GOOD[9:]], (rule,), in_shards)
+    task, corpus = opened(config)
+    data = prepare(task, corpus)
+    plan = data.batcher.plan
+    if in_shards:
+        plan.shards.wait(range(len(plan.shards)))
+    expected = Counter(ids_of(task, GOOD))
+    seen = Counter()
+    for step in range(plan.steps_per_epoch):
+        rows = plan(step)
+        arrays, where = rows.examples or (data.batcher.examples, rows.chosen)
+        seen.update(
+            tuple(tuple(arrays[side][index].tolist()) for side in ("source", "target")) for index in where
+        )
+    assert seen == expected
+    said = "\n".join([corpus.note, *task.remarks(config, corpus)])
+    name, number = rule.partition("=")[0], f"{len(GOOD) + 1}"
+    assert f"filters leave 1 of {'a sample of ' * in_shards}{number} training pairs out" in said
+    assert f"  {name} 1 (5.3%), such as {BAD[rule][0][:20]!r:.18}" in said
+    again = opened(config)[1]
+    assert again.note == corpus.note
+
+
+def ids_of(task, pairs):
+    return [tuple(tuple(x[side]) for side in ("source", "target")) for x in task.stored_examples(pairs)]
+
+
+def filtered_config(folder, pairs, rules, in_shards):
+    config = config_of(folder, filter=rules, shard_pairs=8 if in_shards else 0, max_length=40, buckets=(40,))
+    for side, name in enumerate(("train_source", "train_target")):
+        getattr(config.data, name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    return config
+
+
+def test_shards_leave_out_what_the_whole_does(tmp_path, here, monkeypatch):
+    monkeypatch.setattr(blocks, "HASHES", 5)
+    pairs = [*GOOD, *BAD.values(), *GOOD[4:8], ("", "leer"), ("", "leer")]
+    seen = []
+    for in_shards in (False, True):
+        config = filtered_config(tmp_path, pairs, tuple(BAD), in_shards)
+        task, corpus = opened(config)
+        data = prepare(task, corpus)
+        if in_shards:
+            plan = data.batcher.plan
+            plan.shards.wait(range(len(plan.shards)))
+            batches = [plan(step).chosen.tolist() for step in range(plan.steps_per_epoch)]
+            texts = corpus.splits["train"].__getitems__(sorted(itertools.chain(*batches)))
+            seen.append(Counter(texts))
+        else:
+            seen.append(Counter(pair for pair in corpus.splits["train"] if all(pair)))
+    assert seen[0] == seen[1] == Counter(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        (("ration=2",), "--data.filter ration=2: there is no such rule: did you mean ratio?"),
+        (("xyz",), "--data.filter xyz: there is no such rule: choose ratio, long, copies"),
+        (("ratio=2", "ratio=3"), "ratio is there twice"),
+        (("copies=2",), "copies has no value; leave it out"),
+        (("ratio=two",), "the value must be a number, such as ratio=3"),
+        (("ratio=-1",), "the value must be positive"),
+        (("ratio=nan",), "the value must be positive"),
+        (("scripts",), "name the scripts of source and target"),
+    ],
+)
+def test_rules_that_are_none(rules, message):
+    files = {"train_tsv": Path("a"), "validation_tsv": Path("b")}
+    with pytest.raises(UserError, match=message.replace("?", r"\?")):
+        DataConfig(filter=rules, **files)
+
+
+def test_a_script_that_is_none_and_text_that_is_not_filtered(tmp_path, here):
+    with pytest.raises(UserError, match="scripts=Latn1: name the scripts"):
+        DataConfig(filter=("scripts=Latn1",), train_tsv=Path("a"))
+    with pytest.raises(UserError, match="scripts=Klingonese: Unicode has no such script"):
+        opened(filtered_config(tmp_path, GOOD, ("scripts=Klingonese",), False))
+    with pytest.raises(UserError, match="only pairs of text files are filtered"):
+        DataConfig(filter=("copies",))

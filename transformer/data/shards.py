@@ -1,0 +1,266 @@
+"""A large corpus in shards: each has the examples of a part of the text from everywhere, packed and stored
+together, so that batches are planned with the memory of a few shards, however many there are.
+
+The files of a shard: `<field>.<dtype>` has the values of its examples, one after the other;
+`lengths.<dtype>` the length of each side of each; `lines.uint32` which pair of the text each is;
+`rows.uint32`, if it is packed, how many examples each row has; `about.json` how many pairs it is made from.
+"""
+
+import dataclasses
+import functools
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Int
+
+from transformer.data.plans import (
+    Batching,
+    BucketPlan,
+    PackedPlan,
+    Plan,
+    Rows,
+    bucket_of,
+    eligible_examples,
+    packed_rows,
+    steps_of,
+)
+from transformer.data.sequences import (
+    Fields,
+    Sequences,
+    concatenated,
+    ends_of,
+    id_dtype,
+    mapped,
+    side_lengths,
+    sides,
+)
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import folder_whole, read_text
+
+ABOUT = "about.json"
+PART = 2**17  # examples that are packed at a time: enough to fill rows well, few enough for little memory
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The examples of a part of the text. All of their fields are sequences, none of which is empty."""
+
+    examples: Mapping[str, Sequences]
+    lines: Int[np.ndarray, " examples"]
+    """Which pair of the text each is, from 0."""
+    rows: Sequences | None
+    """The examples of each row. None: they are not packed."""
+    dropped: int
+    """Pairs of its part that are no examples."""
+
+    def counts(self, buckets: Sequence[tuple[int, ...]]) -> Int[np.ndarray, " buckets"]:
+        """How many rows there are, or how many examples in each bucket if they are not packed."""
+        if self.rows is not None:
+            return np.array([len(self.rows)])
+        return np.bincount(bucket_of(side_lengths(self.examples), buckets), minlength=len(buckets))
+
+
+def write_shard(
+    folder: Path,
+    examples: Mapping[str, Sequences],
+    lines: Int[np.ndarray, " pairs"],
+    fields: Fields,
+    batching: Batching,
+) -> None:
+    """Writes a shard, in an order that depends on nothing else.
+
+    Args:
+      folder: appears when it is complete.
+      examples: of all pairs of a part of the text.
+      lines: which pairs of the text they are, from 0.
+      fields: of the examples.
+      batching: its longest bucket decides which are dropped, and how rows are packed.
+
+    Raises:
+      OSError: it cannot be written.
+    """
+    longest = batching.buckets[-1]
+    lengths = side_lengths(examples)
+    order = np.random.default_rng(0).permutation(eligible_examples(lengths, longest))
+    with folder_whole(folder) as partial:
+        files = {name: (partial / f"{name}.{fields[name].dtype}").open("wb") for name in fields}
+        files["lines"] = (partial / "lines.uint32").open("wb")
+        files["lengths"] = (partial / f"lengths.{id_dtype(max(longest) + 1)}").open("wb")
+        if batching.packed:
+            files["rows"] = (partial / "rows.uint32").open("wb")
+        for start in range(0, len(order), PART):
+            part = order[start : start + PART]
+            if batching.packed:
+                rows = packed_rows(lengths, longest, part)
+                part = rows.values
+                np.diff(rows.ends).astype(np.uint32).tofile(files["rows"])
+            for name in fields:
+                examples[name].joined(part).tofile(files[name])
+            lengths[part].astype(files["lengths"].name.rpartition(".")[2]).tofile(files["lengths"])
+            lines[part].astype(np.uint32).tofile(files["lines"])
+        for file in files.values():
+            file.close()
+        (partial / ABOUT).write_text(json.dumps({"pairs": len(lengths)}), encoding="utf-8")
+
+
+def open_shard(folder: Path, fields: Fields, batching: Batching) -> Shard:
+    """A shard that `write_shard` wrote with the same fields and batching.
+
+    Raises:
+      UserError: a file is missing or damaged.
+    """
+    try:
+        names = sides(fields)
+        lengths = mapped(folder / f"lengths.{id_dtype(max(batching.buckets[-1]) + 1)}").reshape(
+            -1, len(names)
+        )
+        examples = {
+            name: Sequences(mapped(folder / f"{name}.{fields[name].dtype}"), ends_of(lengths[:, side]))
+            for side, name in enumerate(names)
+        }
+        rows = None
+        if batching.packed:
+            ends = ends_of(mapped(folder / "rows.uint32"))
+            rows = Sequences(np.arange(len(lengths), dtype=np.int32), ends)
+        lines = mapped(folder / "lines.uint32")
+        pairs = json.loads(read_text(folder / ABOUT))["pairs"]
+        ends_and_sizes = [(x.ends[-1], len(x.values)) for x in (*examples.values(), rows) if x is not None]
+        if any(end != size for end, size in ends_and_sizes) or len(lines) != len(lengths):
+            raise ValueError("it is not complete")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder} is damaged ({error}); remove it to prepare it again") from error
+    return Shard(examples, lines, rows, pairs - len(lengths))
+
+
+class Shards(Protocol):
+    """Shards by number."""
+
+    def __len__(self) -> int: ...
+
+    def __call__(self, number: int) -> Shard:
+        """A shard, once it is there."""
+        ...
+
+    def all_there(self) -> bool:
+        """Whether all are there."""
+        ...
+
+    def close(self) -> None:
+        """Stops preparing further ones."""
+        ...
+
+
+def shard_order(count: int, seed: int, epoch: int) -> Int[np.ndarray, " shards"]:
+    """The order of so many shards in an epoch."""
+    return np.random.default_rng((seed, epoch)).permutation(count)
+
+
+WINDOW = 2  # shards whose rows are shuffled together: each has text from everywhere already
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Some shards, whose batches are planned together, with the numbers that their first examples have in
+    it."""
+
+    shards: Sequence[Shard]
+    starts: Int[np.ndarray, " shards"]
+    plan: Plan
+
+    @classmethod
+    def of(cls, shards: Sequence[Shard], batching: Batching) -> "_Window":
+        """With a plan that shuffles them by the seed of the batching."""
+        lengths = np.concatenate([side_lengths(shard.examples) for shard in shards])
+        starts = ends_of([len(shard.lines) for shard in shards])[:-1]
+        if not batching.packed:
+            return cls(shards, starts, BucketPlan(lengths, batching))
+        counts = np.concatenate([np.diff(shard.rows.ends) for shard in shards if shard.rows])
+        rows = Sequences(np.arange(len(lengths), dtype=np.int32), ends_of(counts))
+        return cls(shards, starts, PackedPlan(lengths, batching, rows))
+
+    def __call__(self, step: int) -> Rows:
+        rows = self.plan(step)
+        shard = np.searchsorted(self.starts, rows.chosen, side="right") - 1
+        order = np.argsort(shard, kind="stable")
+        parts, numbers = [], []
+        for number, several in enumerate(self.shards):
+            chosen = rows.chosen[shard == number] - self.starts[number]
+            numbers.append(several.lines[chosen])
+            parts.append({name: array.take(chosen) for name, array in several.examples.items()})
+        where = np.empty_like(order)
+        where[order] = np.arange(len(order))
+        lines = np.empty_like(order)
+        lines[order] = np.concatenate(numbers)
+        return dataclasses.replace(rows, chosen=lines, examples=(concatenated(parts), where))
+
+
+class ShardPlan(Plan):
+    """A plan over shards: each epoch takes them in another order, two at a time, and shuffles the rows of
+    these. It is a pure function of (seed, step), with the memory of two shards. The examples that it chooses
+    are numbered as the pairs of the text.
+
+    It begins when the shards of its first window are there, and waits for others when it comes to them. Each
+    window has at most one batch that is not full.
+
+    Args:
+      shards: by number, as they are prepared.
+      batching: how to make batches.
+    """
+
+    def __init__(self, shards: Shards, batching: Batching) -> None:
+        self.shards, self._batching, self.packed = shards, batching, batching.packed
+        self._windows = -(-len(shards) // WINDOW)
+        self._counts: dict[int, np.ndarray] = {}
+        self._starts = [0]
+        self._lock = threading.Lock()
+        self._window = functools.lru_cache(maxsize=2)(self._make_window)
+        first = self._window(0)
+        self.dropped = sum(shard.dropped for shard in first.shards)
+        self.examined = self.dropped + sum(len(shard.lines) for shard in first.shards)
+
+    def __call__(self, step: int) -> Rows:
+        with self._lock:
+            while self._starts[-1] <= step:
+                self._starts.append(self._starts[-1] + self._steps(len(self._starts) - 1))
+            number = int(np.searchsorted(self._starts, step, side="right")) - 1
+            window = self._window(number)
+        return window(step - self._starts[number])
+
+    @property
+    def steps_per_epoch(self) -> int:  # type: ignore[override]
+        """Of the first epoch. While shards are missing, an estimate by the first window."""
+        if self.shards.all_there():
+            return sum(map(self._steps, range(self._windows)))
+        return round(self._steps(0) * len(self.shards) / len(self._members(0)))
+
+    @property
+    def padding(self) -> float:
+        return self._window(0).plan.padding
+
+    def close(self) -> None:
+        self.shards.close()
+
+    def _members(self, number: int) -> Int[np.ndarray, " shards"]:
+        """The shards of a window, numbered across epochs."""
+        epoch, index = divmod(number, self._windows)
+        return np.array_split(shard_order(len(self.shards), self._batching.seed, epoch), self._windows)[index]
+
+    def _steps(self, number: int) -> int:
+        for shard in self._members(number).tolist():
+            if shard not in self._counts:
+                self._counts[shard] = self.shards(shard).counts(self._batching.buckets)
+        counts = np.sum([self._counts[shard] for shard in self._members(number).tolist()], axis=0)
+        if self.packed:
+            return -(-int(counts[0]) // self._batching.rows(self._batching.buckets[-1]))
+        return steps_of(counts.tolist(), self._batching)
+
+    def _make_window(self, number: int) -> _Window:
+        shards = [self.shards(shard) for shard in self._members(number).tolist()]
+        # from 1: a 0 at the end of a seed changes nothing
+        seed = int(np.random.default_rng((self._batching.seed, number + 1)).integers(2**31))
+        return _Window.of(shards, dataclasses.replace(self._batching, seed=seed))
