@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import jax
 import orbax.checkpoint as ocp
@@ -145,7 +146,32 @@ def test_an_average_that_cannot_be_written_leaves_the_old_one(
     with pytest.raises(UserError, match="average: RESOURCE_EXHAUSTED: no space left"):
         run.checkpoints.store_average(variables, run.checkpoints.newest())
     assert contents(run_dir) == before
-    assert not [path for path in run_dir.iterdir() if path.name.startswith(".average")]
+    assert not list(run_dir.glob(".average*"))
+
+
+def test_an_average_is_never_lost_and_attempts_leave_nothing(
+    run_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be killed between any two renames; Orbax's threads may write after a full disk."""
+    run = Run(run_dir)
+    variables = run.averaged()
+    run.checkpoints.store_average(variables, run.checkpoints.newest())
+    (run_dir / ".average.0123.orbax-checkpoint-tmp").mkdir()
+    ordinary = os.replace
+
+    def replaced(*paths: Path) -> None:
+        assert run.checkpoints.average(run.shapes) is not None
+        ordinary(*paths)
+        assert run.checkpoints.average(run.shapes) is not None
+
+    monkeypatch.setattr(os, "replace", replaced)
+    run.checkpoints.store_average(variables, run.checkpoints.newest())
+    assert not list(run_dir.glob(".average*"))
+    ordinary(run_dir / "average", run_dir / ".average.before")
+    monkeypatch.setattr(ocp.StandardCheckpointer, "save", Mock(side_effect=ValueError("full")))
+    with pytest.raises(UserError, match="full"):
+        run.checkpoints.store_average(variables, run.checkpoints.newest())
+    assert (run_dir / "average" / "steps.json").exists()
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from test_serving_clients import running
 from test_serving_systems import one_run
 
 from transformer.data.signals.audio import RATE
-from transformer.serve import listening
+from transformer.serve import gate, listening
 from transformer.serve.services.limits import ALLOWED, Limits
 from transformer.serve.services.service import service_of
 from transformer.systems.speech.long import live_texts
@@ -136,6 +136,20 @@ def test_who_may_listen(service):
             socket.send_text(json.dumps({"token": "secret"}))
             assert "1 clients are heard" in error_of(client, {}, authorization="Bearer secret")
         assert said_after_leaving(client, service) == EXPECTED
+
+
+def test_silent_strangers_do_not_keep_out_who_sends_the_token(service):
+    def silent(stack, client):
+        return stack.enter_context(client.websocket_connect("/listen"))
+
+    with asked(service, token="secret") as client, contextlib.ExitStack() as stack:
+        strangers = [silent(stack, client) for _ in range(gate.STRANGERS)]
+        with client.websocket_connect("/listen") as socket:
+            heard_words = said(socket, sound_of(WORDS), token="secret", step=2)
+        assert "".join(message["final"] for message in heard_words) == EXPECTED
+        assert "others came meanwhile" in strangers[0].receive_json()["error"]
+        strangers[-1].send_text(json.dumps({"token": "guess"}))  # it was still waited for
+        assert strangers[-1].receive_json()["error"] == "the token is missing or wrong"
 
 
 def said_after_leaving(client, service):

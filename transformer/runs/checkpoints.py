@@ -1,13 +1,15 @@
 """The checkpoints of a run and their items: saved in the background and sealed, found, restored."""
 
+import contextlib
 import errno
+import fcntl
 import functools
 import json
 import logging
 import os
 import re
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,6 +73,8 @@ def state_of(model: Variables, training: Json, like: TrainState) -> TrainState:
 
 log = logging.getLogger("transformer")
 _STEP = re.compile(r"0|[1-9][0-9]{0,9}")  # the name of a checkpoint
+AVERAGE = "average"
+BEFORE = f".{AVERAGE}.before"  # while a new average takes the name
 MADE_OF = "steps.json"  # in the folder of an average: the checkpoints that it is of, and the newest then
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}  # nothing can be written
 
@@ -294,7 +298,9 @@ class Checkpoints:
           UserError: they are damaged or belong to another model.
         """
         self._pull("average/", like)
-        stored = self.path / "average"
+        stored = self.path / AVERAGE
+        if not stored.exists():
+            stored = self.path / BEFORE
         if not stored.exists():
             return None
         with self.store.named():
@@ -324,25 +330,48 @@ class Checkpoints:
           UserError: it cannot be written; an existing one is unchanged.
         """
         forbid_links(self.path, "a run directory may contain")
-        path = self.path / "average"
+        path = self.path / AVERAGE
         partial = temp_sibling(path)
         try:
-            partial.mkdir()  # where it cannot be created, Orbax's threads warn, and wait for minutes
-            partial.rmdir()
-            with ocp.StandardCheckpointer() as checkpointer:
-                checkpointer.save(partial.absolute(), variables)
-            made = {"steps": list(steps), "newest": self.steps()[-1:]}
-            write_whole(partial / MADE_OF, json.dumps(made))
-            shutil.rmtree(path, ignore_errors=True)
-            os.replace(partial, path)
+            with self._averaging():
+                partial.mkdir()  # where it cannot be created, Orbax's threads warn, and wait for minutes
+                partial.rmdir()
+                with ocp.StandardCheckpointer() as checkpointer:
+                    checkpointer.save(partial.absolute(), variables)
+                made = {"steps": list(steps), "newest": self.steps()[-1:]}
+                write_whole(partial / MADE_OF, json.dumps(made))
+                if path.exists():
+                    os.replace(path, self.path / BEFORE)
+                os.replace(partial, path)
         except Exception as error:
             reason = first_line(error)
             raise UserError(f"could not write {path}: {reason}. The checkpoints are unchanged") from error
-        finally:
-            for left in self.path.glob(f"{partial.name}*"):
-                shutil.rmtree(left, ignore_errors=True)
         self.store.push(written=path.name)
         return path
+
+    @contextlib.contextmanager
+    def _averaging(self) -> Iterator[None]:
+        """Lets one process at a time write the average. Removes, before and after, what one has left that was
+        killed or whose disk was full: then Orbax's threads may still have been writing."""
+
+        def clean() -> None:
+            if before.exists() and not path.exists():
+                os.replace(before, path)
+            for left in self.path.glob(f".{AVERAGE}.*"):
+                shutil.rmtree(left, ignore_errors=True)
+
+        path, before = self.path / AVERAGE, self.path / BEFORE
+        folder = os.open(self.path, os.O_RDONLY)
+        try:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(folder, fcntl.LOCK_EX)
+            clean()
+            try:
+                yield
+            finally:
+                clean()
+        finally:
+            os.close(folder)
 
 
 def _steps_of_average(made: Json) -> Json:

@@ -199,7 +199,7 @@ class Gate:
         self.app, self.limits, self.metrics, self.token = app, limits, metrics, token.encode()
         self.hearing, self.named, self.key_of = hearing, named, key_of
         self.requests = Places(limits.requests, "requests are being answered", metrics.open.set)
-        self.strangers = Places(STRANGERS, "clients without the token are heard")
+        self.strangers = list[asyncio.Timeout]()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Passes a request on, or refuses it."""
@@ -255,8 +255,7 @@ class Gate:
         if not is_token(self.token, bearer(scope)):
             if self.key_of(path, b"", content) is None:
                 raise unknown()
-            with self.strangers.one():
-                body = await in_time(self._body(scope, receive))
+            body = await in_time(self._body(scope, receive), self.strangers)
             key = self.key_of(path, body, content) or ""
             if not is_token(self.token, key.encode("utf-8", "replace")):
                 raise unknown()
@@ -324,13 +323,31 @@ async def disconnected(receive: Receive) -> None:
         pass
 
 
-async def in_time(arriving: Awaitable[Any]) -> Any:
-    """What a client sends that may not have the token. Raises Refusal if it takes too long."""
+async def in_time(arriving: Awaitable[Any], others: list[asyncio.Timeout]) -> Any:
+    """What a client sends that may not have the token.
+
+    Args:
+      arriving: what it sends.
+      others: times of the others that are waited for, oldest first. The oldest gives way if there are
+        `STRANGERS`, so that those who send nothing do not keep out who has the token.
+
+    Raises:
+      Refusal: it takes too long, or has given way.
+    """
     try:
-        async with asyncio.timeout(STRANGER_SECONDS):
-            return await arriving
+        async with asyncio.timeout(STRANGER_SECONDS) as time_left:
+            if len(others) >= STRANGERS:
+                oldest = others.pop(0)
+                if not oldest.expired():
+                    oldest.reschedule(0)
+            others.append(time_left)
+            try:
+                return await arriving
+            finally:
+                if time_left in others:
+                    others.remove(time_left)
     except TimeoutError:
-        message = f"nothing arrived within {STRANGER_SECONDS:g} s: connect again"
+        message = f"nothing arrived within {STRANGER_SECONDS:g} s, or others came meanwhile: connect again"
         raise Refusal(408, message, {"Connection": "close"}) from None
 
 

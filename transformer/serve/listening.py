@@ -23,7 +23,7 @@ from transformer.data.signals.waveforms import RATES, Resampling
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB
 from transformer.serve.bodies import json_of
-from transformer.serve.gate import STRANGERS, Places, bearer, in_time, is_token, unknown
+from transformer.serve.gate import Places, bearer, in_time, is_token, unknown
 from transformer.serve.metrics import Readiness
 from transformer.serve.refusals import FAILED, begun, refusal_of
 from transformer.serve.services.limits import Limits
@@ -70,7 +70,7 @@ class Listening:
         self._services, self._readiness, self._limits = services, readiness, limits
         self._token, self._pool = token.encode(), pool
         self._heard = Places(limits.listeners, "clients are heard")
-        self._strangers = Places(STRANGERS, "clients have sent no message yet")
+        self._strangers = list[asyncio.Timeout]()
 
     async def serve(self, socket: WebSocket) -> None:
         """Serves a client until it says that its sound ends, or it is gone."""
@@ -90,8 +90,8 @@ class Listening:
 
     async def _serve(self, socket: WebSocket) -> None:
         await self._readiness.check()
-        with contextlib.nullcontext() if self._is_known(bearer(socket.scope)) else self._strangers.one():
-            asked = fields_of(await in_time(socket.receive()))
+        others = [] if self._is_known(bearer(socket.scope)) else self._strangers
+        asked = fields_of(await in_time(socket.receive(), others))
         if not self._is_known(bearer(socket.scope) or asked.token.encode("utf-8", "replace")):
             raise unknown()
         service = named(self._services, asked.model)
