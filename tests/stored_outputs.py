@@ -31,6 +31,7 @@ import hashlib
 import html
 import io
 import json
+import math
 import os
 import re
 import resource
@@ -70,6 +71,7 @@ FOR_READERS = re.compile(r"(pip|python -m venv|mkdir|cd|git|\.) ")
 NUMBER = re.compile(r"\d[\d.,:]*")
 GAP = "..."
 HIGHEST = 845  # pixels of a picture
+HIDDEN = "--hide-scrollbars"  # a picture has none, and would be cut where one was
 MARGIN = 12  # pixels above an element, if the picture goes to the edges of the page
 BLOCK = re.compile(
     r"(?:^<!-- (?P<note>[^\n]*) -->\n+)?"
@@ -314,7 +316,7 @@ def _photographed(picture: Picture, address: str) -> tuple[bytes, str]:
     width, height = (round(side / picture.scale) for side in picture.size or (1000, HIGHEST))
     options = webdriver.ChromeOptions()
     options.binary_location = BROWSER
-    for option in (*QUIET.split(), "--window-size=1000,1600", "--force-device-scale-factor=1"):
+    for option in (*QUIET.split(), "--window-size=1000,1600", "--force-device-scale-factor=1", HIDDEN):
         options.add_argument(option)
     driver = webdriver.Chrome(options, webdriver.ChromeService(shutil.which("chromedriver")))
     try:
@@ -323,10 +325,11 @@ def _photographed(picture: Picture, address: str) -> tuple[bytes, str]:
         driver.get(address)
         if picture.typed:
             driver.find_element("id", "text").send_keys(picture.typed)
+            wait = WebDriverWait(driver, 60)
+            wait.until(lambda driver: driver.find_element("id", "send").is_enabled())
             driver.find_element("id", "send").click()
-            WebDriverWait(driver, 300).until(
-                lambda driver: driver.find_elements("css selector", "#sources .piece")
-            )
+            wait.until(lambda driver: driver.find_elements("css selector", "#keys > *"))
+            driver.find_element("css selector", "#details > summary").click()
         if picture.token:
             tokens = driver.find_elements("css selector", "#queries > *")
             next(token for token in tokens if picture.token in token.text.split()).click()
@@ -335,7 +338,8 @@ def _photographed(picture: Picture, address: str) -> tuple[bytes, str]:
         top = box["top"] + driver.execute_script("return scrollY")
         clip = {"x": 0, "y": max(0, top - MARGIN), "width": width, "height": height, "scale": picture.scale}
         if not picture.size:
-            clip |= {"x": box["x"], "y": top, "width": box["width"], "height": min(box["height"], HIGHEST)}
+            height = math.ceil(top + box["height"]) - int(top)  # a border at a fraction of a pixel too
+            clip |= {"x": box["x"], "y": int(top), "width": box["width"], "height": min(height, HIGHEST)}
         whole = {"clip": clip, "captureBeyondViewport": True}
         image = base64.b64decode(driver.execute_cdp_cmd("Page.captureScreenshot", whole)["data"])
         return image, driver.page_source
