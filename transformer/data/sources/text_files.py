@@ -310,8 +310,8 @@ def _gunzipped(file: IO[bytes]) -> Iterator[bytes]:
 def _streams(
     file: IO[bytes], new: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]
 ) -> Iterator[bytes]:
-    """Yields what streams unpack to, a part at a time. `bz2.open` and `lzma.open` would leave out what follows
-    a stream and is none."""
+    """Yields what streams unpack to, a part at a time. `bz2.open` and `lzma.open` would leave out what
+    follows a stream and is none."""
     packed: bytes | None = b""
     while packed is not None:
         stream = new()
