@@ -253,7 +253,7 @@ class PreparedShards:
         self._workers = workers or max(1, round(cores() or 1))
         self._pool: ProcessPoolExecutor | None = None
         self._made: dict[int, Future[bool]] = {}
-        self._open = functools.lru_cache(maxsize=8)(
+        self._open = functools.lru_cache(maxsize=2)(
             lambda number: open_shard(self._path(number), task.stored_fields, self.batching)
         )
         spawn = multiprocessing.get_context("spawn")
