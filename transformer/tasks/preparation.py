@@ -305,8 +305,9 @@ class PreparedShards:
                 is_made = made.result()
             except BrokenProcessPool as error:
                 raise UserError(
-                    f"a process that prepared {self._path(number)} has ended, perhaps since memory is short: "
-                    "run the same command again, which continues, with fewer processes (--data.workers)"
+                    f"a process that prepared {self._path(number)} has ended. If memory is short, run the "
+                    "same command again, which continues, with fewer processes (--data.workers); a script of "
+                    'your own must call train under `if __name__ == "__main__":`'
                 ) from error
             except OSError as error:
                 reason = error.strerror or error
