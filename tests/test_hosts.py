@@ -107,8 +107,10 @@ def evaluations(run_dir: Path) -> list[tuple[int, float, float, list[str]]]:
 
 
 @pytest.mark.thorough
-def test_two_processes_train_like_one(config: Config, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shard_pairs", [0, 50])
+def test_two_processes_train_like_one(config: Config, tmp_path: Path, shard_pairs: int) -> None:
     short = replace(config, training=replace(config.training, steps=6, evaluate_every=3))
+    short = replace(short, data=replace(short.data, shard_pairs=shard_pairs))
     train(short, tmp_path / "one", watch=ProgressReporter(quiet=True))
     assert ended(start(short, tmp_path, 2)) == [0, 0], log_of(tmp_path, 0)
     assert "Trained" in log_of(tmp_path, 0)

@@ -211,7 +211,7 @@ def test_a_process_that_ends_is_told(tmp_path):
     train_text = corpus.splits["train"]
     shards = PreparedShards(Killed(task.config, task.tokenizers), train_text, SHARD, tmp_path, b"", workers=1)
     shards.begin([0])
-    with pytest.raises(UserError, match="has ended, perhaps since memory is short"):
+    with pytest.raises(UserError, match="has ended. If memory is short, run the same command again"):
         shards(0)
     shards.close()
 

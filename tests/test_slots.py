@@ -5,7 +5,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -251,7 +251,8 @@ def test_a_search_that_fails_leaves_nobody_waiting() -> None:
         def empty(self) -> list[Request]:
             return self.held
 
-        def prepare(self) -> None: ...
+        def preparations(self) -> list[list[Callable[[], object]]]:
+            return []
 
     queue = Queue(1)
     workers = Workers(queue, lambda worker: [Failing()], jax.local_devices()[:1])

@@ -253,7 +253,7 @@ class PreparedShards:
         self._workers = workers or max(1, round(cores() or 1))
         self._pool: ProcessPoolExecutor | None = None
         self._made: dict[int, Future[bool]] = {}
-        self._open = functools.lru_cache(maxsize=8)(
+        self._open = functools.lru_cache(maxsize=2)(
             lambda number: open_shard(self._path(number), task.stored_fields, self.batching)
         )
         spawn = multiprocessing.get_context("spawn")
@@ -305,8 +305,9 @@ class PreparedShards:
                 is_made = made.result()
             except BrokenProcessPool as error:
                 raise UserError(
-                    f"a process that prepared {self._path(number)} has ended, perhaps since memory is short: "
-                    "run the same command again, which continues, with fewer processes (--data.workers)"
+                    f"a process that prepared {self._path(number)} has ended. If memory is short, run the "
+                    "same command again, which continues, with fewer processes (--data.workers); a script of "
+                    'your own must call train under `if __name__ == "__main__":`'
                 ) from error
             except OSError as error:
                 reason = error.strerror or error

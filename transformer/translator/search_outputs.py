@@ -2,7 +2,7 @@
 of each."""
 
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from transformer.decoding.scores import SearchResult, TokenScores
 from transformer.decoding.searches.search import distinct
 from transformer.decoding.service.lanes import LaneShape, batch
 from transformer.decoding.service.queue import Request
+from transformer.decoding.service.service import at_once
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import shard_rows
@@ -189,14 +190,20 @@ def compile_extras(
 ) -> None:
     """Compiles what alignments and token scores need: a program for each bucket in each lane."""
     task = decoder.task
+    jobs = list[Callable[[], Any]]()
     for shape in shapes:
         for bucket in (length for length in settings.buckets if length <= shape.inputs):
             target = padded([], shape.columns, settings.num_hypotheses, task.special.pad)
             arrays = _forced(decoder, batch([], task.input_fields, bucket, 1), target)
             if extras.alignments or extras.times or settings.coverage_penalty:
-                jax.block_until_ready(aligned(*arrays))
+                jobs.append(functools.partial(aligned, *arrays))
             if extras.token_scores or extras.word_confidences:
-                jax.block_until_ready(scored(*arrays))
+                jobs.append(functools.partial(scored, *arrays))
+    at_once(functools.partial(_until_ready, job) for job in jobs)
+
+
+def _until_ready(job: Callable[[], Any]) -> None:
+    jax.block_until_ready(job())
 
 
 def with_alignments(

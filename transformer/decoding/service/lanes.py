@@ -8,8 +8,9 @@ again in the next. A lane has as many slots as it can use at the moment: one, a 
 
 import contextlib
 import functools
+import itertools
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -290,27 +291,42 @@ class Lane:
                 self.slots = None
                 self.owners = []
 
-    def prepare(self) -> None:
-        """Compiles all programs of the lane."""
+    def preparations(self) -> Sequence[Sequence[Callable[[], object]]]:
+        """What compiles all programs of the lane, in two stages: those of a stage share none."""
         counts = self.shape.slots
-        columns = self.shape.columns
-        for length in self._lengths:
-            for rows in (1, TOGETHER):
-                pool = self._init_slots([], length, 1, rows)
-                nowhere = np.full(rows, counts[-1], np.int32)
-                for count in counts:
-                    slots = self._init_slots([], self.shape.inputs, columns, count)
-                    self.programs.insert(slots, nowhere, pool, np.zeros(rows, np.int32))
-        for count in counts:
-            slots = self._init_slots([], self.shape.inputs, columns, count)
-            slots, snapshot = self.programs.advance(self.variables, slots, np.int32(0), np.int32(STEPS))
-            jax.block_until_ready((snapshot, self.programs.partial(slots)))
+
+        def pool(length: int, rows: int) -> Slots:
+            return self._init_slots([], length, 1, rows)
+
+        def slots(count: int) -> Slots:
+            return self._init_slots([], self.shape.inputs, self.shape.columns, count)
+
+        def insert(length: int, rows: int, count: int) -> None:
+            nowhere = np.full(rows, counts[-1], np.int32)
+            self.programs.insert(slots(count), nowhere, pool(length, rows), np.zeros(rows, np.int32))
+
+        def advance(count: int) -> None:
+            stepped, snapshot = self.programs.advance(
+                self.variables, slots(count), np.int32(0), np.int32(STEPS)
+            )
+            jax.block_until_ready((snapshot, self.programs.partial(stepped)))
             for other in counts[count > 1 :]:
-                self.programs.resized(slots, np.zeros(other, np.int32), np.zeros(other, bool))
-        if self.key.search.named is not unchanged:
-            result = jax.tree.map(lambda x: jnp.asarray(np.array(x[:1])), snapshot.results)
-            inputs = jax.tree.map(jnp.asarray, batch([], self.key.fields, self.shape.inputs, 1))
-            self.key.search.named(self.key.model, result, inputs)
+                self.programs.resized(stepped, np.zeros(other, np.int32), np.zeros(other, bool))
+            if count == counts[-1] and self.key.search.named is not unchanged:
+                result = jax.tree.map(lambda x: jnp.asarray(np.array(x[:1])), snapshot.results)
+                inputs = jax.tree.map(jnp.asarray, batch([], self.key.fields, self.shape.inputs, 1))
+                self.key.search.named(self.key.model, result, inputs)
+
+        pools = list(itertools.product(self._lengths, (1, TOGETHER)))
+        begun = [
+            *(functools.partial(pool, *sizes) for sizes in pools),
+            *(functools.partial(slots, n) for n in counts),
+        ]
+        used = [
+            *(functools.partial(advance, count) for count in counts),
+            *(functools.partial(insert, *sizes, count) for sizes in pools for count in counts),
+        ]
+        return begun, used
 
     def _resize(self) -> None:
         """As many slots as are needed now, without those of cancelled requests."""

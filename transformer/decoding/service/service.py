@@ -1,10 +1,12 @@
 """A search as a service: requests of all threads go in, and threads search them, one for each device."""
 
 import functools
+import itertools
 import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -31,6 +33,7 @@ from transformer.decoding.service.lanes import (
 from transformer.decoding.service.queue import Queue, Request, SearchThread
 from transformer.model.parameters import Variables
 from transformer.runtime.hosts import on_one_cpu
+from transformer.runtime.machine import cores
 
 # Threads that search what waits in a queue: one for each device, or on a CPU one or two.
 
@@ -51,8 +54,8 @@ class Searcher(Protocol):
     def busy(self) -> int:
         """How many requests it holds."""
 
-    def prepare(self) -> None:
-        """Compiles all of its programs."""
+    def preparations(self) -> Sequence[Sequence[Callable[[], object]]]:
+        """What compiles all of its programs, in stages: the calls of a stage share none."""
 
     def turn(self) -> Iterator[tuple[Request, Any]]:
         """Takes requests from the queue, continues those that it holds, and yields what is done, with its
@@ -70,6 +73,18 @@ def worker_devices() -> list[jax.Device]:
         return devices
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return devices * min(2, cores or 1)
+
+
+def at_once(jobs: Iterable[Callable[[], object]], device: jax.Device | None = None) -> None:
+    """Calls functions that compile, as many at a time as there are cores."""
+
+    def call(job: Callable[[], object]) -> None:
+        with jax.default_device(device):
+            job()
+
+    with ThreadPoolExecutor(max(1, round(cores() or 1)), "compile") as threads:
+        for _ in threads.map(call, jobs):
+            pass
 
 
 class Workers:
@@ -117,8 +132,9 @@ class Workers:
         for worker, device in enumerate(self._devices):
             if device not in self._devices[:worker]:
                 with jax.default_device(device):
-                    for searcher in self._searchers(worker):
-                        searcher.prepare()
+                    stages = [searcher.preparations() for searcher in self._searchers(worker)]
+                    for several in itertools.zip_longest(*stages, fillvalue=()):
+                        at_once(itertools.chain.from_iterable(several), device)
 
     def _work(self, worker: int) -> None:
         searchers = list[Searcher]()
@@ -191,12 +207,15 @@ class BatchSearch:
         """It holds nothing between two turns."""
         return 0
 
-    def prepare(self) -> None:
-        """Compiles the program of each bucket, for one row and for a whole batch."""
-        for length in self.options.buckets:
-            for rows in {1, self.rows}:
-                inputs = batch([], self.fields, length, rows)
-                jax.block_until_ready(self._results(inputs, np.ones(rows, np.int32), self.options))
+    def preparations(self) -> Sequence[Sequence[Callable[[], object]]]:
+        """What compiles the program of each bucket, for one row and for a whole batch."""
+
+        def prepare(length: int, rows: int) -> None:
+            inputs = batch([], self.fields, length, rows)
+            jax.block_until_ready(self._results(inputs, np.ones(rows, np.int32), self.options))
+
+        sizes = itertools.product(self.options.buckets, {1, self.rows})
+        return ([functools.partial(prepare, *size) for size in sizes],)
 
     def empty(self) -> list[Request]:
         """The requests of a batch that has failed."""
