@@ -11,6 +11,7 @@ import pytest
 
 from transformer.config.corpus import DataConfig
 from transformer.data import store
+from transformer.data.sources import corpora
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.text_files import read_lines
 from transformer.data.store import PAIRS
@@ -121,7 +122,8 @@ def test_tensorflow_is_never_imported(tmp_path):
     program = (
         "import sys\nfrom pathlib import PosixPath\nfrom transformer.config.corpus import DataConfig\n"
         "from transformer.config.model import SpecialIds\n"
-        "from transformer.data.sources.corpora import open_corpus\n"
+        "from transformer.data.sources import corpora
+from transformer.data.sources.corpora import open_corpus\n"
         f"corpus = open_corpus({config!r})\n"
         "assert len(list(corpus.splits['train'])) == 5\n"
         "import transformer.trainer.train, transformer.translator.translator\n"
@@ -257,3 +259,10 @@ def test_patterns_name_as_many_files_of_each_side(tmp_path):
         open_corpus(text_config(tmp_path, **files))
     with pytest.raises(UserError, match=r"--data.train-source .*none-\*.de: no file has such a name"):
         open_corpus(text_config(tmp_path, train_source=tmp_path / "none-*.de"))
+
+
+def test_shards_are_named_where_they_are_worth_it(tmp_path, monkeypatch):
+    assert "shard-pairs" not in open_corpus(text_config(tmp_path)).note
+    monkeypatch.setattr(corpora, "LARGE", 5)
+    assert "a new run with --data.shard-pairs 5 prepares" in open_corpus(text_config(tmp_path)).note
+    assert "shard-pairs" not in open_corpus(text_config(tmp_path, context=1)).note
