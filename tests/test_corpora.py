@@ -122,8 +122,7 @@ def test_tensorflow_is_never_imported(tmp_path):
     program = (
         "import sys\nfrom pathlib import PosixPath\nfrom transformer.config.corpus import DataConfig\n"
         "from transformer.config.model import SpecialIds\n"
-        "from transformer.data.sources import corpora
-from transformer.data.sources.corpora import open_corpus\n"
+        "from transformer.data.sources.corpora import open_corpus\n"
         f"corpus = open_corpus({config!r})\n"
         "assert len(list(corpus.splits['train'])) == 5\n"
         "import transformer.trainer.train, transformer.translator.translator\n"
