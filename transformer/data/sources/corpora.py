@@ -303,7 +303,7 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
     in_shards = not (data.has_tables or data.directions or data.context or data.subword_sampling)
     if sizes["train"] >= LARGE and in_shards:
         notes.append(
-            f"a new run with --data.shard-pairs {LARGE} prepares so many pairs on all cores and begins earlier"
+            f"a new run with --data.shard-pairs {LARGE} prepares these on all cores, and begins earlier"
         )
     if data.directions:
         notes.append(shares_in_words(counts, data.temperature))
