@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -309,6 +309,8 @@ class PreparedShards:
                     "same command again, which continues, with fewer processes (--data.workers); a script of "
                     'your own must call train under `if __name__ == "__main__":`'
                 ) from error
+            except CancelledError as error:
+                raise UserError(f"{self._path(number)} is not made: its preparation was stopped") from error
             except OSError as error:
                 reason = error.strerror or error
                 raise UserError(f"cannot write {self.folder}: {reason}; see --data.cache-dir") from error
