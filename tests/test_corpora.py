@@ -245,10 +245,16 @@ def test_damaged_and_bottomless_compressed_files_are_refused(tmp_path, ending, m
     path.write_bytes(PACK[ending](b"one\ntwo\n" * 50)[:-9])
     with pytest.raises(UserError, match=f"text.{ending}: the compressed file is damaged|cannot unpack"):
         list(read_lines(path))
+    one = PACK[ending](b"one\ntwo\n")
+    path.write_bytes(one + bytes(64) + one)  # padding, as tapes have it
+    assert list(read_lines(path)) == ["one", "two"] * 2
+    path.write_bytes(one + b"?" + one[1:])  # text that a reader could leave out without a word
+    with pytest.raises(UserError, match="is damaged|cannot unpack"):
+        list(read_lines(path))
     path.write_bytes(PACK[ending](b"0" * 30_000_000))
     with pytest.raises(UserError, match="it unpacks to more than 200 times its size"):
         list(read_lines(path))
-    assert not list((tmp_path / "cache").glob("unpacked/*/*"))
+    assert len(list((tmp_path / "cache").glob("unpacked/*/*"))) == 1
 
 
 def test_patterns_name_as_many_files_of_each_side(tmp_path):

@@ -231,6 +231,11 @@ def test_a_damaged_shard_is_named(tmp_path, here):
         file.write_bytes(file.read_bytes()[:-2])
     with pytest.raises(UserError, match="is damaged .it is not complete.; remove it to prepare it again"):
         prepare(task, corpus)
+    for pairs in '"x"', "{}", "-1", "1e400", "[" * 100_000:
+        for file in plan.shards.folder.glob("*/about.json"):
+            file.write_text(f'{{"pairs": {pairs}}}')
+        with pytest.raises(UserError, match="is damaged .*remove it to prepare it again"):
+            prepare(task, corpus)
 
 
 # Reading text in blocks.
