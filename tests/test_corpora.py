@@ -11,6 +11,7 @@ import pytest
 
 from transformer.config.corpus import DataConfig
 from transformer.data import store
+from transformer.data.sources import corpora
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.text_files import read_lines
 from transformer.data.store import PAIRS
@@ -263,3 +264,10 @@ def test_patterns_name_as_many_files_of_each_side(tmp_path):
         open_corpus(text_config(tmp_path, **files))
     with pytest.raises(UserError, match=r"--data.train-source .*none-\*.de: no file has such a name"):
         open_corpus(text_config(tmp_path, train_source=tmp_path / "none-*.de"))
+
+
+def test_shards_are_named_where_they_are_worth_it(tmp_path, monkeypatch):
+    assert "shard-pairs" not in open_corpus(text_config(tmp_path)).note
+    monkeypatch.setattr(corpora, "LARGE", 5)
+    assert "a new run with --data.shard-pairs 5 prepares" in open_corpus(text_config(tmp_path)).note
+    assert "shard-pairs" not in open_corpus(text_config(tmp_path, context=1)).note

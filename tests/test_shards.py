@@ -12,12 +12,13 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 from small_run import changed, interrupted, quiet, same, small_config, write_text
 
-from transformer import PRESETS, Run, UserError, train
+from transformer import PRESETS, Run, UserError, train, train_tokenizer
 from transformer.config.corpus import FILTERS, DataConfig
 from transformer.data.shards import WINDOW, shard_order
 from transformer.data.sources import blocks, text_files, unusual
@@ -236,6 +237,13 @@ def test_a_damaged_shard_is_named(tmp_path, here):
             file.write_text(f'{{"pairs": {pairs}}}')
         with pytest.raises(UserError, match="is damaged .*remove it to prepare it again"):
             prepare(task, corpus)
+
+
+@pytest.mark.parametrize("kind", get_args(get_type_hints(DataConfig)["tokenizer"]))
+def test_every_kind_of_tokenizer_can_be_sent_to_a_process(kind):
+    lines = [f"the {word} house and {word}er trees" for word in ("red", "green", "blue", "old", "new")] * 20
+    tokenizer = train_tokenizer(lines, kind, 280)
+    assert pickle.loads(pickle.dumps(tokenizer)).encode_all(lines) == tokenizer.encode_all(lines)
 
 
 # Reading text in blocks.

@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +56,12 @@ class TrainingData:
     corpus: Corpus
     task: Task
     batcher: Batcher
-    records: Records
-    """Those of the examples of the batcher: of a corpus in shards, of the first one."""
+    some: Records | None = None
+    """The records of the batcher's examples, if these are not all: of a corpus in shards, the first one's."""
+
+    @property
+    def _records(self) -> Records:
+        return self.corpus.splits["train"] if self.some is None else self.some
 
     def size(self, step: int, weight: float) -> float:
         """What the speed of training counts in the batch of a step (from 0).
@@ -88,7 +92,7 @@ class TrainingData:
         """The tokenizer of the texts of a field. None: no examples, or the field is no text."""
         if not len(examples):
             return None
-        (record,) = self.records.__getitems__([int(examples[0])])
+        (record,) = self._records.__getitems__([int(examples[0])])
         texts = self.task.texts_of_fields(record)
         return texts[side][1] if side in texts else None
 
@@ -111,7 +115,7 @@ class TrainingData:
           examples: some that have such tokens.
           tokenizer: of the side.
         """
-        records = self.records.__getitems__(examples.tolist())
+        records = self._records.__getitems__(examples.tolist())
         texts = (self.task.texts_of_fields(record)[side][0] for record in records)
         tokens = int((ids.values != config.model.special.eos).sum())
         named = most_frequent_in_words(unknown_of(texts, tokenizer))
@@ -164,7 +168,7 @@ def prepare(
         return _in_shards(task, corpus, train, host, hosts, progress)
     examples = examples_of(task, corpus, progress)
     plan = task.plan(train, examples, progress)
-    return TrainingData(corpus, task, Batcher(examples, task.fields, plan, host, hosts), train)
+    return TrainingData(corpus, task, Batcher(examples, task.fields, plan, host, hosts))
 
 
 def _in_shards(
@@ -309,6 +313,8 @@ class PreparedShards:
                     "same command again, which continues, with fewer processes (--data.workers); a script of "
                     'your own must call train under `if __name__ == "__main__":`'
                 ) from error
+            except CancelledError as error:
+                raise UserError(f"{self._path(number)} is not made: its preparation was stopped") from error
             except OSError as error:
                 reason = error.strerror or error
                 raise UserError(f"cannot write {self.folder}: {reason}; see --data.cache-dir") from error
