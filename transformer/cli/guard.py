@@ -247,7 +247,8 @@ def _end(status: int) -> NoReturn:
 
         for process in multiprocessing.active_children():
             process.terminate()
-        multiprocessing.util._run_finalizers(0)  # semaphores, which its tracker would report as leaked
+        # semaphores, which its tracker would report as leaked
+        multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]  # not in the stubs
     _discard_output()
     os._exit(status)
 
