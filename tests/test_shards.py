@@ -224,6 +224,15 @@ class Killed(Translation):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def test_there_are_at_most_as_many_processes_as_cores(tmp_path, monkeypatch):
+    """4,096 would take the memory and the open files of a machine."""
+    task, corpus = opened(config_of(tmp_path))
+    for known, asked, workers in ((2.0, 4096, 2), (2.0, 1, 1), (2.0, 0, 2), (0.5, 3, 1), (None, 0, 1)):
+        monkeypatch.setattr(preparation, "cores", lambda known=known: known)
+        shards = PreparedShards(task, corpus.splits["train"], SHARD, corpus.folder, b"", asked)
+        assert shards._workers == workers
+
+
 def test_a_damaged_shard_is_named(tmp_path, here):
     task, corpus = opened(config_of(tmp_path))
     plan = prepare(task, corpus).batcher.plan

@@ -243,7 +243,7 @@ class PreparedShards:
       shard_pairs: how many pairs a shard has.
       folder: of the corpus.
       made_by: what decides about the examples, besides the text.
-      workers: the number of processes.
+      workers: the number of processes, of which there is at most one for each core. 0: one for each.
     """
 
     def __init__(
@@ -254,7 +254,8 @@ class PreparedShards:
         longest = self.batching.buckets[-1]
         key = f"{shard_pairs} {longest} {self.batching.packed}".encode()
         self.folder = folder / f"shards-{hashlib.blake2b(made_by + key, digest_size=8).hexdigest()}"
-        self._workers = workers or max(1, round(cores() or 1))
+        most = max(1, round(cores() or 1))  # more would only take memory and open files
+        self._workers = min(workers or most, most)
         self._pool: ProcessPoolExecutor | None = None
         self._made: dict[int, Future[bool]] = {}
         self._open = functools.lru_cache(maxsize=2)(
