@@ -237,6 +237,11 @@ def test_a_damaged_shard_is_named(tmp_path, here):
     task, corpus = opened(config_of(tmp_path))
     plan = prepare(task, corpus).batcher.plan
     plan.shards.wait(range(5))
+    for file in plan.shards.folder.glob("*/target.uint16"):
+        content = file.read_bytes()
+        file.write_bytes(content[:9] + bytes([content[9] ^ 1]) + content[10:])
+    with pytest.raises(UserError, match="is damaged .its numbers are others than were written.; remove it"):
+        prepare(task, corpus)
     for file in plan.shards.folder.glob("*/source.uint16"):
         file.write_bytes(file.read_bytes()[:-2])
     with pytest.raises(UserError, match="is damaged .it is not complete.; remove it to prepare it again"):
