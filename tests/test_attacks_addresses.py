@@ -37,6 +37,7 @@ STRINGS = {
     "names of columns, fields and languages": """data.add_language data.audio_feature data.directions
         data.group data.inputs data.separator data.source_language data.target data.target_language
         data.text_feature""",
+    "rules": "data.filter",
     "names of parameters": "adapter.pattern model.fixed optimizer.groups training.freeze",
     "a hash": "adapter.base_hash",
     "phrases": "decoding.forbidden",

@@ -160,13 +160,23 @@ ODD_VALUES = [
 MEASURE = {"name": "bleu", "title": "BLEU", "higher_is_better": True, "digits": 2}
 
 
+def test_losses_are_numbers(tmp_path: Path) -> None:
+    """Whoever resumes or reports a run compares them."""
+    stranger = log.Log(tmp_path / "metrics.jsonl")
+    stranger.path.write_text(
+        '{"kind": "training", "step": 1, "loss": "", "nll": 1}\n'
+        '{"kind": "evaluation", "step": 2, "bleu": 1, "nll": "x", "loss": 2}\n'
+    )
+    assert [set(log.LOSSES) & record.keys() for record in stranger.records()] == [{"nll"}, {"loss"}]
+
+
 def odd_evaluations() -> Iterator[dict]:
     """Evaluations that have an odd value somewhere."""
     plain = {"kind": "evaluation", "step": 1, "bleu": 1.0, "merit": 1.0, "nll": 1.0, "best": True}
     for value in ODD_VALUES:
         for name in MEASURE:
             yield plain | {"measure": MEASURE | {name: value}}
-        for name in ("bleu", "merit", "nll", "measure", "elapsed", "samples", "best"):
+        for name in ("bleu", "merit", "nll", "loss", "measure", "elapsed", "samples", "best"):
             yield plain | {"measure": MEASURE} | {name: value}
         yield plain | {"measure": MEASURE, str(value): value}
 

@@ -98,6 +98,28 @@ def test_an_interrupted_command_does_not_destroy_what_jax_compiles_with() -> Non
         assert (done.returncode, done.stdout) == (status, out), done.stderr
 
 
+SHARING = """
+import multiprocessing, os, signal, sys, types
+from transformer.cli.guard import leave, run_command
+
+sys.modules["jax"] = types.ModuleType("jax")
+sys.modules["jax"].distributed = types.SimpleNamespace(is_initialized=lambda: False)
+
+def command(arguments):
+    global shared
+    shared = multiprocessing.get_context("spawn").Value("q")
+    os.kill(os.getpid(), signal.SIGTERM)
+
+leave(run_command("program", command))
+"""
+
+
+def test_a_signal_leaves_no_semaphores() -> None:
+    """The tracker of multiprocessing would warn of them, after the command's last line."""
+    done = command("-c", SHARING)
+    assert (abs(done.returncode) % 128, done.stderr) == (15, "program: interrupted\n")
+
+
 IMPORTED = """
 import os, runpy, signal, sys
 

@@ -11,6 +11,7 @@ import pytest
 
 from transformer.config.corpus import DataConfig
 from transformer.data import store
+from transformer.data.sources import corpora
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.text_files import read_lines
 from transformer.data.store import PAIRS
@@ -244,10 +245,16 @@ def test_damaged_and_bottomless_compressed_files_are_refused(tmp_path, ending, m
     path.write_bytes(PACK[ending](b"one\ntwo\n" * 50)[:-9])
     with pytest.raises(UserError, match=f"text.{ending}: the compressed file is damaged|cannot unpack"):
         list(read_lines(path))
+    one = PACK[ending](b"one\ntwo\n")
+    path.write_bytes(one + bytes(64) + one)  # padding, as tapes have it
+    assert list(read_lines(path)) == ["one", "two"] * 2
+    path.write_bytes(one + b"?" + one[1:])  # text that a reader could leave out without a word
+    with pytest.raises(UserError, match="is damaged|cannot unpack"):
+        list(read_lines(path))
     path.write_bytes(PACK[ending](b"0" * 30_000_000))
     with pytest.raises(UserError, match="it unpacks to more than 200 times its size"):
         list(read_lines(path))
-    assert not list((tmp_path / "cache").glob("unpacked/*/*"))
+    assert len(list((tmp_path / "cache").glob("unpacked/*/*"))) == 1
 
 
 def test_patterns_name_as_many_files_of_each_side(tmp_path):
@@ -257,3 +264,10 @@ def test_patterns_name_as_many_files_of_each_side(tmp_path):
         open_corpus(text_config(tmp_path, **files))
     with pytest.raises(UserError, match=r"--data.train-source .*none-\*.de: no file has such a name"):
         open_corpus(text_config(tmp_path, train_source=tmp_path / "none-*.de"))
+
+
+def test_shards_are_named_where_they_are_worth_it(tmp_path, monkeypatch):
+    assert "shard-pairs" not in open_corpus(text_config(tmp_path)).note
+    monkeypatch.setattr(corpora, "LARGE", 5)
+    assert "a new run with --data.shard-pairs 5 prepares" in open_corpus(text_config(tmp_path)).note
+    assert "shard-pairs" not in open_corpus(text_config(tmp_path, context=1)).note

@@ -126,4 +126,4 @@ def test_what_a_whisper_is_forced_to_begin_with_is_no_error(tmp_path):
 
 
 def test_a_size_that_is_no_number_is_named(tmp_path):
-    refused(tmp_path, "bart", "config.json: vocab_size is None, not a whole", config={"vocab_size": None})
+    refused(tmp_path, "bart", "config.json: vocab_size is null, not a whole", config={"vocab_size": None})

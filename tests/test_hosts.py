@@ -107,8 +107,10 @@ def evaluations(run_dir: Path) -> list[tuple[int, float, float, list[str]]]:
 
 
 @pytest.mark.thorough
-def test_two_processes_train_like_one(config: Config, tmp_path: Path) -> None:
+@pytest.mark.parametrize("shard_pairs", [0, 50])
+def test_two_processes_train_like_one(config: Config, tmp_path: Path, shard_pairs: int) -> None:
     short = replace(config, training=replace(config.training, steps=6, evaluate_every=3))
+    short = replace(short, data=replace(short.data, shard_pairs=shard_pairs))
     train(short, tmp_path / "one", watch=ProgressReporter(quiet=True))
     assert ended(start(short, tmp_path, 2)) == [0, 0], log_of(tmp_path, 0)
     assert "Trained" in log_of(tmp_path, 0)
@@ -124,6 +126,10 @@ def test_two_processes_train_like_one(config: Config, tmp_path: Path) -> None:
         assert ours[2:] == theirs[2:]
     results = [json.loads((run.path / "results.json").read_text()) for run in (one, two)]
     assert results[0] == results[1]
+    lines = map(json.loads, (two.path / "metrics.jsonl").read_text().splitlines())
+    waits = [line["input_waits"] for line in lines if line["kind"] == "training"]
+    assert waits
+    assert all(len(of_hosts) == 2 for of_hosts in waits)
 
 
 @pytest.mark.slow

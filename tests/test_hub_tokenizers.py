@@ -2,6 +2,7 @@
 (tests/make_tokenizers_golden.py)."""
 
 import json
+import pickle
 import re
 import shutil
 from pathlib import Path
@@ -59,6 +60,11 @@ def test_a_saved_tokenizer_is_the_same(tokenizer, tmp_path):
     loaded = load_tokenizer(tmp_path / "saved", ours.special)
     assert loaded.encode_all(golden["lines"]) == golden["ids"]
     assert [loaded.decode(row) for row in golden["ids"]] == golden["texts"]
+
+
+def test_a_tokenizer_can_be_sent_to_another_process(tokenizer):
+    ours, golden = tokenizer
+    assert pickle.loads(pickle.dumps(ours)).encode_all(golden["lines"]) == golden["ids"]
 
 
 def test_pieces_are_what_a_text_is_spelled_with(tokenizer):

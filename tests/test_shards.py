@@ -12,12 +12,13 @@ import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
 from small_run import changed, interrupted, quiet, same, small_config, write_text
 
-from transformer import PRESETS, Run, UserError, train
+from transformer import PRESETS, Run, UserError, train, train_tokenizer
 from transformer.config.corpus import FILTERS, DataConfig
 from transformer.data.shards import WINDOW, shard_order
 from transformer.data.sources import blocks, text_files, unusual
@@ -211,7 +212,7 @@ def test_a_process_that_ends_is_told(tmp_path):
     train_text = corpus.splits["train"]
     shards = PreparedShards(Killed(task.config, task.tokenizers), train_text, SHARD, tmp_path, b"", workers=1)
     shards.begin([0])
-    with pytest.raises(UserError, match="has ended, perhaps since memory is short"):
+    with pytest.raises(UserError, match="has ended. If memory is short, run the same command again"):
         shards(0)
     shards.close()
 
@@ -223,6 +224,15 @@ class Killed(Translation):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def test_there_are_at_most_as_many_processes_as_cores(tmp_path, monkeypatch):
+    """4,096 would take the memory and the open files of a machine."""
+    task, corpus = opened(config_of(tmp_path))
+    for known, asked, workers in ((2.0, 4096, 2), (2.0, 1, 1), (2.0, 0, 2), (0.5, 3, 1), (None, 0, 1)):
+        monkeypatch.setattr(preparation, "cores", lambda known=known: known)
+        shards = PreparedShards(task, corpus.splits["train"], SHARD, corpus.folder, b"", asked)
+        assert shards._workers == workers
+
+
 def test_a_damaged_shard_is_named(tmp_path, here):
     task, corpus = opened(config_of(tmp_path))
     plan = prepare(task, corpus).batcher.plan
@@ -231,6 +241,18 @@ def test_a_damaged_shard_is_named(tmp_path, here):
         file.write_bytes(file.read_bytes()[:-2])
     with pytest.raises(UserError, match="is damaged .it is not complete.; remove it to prepare it again"):
         prepare(task, corpus)
+    for pairs in '"x"', "{}", "-1", "1e400", "[" * 100_000:
+        for file in plan.shards.folder.glob("*/about.json"):
+            file.write_text(f'{{"pairs": {pairs}}}')
+        with pytest.raises(UserError, match="is damaged .*remove it to prepare it again"):
+            prepare(task, corpus)
+
+
+@pytest.mark.parametrize("kind", get_args(get_type_hints(DataConfig)["tokenizer"]))
+def test_every_kind_of_tokenizer_can_be_sent_to_a_process(kind):
+    lines = [f"the {word} house and {word}er trees" for word in ("red", "green", "blue", "old", "new")] * 20
+    tokenizer = train_tokenizer(lines, kind, 280)
+    assert pickle.loads(pickle.dumps(tokenizer)).encode_all(lines) == tokenizer.encode_all(lines)
 
 
 # Reading text in blocks.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_captions_and_boxes import boxes, captions, decode, pictures  # noqa: F401
+from test_captions_and_boxes import boxes, captions, pictures  # noqa: F401
 from test_inspection import data_of
 
 from transformer import Captioner, Detector, Run, UserError

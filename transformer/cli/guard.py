@@ -243,10 +243,12 @@ def leave(status: int) -> NoReturn:
 def _end(status: int) -> NoReturn:
     """Ends at once, with what is written and without the processes that were started."""
     if "multiprocessing" in sys.modules:
-        import multiprocessing
+        import multiprocessing.util
 
         for process in multiprocessing.active_children():
             process.terminate()
+        # semaphores, which its tracker would report as leaked
+        multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]  # not in the stubs
     _discard_output()
     os._exit(status)
 

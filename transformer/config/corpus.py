@@ -290,7 +290,8 @@ class DataConfig(CorpusConfig):
     cores and in bounded memory. Training begins when the first two shards are there. It needs validation
     text. 0: prepare it as a whole."""
     workers: Annotated[int, Range(0, 4096)] = 0
-    """Processes that prepare shards. What they make does not depend on it. 0: one for each core."""
+    """Processes that prepare shards, at most one for each core. What they make does not depend on it. 0: one
+    for each core."""
     built_in_size: Annotated[int, Range(1, COUNTS)] = 200_000
     """Number of training pairs to generate for a built-in corpus."""
     tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "jieba", "open-word"] = "unigram"

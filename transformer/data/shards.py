@@ -40,7 +40,7 @@ from transformer.data.sequences import (
     sides,
 )
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import folder_whole, read_text
+from transformer.runtime.files import brief, folder_whole, parse_object, read_text
 
 ABOUT = "about.json"
 PART = 2**17  # examples that are packed at a time: enough to fill rows well, few enough for little memory
@@ -128,7 +128,9 @@ def open_shard(folder: Path, fields: Fields, batching: Batching) -> Shard:
             ends = ends_of(mapped(folder / "rows.uint32"))
             rows = Sequences(np.arange(len(lengths), dtype=np.int32), ends)
         lines = mapped(folder / "lines.uint32")
-        pairs = json.loads(read_text(folder / ABOUT))["pairs"]
+        pairs = parse_object(read_text(folder / ABOUT))["pairs"]
+        if type(pairs) is not int or pairs < len(lengths):
+            raise ValueError(f"pairs cannot be {brief(str(pairs))}")
         ends_and_sizes = [(x.ends[-1], len(x.values)) for x in (*examples.values(), rows) if x is not None]
         if any(end != size for end, size in ends_and_sizes) or len(lines) != len(lengths):
             raise ValueError("it is not complete")

@@ -146,7 +146,7 @@ def _bounded(record: Json) -> Json:
             bounded[name] = {what: value[what] for what in SPENT if what in value}
         elif isinstance(value, int | float) or (name == "measure" and record["kind"] == "evaluation"):
             bounded[name] = value
-        elif isinstance(value, str):
+        elif isinstance(value, str) and name not in LOSSES:
             bounded[name] = value[:LONGEST_TEXT]
     return bounded
 

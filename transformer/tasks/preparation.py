@@ -13,7 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,8 +56,12 @@ class TrainingData:
     corpus: Corpus
     task: Task
     batcher: Batcher
-    records: Records
-    """Those of the examples of the batcher: of a corpus in shards, of the first one."""
+    some: Records | None = None
+    """The records of the batcher's examples, if these are not all: of a corpus in shards, the first one's."""
+
+    @property
+    def _records(self) -> Records:
+        return self.corpus.splits["train"] if self.some is None else self.some
 
     def size(self, step: int, weight: float) -> float:
         """What the speed of training counts in the batch of a step (from 0).
@@ -88,7 +92,7 @@ class TrainingData:
         """The tokenizer of the texts of a field. None: no examples, or the field is no text."""
         if not len(examples):
             return None
-        (record,) = self.records.__getitems__([int(examples[0])])
+        (record,) = self._records.__getitems__([int(examples[0])])
         texts = self.task.texts_of_fields(record)
         return texts[side][1] if side in texts else None
 
@@ -111,7 +115,7 @@ class TrainingData:
           examples: some that have such tokens.
           tokenizer: of the side.
         """
-        records = self.records.__getitems__(examples.tolist())
+        records = self._records.__getitems__(examples.tolist())
         texts = (self.task.texts_of_fields(record)[side][0] for record in records)
         tokens = int((ids.values != config.model.special.eos).sum())
         named = most_frequent_in_words(unknown_of(texts, tokenizer))
@@ -164,7 +168,7 @@ def prepare(
         return _in_shards(task, corpus, train, host, hosts, progress)
     examples = examples_of(task, corpus, progress)
     plan = task.plan(train, examples, progress)
-    return TrainingData(corpus, task, Batcher(examples, task.fields, plan, host, hosts), train)
+    return TrainingData(corpus, task, Batcher(examples, task.fields, plan, host, hosts))
 
 
 def _in_shards(
@@ -239,7 +243,7 @@ class PreparedShards:
       shard_pairs: how many pairs a shard has.
       folder: of the corpus.
       made_by: what decides about the examples, besides the text.
-      workers: the number of processes.
+      workers: the number of processes, of which there is at most one for each core. 0: one for each.
     """
 
     def __init__(
@@ -250,7 +254,8 @@ class PreparedShards:
         longest = self.batching.buckets[-1]
         key = f"{shard_pairs} {longest} {self.batching.packed}".encode()
         self.folder = folder / f"shards-{hashlib.blake2b(made_by + key, digest_size=8).hexdigest()}"
-        self._workers = workers or max(1, round(cores() or 1))
+        most = max(1, round(cores() or 1))  # more would only take memory and open files
+        self._workers = min(workers or most, most)
         self._pool: ProcessPoolExecutor | None = None
         self._made: dict[int, Future[bool]] = {}
         self._open = functools.lru_cache(maxsize=2)(
@@ -305,9 +310,12 @@ class PreparedShards:
                 is_made = made.result()
             except BrokenProcessPool as error:
                 raise UserError(
-                    f"a process that prepared {self._path(number)} has ended, perhaps since memory is short: "
-                    "run the same command again, which continues, with fewer processes (--data.workers)"
+                    f"a process that prepared {self._path(number)} has ended. If memory is short, run the "
+                    "same command again, which continues, with fewer processes (--data.workers); a script of "
+                    'your own must call train under `if __name__ == "__main__":`'
                 ) from error
+            except CancelledError as error:
+                raise UserError(f"{self._path(number)} is not made: its preparation was stopped") from error
             except OSError as error:
                 reason = error.strerror or error
                 raise UserError(f"cannot write {self.folder}: {reason}; see --data.cache-dir") from error

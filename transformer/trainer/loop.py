@@ -207,12 +207,15 @@ class Loop:
         if step % self.config.training.log_every and step != self.config.training.steps:
             return
         rate, waited = pace.report()
+        waits = gathered(waited)  # of each host
+        waited = max(waits)
         if waited > MOST_WAITING and not self.has_warned_of_input:
             self.has_warned_of_input = True
+            where = f" on host {waits.index(waited)}" * (len(waits) > 1)
             samples = getattr(self.config.data, "subword_sampling", 0)
             self.watch.message(
-                f"Training waited for its input {waited:.0%} of the time up to step {step}. The processor "
-                "makes the batches: leave it idle cores"
+                f"Training waited for its input {waited:.0%} of the time up to step {step}{where}. The "
+                "processor makes the batches: leave it idle cores"
                 + ", or train without --data.subword-sampling"
                 * bool(samples)
             )
@@ -221,7 +224,8 @@ class Loop:
         self.watch.step(step, self.config.training.steps, shown, rate, counted, *left)
         learning_rate = float(self.rate(step - 1)) * self.reduction
         record = {"kind": "training", "step": step, **values, "learning_rate": learning_rate}
-        self.journal.write(record | {f"{counted}_per_second": rate, "input_wait": waited})
+        hosts = {"input_waits": waits} if len(waits) > 1 else {}
+        self.journal.write(record | {f"{counted}_per_second": rate, "input_wait": waited} | hosts)
 
     def _time_left(self, current: float | None) -> tuple[float, bool]:
         """Seconds until the end of the test, and whether there is work of which it is not yet known how long

@@ -285,7 +285,8 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
     files = _files(data)
     further = set[str]()  # columns of further references that a row has
     counts = Counter[Direction]()
-    digests = _digests(data, progress, further, counts)
+    sizes = Counter[str]()
+    digests = _digests(data, progress, further, counts, sizes)
     if missing := [name for name in data.target[1:] if name not in further]:
         raise UserError(f"--data.target: no row has a column {' or '.join(missing)}; leave it out")
     name = str(data.train or data.train_tsv or data.train_source)
@@ -299,6 +300,11 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
         splits.append("validation")
         notes.append(HELD_OUT_NOTE)
         held_out = HeldOut(as_hashed("train"), files["train"][0], sentence_of if data.context else str)
+    in_shards = not (data.has_tables or data.directions or data.context or data.subword_sampling)
+    if sizes["train"] >= LARGE and in_shards:
+        notes.append(
+            f"a new run with --data.shard-pairs {LARGE} prepares these on all cores, and begins earlier"
+        )
     if data.directions:
         notes.append(shares_in_words(counts, data.temperature))
 
@@ -316,6 +322,7 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
     return Source(name, _form(data), "text", key, read, splits, notes, filter=rules)
 
 
+LARGE = 1_000_000  # pairs from which shards are worth naming
 SAMPLED = 400_000  # pairs of a corpus in shards of which the vocabulary is learned
 
 
@@ -343,6 +350,7 @@ def _digests(
     progress: Progress,
     further: set[str] | None = None,
     counts: Counter[Direction] | None = None,
+    sizes: Counter[str] | None = None,
 ) -> dict[str, str]:
     """A hash of the text of each split.
 
@@ -351,6 +359,7 @@ def _digests(
       progress: shows the progress.
       further: as of `read_table`.
       counts: gets the number of training pairs of each direction, if there are some.
+      sizes: gets the number of records of each split.
 
     Raises:
       UserError: a line cannot be read, or a split has no text.
@@ -359,6 +368,8 @@ def _digests(
     for split in _files(data):
         digest = hashlib.blake2b()
         for record in _hashed(progress(f"reading, {split}", _read(data, split, further), None), digest):
+            if sizes is not None:
+                sizes[split] += 1
             if data.directions and split == "train" and counts is not None:
                 counts[record[2:]] += 1
         digests[split] = digest.hexdigest()

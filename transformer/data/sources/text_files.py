@@ -302,11 +302,41 @@ def matching(path: Path, option: str) -> list[Path]:
     raise UserError(f"{option} {name}: no file has such a name")
 
 
-_OPENERS: dict[bytes, Callable[[IO[bytes]], IO[bytes]]] = {
-    b"\x1f\x8b": lambda file: gzip.GzipFile(fileobj=file),  # type: ignore[dict-item,return-value]
-    b"BZh": bz2.open,
-    b"\xfd7zXZ": lzma.open,
+def _gunzipped(file: IO[bytes]) -> Iterator[bytes]:
+    packed = gzip.GzipFile(fileobj=file)
+    return iter(lambda: packed.read(MiB), b"")
+
+
+def _streams(
+    file: IO[bytes], new: Callable[[], bz2.BZ2Decompressor | lzma.LZMADecompressor]
+) -> Iterator[bytes]:
+    """Yields what streams unpack to, a part at a time. `bz2.open` and `lzma.open` would leave out what
+    follows a stream and is none."""
+    packed: bytes | None = b""
+    while packed is not None:
+        stream = new()
+        while not stream.eof:
+            if stream.needs_input and not (packed := packed or file.read(_PACKED)):
+                raise EOFError("it ended before the end of a stream")
+            part, packed = stream.decompress(packed, MiB), b""
+            yield part
+        packed = _after_zeros(file, stream.unused_data)
+
+
+def _after_zeros(file: IO[bytes], packed: bytes) -> bytes | None:
+    """What follows the padding of a stream; None at the end of the file."""
+    while not (packed := packed.lstrip(b"\0")):
+        if not (packed := file.read(_PACKED)):
+            return None
+    return packed
+
+
+_OPENERS: dict[bytes, Callable[[IO[bytes]], Iterator[bytes]]] = {
+    b"\x1f\x8b": _gunzipped,
+    b"BZh": lambda file: _streams(file, bz2.BZ2Decompressor),
+    b"\xfd7zXZ": lambda file: _streams(file, lambda: lzma.LZMADecompressor(memlimit=1024 * MiB)),
 }
+_PACKED = 8 * 1024  # bytes that are unpacked at a time; what is left of them is copied once a stream
 _MOST_GROWTH = 200  # times its size: text has 2 to 20
 
 
@@ -340,9 +370,9 @@ def plain(path: Path) -> Path:
         return unpacked
 
 
-def _unpack(packed: IO[bytes], copy: IO[bytes], path: Path, size: int) -> None:
+def _unpack(parts: Iterator[bytes], copy: IO[bytes], path: Path, size: int) -> None:
     left = _MOST_GROWTH * size + MiB
-    while part := packed.read(MiB):
+    for part in parts:
         left -= len(part)
         if left < 0:
             raise UserError(

@@ -134,6 +134,9 @@ class HubTokenizer(Tokenizer):
         saved |= {"start": self.start, **codes, **unforced, "model": self.model}
         return json.dumps(saved, ensure_ascii=False).encode()
 
+    def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
+        return _from_content, (self.content(),)
+
     def encode(self, text: str) -> list[int]:
         return self.encode_all([text])[0]
 
@@ -264,6 +267,10 @@ class HubTokenizer(Tokenizer):
         """The id of a piece in the content of a tokenizer.json, or None. Raises UserError as this class."""
         index: int | None = _read(model).token_to_id(piece)
         return index
+
+
+def _from_content(content: bytes) -> HubTokenizer:
+    return HubTokenizer.read(json.loads(content))
 
 
 @functools.lru_cache(maxsize=1)  # source and target have the same one

@@ -47,10 +47,11 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
     if kind not in FEED_FORWARD:
         raise UserError(f"feed_forward_proj {kind!r}: supported are {', '.join(FEED_FORWARD)}")
     tied = config.get("tie_word_embeddings", True)  # since transformers 5 always true
+    layers = config.get("num_decoder_layers")
     own_head = HEAD in names and any(name in names for name in TABLES)
     return {
         "num_layers": config["num_layers"],
-        "decoder_layers": config.get("num_decoder_layers"),
+        "decoder_layers": config["num_layers"] if layers is None else layers,
         "d_model": config["d_model"],
         "d_ff": config["d_ff"],
         "num_heads": config["num_heads"],
