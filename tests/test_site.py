@@ -145,7 +145,8 @@ def test_an_option_says_its_default_in_each_preset():
 
 def test_an_option_is_one_word():
     """It does not break at its dashes, in text and in tables."""
-    made = mkdocs_hooks.on_page_content("<p><code>decode.py --n-best 2</code></p><td><code>a --b-c</code></td>")
+    page = "<p><code>decode.py --n-best 2</code></p><td><code>a --b-c</code></td>"
+    made = mkdocs_hooks.on_page_content(page)
     assert made == (
         "<p><code>decode.py <span>--n-best</span> 2</code></p>"
         "<td><code><span>a</span> <span>--b-c</span></code></td>"

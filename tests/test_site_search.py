@@ -84,8 +84,8 @@ def test_options_are_not_broken_and_the_scheme_is_that_of_the_system(address, dr
         feature = {"name": "prefers-color-scheme", "value": scheme}
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
         driver.get(f"{address}/options/")
-        body = driver.find_element("css selector", "body")
-        WebDriverWait(driver, 60).until(lambda _: body.get_attribute("data-md-color-scheme") == name)
+        css = f"body[data-md-color-scheme={name}]"
+        WebDriverWait(driver, 60).until(lambda driver, css=css: driver.find_elements("css selector", css))
     options = "[...document.querySelectorAll('p > code > span, td > code > span')]"
     assert driver.execute_script(f"return {options}.length") > 50
     assert driver.execute_script(f"return {options}.filter(each => each.getClientRects().length > 1)") == []
