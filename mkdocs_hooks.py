@@ -66,11 +66,13 @@ def on_page_context(context: Any, page: Any, config: Any, **_: Any) -> None:
 
 def on_page_content(html: str, **_: Any) -> str:
     """Special tokens that docstrings name, such as <eos>, are no tags. (No page strikes text through.)
-    Code in tables breaks between its words only."""
+    Code in tables breaks between its words only, and no option at its dashes."""
     html = SPECIAL.sub(r"&lt;\1&gt;", html)
-    return re.sub(
+    html = re.sub(
         r"<td.*?</td>", lambda cell: re.sub(r"<code>[^<]* [^<]*</code>", _words, cell[0]), html, flags=re.S
     )
+    option = re.compile(r"(?<![\w-])--?[a-z][\w.-]*")
+    return re.sub(r"<code>[^<]*</code>", lambda code: option.sub(r"<span>\g<0></span>", code[0]), html)
 
 
 def _words(code: re.Match[str]) -> str:

@@ -6,7 +6,7 @@ what makes them.
 makes all of them, or those of the files in whose path a NAME is, such as `tutorial/3`, `notebooks/1`, README
 or docs/pictures. What has run in the folder WORK is not run again: give a new folder for new outputs. With
 the name `explorers`, stored explorers are drawn anew from their numbers, without running their notebooks. So,
-after a change of style: `python tests/stored_outputs.py WORK explorers README docs/index docs/pictures`.
+after a change of style: `python tests/stored_outputs.py WORK explorers README docs/pictures`.
 
 The fenced blocks of a page:
 
@@ -57,7 +57,7 @@ FOLDER = ROOT / "docs" / "tutorial"
 PAGES = sorted(FOLDER.glob("[1-9]-*.md"))
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 README = ROOT / "README.md"
-WITH_PICTURES = [README, ROOT / "docs" / "index.md", ROOT / "docs" / "pictures.md", *PAGES]
+WITH_PICTURES = [README, ROOT / "docs" / "pictures.md", *PAGES]
 PAGE_FILES = {files.title: files for files in (FILES, PICTURE_FILES, SOUND_FILES)}
 FIXED_PAGES = {
     "explorer": page_of({}, FILES),
@@ -348,8 +348,9 @@ def _photographed(picture: Picture, address: str) -> tuple[bytes, str]:
 
 
 def style_of(page: str) -> str:
-    """The hash of the style of a page."""
+    """The hash of the style of a page on a screen: a picture does not show what is printed."""
     style = page.partition("<style>")[2].partition("</style>")[0]
+    style = re.sub(r"@media print \{(?:[^{}]*\{[^{}]*\})*\s*\}\n?", "", style)
     return hashlib.sha256(style.encode()).hexdigest()[:16]
 
 

@@ -66,6 +66,20 @@ class Form:
         return [word.get_attribute("textContent") for word in self.all(f"#{side} .piece")]
 
 
+def test_the_whole_input_is_shown_and_printed(driver):  # noqa: F811
+    with running(translations()) as address:
+        form = Form(driver, address)
+        hidden = "return text.scrollHeight - text.clientHeight"
+        form.run(r"text.value = 'red\n'.repeat(8)")
+        assert form.run(hidden) <= 0
+        form.run(r"text.value = 'red\n'.repeat(90)")
+        assert form.run(hidden) > 0
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+        assert form.run(hidden) <= 0
+        assert not form.at("send").is_displayed()
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
 def test_a_text_is_translated_in_the_form(driver):  # noqa: F811
     service = translations()
     with running(service) as address:

@@ -143,6 +143,16 @@ def test_an_option_says_its_default_in_each_preset():
         }
 
 
+def test_an_option_is_one_word():
+    """It does not break at its dashes, in text and in tables."""
+    page = "<p><code>decode.py --n-best 2</code></p><td><code>a --b-c</code></td>"
+    made = mkdocs_hooks.on_page_content(page)
+    assert made == (
+        "<p><code>decode.py <span>--n-best</span> 2</code></p>"
+        "<td><code><span>a</span> <span>--b-c</span></code></td>"
+    )
+
+
 def test_each_public_name_begins_a_page_of_reference():
     """Where the page links to it; `__version__` is a string."""
     pages = [path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs/reference").glob("*.md"))]

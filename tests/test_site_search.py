@@ -1,4 +1,4 @@
-"""The search of the site, in a real browser: options are found as they are written."""
+"""The site in a real browser: options are found as they are written, and it looks as the system says."""
 
 import functools
 import http.server
@@ -75,3 +75,19 @@ def test_the_first_result_is_the_row_of_the_option(address, driver, typed, ancho
     assert re.search(r"/options/[^#]*#(.*)", link)[1] == anchor
     driver.get(link)
     assert driver.execute_script("return document.querySelector(':target').tagName") == "TR"
+
+
+def test_options_are_not_broken_and_the_scheme_is_that_of_the_system(address, driver):  # noqa: F811
+    """Also at a second visit, on a phone."""
+    driver.set_window_size(390, 844)
+    for scheme, name in (("dark", "slate"), ("light", "default")):
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+        driver.get(f"{address}/options/")
+        css = f"body[data-md-color-scheme={name}]"
+        WebDriverWait(driver, 60).until(lambda driver, css=css: driver.find_elements("css selector", css))
+    options = "[...document.querySelectorAll('p > code > span, td > code > span')]"
+    assert driver.execute_script(f"return {options}.length") > 50
+    assert driver.execute_script(f"return {options}.filter(each => each.getClientRects().length > 1)") == []
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    driver.set_window_size(1280, 900)
