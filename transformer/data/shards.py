@@ -107,17 +107,15 @@ def write_shard(
             lines[part].astype(np.uint32).tofile(files["lines"])
         for file in files.values():
             file.close()
-        about = {
-            "pairs": len(lengths),
-            "checksums": _checksums(partial, [file.name for file in files.values()]),
-        }
+        checksums = _checksums(partial, (file.name for file in files.values()))
+        about = {"pairs": len(lengths), "checksums": checksums}
         (partial / ABOUT).write_text(json.dumps(about), encoding="utf-8")
 
 
 def _checksums(folder: Path, names: Iterable[str]) -> dict[str, int]:
     """A checksum of each file, by its name."""
     files = (folder / Path(name).name for name in names)
-    return {file.name: zlib.crc32(mapped(file, "uint8")) for file in files}
+    return {file.name: zlib.crc32(mapped(file, "uint8").data) for file in files}
 
 
 def open_shard(folder: Path, fields: Fields, batching: Batching) -> Shard:
