@@ -6,6 +6,7 @@ import fcntl
 import itertools
 import os
 import pickle
+import re
 import shutil
 import signal
 import time
@@ -19,10 +20,11 @@ import pytest
 from small_run import changed, interrupted, quiet, same, small_config, write_text
 
 from transformer import PRESETS, Run, UserError, train, train_tokenizer
-from transformer.config.corpus import FILTERS, DataConfig
+from transformer.config.corpus import FILTERS, DataConfig, filters_of
 from transformer.data.shards import WINDOW, shard_order
 from transformer.data.sources import blocks, text_files, unusual
 from transformer.data.sources.blocks import pair_blocks
+from transformer.data.sources.unusual import Filter
 from transformer.systems.registry import find_system
 from transformer.tasks import preparation
 from transformer.tasks.preparation import PreparedShards, prepare
@@ -474,3 +476,21 @@ def test_a_script_that_is_none_and_text_that_is_not_filtered(tmp_path, here):
         opened(filtered_config(tmp_path, GOOD, ("scripts=Klingonese",), False))
     with pytest.raises(UserError, match="only pairs of text files are filtered"):
         DataConfig(filter=("copies",))
+
+
+def test_what_rules_find_in_the_damage_on_the_page(tmp_path, monkeypatch):
+    """In a tenth of it: all copies and Chinese targets, most other targets, and hardly a good pair."""
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parent.parent / "docs/large-corpora.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r'```python title="damage.py"\n(.*?)```', page, re.S)
+    exec(program.replace("110_000", "11_000"), names := {})  # as a reader would
+    rules = Filter(filters_of(("ratio=2", "copies", "repeated", "scripts=Latin")))
+    left_out = {pair for pair in names["damaged"] if not rules.keeps(pair)}
+    clean = set(names["clean"])
+    damaged = {pair for pair in names["damaged"] if pair not in clean}
+    assert {pair for pair in damaged if pair[0] == pair[1]} <= left_out
+    assert {pair for pair in damaged if not pair[1].isascii() and not re.search("[a-z]", pair[1])} <= left_out
+    assert len(damaged - left_out) < 0.05 * len(damaged)
+    once = Filter(filters_of(("ratio=2", "scripts=Latin")))
+    assert sum(not once.keeps(pair) for pair in clean) < 1e-3 * len(clean)
+    assert rules.counts["repeated"] > 0
