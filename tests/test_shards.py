@@ -262,6 +262,53 @@ def test_every_kind_of_tokenizer_can_be_sent_to_a_process(kind):
     assert pickle.loads(pickle.dumps(tokenizer)).encode_all(lines) == tokenizer.encode_all(lines)
 
 
+def test_several_directions_are_those_of_the_whole(tmp_path, here):
+    """The examples begin with the codes of their languages, and filters keep them apart."""
+    config = config_of(tmp_path)
+    rows = {
+        "en": ["a red house", "a dog", "we see it", ""],
+        "de": ["ein rotes Haus", "ein Hund", "a dog", "leer"],
+    }
+    rows["fr"] = ["une maison rouge", "un chien", "nous le voyons", "vide"]
+    for language, lines in rows.items():
+        for split in ("train", "validation"):
+            (tmp_path / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines * 3))
+    files = {
+        f"{split}_{side}": tmp_path / f"{split}.{{{side}}}"
+        for split in ("train", "validation")
+        for side in ("source", "target")
+    }
+    seen = []
+    for shard_pairs in (0, 7):
+        data = DataConfig(
+            **files,
+            cache_dir=tmp_path / "cache",
+            directions=("en:de", "en:fr", "de:en"),
+            tokenizer="bpe",
+            vocab_size=290,
+            max_length=40,
+            buckets=(40,),
+            batch_tokens=80,
+            batching="packed",
+            filter=("ratio=9",),
+            shard_pairs=shard_pairs,
+        )
+        task, corpus = opened(dataclasses.replace(config, data=data))
+        assert "en to de 12 (33.3%), en to fr 12 (33.3%), de to en 12 (33.3%)" in corpus.note
+        plan = prepare(task, corpus).batcher.plan
+        if shard_pairs:
+            plan.shards.wait(range(len(plan.shards)))
+        found = Counter()
+        examples = prepare(task, corpus).batcher.examples
+        for step in range(plan.steps_per_epoch):
+            arrays, where = plan(step).examples or (examples, plan(step).chosen)
+            for index in where:
+                found[tuple(tuple(arrays[side][index].tolist()) for side in ("source", "target"))] += 1
+        seen.append(found)
+    assert seen[0] == seen[1]
+    assert sum(seen[0].values()) == 3 * 3 * 3  # a side of the fourth pair is empty in each direction
+
+
 # Reading text in blocks.
 
 
