@@ -6,6 +6,7 @@ import fcntl
 import itertools
 import os
 import pickle
+import re
 import shutil
 import signal
 import time
@@ -19,10 +20,11 @@ import pytest
 from small_run import changed, interrupted, quiet, same, small_config, write_text
 
 from transformer import PRESETS, Run, UserError, train, train_tokenizer
-from transformer.config.corpus import FILTERS, DataConfig
+from transformer.config.corpus import FILTERS, DataConfig, filters_of
 from transformer.data.shards import WINDOW, shard_order
 from transformer.data.sources import blocks, text_files, unusual
 from transformer.data.sources.blocks import pair_blocks
+from transformer.data.sources.unusual import Filter
 from transformer.systems.registry import find_system
 from transformer.tasks import preparation
 from transformer.tasks.preparation import PreparedShards, prepare
@@ -237,6 +239,11 @@ def test_a_damaged_shard_is_named(tmp_path, here):
     task, corpus = opened(config_of(tmp_path))
     plan = prepare(task, corpus).batcher.plan
     plan.shards.wait(range(5))
+    for file in plan.shards.folder.glob("*/target.uint16"):
+        content = file.read_bytes()
+        file.write_bytes(content[:9] + bytes([content[9] ^ 1]) + content[10:])
+    with pytest.raises(UserError, match="is damaged .its numbers are others than were written.; remove it"):
+        prepare(task, corpus)
     for file in plan.shards.folder.glob("*/source.uint16"):
         file.write_bytes(file.read_bytes()[:-2])
     with pytest.raises(UserError, match="is damaged .it is not complete.; remove it to prepare it again"):
@@ -253,6 +260,53 @@ def test_every_kind_of_tokenizer_can_be_sent_to_a_process(kind):
     lines = [f"the {word} house and {word}er trees" for word in ("red", "green", "blue", "old", "new")] * 20
     tokenizer = train_tokenizer(lines, kind, 280)
     assert pickle.loads(pickle.dumps(tokenizer)).encode_all(lines) == tokenizer.encode_all(lines)
+
+
+def test_several_directions_are_those_of_the_whole(tmp_path, here):
+    """The examples begin with the codes of their languages, and filters keep them apart."""
+    config = config_of(tmp_path)
+    rows = {
+        "en": ["a red house", "a dog", "we see it", ""],
+        "de": ["ein rotes Haus", "ein Hund", "a dog", "leer"],
+    }
+    rows["fr"] = ["une maison rouge", "un chien", "nous le voyons", "vide"]
+    for language, lines in rows.items():
+        for split in ("train", "validation"):
+            (tmp_path / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines * 3))
+    files = {
+        f"{split}_{side}": tmp_path / f"{split}.{{{side}}}"
+        for split in ("train", "validation")
+        for side in ("source", "target")
+    }
+    seen = []
+    for shard_pairs in (0, 7):
+        data = DataConfig(
+            **files,
+            cache_dir=tmp_path / "cache",
+            directions=("en:de", "en:fr", "de:en"),
+            tokenizer="bpe",
+            vocab_size=290,
+            max_length=40,
+            buckets=(40,),
+            batch_tokens=80,
+            batching="packed",
+            filter=("ratio=9",),
+            shard_pairs=shard_pairs,
+        )
+        task, corpus = opened(dataclasses.replace(config, data=data))
+        assert "en to de 12 (33.3%), en to fr 12 (33.3%), de to en 12 (33.3%)" in corpus.note
+        plan = prepare(task, corpus).batcher.plan
+        if shard_pairs:
+            plan.shards.wait(range(len(plan.shards)))
+        found = Counter()
+        examples = prepare(task, corpus).batcher.examples
+        for step in range(plan.steps_per_epoch):
+            arrays, where = plan(step).examples or (examples, plan(step).chosen)
+            for index in where:
+                found[tuple(tuple(arrays[side][index].tolist()) for side in ("source", "target"))] += 1
+        seen.append(found)
+    assert seen[0] == seen[1]
+    assert sum(seen[0].values()) == 3 * 3 * 3  # a side of the fourth pair is empty in each direction
 
 
 # Reading text in blocks.
@@ -469,3 +523,21 @@ def test_a_script_that_is_none_and_text_that_is_not_filtered(tmp_path, here):
         opened(filtered_config(tmp_path, GOOD, ("scripts=Klingonese",), False))
     with pytest.raises(UserError, match="only pairs of text files are filtered"):
         DataConfig(filter=("copies",))
+
+
+def test_what_rules_find_in_the_damage_on_the_page(tmp_path, monkeypatch):
+    """In a tenth of it: all copies and Chinese targets, most other targets, and hardly a good pair."""
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parent.parent / "docs/large-corpora.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r'```python title="damage.py"\n(.*?)```', page, re.S)
+    exec(program.replace("110_000", "11_000"), names := {})  # as a reader would
+    rules = Filter(filters_of(("ratio=2", "copies", "repeated", "scripts=Latin")))
+    left_out = {pair for pair in names["damaged"] if not rules.keeps(pair)}
+    clean = set(names["clean"])
+    damaged = {pair for pair in names["damaged"] if pair not in clean}
+    assert {pair for pair in damaged if pair[0] == pair[1]} <= left_out
+    assert {pair for pair in damaged if not pair[1].isascii() and not re.search("[a-z]", pair[1])} <= left_out
+    assert len(damaged - left_out) < 0.05 * len(damaged)
+    once = Filter(filters_of(("ratio=2", "scripts=Latin")))
+    assert sum(not once.keeps(pair) for pair in clean) < 1e-3 * len(clean)
+    assert rules.counts["repeated"] > 0

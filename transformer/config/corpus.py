@@ -414,7 +414,7 @@ class DataConfig(CorpusConfig):
             )
         others = {
             "context": self.context,
-            "directions": self.directions,
+            "temperature": self.temperature != 1,
             "subword-sampling": self.subword_sampling,
             "label-order": self.label_order != "given",
         }

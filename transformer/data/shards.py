@@ -3,14 +3,16 @@ together, so that batches are planned with the memory of a few shards, however m
 
 The files of a shard: `<field>.<dtype>` has the values of its examples, one after the other;
 `lengths.<dtype>` the length of each side of each; `lines.uint32` which pair of the text each is;
-`rows.uint32`, if it is packed, how many examples each row has; `about.json` how many pairs it is made from.
+`rows.uint32`, if it is packed, how many examples each row has; `about.json` how many pairs it is made from,
+and checksums of the others.
 """
 
 import dataclasses
 import functools
 import json
 import threading
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -105,7 +107,15 @@ def write_shard(
             lines[part].astype(np.uint32).tofile(files["lines"])
         for file in files.values():
             file.close()
-        (partial / ABOUT).write_text(json.dumps({"pairs": len(lengths)}), encoding="utf-8")
+        checksums = _checksums(partial, (file.name for file in files.values()))
+        about = {"pairs": len(lengths), "checksums": checksums}
+        (partial / ABOUT).write_text(json.dumps(about), encoding="utf-8")
+
+
+def _checksums(folder: Path, names: Iterable[str]) -> dict[str, int]:
+    """A checksum of each file, by its name."""
+    files = (folder / Path(name).name for name in names)
+    return {file.name: zlib.crc32(mapped(file, "uint8").data) for file in files}
 
 
 def open_shard(folder: Path, fields: Fields, batching: Batching) -> Shard:
@@ -128,12 +138,15 @@ def open_shard(folder: Path, fields: Fields, batching: Batching) -> Shard:
             ends = ends_of(mapped(folder / "rows.uint32"))
             rows = Sequences(np.arange(len(lengths), dtype=np.int32), ends)
         lines = mapped(folder / "lines.uint32")
-        pairs = parse_object(read_text(folder / ABOUT))["pairs"]
+        about = parse_object(read_text(folder / ABOUT))
+        pairs = about["pairs"]
         if type(pairs) is not int or pairs < len(lengths):
             raise ValueError(f"pairs cannot be {brief(str(pairs))}")
         ends_and_sizes = [(x.ends[-1], len(x.values)) for x in (*examples.values(), rows) if x is not None]
         if any(end != size for end, size in ends_and_sizes) or len(lines) != len(lengths):
             raise ValueError("it is not complete")
+        if about["checksums"] != _checksums(folder, about["checksums"]):
+            raise ValueError("its numbers are others than were written")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder} is damaged ({error}); remove it to prepare it again") from error
     return Shard(examples, lines, rows, pairs - len(lengths))

@@ -19,6 +19,7 @@ from transformer.data.sources.text_files import (
     LONGEST_LINE,
     NOT_UTF8,
     OF_PAIRS,
+    Direction,
     bad_line,
     other_columns,
     plain,
@@ -27,7 +28,7 @@ from transformer.data.sources.text_files import (
     visible,
 )
 from transformer.data.sources.unusual import Filter, hash_of
-from transformer.data.store import Pair, Progress
+from transformer.data.store import DirectedPair, Pair, Progress
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import MiB, atomic_open, open_regular
 
@@ -145,6 +146,7 @@ def _check(path: Path, content: bytes, before: int, columns: int) -> Int[np.ndar
     return ends
 
 
+AnyPair = Pair | DirectedPair
 Files = tuple[Blocks, ...]
 """A file of pairs with a tab in each line, or one for each side."""
 
@@ -159,6 +161,8 @@ class PairBlocks:
     """Lines of a block; the last one of a file may have fewer."""
     chosen: Int[np.ndarray, " blocks"]
     """The blocks that count, in the order of the text."""
+    directions: tuple[Direction, ...] = ()
+    """The languages of each of the files, if pairs name theirs."""
     repeated: Path | None = None
     """A file that says of each pair of the text whether it was there before. None: this is not asked."""
 
@@ -190,11 +194,11 @@ class PairBlocks:
         """Of these blocks alone."""
         return replace(self, chosen=np.sort(chosen))
 
-    def blocks(self) -> Iterator[list[Pair]]:
+    def blocks(self) -> Iterator[list[AnyPair]]:
         """Yields the pairs of each block."""
         return (self._read(int(number)) for number in self.chosen)
 
-    def filtered(self, rules: Filter) -> Iterator[list[Pair]]:
+    def filtered(self, rules: Filter) -> Iterator[list[AnyPair]]:
         """As `blocks`; a pair that is left out has no text."""
         marks = np.zeros(0, bool) if self.repeated is None else mapped(self.repeated)
         firsts = ends_of(self._sizes)
@@ -202,30 +206,33 @@ class PairBlocks:
             keeps = list(map(rules.keeps, pairs))
             if len(marks):
                 rules.leave_repeated(pairs, keeps, marks[firsts[number] : firsts[number + 1]].tolist())
-            yield [pair if is_kept else ("", "") for pair, is_kept in zip(pairs, keeps, strict=True)]
+            yield [pair if is_kept else _emptied(pair) for pair, is_kept in zip(pairs, keeps, strict=True)]
 
-    def __iter__(self) -> Iterator[Pair]:
+    def __iter__(self) -> Iterator[AnyPair]:
         for pairs in self.blocks():
             yield from pairs
 
-    def __getitems__(self, indices: Sequence[int]) -> list[Pair]:
+    def __getitems__(self, indices: Sequence[int]) -> list[AnyPair]:
         """The pairs with these numbers. A block is read once for numbers that follow each other."""
         read = functools.lru_cache(maxsize=1)(self._read)
-        pairs = list[Pair]()
+        pairs = list[AnyPair]()
         for index in indices:
             where = bisect.bisect_right(self._ends, index)
             before = int(self._ends[where - 1]) if where else 0
             pairs.append(read(int(self.chosen[where]))[index - before])
         return pairs
 
-    def _read(self, number: int) -> list[Pair]:
+    def _read(self, number: int) -> list[AnyPair]:
         where = bisect.bisect_right(self._firsts, number) - 1
         first, *other = (file.read(number - int(self._firsts[where])) for file in self.files[where])
-        if not other:
+        if other:
+            pairs = [("", "") if None in pair else visible(pair) for pair in zip(first, *other, strict=True)]
+        else:
             columns = ((line or "").split("\t") for line in first)
-            return [visible((pair[0], pair[1])) if len(pair) == 2 else ("", "") for pair in columns]
-        sides = zip(first, *other, strict=True)
-        return [("", "") if None in pair else visible(pair) for pair in sides]
+            pairs = [visible((pair[0], pair[1])) if len(pair) == 2 else ("", "") for pair in columns]
+        if not self.directions:
+            return [*pairs]
+        return [DirectedPair(*pair, *self.directions[where]) for pair in pairs]
 
     def dealt(self, shard_pairs: int) -> "list[PairBlocks]":
         """The blocks dealt to shards of about so many pairs, at random but always in the same way, so that
@@ -235,12 +242,20 @@ class PairBlocks:
         return [self.of(blocks) for blocks in np.array_split(order, min(count, len(order)))]
 
 
-def pair_blocks(paths: Sequence[Sequence[Path]], shard_pairs: int) -> PairBlocks:
+def _emptied(pair: AnyPair) -> AnyPair:
+    """A pair without text."""
+    return pair._replace(source="", target="") if isinstance(pair, DirectedPair) else ("", "")
+
+
+def pair_blocks(
+    paths: Sequence[Sequence[Path]], shard_pairs: int, directions: Sequence[Direction] = ()
+) -> PairBlocks:
     """Reads files of pairs once, several at a time.
 
     Args:
       paths: for each part of the text, one file with a tab in each line, or one for each side.
       shard_pairs: how many pairs a shard has.
+      directions: the languages of each part, if there are several.
 
     Raises:
       UserError: as `located`; or two files have different numbers of lines.
@@ -263,7 +278,8 @@ def pair_blocks(paths: Sequence[Sequence[Path]], shard_pairs: int) -> PairBlocks
                 "line i of one must translate line i of the other "
                 f"(line {min(source.lines, target.lines) + 1} has no partner)"
             )
-    return PairBlocks(files, size, np.arange(sum(len(source.starts) - 1 for source, *_ in files)))
+    count = sum(len(source.starts) - 1 for source, *_ in files)
+    return PairBlocks(files, size, np.arange(count), tuple(directions))
 
 
 HASHES = 2**24  # pairs whose hashes are sorted at a time

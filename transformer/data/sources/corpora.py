@@ -331,18 +331,45 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     check_text(data)
     whole = replace(data, filter=(), shard_pairs=0, workers=0)
     others = replace(whole, train_source=None, train_target=None, train_tsv=None)
-    pairs = pair_blocks(_parts_of(data, "train"), data.shard_pairs)
+    by_direction = [(direction, _parts_of(of_data, "train")) for direction, of_data in _by_direction(data)]
+    parts = [part for _, several in by_direction for part in several]
+    directions = [direction for direction, several in by_direction for _ in several if direction]
+    pairs = pair_blocks(parts, data.shard_pairs, directions)
     digests = _digests(others, progress)
-    key = sorted(digests.items()), [[file.digest for file in part] for part in pairs.files], pairs.size
+    notes = []
+    if directions:
+        counts = Counter[Direction]()
+        for direction, (first, *_) in zip(directions, pairs.files, strict=True):
+            counts[direction] += first.lines
+        notes.append(shares_in_words(counts, data.temperature))
+
+    def read(split: str) -> Iterator[Any]:
+        records = _as_hashed(others, digests, split)
+        return in_turns(records) if directions else records
+
+    key = [sorted(digests.items()), [[file.digest for file in part] for part in pairs.files], pairs.size]
+    key += [directions] if directions else []
     name = str(data.train_tsv or data.train_source)
-    corpus = Source(
-        name, _form(data), "shards", key, functools.partial(_as_hashed, others, digests), list(digests)
-    ).open(data.cache_dir, progress)
-    parts = pairs.dealt(min(SAMPLED, len(pairs)))
-    sample = parts[0] if len(parts) > 1 else None
+    corpus = Source(name, _form(data), "shards", key, read, list(digests), notes)
+    opened = corpus.open(data.cache_dir, progress)
+    samples = pairs.dealt(min(SAMPLED, len(pairs)))
     if "repeated" in filters_of(data.filter):
-        pairs = replace(pairs, repeated=marked(pairs, corpus.folder / "repeated.bool", progress))
-    return replace(corpus, splits={"train": pairs, **corpus.splits}, sample=sample)
+        pairs = replace(pairs, repeated=marked(pairs, opened.folder / "repeated.bool", progress))
+    splits = {"train": pairs, **opened.splits}
+    return replace(opened, splits=splits, sample=samples[0] if len(samples) > 1 else None)
+
+
+def _by_direction(data: DataConfig) -> list[tuple[Direction | None, DataConfig]]:
+    """The options of each direction, or of all pairs if they name none. Raises UserError if columns of one
+    file name them."""
+    if not data.directions:
+        return [(None, data)]
+    if has_columns(data, "train"):
+        raise UserError(
+            "--data.shard-pairs: name a file for each of the --data.directions, such as --data.train-source "
+            "train.{source} --data.train-target train.{target}"
+        )
+    return [(direction, of_direction(data, direction)) for direction in data.pairs]
 
 
 def _digests(

@@ -15,7 +15,7 @@ import numpy as np
 import regex
 
 from transformer.data.sources.text_files import named_ranges
-from transformer.data.store import Progress, Records, silent
+from transformer.data.store import DirectedPair, Pair, Progress, Records, silent
 from transformer.runtime.errors import UserError, abbreviated, counted
 from transformer.runtime.files import read_text, write_whole
 from transformer.runtime.text import has_text
@@ -212,15 +212,15 @@ class Filter:
         return not name
 
     def leave_repeated(
-        self, pairs: Sequence[tuple[str, str]], keeps: list[bool], marks: Sequence[bool]
+        self, pairs: Sequence[Pair | DirectedPair], keeps: list[bool], marks: Sequence[bool]
     ) -> None:
         """Counts pairs that are marked as repeated, unless another rule has left them out, and keeps them no
         longer."""
         for index, pair in enumerate(pairs):
-            if marks[index] and keeps[index] and all(pair):
+            if marks[index] and keeps[index] and all(pair[:2]):
                 keeps[index] = False
                 self.counts["repeated"] += 1
-                self.samples.setdefault("repeated", pair)
+                self.samples.setdefault("repeated", (pair[0], pair[1]))
 
     def note(self, folder: Path) -> str:
         """As `described`, of a corpus that has just been stored in a folder, or what is noted of another."""
