@@ -69,6 +69,8 @@ class Form:
 def test_the_whole_input_is_shown_and_printed(driver):  # noqa: F811
     with running(translations()) as address:
         form = Form(driver, address)
+        form.at("text").send_keys("red\nblue\n")
+        assert form.at("count").text == "2 lines, the longest 4 of 5,000 characters"
         hidden = "return text.scrollHeight - text.clientHeight"
         form.run(r"text.value = 'red\n'.repeat(8)")
         assert form.run(hidden) <= 0

@@ -122,7 +122,9 @@ at("form").addEventListener("keydown", (event) => {
 });
 
 function showCount() {
-  const lines = linesOf(at("text").value), longest = Math.max(...lines.map((line) => [...line].length));
+  const lines = linesOf(at("text").value);
+  if (lines.length > 1 && !lines.at(-1)) lines.pop();
+  const longest = Math.max(...lines.map((line) => [...line].length));
   const size = `${longest.toLocaleString("en")} of ${limits.characters.toLocaleString("en")} characters`;
   at("count").textContent = lines.length > 1 ? `${lines.length.toLocaleString("en")} lines, the longest ${size}` : size;
   at("count").classList.toggle("over", longest > limits.characters);
