@@ -135,9 +135,9 @@ def test_hosts_have_the_rows_of_one_and_windows_are_of_shards_from_everywhere(tm
                 array, np.concatenate([share[name] for share in shares])[: len(array)]
             )
     for part in whole.plan.shards.parts:
-        places = part.chosen / len(corpus.splits["train"].chosen)
-        assert places.min() < 0.1
-        assert places.max() > 0.9
+        positions = part.chosen / len(corpus.splits["train"].chosen)
+        assert positions.min() < 0.1
+        assert positions.max() > 0.9
 
 
 def test_training_begins_with_the_first_shards_and_resumes_bit_for_bit(tmp_path, here, monkeypatch):
@@ -402,13 +402,23 @@ def test_options_without_shards(options, message):
         DataConfig(**{"shard_pairs": 100, **options})
 
 
-@pytest.mark.parametrize("name", sorted(n for n, p in PRESETS.items() if isinstance(p.data, DataConfig)))
-def test_every_system_of_text_has_shards(tmp_path, here, name):
-    """Those of presets that read pairs; tasks whose rows have named columns have none."""
+OF_TEXT = {name: preset for name, preset in PRESETS.items() if isinstance(preset.data, DataConfig)}
+OF_COLUMNS = sorted(name for name, preset in OF_TEXT.items() if preset.data.names_columns)
+
+
+@pytest.mark.parametrize("name", OF_COLUMNS)
+def test_rows_with_named_columns_have_no_shards(name):
+    data, rows = OF_TEXT[name].data, {"train": Path("a.jsonl"), "validation": Path("b.jsonl")}
+    with pytest.raises(
+        UserError, match="give --data.train-source and --data.train-target, or --data.train-tsv"
+    ):
+        dataclasses.replace(data, shard_pairs=100, **rows)
+
+
+@pytest.mark.parametrize("name", sorted(OF_TEXT.keys() - set(OF_COLUMNS)))
+def test_every_system_of_pairs_has_shards(tmp_path, here, name):
     preset = PRESETS[name]
     config = config_of(tmp_path)
-    if preset.data.has_columns or preset.data.task != "translation":
-        pytest.skip("rows with named columns")
     data = dataclasses.replace(config.data, tokenizer=preset.data.tokenizer, vocab_size=280, max_length=32)
     config = dataclasses.replace(config, system=preset.system, model=preset.model, data=data)
     task, corpus = opened(config)

@@ -165,11 +165,11 @@ def shuffled(plan, count):
     random = np.random.default_rng(0)
     distances, near, means = [], [], []
     for step in random.integers(plan.steps_per_epoch, size=200).tolist():
-        places = plan(step).chosen / count
-        away = np.abs(np.diff(places))
+        positions = plan(step).chosen / count
+        away = np.abs(np.diff(positions))
         distances.append(away.mean())
         near.append((away < 1e-3).mean())
-        means.append((places.mean() - 0.5) * np.sqrt(12 * len(places)))
+        means.append((positions.mean() - 0.5) * np.sqrt(12 * len(positions)))
     return [float(np.mean(distances)), float(np.mean(near)), float(np.std(means))]
 
 if __name__ == "__main__":

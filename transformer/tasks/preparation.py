@@ -226,7 +226,7 @@ def _made_by(task: Task) -> bytes:
     return kind.encode() + task.content()
 
 
-# The shards of a corpus, made in processes of their own: one for each core, each with a copy of the task.
+# The shards of a corpus, made in other processes: one for each core, each with a copy of the task.
 # What they make does not depend on how many there are, nor on when training begins.
 
 
@@ -356,7 +356,7 @@ class PreparedShards:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-# In a process of its own.
+# In one of these processes.
 
 
 _process: dict[str, Any] = {}
