@@ -19,9 +19,8 @@ from transformer.config.corpus import LANGUAGES, DataConfig, filters_of, mix_sta
 from transformer.data import built_in
 from transformer.data.built_in import (
     conversations,
-    dialogue,
+    copying,
     opinions,
-    pointing,
     pronouns,
     reports,
     spoken,
@@ -174,15 +173,19 @@ BUILT_IN: dict[str, BuiltIn] = {
     "built-in": BuiltIn("built-in English-German", built_in.VERSION, built_in.pairs),
     **{
         f"dialogue-{code}": BuiltIn(
-            f"built-in dialogues in {language}", dialogue.VERSION, functools.partial(dialogue.pairs, code)
+            f"built-in dialogues in {language}",
+            copying.DIALOGUE_VERSION,
+            functools.partial(copying.dialogue_pairs, code),
         )
         for code, language in (("en", "English"), ("zh", "Chinese"))
     },
     **{
         task: BuiltIn(
-            f"built-in {task.replace('-', ' ')}", pointing.VERSION, functools.partial(pointing.pairs, task)
+            f"built-in {task.replace('-', ' ')}",
+            copying.POINTING_VERSION,
+            functools.partial(copying.pointing_pairs, task),
         )
-        for task in pointing.TASKS
+        for task in copying.TASKS
     },
     "spelling": BuiltIn("built-in spelled digits", spoken.SPELLING_VERSION, spoken.spelled_pairs),
     "pronunciation": BuiltIn(
