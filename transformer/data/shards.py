@@ -311,7 +311,7 @@ def mixed_order(
     needed = list[tuple[float, int]]()
     for numbers, share in zip(groups, shares.tolist(), strict=True):
         order = shard_order(len(numbers), seed, epoch=0)
-        needed += [(place / max(share, 1e-9), numbers[shard]) for place, shard in enumerate(order.tolist())]
+        needed += [(index / max(share, 1e-9), numbers[shard]) for index, shard in enumerate(order.tolist())]
     return [number for _, number in sorted(needed)]
 
 
@@ -413,15 +413,15 @@ class MixedPlan(Plan):
 
     def _count_per_window(self, stage: int) -> Float[np.ndarray, " groups"]:
         """How many rows or examples of each group a window has."""
-        batching, wanted = self._batching, self._stages[stage].shares.copy()
-        steps = np.zeros(len(wanted))  # of a row or an example
-        for group in np.flatnonzero(wanted):
+        batching, weights = self._batching, self._stages[stage].shares.copy()
+        steps = np.zeros(len(weights))  # of a row or an example
+        for group in np.flatnonzero(weights):
             shard = self._streams[group].first
-            wanted[group] *= shard.size / len(shard.lines)
+            weights[group] *= shard.size / len(shard.lines)
             steps[group] = 1 / batching.rows(batching.buckets[-1])
             if not self.packed:
                 steps[group] = steps_of(shard.counts(batching.buckets).tolist(), batching) / shard.size
-        counts: np.ndarray = wanted * self.STEPS / float(wanted @ steps)
+        counts: np.ndarray = weights * self.STEPS / float(weights @ steps)
         return counts
 
     def _position(self, stage: int, window: int) -> Int[np.ndarray, " groups"]:
