@@ -19,6 +19,8 @@ from transformer.data.sources.context import TURN
 from transformer.data.sources.tables import input_text
 from transformer.data.sources.text_files import one_line
 from transformer.data.tokenizers.trained import Tokenizers
+from transformer.decoding.service.lanes import Job, Preparation
+from transformer.decoding.service.service import prepare
 from transformer.documents.document import DocumentTranslator, can_translate, with_code
 from transformer.documents.sentences import DividedText, joined
 from transformer.documents.suspicion import Limits
@@ -385,10 +387,16 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         Raises:
           UserError: an option is invalid, or this search cannot have terms or a prefix.
         """
+        prepare(self.preparation(prefix=prefix, terms=terms, **options))
+
+    def preparation(  # type: ignore[override]
+        self, *, prefix: bool = False, terms: bool = False, **options: Option
+    ) -> Preparation:
+        """What `warm_up` does, in stages, as `Decoder.preparation`."""
         has_prefix, has_terms = true_or_false("prefix", prefix), true_or_false("terms", terms)
         word = self.task.some_word() if has_prefix or has_terms else ""
         request = TranslationRequest("", "", word * has_prefix, (word,) * has_terms)
-        self._warm_up({1: request} if word else {}, *NO_EXTRAS.asked(self.extras, options))
+        return self._preparation({1: request} if word else {}, *NO_EXTRAS.asked(self.extras, options))
 
     def score(
         self,
@@ -459,8 +467,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
             scores[rows] = log_p.sum(axis=1)[: len(rows)]
         return scores
 
-    def score_programs(self) -> Iterator[Callable[[], None]]:
-        """What compiles the programs that `score` can need, one after the other."""
+    def score_programs(self) -> Iterator[Job]:
+        """What compiles the programs that `score` can need."""
         settings = within_positions(self.config.decoding, self.longest, self.longest_source)
         longest = settings.buckets[-1] + settings.extra_length
         table = _least((self.longest, self.longest_source))
