@@ -2,6 +2,9 @@
 
 `python -m benchmarks.speed.start quickstart`. Each start is its own process, stopped after its first
 update. The first one has an empty cache; the second one resumes the run.
+
+`python -m benchmarks.speed.start --serve RUN` is about a server: until it is ready, and until all programs
+are compiled.
 """
 
 import argparse
@@ -28,8 +31,15 @@ def main(arguments: list[str] | None = None) -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
     parser.add_argument("preset", nargs="?", default="quickstart", help="see train.py --list-presets")
+    parser.add_argument("--serve", type=Path, metavar="RUN", help="a run to serve, in place of a training")
     parser.add_argument("--stages", type=Path, help=argparse.SUPPRESS)  # in its own process
     given = parser.parse_args(arguments)
+    if given.serve:
+        with tempfile.TemporaryDirectory() as folder:
+            for start in "empty store of programs", "second start":
+                print(start)
+                serve(given.serve, Path(folder))
+        return
     preset(given.preset)
     if given.stages:
         started(given.preset, given.stages)
@@ -57,6 +67,22 @@ def measured(name: str, folder: Path) -> dict[str, tuple[float, float]]:
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     found: dict[str, tuple[float, float]] = json.loads((folder / "stages.json").read_text())
     return found
+
+
+def serve(run: Path, folder: Path) -> None:
+    """Prints each line of a server until all of its programs are compiled, with the CPU seconds (on Linux)
+    and those of the clock before it."""
+    command = [sys.executable, "-m", "transformer", "serve", os.fspath(run), "--port", "0"]
+    environment, begun = os.environ | {"TRANSFORMER_COMPILED": os.fspath(folder)}, time.time()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        for line in server.stdout:
+            user, system = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            spent = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+            print(f"{spent:6.1f} CPU s {time.time() - begun:6.1f} s  {line}", end="", flush=True)
+            if line.startswith("All programs"):
+                break
+        server.terminate()
 
 
 def started(name: str, folder: Path) -> None:
