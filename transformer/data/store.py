@@ -322,7 +322,9 @@ def prepare(root: Path, splits: Splits, form: Form, progress: Progress = silent)
     except Exception as error:  # array_record has its own error types
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
         if is_stored:
-            raise UserError(f"{folder} is damaged ({reason}); remove it to prepare the corpus again") from error
+            raise UserError(
+                f"{folder} is damaged ({reason}); remove it to prepare the corpus again"
+            ) from error
         raise UserError(
             f"cannot store the corpus in {root}: {reason}; choose another folder with --data.cache-dir"
         ) from error
