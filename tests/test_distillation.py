@@ -107,8 +107,8 @@ def test_a_distillation_never_writes_into_another(finished, tmp_path, monkeypatc
     with pytest.raises(UserError, match="is not empty"):
         distill(finished, tmp_path / "mine", "best", decoding)
     distill(finished, tmp_path / "other", "best", decoding)
-    with monkeypatch.context() as patch, pytest.raises(UserError, match="another distillation"):
-        patch.setattr(Translator, "fingerprint", lambda self: "of a teacher that was trained anew")
+    monkeypatch.setattr(Translator, "fingerprint", lambda self: "of a teacher that was trained anew")
+    with pytest.raises(UserError, match="another distillation"):
         distill(finished, tmp_path / "other", "best", decoding)
     third = tmp_path / "third"
     with _claimed(third, {}), pytest.raises(UserError, match="another process"), _claimed(third, {}):

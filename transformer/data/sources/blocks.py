@@ -168,6 +168,8 @@ class PairBlocks:
     """The blocks that count, in the order of the text."""
     directions: tuple[Direction, ...] = ()
     """The languages of each of the files, if pairs name theirs."""
+    groups: tuple[int, ...] = ()
+    """The group of each of the files, from 0. Each group has its own shards. None: all are in one."""
     repeated: Path | None = None
     """A file that says of each pair of the text whether it was there before. None: this is not asked."""
 
@@ -198,6 +200,13 @@ class PairBlocks:
     def of(self, chosen: Int[np.ndarray, " blocks"]) -> "PairBlocks":
         """Of these blocks alone."""
         return replace(self, chosen=np.sort(chosen))
+
+    def by_group(self) -> "list[PairBlocks]":
+        """The blocks of each group of files."""
+        if not self.groups:
+            return [self]
+        groups = np.array(self.groups)[np.searchsorted(self._firsts, self.chosen, side="right") - 1]
+        return [self.of(self.chosen[groups == group]) for group in range(max(self.groups) + 1)]
 
     def blocks(self) -> Iterator[list[AnyPair]]:
         """Yields the pairs of each block."""
@@ -253,7 +262,10 @@ def _emptied(pair: AnyPair) -> AnyPair:
 
 
 def pair_blocks(
-    paths: Sequence[Sequence[Path]], shard_pairs: int, directions: Sequence[Direction] = ()
+    paths: Sequence[Sequence[Path]],
+    shard_pairs: int,
+    directions: Sequence[Direction] = (),
+    groups: Sequence[int] = (),
 ) -> PairBlocks:
     """Reads files of pairs once, several at a time.
 
@@ -261,6 +273,7 @@ def pair_blocks(
       paths: for each part of the text, one file with a tab in each line, or one for each side.
       shard_pairs: how many pairs a shard has.
       directions: the languages of each part, if there are several.
+      groups: the group of each part, if there are several.
 
     Raises:
       UserError: as `located`; or two files have different numbers of lines.
@@ -284,7 +297,7 @@ def pair_blocks(
                 f"(line {min(source.lines, target.lines) + 1} has no partner)"
             )
     count = sum(len(source.starts) - 1 for source, *_ in files)
-    return PairBlocks(files, size, np.arange(count), tuple(directions))
+    return PairBlocks(files, size, np.arange(count), tuple(directions), tuple(groups))
 
 
 HASHES = 2**24  # pairs whose hashes are sorted at a time
