@@ -15,7 +15,7 @@ from reference_search import hypotheses, random_variables, slow_search
 
 from transformer import Config, Translator, UserError
 from transformer.config.model import SpecialIds
-from transformer.data.built_in import dialogue
+from transformer.data.built_in import copying
 from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
 from transformer.data.tokenizers.words import OpenWordTokenizer, WordTokenizer
 from transformer.decoding.beam import beam_search
@@ -192,14 +192,14 @@ def test_saved_vocabularies_come_back(kind, tmp_path):
 @pytest.mark.parametrize("language", ["en", "zh"])
 def test_names_are_outside_the_vocabulary_and_of_one_split_only(language):
     splits = {
-        split: list(itertools.islice(dialogue.pairs(language, split), 3000))
+        split: list(itertools.islice(copying.dialogue_pairs(language, split), 3000))
         for split in ("train", "validation", "test")
     }
     preset = PRESETS[f"dialogue-{language}"].data
     tokenizer = train_tokenizer(itertools.chain(*splits["train"]), "open-word", preset.vocab_size)
     patterns = {
         word
-        for said, answered, words in dialogue.PATTERNS[language]
+        for said, answered, words in copying.PATTERNS[language]
         for text, x in itertools.product((said, answered), words.split("|"))
         for word in WordTokenizer.cut(text.format(a="Q", b="Q", x=x))
     } - {"Q"}
@@ -222,7 +222,7 @@ def test_an_answer_is_a_function_of_the_greeting():
     for language in ("en", "zh"):
         answers = {}
         for seed, split in itertools.product(range(3), ("train", "test")):
-            for source, target in itertools.islice(dialogue.pairs(language, split, seed), 4000):
+            for source, target in itertools.islice(copying.dialogue_pairs(language, split, seed), 4000):
                 assert answers.setdefault(source, target) == target
 
 

@@ -14,7 +14,7 @@ from test_copying import CONFIG, EOS, PAD, SIZE, SOURCE, TARGET, A, B
 
 from transformer import UserError
 from transformer.config.model import SpecialIds
-from transformer.data.built_in import pointing
+from transformer.data.built_in import copying
 from transformer.decoding.beam import beam_search
 from transformer.model.encoder_decoder import decoder_input
 from transformer.systems.copying.model import CopyingTransformer, extended_ids
@@ -153,8 +153,8 @@ def brute_hull(points):
     """The ends of the edges that have all other points on their left; of points on one line, its ends."""
     edges = {}
     for a, b in itertools.permutations(points, 2):
-        turns = [pointing.turn(a, b, c) for c in points if c not in (a, b)]
-        between = [c for c in points if c not in (a, b) and pointing.turn(a, b, c) == 0]
+        turns = [copying.turn(a, b, c) for c in points if c not in (a, b)]
+        between = [c for c in points if c not in (a, b) and copying.turn(a, b, c) == 0]
         inside = all(min(a, b) < c < max(a, b) for c in between)
         if all(turn >= 0 for turn in turns) and inside:
             edges[a] = b
@@ -171,27 +171,27 @@ def test_the_hull_is_that_of_all_edges():
     for _ in range(300):
         chosen = chance.permutation(25)[: chance.integers(1, 9)]
         points = [cells[x] for x in chosen]
-        assert pointing.hull(points) == brute_hull(points), points
-    assert pointing.hull([(0, 0), (1, 1), (2, 2)]) == [(0, 0), (2, 2)]
+        assert copying.hull(points) == brute_hull(points), points
+    assert copying.hull([(0, 0), (1, 1), (2, 2)]) == [(0, 0), (2, 2)]
 
 
 def test_lines_of_the_corpora():
-    for source, target in itertools.islice(pointing.pairs("sorting", "train"), 200):
+    for source, target in itertools.islice(copying.pointing_pairs("sorting", "train"), 200):
         assert sorted(map(int, source.split())) == list(map(int, target.split()))
-    for source, target in itertools.islice(pointing.pairs("convex-hull", "train"), 200):
+    for source, target in itertools.islice(copying.pointing_pairs("convex-hull", "train"), 200):
         assert set(target.split()) <= set(source.split())
         assert len(set(source.split())) == len(source.split())
 
 
 @pytest.mark.by_default("sorting")
-@pytest.mark.parametrize("task", pointing.TASKS)
+@pytest.mark.parametrize("task", copying.TASKS)
 def test_no_set_of_words_is_in_two_splits(task):
     found = {
         split: {tuple(sorted(source.split())) for source, _ in itertools.islice(lines, 2000)}
         for split in ("train", "validation", "test")
-        for lines in [pointing.pairs(task, split, lengths=[2, 3])]
+        for lines in [copying.pointing_pairs(task, split, lengths=[2, 3])]
     }
     for one, other in itertools.combinations(found.values(), 2):
         assert not one & other
     with pytest.raises(UserError, match="no train split of the corpus sortin"):
-        next(pointing.pairs("sortin", "train"))
+        next(copying.pointing_pairs("sortin", "train"))

@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from transformer.data.built_in.dialogue import SHARES, split_of
+from transformer.data.built_in.copying import SHARES, split_of
 from transformer.runtime.errors import UserError
 
 Pair = tuple[str, str]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from transformer.data.built_in.dialogue import SHARES, split_of
+from transformer.data.built_in.copying import SHARES, split_of
 from transformer.data.built_in.inflection import number
 from transformer.runtime.errors import UserError
 
