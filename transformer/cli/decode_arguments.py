@@ -295,7 +295,6 @@ def annotated(kind: type[Any], mark: type[T]) -> dict[str, T]:
     return {name: part for name, several in parts for part in several if isinstance(part, mark)}
 
 
-ArgumentsT = TypeVar("ArgumentsT", bound=DecodeArguments)
 OPTIONS = annotated(DecodeArguments, Applies)
 """Where options apply that not all command lines have."""
 
@@ -331,9 +330,9 @@ def short_options() -> Iterator[None]:
 def parse_decode(
     command_line: list[str],
     unused: Collection[str] = (),
-    kind: type[ArgumentsT] = DecodeArguments,  # type: ignore[assignment]
+    kind: type[DecodeArguments] = DecodeArguments,
     command: str = "decode",
-) -> ArgumentsT:
+) -> DecodeArguments:
     """Parses the command line, with the run's options as defaults. Its help leaves `unused` options out, and
     without --help-all those of `SELDOM`. `kind` may have more options, for another command."""
     command_line = [

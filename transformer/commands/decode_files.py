@@ -95,7 +95,9 @@ def decode_files_main(command_line: list[str]) -> None:
     """`python -m transformer decode-files RUN --input PATTERN --output FOLDER`."""
     with short_options():
         hidden = {*unused_options(command_line), *HIDDEN} if HELP & {*command_line} else ()
-        decode_files(parse_decode(command_line, hidden, FilesArguments, "decode-files"))
+        arguments = parse_decode(command_line, hidden, FilesArguments, "decode-files")
+        assert isinstance(arguments, FilesArguments)
+        decode_files(arguments)
 
 
 class Shard(NamedTuple):
