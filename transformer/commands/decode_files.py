@@ -229,17 +229,17 @@ def workers(arguments: FilesArguments) -> Iterator[tuple[list[Call], int]]:
     finally:
         signal.signal(signal.SIGTERM, handler)  # Ray has another
     try:
-        there = ray.cluster_resources()
+        resources = ray.cluster_resources()
         cores = min(arguments.cores, int(max(node["Resources"].get("CPU", 0) for node in ray.nodes())))
         kinds: dict[str, Any] = {
             "GPU": {"num_gpus": 1},
             "TPU": {"resources": {"TPU": 1}},
             "CPU": {"num_cpus": cores},
         }
-        kind = next((kind for kind in kinds if there.get(kind, 0) >= 1), None)
+        kind = next((kind for kind in kinds if resources.get(kind, 0) >= 1), None)
         if kind is None:
             raise UserError("--engine ray: the cluster has no GPU, TPU or core yet: start a node of it")
-        count = arguments.workers or max(1, int(there[kind] // (cores if kind == "CPU" else 1)))
+        count = arguments.workers or max(1, int(resources[kind] // (cores if kind == "CPU" else 1)))
         actor = ray.remote(Worker).options(
             max_restarts=-1, max_task_retries=RETRIES, max_concurrency=AHEAD, **kinds[kind]
         )
@@ -460,11 +460,11 @@ def input_files(pattern: Path) -> dict[str, Path]:
       UserError: there are none, or two outputs would have one name.
     """
     where = address(pattern)
-    found = matching_addresses(where) if where else matching(pattern, "--input")
+    paths = matching_addresses(where) if where else matching(pattern, "--input")
     files = dict[str, Path]()
     fixed = list(itertools.takewhile(lambda part: not glob.has_magic(part), pattern.parts))
     folder = Path(*fixed[: len(pattern.parts) - 1])
-    for path in found:
+    for path in paths:
         if where is None and path.is_dir():
             continue
         name = os.fspath(path.relative_to(folder))
