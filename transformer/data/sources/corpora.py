@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from transformer.config.corpus import LANGUAGES, DataConfig, filters_of
+from transformer.config.corpus import LANGUAGES, SPLITS, TABULAR, DataConfig, filters_of, text_suffix
 from transformer.data import built_in
 from transformer.data.built_in import (
     conversations,
@@ -28,8 +28,9 @@ from transformer.data.built_in import (
 from transformer.data.epochs import shares
 from transformer.data.sources.blocks import marked, pair_blocks
 from transformer.data.sources.context import first_pairs, pairs_in_context, sentence_of
-from transformer.data.sources.source import HELD_OUT, HELD_OUT_NOTE, SPLITS, Source
-from transformer.data.sources.tables import read_table, record_of
+from transformer.data.sources.exchange import check_opens
+from transformer.data.sources.source import HELD_OUT, HELD_OUT_NOTE, Source
+from transformer.data.sources.tables import as_text, read_table, record_of
 from transformer.data.sources.text_files import (
     Direction,
     matching,
@@ -275,7 +276,7 @@ def check_text(data: DataConfig) -> None:
         )
     files = _files(data)
     for path in itertools.chain.from_iterable(files.values()):
-        next(read_lines(path), None)
+        next(read_lines(path), None) if text_suffix(path).lower() not in TABULAR else check_opens(path)
     if files and "train" not in files:
         raise UserError(
             "no training text: give --data.train-source and --data.train-target, --data.train-tsv, or "
@@ -289,7 +290,7 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
     further = set[str]()  # columns of further references that a row has
     counts = Counter[Direction]()
     sizes = Counter[str]()
-    digests = _digests(data, progress, further, counts, sizes)
+    digests = _digests(data, list(files), progress, further, counts, sizes)
     if missing := [name for name in data.target[1:] if name not in further]:
         raise UserError(f"--data.target: no row has a column {' or '.join(missing)}; leave it out")
     name = str(data.train or data.train_tsv or data.train_source)
@@ -333,12 +334,13 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     """The corpus of text files whose training text is prepared in shards."""
     check_text(data)
     whole = replace(data, filter=(), shard_pairs=0, workers=0)
-    others = replace(whole, train_source=None, train_target=None, train_tsv=None)
     by_direction = [(direction, _parts_of(of_data, "train")) for direction, of_data in _by_direction(data)]
     parts = [part for _, several in by_direction for part in several]
+    if data.train:
+        parts = [as_text(path, data, progress) for (path,) in parts]
     directions = [direction for direction, several in by_direction for _ in several if direction]
     pairs = pair_blocks(parts, data.shard_pairs, directions)
-    digests = _digests(others, progress)
+    digests = _digests(whole, [split for split in _files(whole) if split != "train"], progress)
     notes = []
     if directions:
         counts = Counter[Direction]()
@@ -347,12 +349,12 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
         notes.append(shares_in_words(counts, data.temperature))
 
     def read(split: str) -> Iterator[Any]:
-        records = _as_hashed(others, digests, split)
+        records = _as_hashed(whole, digests, split)
         return in_turns(records) if directions else records
 
     key = [sorted(digests.items()), [[file.digest for file in part] for part in pairs.files], pairs.size]
     key += [directions] if directions else []
-    name = str(data.train_tsv or data.train_source)
+    name = str(data.train or data.train_tsv or data.train_source)
     corpus = Source(name, _form(data), "shards", key, read, list(digests), notes)
     opened = corpus.open(data.cache_dir, progress)
     samples = pairs.dealt(min(SAMPLED, len(pairs)))
@@ -377,6 +379,7 @@ def _by_direction(data: DataConfig) -> list[tuple[Direction | None, DataConfig]]
 
 def _digests(
     data: DataConfig,
+    splits: Sequence[str],
     progress: Progress,
     further: set[str] | None = None,
     counts: Counter[Direction] | None = None,
@@ -386,6 +389,7 @@ def _digests(
 
     Args:
       data: names the files.
+      splits: those that are read.
       progress: shows the progress.
       further: as of `read_table`.
       counts: gets the number of training pairs of each direction, if there are some.
@@ -395,7 +399,7 @@ def _digests(
       UserError: a line cannot be read, or a split has no text.
     """
     digests = {}
-    for split in _files(data):
+    for split in splits:
         digest = hashlib.blake2b()
         for record in _hashed(progress(f"reading, {split}", _read(data, split, further), None), digest):
             if sizes is not None:
@@ -532,4 +536,10 @@ def _read_part(
         records = read_directed(first, data.pairs)
     else:
         records = map(visible, read_pairs(first, *others) if others else read_tsv(first))
+        if data.has_columns:
+            if len(data.input_names) > 1:
+                raise UserError(
+                    f"{first} has no columns {' and '.join(data.input_names)}: give --data.{split}"
+                )
+            records = (TextRecord(*pair) for pair in records)
     return pairs_in_context(records, data.context) if data.context else records
