@@ -209,7 +209,7 @@ def what_is_compiled(config: Any) -> Any:
     steps = config.training.steps if config.optimizer.schedule == "cosine" else 1
     times = {"evaluate_every": 1, "evaluate_sentences": 1, "log_every": 1, "keep_last": 1, "samples": 0}
     never = {"patience": None, "minutes": None, "save_minutes": None}
-    paths = {name: Path() for name, value in vars(config.data).items() if isinstance(value, Path)}
+    paths = {name: Path("{corpus}") for name, value in vars(config.data).items() if isinstance(value, Path)}
     training = replace(config.training, steps=steps, epochs=None, **times, **never)
     return replace(config, training=training, data=replace(config.data, **paths))
 

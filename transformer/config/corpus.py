@@ -1,7 +1,7 @@
 """Options of corpora and batches, and codes of languages."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
@@ -169,6 +169,52 @@ def filters_of(rules: Sequence[str]) -> dict[str, float | str | None]:
     return values
 
 
+@dataclass(frozen=True)
+class MixStage:
+    """What --data.mix says from an update on."""
+
+    start: int
+    """The update, from 0."""
+    weights: Mapping[str, float]
+    """Of corpora. One that is not there has none."""
+
+
+def mix_stages(mix: Sequence[str]) -> list[MixStage]:
+    """The stages of --data.mix, in order.
+
+    Raises:
+      UserError: they are not as the option says.
+    """
+    stages, weights = list[MixStage](), dict[str, float]()
+    for word in ("@0", *mix):
+        option = f"--data.mix {word}"
+        name, equals, value = word.rpartition("=")
+        if word.startswith("@") and not equals:
+            if stages and not (
+                weights and word[1:].isdecimal() and stages[-1].start < int(word[1:]) < COUNTS
+            ):
+                raise UserError(
+                    f"{option}: write weights, then the update from which others count, such as clean=1 "
+                    "noisy=3 @20000 clean=1"
+                )
+            weights = {}
+            stages.append(MixStage(int(word[1:]), weights))
+            continue
+        if not equals or not re.fullmatch(r"[^@{}][^{}]*", name):
+            raise UserError(f"{option}: write the name of a corpus and its weight, such as europarl=1")
+        if name in weights:
+            raise UserError(f"{option}: {name} is there twice; name it once")
+        try:
+            weights[name] = float(value)
+        except ValueError:
+            weights[name] = -1
+        if not 0 <= weights[name] < COUNTS:
+            raise UserError(f"{option}: a weight is a number from 0, below {COUNTS:,}")
+    if mix and not all(any(stage.weights.values()) for stage in stages):
+        raise UserError(f"--data.mix {' '.join(mix)}: give a corpus a positive weight in each stage")
+    return stages
+
+
 LANGUAGES: dict[str, tuple[str | None, str | None]] = {
     "built-in": ("en", "de"),
     "dialogue-en": ("en", "en"),
@@ -182,6 +228,7 @@ TextTaskName = Literal["translation", "summaries", "answers", "labels", "label-s
 LabelOrder = Literal["given", "sorted", "shuffled", "sampled"]
 """In which order the labels of a set are learned."""
 
+SHARD_PAIRS = 1_000_000  # of corpora that are mixed
 MOST_CONTEXT = 100  # sentences; a document is rarely read as a whole
 SPLITS = ("train", "validation", "test")
 FEW = 4  # directions that a line for people has
@@ -295,7 +342,12 @@ class DataConfig(CorpusConfig):
     shard_pairs: Annotated[int, Range(0, COUNTS)] = 0
     """Prepare training text from files in shards of about so many pairs, such as 1000000, by all processor
     cores and in bounded memory. Training begins when the first two shards are there. It needs validation
-    text. 0: prepare it as a whole."""
+    text. 0: prepare it as a whole; with --data.mix 1000000."""
+    mix: tuple[str, ...] = ()
+    """Several corpora and the weights of their pairs, such as europarl=1 paracrawl=3. The names of training
+    files have {corpus}, such as --data.train-source {corpus}.en --data.train-target {corpus}.de. From an
+    update on, other weights can follow: paracrawl=1 @20000 paracrawl=1 europarl=1. They are prepared in
+    shards. None: all pairs are equally likely."""
     workers: Annotated[int, Range(0, 4096)] = 0
     """Processes that prepare shards, at most one for each core. What they make does not depend on it. 0: one
     for each core."""
@@ -409,13 +461,16 @@ class DataConfig(CorpusConfig):
             )
 
     def _check_shards(self) -> None:
-        if not self.shard_pairs:
+        if not self.pairs_of_a_shard:
             if self.workers:
                 raise UserError(
                     "--data.workers: only shards are prepared by several; give --data.shard-pairs"
                 )
             return
-        option = f"--data.shard-pairs {self.shard_pairs}"
+        option = f"--data.shard-pairs {self.pairs_of_a_shard}"
+        if self.mix:
+            option = f"--data.mix {' '.join(self.mix)}"
+            self._check_mix(option)
         if not (self.train_tsv or self.train_source or self.train):
             raise UserError(
                 f"{option}: give --data.train-source and --data.train-target, --data.train-tsv, or "
@@ -428,12 +483,32 @@ class DataConfig(CorpusConfig):
             )
         others = {
             "context": self.context,
-            "temperature": self.temperature != 1,
             "subword-sampling": self.subword_sampling,
             "task": self.task not in ("translation", "summaries", "answers"),
         }
         if wrong := [f"--data.{name}" for name, is_there in others.items() if is_there]:
             raise UserError(f"{option} with {' and '.join(wrong)}: shards have none of that; leave one out")
+
+    def _check_mix(self, option: str) -> None:
+        mix_stages(self.mix)
+        names = filter(None, (self.train_source, self.train_target, self.train_tsv, self.train))
+        if not all("{corpus}" in str(path) for path in names):
+            raise UserError(
+                f"{option}: write {{corpus}} where the names of the training files have the names of the "
+                "corpora, such as --data.train-source {corpus}.en"
+            )
+        if self.temperature != 1:
+            raise UserError(f"{option} with --data.temperature: each gives weights; leave one out")
+
+    @property
+    def pairs_of_a_shard(self) -> int:
+        """About how many pairs a shard has. 0: the text is prepared as a whole."""
+        return self.shard_pairs or (SHARD_PAIRS if self.mix else 0)
+
+    @property
+    def mixed(self) -> tuple[str, ...]:
+        """The corpora of `mix`, in the order in which it names them."""
+        return tuple(dict.fromkeys(name for stage in mix_stages(self.mix) for name in stage.weights))
 
     @property
     def input_names(self) -> tuple[str, ...]:

@@ -11,14 +11,13 @@ import dataclasses
 import functools
 import json
 import threading
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 from transformer.data.plans import (
     Batching,
@@ -34,6 +33,7 @@ from transformer.data.plans import (
 from transformer.data.sequences import (
     Fields,
     Sequences,
+    checksums,
     concatenated,
     ends_of,
     id_dtype,
@@ -59,6 +59,11 @@ class Shard:
     """The examples of each row. None: they are not packed."""
     dropped: int
     """Pairs of its part that are no examples."""
+
+    @property
+    def size(self) -> int:
+        """How many rows there are, or how many examples if they are not packed."""
+        return len(self.lines if self.rows is None else self.rows)
 
     def counts(self, buckets: Sequence[tuple[int, ...]]) -> Int[np.ndarray, " buckets"]:
         """How many rows there are, or how many examples in each bucket if they are not packed."""
@@ -107,15 +112,9 @@ def write_shard(
             lines[part].astype(np.uint32).tofile(files["lines"])
         for file in files.values():
             file.close()
-        checksums = _checksums(partial, (file.name for file in files.values()))
-        about = {"pairs": len(lengths), "checksums": checksums}
+        sums = checksums(partial, (file.name for file in files.values()))
+        about = {"pairs": len(lengths), "checksums": sums}
         (partial / ABOUT).write_text(json.dumps(about), encoding="utf-8")
-
-
-def _checksums(folder: Path, names: Iterable[str]) -> dict[str, int]:
-    """A checksum of each file, by its name."""
-    files = (folder / Path(name).name for name in names)
-    return {file.name: zlib.crc32(mapped(file, "uint8").data) for file in files}
 
 
 def open_shard(folder: Path, fields: Fields, batching: Batching) -> Shard:
@@ -145,7 +144,7 @@ def open_shard(folder: Path, fields: Fields, batching: Batching) -> Shard:
         ends_and_sizes = [(x.ends[-1], len(x.values)) for x in (*examples.values(), rows) if x is not None]
         if any(end != size for end, size in ends_and_sizes) or len(lines) != len(lengths):
             raise ValueError("it is not complete")
-        if about["checksums"] != _checksums(folder, about["checksums"]):
+        if about["checksums"] != checksums(folder, about["checksums"]):
             raise ValueError("its numbers are others than were written")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder} is damaged ({error}); remove it to prepare it again") from error
@@ -279,3 +278,170 @@ class ShardPlan(Plan):
         # from 1: a 0 at the end of a seed changes nothing
         seed = int(np.random.default_rng((self._batching.seed, number + 1)).integers(2**31))
         return _Window.of(shards, dataclasses.replace(self._batching, seed=seed))
+
+
+# Mixtures: groups of shards, such as those of a corpus or a direction, with shares of their own.
+
+
+class Stage(NamedTuple):
+    """What is drawn from an update on."""
+
+    start: int
+    """The update, from 0."""
+    shares: Float[np.ndarray, " groups"]
+    """Of each group in the examples; their sum is 1."""
+
+
+def mixed_order(
+    groups: Sequence[Sequence[int]], shares: Float[np.ndarray, " groups"], seed: int
+) -> list[int]:
+    """The shards in about the order in which a mixture needs them first.
+
+    Args:
+      groups: the numbers of the shards of each.
+      shares: of the groups.
+      seed: of the plan.
+    """
+    needed = list[tuple[float, int]]()
+    for numbers, share in zip(groups, shares.tolist(), strict=True):
+        order = shard_order(len(numbers), seed, epoch=0)
+        needed += [(index / max(share, 1e-9), numbers[shard]) for index, shard in enumerate(order.tolist())]
+    return [number for _, number in sorted(needed)]
+
+
+class _Stream:
+    """The examples of a group, in rows if they are packed: one shard after the other, in another order in
+    each epoch, and each shuffled.
+
+    Args:
+      shards: by number.
+      numbers: of the group's.
+      seed: of the orders.
+      group: its number.
+    """
+
+    def __init__(self, shards: Shards, numbers: Sequence[int], seed: int, group: int) -> None:
+        self._shards, self._numbers, self._seed, self._group = shards, numbers, seed, group
+        self._ends = [0]  # of the shards in the stream, in rows or examples
+
+    def shard(self, index: int) -> Shard:
+        """A shard of the stream, numbered across epochs."""
+        epoch, index = divmod(index, len(self._numbers))
+        return self._shards(self._numbers[shard_order(len(self._numbers), self._seed, epoch)[index]])
+
+    @functools.cached_property
+    def first(self) -> Shard:
+        """The first shard that has examples. Raises UserError if none has."""
+        for index in range(len(self._numbers)):
+            if (shard := self.shard(index)).size:
+                return shard
+        raise UserError(
+            "all pairs of a corpus of --data.mix, or of a direction, are empty, left out, or longer than "
+            "--data.max-length: give it no weight"
+        )
+
+    def __call__(self, start: int, stop: int) -> Iterator[tuple[Shard, Int[np.ndarray, " chosen"]]]:
+        """What the stream has from one position to another: shards, and which rows or examples of each."""
+        while self._ends[-1] < stop:
+            self._ends.append(self._ends[-1] + self.shard(len(self._ends) - 1).size)
+        index = int(np.searchsorted(self._ends, start, side="right")) - 1
+        while start < stop:
+            first, end = self._ends[index : index + 2]
+            shard = self.shard(index)
+            random = np.random.default_rng((self._seed, self._group, index + 1))
+            yield shard, random.permutation(shard.size)[start - first : stop - first]
+            start, index = min(stop, end), index + 1
+
+
+class MixedPlan(Plan):
+    """A plan over groups of shards, of which each has its share of the examples, from a stage to the next.
+    It is a pure function of (seed, step): it takes what each group's stream has next, some batches' worth at
+    a time, and plans that like a corpus.
+
+    Packed rows have examples of one group; a group's share is of examples nonetheless.
+
+    Args:
+      shards: by number, as they are prepared.
+      groups: the numbers of the shards of each group.
+      stages: in order; the first one from update 0.
+      batching: how to make batches.
+
+    Raises:
+      UserError: a group has no example.
+    """
+
+    STEPS = 128  # of a window: enough to fill buckets well and to mix, few enough for little memory
+
+    def __init__(
+        self, shards: Shards, groups: Sequence[Sequence[int]], stages: Sequence[Stage], batching: Batching
+    ) -> None:
+        self.shards, self._stages, self._batching, self.packed = shards, stages, batching, batching.packed
+        self._streams = [
+            _Stream(shards, numbers, batching.seed, group) for group, numbers in enumerate(groups)
+        ]
+        self._lock = threading.Lock()
+        self._per_window = functools.cache(self._count_per_window)
+        self._window = functools.lru_cache(maxsize=2)(self._make_window)
+        firsts = [self._streams[group].first for group in np.flatnonzero(stages[0].shares)]
+        self.dropped = sum(shard.dropped for shard in firsts)
+        self.examined = self.dropped + sum(len(shard.lines) for shard in firsts)
+        examples, _, plan = self._window(0, 0)
+        self._padding = plan.padding
+        total = self.examined / len(firsts) * len(shards)
+        self.steps_per_epoch = max(1, round(self.STEPS * total / len(next(iter(examples.values())))))
+
+    def __call__(self, step: int) -> Rows:
+        stage = max(number for number, stage in enumerate(self._stages) if stage.start <= step)
+        window, index = divmod(step - self._stages[stage].start, self.STEPS)
+        with self._lock:
+            examples, lines, plan = self._window(stage, window)
+        rows = plan(index)
+        return dataclasses.replace(rows, chosen=lines[rows.chosen], examples=(examples, rows.chosen))
+
+    @property
+    def padding(self) -> float:
+        return self._padding
+
+    def close(self) -> None:
+        self.shards.close()
+
+    def _count_per_window(self, stage: int) -> Float[np.ndarray, " groups"]:
+        """How many rows or examples of each group a window has."""
+        batching, weights = self._batching, self._stages[stage].shares.copy()
+        steps = np.zeros(len(weights))  # of a row or an example
+        for group in np.flatnonzero(weights):
+            shard = self._streams[group].first
+            weights[group] *= shard.size / len(shard.lines)
+            steps[group] = 1 / batching.rows(batching.buckets[-1])
+            if not self.packed:
+                steps[group] = steps_of(shard.counts(batching.buckets).tolist(), batching) / shard.size
+        counts: np.ndarray = weights * self.STEPS / float(weights @ steps)
+        return counts
+
+    def _position(self, stage: int, window: int) -> Int[np.ndarray, " groups"]:
+        """Where each group's stream is at the beginning of a window."""
+        before = np.zeros(len(self._streams), np.int64)
+        for earlier in range(stage):
+            steps = self._stages[earlier + 1].start - self._stages[earlier].start
+            before += (self._per_window(earlier) * -(-steps // self.STEPS)).astype(np.int64)
+        return before + (self._per_window(stage) * window).astype(np.int64)
+
+    def _make_window(self, stage: int, window: int) -> tuple[dict[str, Sequences], np.ndarray, Plan]:
+        """The examples of a window, which pair of the text each is, and its plan."""
+        parts, lines, sizes = list[dict[str, Sequences]](), list[np.ndarray](), list[np.ndarray]()
+        starts, stops = self._position(stage, window), self._position(stage, window + 1)
+        for stream, start, stop in zip(self._streams, starts.tolist(), stops.tolist(), strict=True):
+            for shard, chosen in stream(start, stop):
+                if shard.rows is not None:
+                    sizes.append(shard.rows.sizes(chosen))
+                    chosen = shard.rows.joined(chosen)
+                parts.append({name: array.take(chosen) for name, array in shard.examples.items()})
+                lines.append(shard.lines[chosen])
+        examples = concatenated(parts)
+        # from 1: a 0 at the end of a seed changes nothing
+        seed = int(np.random.default_rng((self._batching.seed, stage, window + 1)).integers(2**31))
+        batching, lengths = dataclasses.replace(self._batching, seed=seed), side_lengths(examples)
+        if not self.packed:
+            return examples, np.concatenate(lines), BucketPlan(lengths, batching)
+        rows = Sequences(np.arange(len(lengths), dtype=np.int32), ends_of(np.concatenate(sizes)))
+        return examples, np.concatenate(lines), PackedPlan(lengths, batching, rows)

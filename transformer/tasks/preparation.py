@@ -31,11 +31,23 @@ from transformer.data.sequences import (
     Sequences,
     arrays_of,
     concatenated,
+    ends_of,
     side_lengths,
     stored,
 )
-from transformer.data.shards import WINDOW, Shard, ShardPlan, open_shard, shard_order, write_shard
+from transformer.data.shards import (
+    WINDOW,
+    MixedPlan,
+    Shard,
+    ShardPlan,
+    Stage,
+    mixed_order,
+    open_shard,
+    shard_order,
+    write_shard,
+)
 from transformer.data.sources.blocks import PairBlocks
+from transformer.data.sources.corpora import group_shares
 from transformer.data.sources.unusual import Filter
 from transformer.data.store import Chosen, Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -182,14 +194,28 @@ def _in_shards(
             f"--data.shard-pairs: {type(task).__name__} has fields that are no sequences; leave it out"
         )
     made_by = _made_by(task) + "".join(data.filter).encode()
-    shards = PreparedShards(task, pairs, data.shard_pairs, corpus.folder, made_by, data.workers)
+    needs_all = config.training.epochs is not None or config.optimizer.in_steps(1) != config.optimizer
+    if pairs.groups and needs_all:
+        raise UserError(
+            "--data.mix, --data.temperature: a mixture in shards has no epochs: give --training.steps, and "
+            "--optimizer.decay-steps if the schedule asks for it"
+        )
+    shards = PreparedShards(task, pairs, data.pairs_of_a_shard, corpus.folder, made_by, data.workers)
     with contextlib.ExitStack() as if_it_fails:
         if_it_fails.callback(shards.close)
-        order = shard_order(len(shards), data.seed, epoch=0).tolist()
-        shards.begin(order)
-        needs_all = config.training.epochs is not None or config.optimizer.in_steps(1) != config.optimizer
-        shards.wait(order if needs_all else order[:WINDOW], progress)
-        plan = ShardPlan(shards, task.batching())
+        plan: ShardPlan | MixedPlan
+        if pairs.groups:
+            sizes = [sum(len(shards.parts[number]) for number in group) for group in shards.groups]
+            stages = [Stage(*stage) for stage in group_shares(data, sizes)]
+            order = mixed_order(shards.groups, stages[0].shares, data.seed)
+            shards.begin(order)
+            shards.wait(order[: np.count_nonzero(stages[0].shares)], progress)
+            plan = MixedPlan(shards, shards.groups, stages, task.batching())
+        else:
+            order = shard_order(len(shards), data.seed, epoch=0).tolist()
+            shards.begin(order)
+            shards.wait(order if needs_all else order[:WINDOW], progress)
+            plan = ShardPlan(shards, task.batching())
         first = shards(order[0])
         task.check_plan(plan, plan.examined or 0, side_lengths(first.examples))
         if_it_fails.pop_all()
@@ -250,7 +276,10 @@ class PreparedShards:
         self, task: Task, pairs: PairBlocks, shard_pairs: int, folder: Path, made_by: bytes, workers: int = 0
     ) -> None:
         self.task, self.batching = task, task.batching()
-        self.parts = pairs.dealt(shard_pairs)
+        dealt = [group.dealt(shard_pairs) for group in pairs.by_group()]
+        self.parts = [part for parts in dealt for part in parts]
+        ends = ends_of([len(parts) for parts in dealt]).tolist()
+        self.groups = [range(*both) for both in itertools.pairwise(ends)]
         longest = self.batching.buckets[-1]
         key = f"{shard_pairs} {longest} {self.batching.packed}".encode()
         self.folder = folder / f"shards-{hashlib.blake2b(made_by + key, digest_size=8).hexdigest()}"
@@ -258,7 +287,7 @@ class PreparedShards:
         self._workers = min(workers or most, most)
         self._pool: ProcessPoolExecutor | None = None
         self._made: dict[int, Future[bool]] = {}
-        self._open = functools.lru_cache(maxsize=2)(
+        self._open = functools.lru_cache(maxsize=len(self.groups) + 1)(
             lambda number: open_shard(self._path(number), task.stored_fields, self.batching)
         )
         spawn = multiprocessing.get_context("spawn")

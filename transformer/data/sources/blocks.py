@@ -4,6 +4,7 @@ text; then any process reads any block alone, and the text is never in memory as
 import bisect
 import functools
 import hashlib
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,8 @@ class Blocks:
     """In bytes; the last one is the size of the file."""
     lines: int
     """How many the file has."""
+    changed: int
+    """When it was changed last, in nanoseconds."""
     digest: str
     """A hash of its bytes."""
 
@@ -54,13 +57,14 @@ class Blocks:
         """The lines of a block; None for one that is not UTF-8.
 
         Raises:
-          UserError: the file has changed, so far as its size tells.
+          UserError: the file has changed since.
         """
         start, end = (int(x) for x in self.starts[number : number + 2])
         with open_regular(plain(self.path)) as file:
             file.seek(start)
             content = file.read(end - start)
-        if len(content) < end - start:
+            is_changed = os.fstat(file.fileno()).st_mtime_ns != self.changed
+        if is_changed or len(content) < end - start:
             raise UserError(f"{self.path}: the text changed while it was read; run the same command again")
         return _lines(content, number == 0)
 
@@ -99,6 +103,7 @@ def located(path: Path, size: int, columns: int) -> Blocks:
     digest, starts, lines, position, rest = hashlib.blake2b(), [0], 0, 0, b""
     next(read_lines(path), None)  # the messages of files that cannot be opened or are no text
     with open_regular(plain(path)) as file:
+        changed = os.fstat(file.fileno()).st_mtime_ns
         while read := file.read(_READ):
             digest.update(read)
             content = rest + read
@@ -116,7 +121,7 @@ def located(path: Path, size: int, columns: int) -> Blocks:
         raise UserError(f"{path} is empty: there is no training text in it")
     if starts[-1] != position:
         starts.append(position)
-    return Blocks(path, np.array(starts, np.int64), lines, digest.hexdigest())
+    return Blocks(path, np.array(starts, np.int64), lines, changed, digest.hexdigest())
 
 
 def _at_last_end(content: bytes) -> tuple[bytes, bytes]:
@@ -163,6 +168,8 @@ class PairBlocks:
     """The blocks that count, in the order of the text."""
     directions: tuple[Direction, ...] = ()
     """The languages of each of the files, if pairs name theirs."""
+    groups: tuple[int, ...] = ()
+    """The group of each of the files, from 0. Each group has its own shards. None: all are in one."""
     repeated: Path | None = None
     """A file that says of each pair of the text whether it was there before. None: this is not asked."""
 
@@ -193,6 +200,13 @@ class PairBlocks:
     def of(self, chosen: Int[np.ndarray, " blocks"]) -> "PairBlocks":
         """Of these blocks alone."""
         return replace(self, chosen=np.sort(chosen))
+
+    def by_group(self) -> "list[PairBlocks]":
+        """The blocks of each group of files."""
+        if not self.groups:
+            return [self]
+        groups = np.array(self.groups)[np.searchsorted(self._firsts, self.chosen, side="right") - 1]
+        return [self.of(self.chosen[groups == group]) for group in range(max(self.groups) + 1)]
 
     def blocks(self) -> Iterator[list[AnyPair]]:
         """Yields the pairs of each block."""
@@ -248,7 +262,10 @@ def _emptied(pair: AnyPair) -> AnyPair:
 
 
 def pair_blocks(
-    paths: Sequence[Sequence[Path]], shard_pairs: int, directions: Sequence[Direction] = ()
+    paths: Sequence[Sequence[Path]],
+    shard_pairs: int,
+    directions: Sequence[Direction] = (),
+    groups: Sequence[int] = (),
 ) -> PairBlocks:
     """Reads files of pairs once, several at a time.
 
@@ -256,6 +273,7 @@ def pair_blocks(
       paths: for each part of the text, one file with a tab in each line, or one for each side.
       shard_pairs: how many pairs a shard has.
       directions: the languages of each part, if there are several.
+      groups: the group of each part, if there are several.
 
     Raises:
       UserError: as `located`; or two files have different numbers of lines.
@@ -279,7 +297,7 @@ def pair_blocks(
                 f"(line {min(source.lines, target.lines) + 1} has no partner)"
             )
     count = sum(len(source.starts) - 1 for source, *_ in files)
-    return PairBlocks(files, size, np.arange(count), tuple(directions))
+    return PairBlocks(files, size, np.arange(count), tuple(directions), tuple(groups))
 
 
 HASHES = 2**24  # pairs whose hashes are sorted at a time

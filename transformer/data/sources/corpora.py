@@ -12,7 +12,18 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from transformer.config.corpus import LANGUAGES, SPLITS, TABULAR, DataConfig, filters_of, text_suffix
+import numpy as np
+from jaxtyping import Float
+
+from transformer.config.corpus import (
+    LANGUAGES,
+    SPLITS,
+    TABULAR,
+    DataConfig,
+    filters_of,
+    mix_stages,
+    text_suffix,
+)
 from transformer.data import built_in
 from transformer.data.built_in import (
     conversations,
@@ -77,6 +88,16 @@ def of_direction(data: DataConfig, direction: Direction) -> DataConfig:
         if (path := getattr(data, name := f"{split}_{kind}")) is not None
     }
     return replace(data, directions=(), temperature=1.0, **names)  # type: ignore[arg-type]
+
+
+def of_corpus(data: DataConfig, corpus: str) -> DataConfig:
+    """The options of one of the corpora of --data.mix, with its name in those of its files."""
+    names = {
+        name: Path(str(path).replace("{corpus}", corpus))
+        for name in ("train_source", "train_target", "train_tsv", "train")
+        if (path := getattr(data, name)) is not None
+    }
+    return replace(data, mix=(), **names)  # type: ignore[arg-type]
 
 
 def has_columns(data: DataConfig, split: str) -> bool:
@@ -197,7 +218,7 @@ def open_corpus(data: DataConfig, progress: Progress = silent) -> Corpus:
       UserError: files are missing, empty, not UTF-8 or of unequal length (the message names file and line);
         the dataset is unknown, or cannot be downloaded.
     """
-    if data.shard_pairs:
+    if data.pairs_of_a_shard:
         return _sharded(data, progress)
     if data.has_files:
         return _text_files(data, progress).open(data.cache_dir, progress)
@@ -333,16 +354,29 @@ SAMPLED = 400_000  # pairs of a corpus in shards of which the vocabulary is lear
 def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     """The corpus of text files whose training text is prepared in shards."""
     check_text(data)
-    whole = replace(data, filter=(), shard_pairs=0, workers=0)
-    by_direction = [(direction, _parts_of(of_data, "train")) for direction, of_data in _by_direction(data)]
-    parts = [part for _, several in by_direction for part in several]
+    whole = replace(data, filter=(), shard_pairs=0, workers=0, mix=())
+    corpora = [of_corpus(data, name) for name in data.mixed] or [data]
+    files = [  # (number of the corpus, direction, the files of a part of its text)
+        (number, direction, part)
+        for number, of_one in enumerate(corpora)
+        for direction, of_data in _by_direction(of_one)
+        for part in _parts_of(of_data, "train")
+    ]
+    parts = [part for *_, part in files]
     if data.train:
         parts = [as_text(path, data, progress) for (path,) in parts]
-    directions = [direction for direction, several in by_direction for _ in several if direction]
-    pairs = pair_blocks(parts, data.shard_pairs, directions)
+    directions = [direction for _, direction, _ in files if direction]
+    groups = [number for number, *_ in files] if data.mix else []
+    if data.temperature != 1:
+        groups = [data.pairs.index(direction) for direction in directions]
+    pairs = pair_blocks(parts, data.pairs_of_a_shard, directions, groups)
     digests = _digests(whole, [split for split in _files(whole) if split != "train"], progress)
+    by_group = pairs.by_group()
+    sizes = [len(group) for group in by_group]
     notes = []
-    if directions:
+    if data.mix:
+        notes.append(_mix_in_words(data, sizes))
+    elif directions:
         counts = Counter[Direction]()
         for direction, (first, *_) in zip(directions, pairs.files, strict=True):
             counts[direction] += first.lines
@@ -354,14 +388,51 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
 
     key = [sorted(digests.items()), [[file.digest for file in part] for part in pairs.files], pairs.size]
     key += [directions] if directions else []
+    key += [groups] if groups else []
     name = str(data.train or data.train_tsv or data.train_source)
     corpus = Source(name, _form(data), "shards", key, read, list(digests), notes)
     opened = corpus.open(data.cache_dir, progress)
-    samples = pairs.dealt(min(SAMPLED, len(pairs)))
+    sampled = group_shares(data, sizes)[0][1] * min(SAMPLED, len(pairs))
+    samples = [
+        group.dealt(min(len(group), math.ceil(count)))
+        for group, count in zip(by_group, sampled, strict=True)
+        if count
+    ]
     if "repeated" in filters_of(data.filter):
         pairs = replace(pairs, repeated=marked(pairs, opened.folder / "repeated.bool", progress))
     splits = {"train": pairs, **opened.splits}
-    return replace(opened, splits=splits, sample=samples[0] if len(samples) > 1 else None)
+    if len(samples) == 1 and len(samples[0]) == 1:  # it is the whole text
+        return replace(opened, splits=splits)
+    sample = pairs.of(np.concatenate([first.chosen for first, *_ in samples]))
+    return replace(opened, splits=splits, sample=sample)
+
+
+def group_shares(data: DataConfig, sizes: Sequence[int]) -> list[tuple[int, Float[np.ndarray, " groups"]]]:
+    """The shares of groups of pairs, which have their shards, from each update on: of the corpora of
+    --data.mix, or of directions with a temperature.
+
+    Args:
+      data: the options.
+      sizes: how many pairs each group has.
+    """
+    if not data.mix:
+        return [(0, shares(sizes, data.temperature))]
+    weights = [
+        (stage.start, np.array([stage.weights.get(name, 0) for name in data.mixed]))
+        for stage in mix_stages(data.mix)
+    ]
+    return [(start, of_stage / of_stage.sum()) for start, of_stage in weights]
+
+
+def _mix_in_words(data: DataConfig, sizes: Sequence[int]) -> str:
+    """The sizes and shares of corpora, for people."""
+    named = [f"{name} {size:,}" for name, size in zip(data.mixed, sizes, strict=True)]
+    several = group_shares(data, sizes)
+    shares_of = [
+        f"from update {start:,} " * bool(start) + " : ".join(f"{share:.1%}" for share in of_stage)
+        for start, of_stage in several
+    ]
+    return f"pairs by corpus: {', '.join(named)}; shares of training pairs: {', '.join(shares_of)}"
 
 
 def _by_direction(data: DataConfig) -> list[tuple[Direction | None, DataConfig]]:
@@ -477,6 +548,9 @@ def _files(data: DataConfig) -> dict[str, list[Path]]:
 
 
 def _files_of(data: DataConfig, split: str) -> list[Path]:
+    if data.mix and split == "train":
+        of_corpora = (_files_of(of_corpus(data, name), split) for name in data.mixed)
+        return list(itertools.chain.from_iterable(of_corpora))
     if data.directions and not has_columns(data, split):
         several = (_files_of(of_direction(data, direction), split) for direction in data.pairs)
         return list(dict.fromkeys(itertools.chain.from_iterable(several)))
@@ -504,7 +578,7 @@ def _sides_of(data: DataConfig, split: str) -> list[list[Path]]:
 
 def _parts_of(data: DataConfig, split: str) -> list[tuple[Path, ...]]:
     """The files of each part of a split: one if its lines have both sides, else two. Raises UserError if
-    there are more of one side."""
+    there are more of one side, or files belong to others by their names."""
     sides = _sides_of(data, split)
     if len({len(files) for files in sides}) > 1:
         counts = [len(files) for files in sides]
@@ -513,7 +587,26 @@ def _parts_of(data: DataConfig, split: str) -> list[tuple[Path, ...]]:
             f"{counts[1]:,}: file i of one must be the translation of file i of the other, in the order of "
             "their names"
         )
-    return list(zip(*sides, strict=True))
+    parts = list(zip(*sides, strict=True))
+    names = [_varying(files) for files in sides]
+    if len(names) == 2 and {*names[0]} & {*names[1]}:
+        for part, first, second in zip(parts, *names, strict=True):
+            if first != second:
+                raise UserError(
+                    f"--data.{split}-source and --data.{split}-target: {part[0]} would be translated by "
+                    f"{part[1]}, as files belong together in the order of their names; rename or move one"
+                )
+    return parts
+
+
+def _varying(files: Sequence[Path]) -> list[str]:
+    """What names have between the beginning and the end that all of them share."""
+    names = list(map(str, files))
+    for _ in range(2):  # without what they begin with, reversed, twice
+        shared = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+        start = sum(1 for _ in shared)
+        names = [name[start:][::-1] for name in names]
+    return names
 
 
 def _read(data: DataConfig, split: str, further: set[str] | None = None) -> Iterator[Any]:

@@ -182,7 +182,7 @@ class TextToText(SteeredText, TextInContext, Lines):
         train = corpus.splits["train"]
         remark = unusual_pairs(corpus.sample or train, is_translated, data.languages, progress, len(train))
         rules = Filter(filters_of(data.filter))
-        if data.filter and data.shard_pairs:  # whose rules are applied later, and elsewhere
+        if data.filter and data.pairs_of_a_shard:  # whose rules are applied later, and elsewhere
             for _ in filter(rules.keeps, itertools.islice(iter(corpus.sample or train), OF_SAMPLE)):
                 pass
         return [line for line in (remark, rules.described("a sample of ")) if line]
