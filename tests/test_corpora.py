@@ -266,6 +266,25 @@ def test_patterns_name_as_many_files_of_each_side(tmp_path):
         open_corpus(text_config(tmp_path, train_source=tmp_path / "none-*.de"))
 
 
+def test_patterns_pair_no_files_of_different_names(tmp_path):
+    """One file of each side is missing, and another one would be in its position."""
+    packed_parts(tmp_path, bytes, "txt")
+    (tmp_path / "part-c.de.txt").write_text("text\n")
+    (tmp_path / "part-a.en.txt").rename(tmp_path / "part-d.en.txt")
+    (tmp_path / "part-c.en.txt").write_text("text\n")
+    files = {"train_source": tmp_path / "part-*.de.txt", "train_target": tmp_path / "part-*.en.txt"}
+    with pytest.raises(UserError, match=r"part-a.de.txt would be translated by .*/part-b.en.txt"):
+        open_corpus(text_config(tmp_path, **files))
+
+
+def test_the_name_of_a_folder_is_no_pattern(tmp_path):
+    folder = tmp_path / "corpus [2]*"
+    folder.mkdir()
+    pairs = packed_parts(folder, bytes, "txt")
+    files = {"train_source": folder / "part-*.de.txt", "train_target": folder / "part-*.en.txt"}
+    assert list(open_corpus(text_config(tmp_path, **files)).splits["train"]) == pairs
+
+
 def test_shards_are_named_where_they_are_worth_it(tmp_path, monkeypatch):
     assert "shard-pairs" not in open_corpus(text_config(tmp_path)).note
     monkeypatch.setattr(corpora, "LARGE", 5)

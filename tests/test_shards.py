@@ -255,6 +255,17 @@ def test_a_damaged_shard_is_named(tmp_path, here):
             prepare(task, corpus)
 
 
+def test_a_text_that_was_changed_in_between_is_not_read(tmp_path):
+    """Its blocks begin elsewhere now, so that lines of other pairs would be together."""
+    config = config_of(tmp_path)
+    _, corpus = opened(config)
+    pairs = corpus.splits["train"]
+    source = config.data.train_source
+    source.write_text("a new first line\n" + source.read_text())
+    with pytest.raises(UserError, match=f"{source}: the text changed while it was read; run the same"):
+        next(pairs.blocks())
+
+
 @pytest.mark.parametrize("kind", get_args(get_type_hints(DataConfig)["tokenizer"]))
 def test_every_kind_of_tokenizer_can_be_sent_to_a_process(kind):
     lines = [f"the {word} house and {word}er trees" for word in ("red", "green", "blue", "old", "new")] * 20

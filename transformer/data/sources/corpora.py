@@ -566,7 +566,7 @@ def _sides_of(data: DataConfig, split: str) -> list[list[Path]]:
 
 def _parts_of(data: DataConfig, split: str) -> list[tuple[Path, ...]]:
     """The files of each part of a split: one if its lines have both sides, else two. Raises UserError if
-    there are more of one side."""
+    there are more of one side, or files belong to others by their names."""
     sides = _sides_of(data, split)
     if len({len(files) for files in sides}) > 1:
         counts = [len(files) for files in sides]
@@ -575,7 +575,26 @@ def _parts_of(data: DataConfig, split: str) -> list[tuple[Path, ...]]:
             f"{counts[1]:,}: file i of one must be the translation of file i of the other, in the order of "
             "their names"
         )
-    return list(zip(*sides, strict=True))
+    parts = list(zip(*sides, strict=True))
+    names = [_varying(files) for files in sides]
+    if len(names) == 2 and {*names[0]} & {*names[1]}:
+        for part, first, second in zip(parts, *names, strict=True):
+            if first != second:
+                raise UserError(
+                    f"--data.{split}-source and --data.{split}-target: {part[0]} would be translated by "
+                    f"{part[1]}, as files belong together in the order of their names; rename or move one"
+                )
+    return parts
+
+
+def _varying(files: Sequence[Path]) -> list[str]:
+    """What names have between the beginning and the end that all of them share."""
+    names = list(map(str, files))
+    for _ in range(2):  # without what they begin with, reversed, twice
+        shared = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+        start = sum(1 for _ in shared)
+        names = [name[start:][::-1] for name in names]
+    return names
 
 
 def _read(data: DataConfig, split: str, further: set[str] | None = None) -> Iterator[Any]:

@@ -297,7 +297,9 @@ def matching(path: Path, option: str) -> list[Path]:
     name = os.fspath(path)
     if address(path) or not glob.has_magic(name) or path.exists():
         return [path]
-    if files := sorted(Path(file) for file in glob.glob(name, recursive=True)):
+    # the name of a folder that is there is no pattern
+    pattern = os.path.join(glob.escape(str(path.parent)), path.name) if path.parent.is_dir() else name
+    if files := sorted(Path(file) for file in glob.glob(pattern, recursive=True)):
         return files
     raise UserError(f"{option} {name}: no file has such a name")
 
