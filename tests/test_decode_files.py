@@ -80,7 +80,8 @@ def test_the_same_command_continues(run, monkeypatch, texts):
         return decode(self, shard)
 
     monkeypatch.setattr(Worker, "decode", interrupted)
-    assert run()[0] == 130
+    status, _, errors = run()
+    assert (status, "the same command continues" in errors) == (130, True), errors
     assert len(files_in(Path("out"))) == 1
     status, _, errors = run("--beam-size", 1)
     assert (status, "made with other options" in errors) == (2, True), errors

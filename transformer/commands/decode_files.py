@@ -493,20 +493,26 @@ def decode_files(arguments: FilesArguments) -> None:
     size = sys.maxsize if getattr(data, "context", 0) else arguments.shard_lines
     watch = ProgressReporter.beside_output()
     start, count, failed = time.monotonic(), 0, list[tuple[Shard, Exception]]()
-    with outputs.claimed(), workers(arguments) as (calls, ahead):
-        outputs.examine()
-        if outputs.done:
-            watch.message(f"  continuing: {outputs.done:,} of {counted(outputs.total, 'line')} are decoded")
-        outputs.errors()
-        several = decoded(outputs.shards(size), calls, ahead, outputs.check_job)
-        rest = outputs.total - outputs.done
-        for shard, outcome in watch.progress("lines", several, rest, lambda one: len(one[0].lines)):
-            if isinstance(outcome, Exception):
-                failed.append((shard, outcome))
-                continue
-            outputs.store(shard, outcome)
-            count += len(shard.lines)
-        errors = outputs.errors()
+    try:
+        with outputs.claimed(), workers(arguments) as (calls, ahead):
+            outputs.examine()
+            if outputs.done:
+                watch.message(
+                    f"  continuing: {outputs.done:,} of {counted(outputs.total, 'line')} are decoded"
+                )
+            outputs.errors()
+            several = decoded(outputs.shards(size), calls, ahead, outputs.check_job)
+            rest = outputs.total - outputs.done
+            for shard, outcome in watch.progress("lines", several, rest, lambda one: len(one[0].lines)):
+                if isinstance(outcome, Exception):
+                    failed.append((shard, outcome))
+                    continue
+                outputs.store(shard, outcome)
+                count += len(shard.lines)
+            errors = outputs.errors()
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note("the same command continues with the next shard")
+        raise
     seconds = time.monotonic() - start
     why = f", of which {errors:,} have no output: {arguments.output / ERRORS} says why"
     files = counted(len(outputs.files), "file")
