@@ -36,6 +36,10 @@ PACKED = (".gz", ".bz2", ".xz", ".zst")
 """Suffixes of compressed files."""
 
 
+TABULAR = (".parquet", ".arrow", ".tmx")
+"""Suffixes of files that are no lines of text."""
+
+
 def text_suffix(path: Path | str) -> str:
     """The last suffix of a file's name that says what is in it, such as .de of train.de.gz."""
     name = Path(path)
@@ -226,6 +230,7 @@ LabelOrder = Literal["given", "sorted", "shuffled", "sampled"]
 
 SHARD_PAIRS = 1_000_000  # of corpora that are mixed
 MOST_CONTEXT = 100  # sentences; a document is rarely read as a whole
+SPLITS = ("train", "validation", "test")
 FEW = 4  # directions that a line for people has
 
 
@@ -259,8 +264,8 @@ class DataConfig(CorpusConfig):
     (--training.bleu-tokenize)."""
     train_source: Path | None = None
     """Training text, one sentence per line. Line i of --data.train-target is the translation of line i. Files
-    may be compressed (gzip, bzip2, xz). A pattern in quotes, such as 'part-*.en', names several files, in the
-    order of their names."""
+    may be compressed (gzip, bzip2, xz, zst). A pattern in quotes, such as 'part-*.en', names several files,
+    in the order of their names."""
     train_target: Path | None = None
     """Translations of --data.train-source."""
     validation_source: Path | None = None
@@ -278,8 +283,10 @@ class DataConfig(CorpusConfig):
     test_tsv: Path | None = None
     """Test text in one file: on each line source and target, separated by a tab."""
     train: Path | None = None
-    """Training text in one file with named columns: JSON objects, one on each line (.jsonl), or a table with
-    tabs whose first line has the names (.tsv). With --data.task trees, also a file of a treebank (.mrg)."""
+    """Training text in one file with named columns: JSON objects, one on each line (.jsonl), a table with
+    tabs whose first line has the names (.tsv), Parquet (.parquet), Arrow (.arrow), a translation memory
+    (.tmx), or a test set of WMT (.xml), whose columns are languages. With --data.task trees, also a file of a
+    treebank (.mrg)."""
     validation: Path | None = None
     """Validation text with the same columns. Default: a held-out part of the training text."""
     test: Path | None = None
@@ -388,10 +395,10 @@ class DataConfig(CorpusConfig):
         self._check_label_order()
         self._check_context()
         self._check_shards()
-        if filters_of(self.filter) and not (self.train_tsv or self.train_source):
+        if filters_of(self.filter) and not (self.train_tsv or self.train_source or self.train):
             raise UserError(
                 "--data.filter: only pairs of text files are filtered: give --data.train-source and "
-                "--data.train-target, or --data.train-tsv"
+                "--data.train-target, --data.train-tsv, or --data.train"
             )
         if self.subword_sampling > 1 and self.tokenizer == "bpe":
             strength = f"--data.subword-sampling {self.subword_sampling}"
@@ -406,9 +413,7 @@ class DataConfig(CorpusConfig):
     def has_files(self) -> bool:
         """Whether any text files are given, so that the dataset is ignored."""
         return any(
-            getattr(self, f"{split}{kind}")
-            for split in ("train", "validation", "test")
-            for kind in ("_source", "_target", "_tsv", "")
+            getattr(self, f"{split}{kind}") for split in SPLITS for kind in ("_source", "_target", "_tsv", "")
         )
 
     def _check_columns(self) -> None:
@@ -423,6 +428,14 @@ class DataConfig(CorpusConfig):
                 "--data.inputs, --data.target, --data.group: they name columns of --data.train, which is not "
                 "given"
             )
+        for name in (f"{split}_{kind}" for split in SPLITS for kind in ("source", "target", "tsv")):
+            path = getattr(self, name)
+            if path and text_suffix(path).lower() in TABULAR:
+                raise UserError(
+                    f"--data.{name.replace('_', '-')} {path}: it is no text: name it with "
+                    f"--data.{name.partition('_')[0]}, and its columns or languages with --data.inputs and "
+                    "--data.target, or --data.source-language and --data.target-language"
+                )
         if self.has_columns and self.directions:
             raise UserError("--data.directions: give --data.train-tsv instead of --data.train")
 
@@ -458,26 +471,27 @@ class DataConfig(CorpusConfig):
         if self.mix:
             option = f"--data.mix {' '.join(self.mix)}"
             self._check_mix(option)
-        if not (self.train_tsv or self.train_source):
+        if not (self.train_tsv or self.train_source or self.train):
             raise UserError(
-                f"{option}: give --data.train-source and --data.train-target, or --data.train-tsv"
+                f"{option}: give --data.train-source and --data.train-target, --data.train-tsv, or "
+                "--data.train"
             )
-        if not (self.validation_tsv or self.validation_source):
+        if not (self.validation_tsv or self.validation_source or self.validation):
             raise UserError(
                 f"{option}: nothing is held out of shards: give --data.validation-source and "
-                "--data.validation-target, or --data.validation-tsv"
+                "--data.validation-target, --data.validation-tsv, or --data.validation"
             )
         others = {
             "context": self.context,
             "subword-sampling": self.subword_sampling,
-            "label-order": self.label_order != "given",
+            "task": self.task not in ("translation", "summaries", "answers"),
         }
         if wrong := [f"--data.{name}" for name, is_there in others.items() if is_there]:
             raise UserError(f"{option} with {' and '.join(wrong)}: shards have none of that; leave one out")
 
     def _check_mix(self, option: str) -> None:
         mix_stages(self.mix)
-        names = [path for path in (self.train_source, self.train_target, self.train_tsv) if path]
+        names = filter(None, (self.train_source, self.train_target, self.train_tsv, self.train))
         if not all("{corpus}" in str(path) for path in names):
             raise UserError(
                 f"{option}: write {{corpus}} where the names of the training files have the names of the "
@@ -504,7 +518,7 @@ class DataConfig(CorpusConfig):
     @property
     def has_tables(self) -> bool:
         """Whether text files with named columns are given."""
-        return any(getattr(self, split) for split in ("train", "validation", "test"))
+        return any(getattr(self, split) for split in SPLITS)
 
     @property
     def names_columns(self) -> bool:
@@ -547,7 +561,9 @@ class DataConfig(CorpusConfig):
         """Source and target language; None where neither an option, the corpus nor a file's name tells."""
         if self.directions:
             return self.named_languages
-        if self.has_files:
+        if self.has_tables:
+            known = language_of(f"column.{self.inputs[0]}"), language_of(f"column.{self.target[0]}")
+        elif self.has_files:
             known = language_of(self.train_source), language_of(self.train_target)
         else:
             known = LANGUAGES.get(self.dataset, (None, None))

@@ -28,6 +28,7 @@ EXTRAS = {
     "tokenizers": "'.[pretrained]'",
     **dict.fromkeys(("markdown_it", "mdit_py_plugins", "sentencex"), "'.[documents]'"),
     "jieba": "'.[chinese]'",
+    "ray": "'.[cluster]'",
     "matplotlib": "'.[notebooks]'",
     "tensorflow": "'.[tfds-prepare]'",
 }
@@ -39,6 +40,7 @@ PURPOSES = {
     "voice": "--detector silero: voice activity in long recordings",
     "pictures": "PNG files",
     "pretrained": "tokenizers of pretrained models",
+    "cluster": "decode-files --engine ray",
     "hub": "names of Hugging Face's hub, for transformer import",
     "remote": "run directories and text in Google's and Amazon's buckets",
     "documents": "Markdown, and sentences of documents",
