@@ -35,6 +35,10 @@ Written = tuple[str, str]
 """The text to write for a line of input, and the output as scores read it."""
 
 
+def _refuse(number: int, error: UserError) -> None:
+    raise error
+
+
 class Writer:
     """Outputs of any task, one line for each line of input.
 
@@ -59,6 +63,9 @@ class Writer:
     """What reading or writing needs them for, and their names."""
     within: Callable[[str], None] = staticmethod(lambda text: None)
     """Shows how far the work on a line is, which takes long (`ProgressReporter.within`)."""
+    wrong: Callable[[int, UserError], None] = staticmethod(_refuse)
+    """Is told of a line that names no record, with its number. If it does not raise the error, the line is
+    left out."""
     input_key = ""
     """Of the line in a JSON object. Empty: it is not there."""
     outputs_key = ""
@@ -187,9 +194,17 @@ class Writer:
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         """The outputs for numbered lines, in order; None where no other line has arrived."""
         settings = self.decoder.settings(self.n_best, self.options)
-        requests = (numbered and (*numbered, self.record(*numbered)) for numbered in lines)
-        for answer in self.decoder.answers(requests, settings, self.n_best, self.extras):
+        for answer in self.decoder.answers(self._records(lines), settings, self.n_best, self.extras):
             yield answer and (self.text(*answer), self.scored(answer[2]))
+
+    def _records(self, lines: Iterable[Numbered]) -> Iterator[tuple[int, str, Record] | None]:
+        """Each line with its number and its record, without those that are `wrong`."""
+        for numbered in lines:
+            try:
+                yield numbered and (*numbered, self.record(*numbered))
+            except UserError as error:
+                assert numbered
+                self.wrong(numbered[0], error)
 
     def scored(self, outputs: Sequence[Any]) -> str:
         """The best output as scores read it; empty if the outputs are not scored."""

@@ -15,6 +15,11 @@ COMMANDS = {
         "decode_main",
         "translate lines, list n-best, explore attention",
     ),
+    "decode-files": (
+        "transformer.commands.decode_files",
+        "decode_files_main",
+        "decode many files, also on a Ray cluster",
+    ),
     "align": ("transformer.commands.align", "align_main", "say when each word of a recording's text is said"),
     "average": ("transformer.commands.models", "average_main", "average the last checkpoints of a run"),
     "distill": (
@@ -79,5 +84,5 @@ def _list(arguments: list[str]) -> None:
         raise UserError(f"no command {name!r}{nearest(name, COMMANDS) or '; see transformer --help'}")
     print("usage: transformer COMMAND [options]\n")
     for command, (_, _, what) in COMMANDS.items():
-        print(f"  {command:9} {what}")
+        print(f"  {command:12} {what}")
     print("\nFor details: transformer COMMAND --help. For versions: transformer --version.")

