@@ -311,7 +311,7 @@ def test_a_text_is_not_replaced_by_the_plan(tmp_path, monkeypatch, capsys):
     assert text.read_text() == "a dog\n"
 
 
-@pytest.mark.thorough("arguments12-does not divide the 8 devices")
+@pytest.mark.thorough("arguments15-does not divide the 8 devices")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config.corpus import filters_of
 from transformer.config.options import Config, text_data
 from transformer.data.plans import Batcher, Batching
 from transformer.data.sequences import (
@@ -417,7 +416,7 @@ def _make(path: Path, pairs: PairBlocks, batching: Batching) -> bool:
             return path.exists()
         task: Task = _process["task"]
         parts = list[Mapping[str, Any]]()
-        values = filters_of(text_data(task.config).filter)
+        values = text_data(task.config).filters
         rules = Filter({name: value for name, value in values.items() if name != "repeated"})
         for block in pairs.filtered(rules):
             if _process["stop"].value:
