@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import struct
+import threading
 import zipfile
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tiers import mostly_slow
 from transformer import OptimizerConfig, Run, Translator
 from transformer.cli.guard import run_command
 from transformer.config.options import differences
+from transformer.runs import checkpoints
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import scores_of
 from transformer.runtime.errors import Stopped, UserError
@@ -308,6 +310,24 @@ def test_training_leaves_an_average_and_a_warning_says_of_what_it_is(tmp_path, c
 
 
 @pytest.mark.slow
+def test_a_checkpoint_is_sealed_in_the_background(tmp_path, monkeypatch):
+    """Hashing takes seconds, which training spends on updates."""
+    run, sealed, may_seal = Run(untrained(tmp_path / "run")), threading.Event(), threading.Event()
+    ordinary = checkpoints.seal
+
+    def seal(folder):
+        assert may_seal.wait(60)
+        ordinary(folder)
+        sealed.set()
+
+    monkeypatch.setattr(checkpoints, "seal", seal)
+    variables = jax.tree.map(np.asarray, run.variables(2)["params"])
+    run.checkpoints.save(TrainState(np.asarray(3), variables, {}, {}, None))
+    may_seal.set()
+    assert sealed.wait(60)  # although nobody asks for it
+    run.checkpoints.finish_saving()
+
+
 def test_moving_average_is_what_is_evaluated_and_resumes(config, tmp_path):
     ema = changed(config, ema=0.9)
     whole = train(ema, tmp_path / "whole", watch=quiet())
