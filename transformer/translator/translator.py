@@ -76,6 +76,11 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
     def __init__(
         self, config: Config, variables: Variables, tokenizers: Tokenizers, *, warns: bool = True
     ) -> None:
+        sizes = config.model.vocab_size, config.model.output_size
+        if (ids := tuple(tokenizer.vocab_size for tokenizer in tokenizers)) != sizes:
+            raise UserError(
+                f"tokenizers have {ids} ids but the config expects {sizes}: do they belong to it?"
+            )
         super().__init__(
             config, variables, text_task_of(text_data(config).task)(config, tokenizers), warns=warns
         )
@@ -138,8 +143,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
           UserError: a member cannot be part of an ensemble.
         """
         system, model, variables = ensemble_of(members, weights, mean)
-        ensemble = cls(members[0].config, variables, members[0].tokenizers)
-        ensemble.system, ensemble.model = system, model
+        ensemble = cls(members[0].config, members[0].variables, members[0].tokenizers)
+        ensemble.system, ensemble.model, ensemble.variables = system, model, variables
         ensemble.longest = _least(member.longest for member in members)
         ensemble.longest_source = _least(member.longest_source for member in members)
         ensemble.origin = " and ".join(member.origin for member in members if member.origin)
@@ -169,6 +174,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         Raises:
           UserError: texts of this model begin with no code, or there is no such language.
         """
+        instance("source_language", source_language, str | None)
+        instance("target_language", target_language, str | None)
         pair = source_language, target_language
         if pair == (None, None):
             return self
@@ -431,6 +438,7 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
                 f"{counted(len(targets), 'target')}"
             )
         refuse_forked()
+        instance("lines", lines, Sequence[int] | None)
         if lines is not None and len(lines) != len(texts):
             numbers = counted(len(lines), "line number")
             raise UserError(f"{numbers} for {counted(len(texts), 'source')}: give one for each")
