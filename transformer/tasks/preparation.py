@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config.corpus import filters_of, noise_of
+from transformer.config.corpus import noise_of
 from transformer.config.options import Config, text_data
 from transformer.data.plans import Batcher, Batching
 from transformer.data.sequences import (
@@ -419,9 +419,8 @@ def _make(path: Path, pairs: PairBlocks, batching: Batching) -> bool:
             return path.exists()
         task: Task = _process["task"]
         parts = list[Mapping[str, Any]]()
-        values = filters_of(text_data(task.config).filter)
-        rules = Filter({name: value for name, value in values.items() if name != "repeated"})
         data = text_data(task.config)
+        rules = Filter({name: value for name, value in data.filters.items() if name != "repeated"})
         noise = Noise(noise_of(data.noise), data.seed) if data.noise else None
         for block in pairs.filtered(rules):
             if noise:

@@ -20,7 +20,6 @@ from transformer.config.corpus import (
     SPLITS,
     TABULAR,
     DataConfig,
-    filters_of,
     mix_stages,
     noise_of,
     text_suffix,
@@ -335,7 +334,7 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
     if data.directions:
         notes.append(shares_in_words(counts, data.temperature))
 
-    rules = Filter(filters_of(data.filter)) if data.filter else None
+    rules = Filter(data.filters) if data.filter else None
     noise = Noise(noise_of(data.noise), data.seed) if data.noise else None
     if noise:
         notes.append(f"noise in training pairs: {' '.join(data.noise)}")
@@ -409,7 +408,7 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
         for group, count in zip(by_group, sampled, strict=True)
         if count
     ]
-    if "repeated" in filters_of(data.filter):
+    if "repeated" in data.filters:
         pairs = replace(pairs, repeated=marked(pairs, opened.folder / "repeated.bool", progress))
     splits = {"train": pairs, **opened.splits}
     if len(samples) == 1 and len(samples[0]) == 1:  # it is the whole text
