@@ -481,4 +481,4 @@ class Texts(Writer):
         return str(about[self.outputs_key][0]["text"])
 
 
-WRITER = Texts
+WRITER: type[Writer] = Texts

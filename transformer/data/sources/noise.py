@@ -6,11 +6,9 @@ import hashlib
 import random
 import re
 from collections.abc import Callable, Mapping
-from typing import TypeVar
 
 from transformer.data.store import DirectedPair, Pair
 
-AnyPair = TypeVar("AnyPair", Pair, DirectedPair)
 Change = Callable[[str, str, random.Random], tuple[str, str]]
 _FINAL = re.compile(r"\s*[.!?…。！？]+$")
 MISTYPED = 0.1  # of the words of a source with typing errors, and at least one
@@ -59,7 +57,7 @@ class Noise:
         self._shares = [shares.get(name, 0) * 2**32 for name in CHANGES]
         self._salt = seed.to_bytes(16, "little")
 
-    def __call__(self, pair: AnyPair) -> AnyPair:
+    def __call__(self, pair: Pair | DirectedPair) -> Pair | DirectedPair:
         """The pair, perhaps with changes."""
         source, target = pair[:2]
         if not (source and target):
