@@ -283,7 +283,13 @@ def writer_of(run_dir: Path) -> type[Writer]:
     task = run.system.task
     if not issubclass(task, Lines):
         raise UserError(f"{run_dir}: system {run.config.system} has no outputs that decode.py can write")
-    writer: type[Writer] = importlib.import_module(task.writer).WRITER
+    return writer_class(task.writer)
+
+
+def writer_class(name: str) -> type[Writer]:
+    """The writer that `Lines.writer` names."""
+    module, _, class_name = name.partition(":")
+    writer: type[Writer] = getattr(importlib.import_module(module), class_name or "WRITER")
     return writer
 
 
@@ -479,6 +485,3 @@ class Texts(Writer):
 
     def read_object(self, about: Json) -> str:
         return str(about[self.outputs_key][0]["text"])
-
-
-WRITER: type[Writer] = Texts
