@@ -327,9 +327,14 @@ def short_options() -> Iterator[None]:
         log.removeFilter(shortened)
 
 
-def parse_decode(command_line: list[str], unused: Collection[str] = ()) -> DecodeArguments:
+def parse_decode(
+    command_line: list[str],
+    unused: Collection[str] = (),
+    kind: type[DecodeArguments] = DecodeArguments,
+    command: str = "decode",
+) -> DecodeArguments:
     """Parses the command line, with the run's options as defaults. Its help leaves `unused` options out, and
-    without --help-all those of `SELDOM`."""
+    without --help-all those of `SELDOM`. `kind` may have more options, for another command."""
     command_line = [
         word.replace("--decoding.", "--", 1) if word.startswith("--decoding.") else word  # as in train.py
         for word in command_line
@@ -340,15 +345,15 @@ def parse_decode(command_line: list[str], unused: Collection[str] = ()) -> Decod
         from transformer.translator.simultaneous import check_used  # imports JAX
 
         check_used({name.removeprefix("--").replace("-", "_"): value for name, value in options.items()})
-    default = DecodeArguments(tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options, "--"))
+    default = kind(tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options, "--"))
     is_short = not {"-h", "--help"}.isdisjoint(command_line) and "--help-all" not in command_line
     try:
         arguments = parse(
-            DecodeArguments,
+            kind,
             ["--help" if word == "--help-all" else word for word in command_line],
-            "decode",
+            command,
             default=default,
-            about=_about(defaults),
+            about=_about(defaults) if kind is DecodeArguments else "",
             names=DECODING,
             hidden={*unused, *(SELDOM if is_short else ())},
         )

@@ -26,6 +26,7 @@ from transformer.trainer.checks import OF_CONFIG, OF_CORPUS, OF_MACHINE, check_l
 from transformer.trainer.journal import Clock, Track, transcribed, untracked
 from transformer.trainer.loop import Loop
 from transformer.trainer.resolved import check_unchanged, load_teacher, resolve, resumable
+from transformer.trainer.starts import in_slices
 from transformer.training.methods.registry import objective_of
 
 
@@ -112,6 +113,7 @@ def train(
             barrier("run directory")
             run = Run(path, writes=True)
         with run.claimed(), transcribed(run, watch), resumable(run, config), named_bases(base):
+            config = in_slices(config, system, run, watch.message)
             loop = Loop(config, system, objective, run, data, watch, parent, track, profile, clock)
             with watch.training(loop.step, config.training.steps):
                 loop.train()

@@ -422,9 +422,19 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         Raises:
           UserError: the numbers of sources and targets differ, or ids are not those of a translation.
         """
-        if (source_language, target_language) != (None, None):
-            translator = self.between(source_language, target_language)
-            return translator.score(sources, targets, lines=lines)
+        translator = self.between(source_language, target_language)
+        log_p, _ = translator.log_probabilities(sources, targets, lines=lines)
+        return log_p
+
+    def log_probabilities(
+        self,
+        sources: Iterable[Source],
+        targets: Iterable[str | Target],
+        *,
+        lines: Sequence[int] | None = None,
+    ) -> tuple[Float[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]:
+        """log P(target | source) as `score`, and of how many tokens each is the sum. Arguments and errors as
+        of `score`."""
         for name, side in ("sources", sources), ("targets", targets):
             if isinstance(side, str | bytes) or not isinstance(side, Iterable):
                 raise UserError(f"{name} must be a list with one for each pair, not {reprlib.repr(side)}")
@@ -455,6 +465,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         )
         lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
         scores = np.zeros(len(texts), np.float32)
+        forced = self.task.forced_ids(("", ""))
+        counts = np.array([len(ids) - (ids[: len(forced)] == [*forced]) * len(forced) for ids in target_ids])
         table = _least((self.longest, self.longest_source))
         for rows, length, count in of_any_length(lengths, settings, table):
             source, target = (
@@ -463,9 +475,9 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
             source_rows, target_rows = shard_rows(source, target)
             inputs = {"source": source_rows}
             of_tokens = scored(self.system, self.model, self.variables, inputs, target_rows)
-            log_p = without_start(of_tokens.log_p, target, self.task.forced_ids(("", "")))
+            log_p = without_start(of_tokens.log_p, target, forced)
             scores[rows] = log_p.sum(axis=1)[: len(rows)]
-        return scores
+        return scores, counts
 
     def score_programs(self) -> Iterator[Callable[[], None]]:
         """What compiles the programs that `score` can need, one after the other."""
