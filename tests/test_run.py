@@ -264,8 +264,8 @@ def test_an_existing_folder_is_never_overwritten(config, tmp_path):
     assert [path.name for path in (tmp_path / "precious").iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("name", ["\udcff", "\ud800"])
-def test_a_name_that_is_no_text_is_refused(config, finished, tmp_path, name):
+def test_a_name_that_is_no_text_is_refused(config, finished, tmp_path):
+    name = "\ud800"
     with pytest.raises(UserError, match="the name is not UTF-8"):
         train(config, tmp_path / name, watch=quiet())
     with pytest.raises(UserError, match="the name is not UTF-8"):
