@@ -80,7 +80,8 @@ def test_the_same_command_continues(run, monkeypatch, texts):
         return decode(self, shard)
 
     monkeypatch.setattr(Worker, "decode", interrupted)
-    assert run()[0] == 130
+    status, _, errors = run()
+    assert (status, "the same command continues" in errors) == (130, True), errors
     assert len(files_in(Path("out"))) == 1
     status, _, errors = run("--beam-size", 1)
     assert (status, "made with other options" in errors) == (2, True), errors
@@ -131,6 +132,35 @@ def test_ids_of_json_lines_are_copied(run):
     assert run("--jsonl", "--format", "json", pattern="in/ids.json")[0] == 0
     objects = [json.loads(line) for line in files_in(Path("out"))["ids.json"].splitlines()]
     assert [each.get("id") for each in objects] == ["a7", None, 3]
+
+
+def test_rows_of_parquet(run):
+    from pyarrow import array, parquet, table
+
+    rows = {"id": [7, 8, 9], "source": ["ein Haus", None, "der See"], "other": ["a", "b", "c"]}
+    parquet.write_table(table(rows), "in/rows.parquet")
+    assert run("--column", "source", pattern="in/rows.parquet")[0] == 0
+    assert [bool(line) for line in files_in(Path("out"))["rows.txt"].splitlines()] == [True, False, True]
+    assert run("--jsonl", "--format", "json", "--output", "rows", pattern="in/rows.parquet")[0] == 0
+    objects = [json.loads(line) for line in files_in(Path("rows"))["rows.jsonl"].splitlines()]
+    assert [each["id"] for each in objects] == [7, 8, 9]
+    broken = array([b"Haus", b"\xff", b"See", b"\xff"]).cast("string", safe=False)
+    parquet.write_table(table({"text": broken}), "in/broken.parquet")
+    status, _, errors = run("--column", "text", "--output", "more", pattern="in/broken.parquet")
+    assert (status, "of which 2 have no output" in errors) == (0, True), errors
+    assert [bool(line) for line in files_in(Path("more"))["broken.txt"].splitlines()] == [
+        True,
+        False,
+        True,
+        False,
+    ]
+    for options, message in (
+        ([], "--column names the one with text"),
+        (["--column", "no"], "rows.parquet, row 1: --column no must be text"),
+        (["--column", "id"], "row 1: --column id must be text"),
+    ):
+        status, _, errors = run(*options, "--output", "none", pattern="in/rows.parquet")
+        assert (status, message in errors) == (2, True), errors
 
 
 @pytest.mark.parametrize(

@@ -30,11 +30,14 @@ from typing import Annotated, Any, Literal, NamedTuple
 from transformer.cli.decode_arguments import HELP, DecodeArguments, Way, parse_decode, short_options
 from transformer.cli.guard import named_command
 from transformer.cli.input import digest_of
+from transformer.cli.request_lines import COLUMNS
 from transformer.cli.writer import Writer, is_given, writer_of
 from transformer.commands.decode import unused_options
+from transformer.config.corpus import PACKED, TABULAR, text_suffix
 from transformer.config.ranges import LARGEST, Range
 from transformer.data.remote import matching_addresses
-from transformer.data.sources.text_files import matching, numbered_lines, plain, reading
+from transformer.data.sources.exchange import count_rows, parquet_rows
+from transformer.data.sources.text_files import matching, numbered_lines, one_line, plain, reading
 from transformer.runs.run import Run, with_base
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted, first_line
@@ -59,7 +62,7 @@ RETRIES = 3  # of a shard whose worker was lost
 ERRORS = "errors.jsonl"
 STATE = ".decoding"
 """The folder, among the outputs, of what is not complete, and of what says which job they are of."""
-PACKED = (".gz", ".bz2", ".xz")
+PARQUET = ".parquet"
 NOT_HERE = ("document", "explore", "stream", "history", "reference", "hosts")
 """Options of decode.py that are refused: what they do is not done line by line."""
 
@@ -82,6 +85,8 @@ class FilesArguments(DecodeArguments):
     each GPU or TPU of the cluster, otherwise for each --cores."""
     cores: Annotated[int, Range(1, LARGEST)] = 4
     """Cores of a worker without GPU and TPU."""
+    column: str = ""
+    """Column of Parquet files that has the text. Empty: their rows are read as the objects of --jsonl."""
     shard_lines: Annotated[int, Range(1, LARGEST)] = 4096
     """Lines that are given to a worker at a time, and decoded again if it is lost."""
 
@@ -134,7 +139,8 @@ class Worker:
 
     def job(self) -> str:
         """Identifies the model and the options. Raises UserError if something is wrong with them."""
-        return hashlib.blake2b(repr(self.loaded().job).encode(), digest_size=16).hexdigest()
+        parts = repr([self.arguments.column, *self.loaded().job])
+        return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
 
     def loaded(self) -> Writer:
         """What writes the outputs of the model."""
@@ -305,12 +311,14 @@ class Outputs:
     Args:
       folder: what else is in it is refused.
       files: those of the input, by the names of their outputs.
+      column: of Parquet files; empty: whole rows are read.
     """
 
-    def __init__(self, folder: Path, files: dict[str, Path]) -> None:
-        self.folder, self.files = folder, files
-        self.total = self.done = 0
-        """How many lines the files have, and how many were decoded before."""
+    def __init__(self, folder: Path, files: dict[str, Path], column: str) -> None:
+        self.folder, self.files, self._column = folder, files, column
+        self.done = 0
+        """How many lines were decoded before."""
+        self._counts: dict[str, int] = {}
         self._digests: dict[str, str] = {}
         self._job = ""
         self._parts: dict[str, list[Path]] = {}
@@ -337,8 +345,11 @@ class Outputs:
         except BlockingIOError as error:
             raise UserError(f"--output {self.folder}: another process is writing there") from error
 
-    def examine(self) -> None:
-        """Reads the files once: what they have, and which of them are decoded.
+    def examine(self, size: int) -> None:
+        """Reads the files once: what they have, and how much of them is decoded.
+
+        Args:
+          size: lines of a shard.
 
         Raises:
           UserError: one cannot be read, or has changed since it was decoded.
@@ -346,17 +357,23 @@ class Outputs:
         before = self._stored().get("files", {})
         for name, path in self.files.items():
             self._digests[name], count = digest_of(path), _count(path)
-            self.total += count
-            if name not in before and (self.folder / name).exists():
+            self._counts[name] = count
+            parts = [tuple(map(int, part.name.split("-"))) for part in self._folder_of(name).glob("*-*")]
+            is_whole = (self.folder / name).exists()
+            if is_whole and name not in before:
                 raise UserError(f"{self.folder / name} is there already, and not of this job: remove it")
-            if before.get(name, self._digests[name]) != self._digests[name]:
+            if (is_whole or parts) and before.get(name) != self._digests[name]:
                 raise UserError(
                     f"{display_path(path)} has changed since it was decoded: name another --output, or "
                     f"remove {self.folder}"
                 )
-            parts = (part.name.split("-") for part in self._folder_of(name).glob("*-*"))
-            is_whole = (self.folder / name).exists()
-            self.done += count if is_whole else sum(int(last) - int(first) + 1 for first, last in parts)
+            usable = [last - first + 1 for first, last in parts if last == min(first + size - 1, count)]
+            self.done += count if is_whole else sum(usable)
+
+    @property
+    def total(self) -> int:
+        """How many lines the files have."""
+        return sum(self._counts.values())
 
     def _stored(self) -> Any:
         remedy = f"remove {self.folder}, or name another --output"
@@ -369,7 +386,9 @@ class Outputs:
           UserError: there are outputs of another run, or of other options.
         """
         stored = self._stored()
-        if stored.get("job", job) != job:
+        has_outputs = any((self.folder / name).exists() for name in stored.get("files", ()))
+        has_outputs = has_outputs or any(self._folder_of("").rglob("*-*"))
+        if has_outputs and stored.get("job") != job:
             raise UserError(
                 f"--output {self.folder}: the outputs there are of another run, or were made with other "
                 "options; name another folder, or remove it"
@@ -387,6 +406,8 @@ class Outputs:
             if (self.folder / name).exists():
                 continue
             parts, first, lines = list[Path](), 1, numbered_lines(path)
+            if path.suffix == PARQUET:
+                lines = _row_lines(path, self._column, self._counts[name])
             while batch := _batch(lines, size):
                 shard = Shard(name, path, first, batch)
                 parts.append(self._part(shard))
@@ -445,6 +466,8 @@ def _batch(lines: Iterator[tuple[int, str | None]], size: int) -> list[str | Non
 
 def _count(path: Path) -> int:
     """The number of lines of a file. Raises UserError if it cannot be read."""
+    if path.suffix == PARQUET:
+        return count_rows(path)
     last, count = b"\n", 0
     with open_regular(plain(path)) as file:
         while block := file.read(MiB):
@@ -452,12 +475,33 @@ def _count(path: Path) -> int:
     return count + (last != b"\n")
 
 
-def input_files(pattern: Path) -> dict[str, Path]:
+def _row_lines(path: Path, column: str, count: int) -> Iterator[tuple[int, str | None]]:
+    """The rows of a Parquet file as lines: a column of them, or objects of JSON. None: one is not UTF-8.
+
+    Raises:
+      UserError: the column is missing, or has something else than text.
+    """
+    following = 1
+    for number, row in parquet_rows(path, [column] if column else ["id", *COLUMNS]):
+        yield from ((missing, None) for missing in range(following, number))
+        text = row.get(column, 0) if column else json.dumps(row, ensure_ascii=False, default=str)
+        if not isinstance(text, str | None):
+            raise UserError(f"{display_path(path)}, row {number:,}: --column {column} must be text")
+        yield number, one_line(text or "")
+        following = number + 1
+    yield from ((missing, None) for missing in range(following, count + 1))
+
+
+def input_files(pattern: Path, suffix: str = ".txt") -> dict[str, Path]:
     """The files that --input names, by the names of their outputs: those after its last folder without * ? or
     [...].
 
+    Args:
+      pattern: of their names.
+      suffix: of the names of outputs for Parquet files.
+
     Raises:
-      UserError: there are none, or two outputs would have one name.
+      UserError: there are none, one is neither text nor Parquet, or two outputs would have one name.
     """
     where = address(pattern)
     paths = matching_addresses(where) if where else matching(pattern, "--input")
@@ -468,7 +512,10 @@ def input_files(pattern: Path) -> dict[str, Path]:
         if where is None and path.is_dir():
             continue
         name = os.fspath(path.relative_to(folder))
+        if text_suffix(path) in TABULAR and path.suffix != PARQUET:
+            raise UserError(f"--input {display_path(path)}: give text, or Parquet")
         name = name.removesuffix(path.suffix) if path.suffix in PACKED else name
+        name = name.removesuffix(PARQUET) + suffix if path.suffix == PARQUET else name
         if name in files or name.startswith((STATE, ERRORS)):
             raise UserError(f"--input {display_path(path)}: another output is named {name}")
         files[name] = path
@@ -488,30 +535,41 @@ def decode_files(arguments: FilesArguments) -> None:
         raise UserError(f"{missing} is missing")
     check_options(arguments)
     check_local(arguments.output, "--output")
-    outputs = Outputs(arguments.output, input_files(arguments.input))
+    files = input_files(arguments.input, ".jsonl" if arguments.format == "json" else ".txt")
+    if not (arguments.column or arguments.jsonl) and any(path.suffix == PARQUET for path in files.values()):
+        raise UserError(
+            "--input: of Parquet files, --column names the one with text, or --jsonl reads whole rows"
+        )
+    outputs = Outputs(arguments.output, files, arguments.column)
     data = Run(arguments.run_dir).config.data
     size = sys.maxsize if getattr(data, "context", 0) else arguments.shard_lines
     watch = ProgressReporter.beside_output()
     start, count, failed = time.monotonic(), 0, list[tuple[Shard, Exception]]()
-    with outputs.claimed(), workers(arguments) as (calls, ahead):
-        outputs.examine()
-        if outputs.done:
-            watch.message(f"  continuing: {outputs.done:,} of {counted(outputs.total, 'line')} are decoded")
-        outputs.errors()
-        several = decoded(outputs.shards(size), calls, ahead, outputs.check_job)
-        rest = outputs.total - outputs.done
-        for shard, outcome in watch.progress("lines", several, rest, lambda one: len(one[0].lines)):
-            if isinstance(outcome, Exception):
-                failed.append((shard, outcome))
-                continue
-            outputs.store(shard, outcome)
-            count += len(shard.lines)
-        errors = outputs.errors()
+    try:
+        with outputs.claimed(), workers(arguments) as (calls, ahead):
+            outputs.examine(size)
+            if outputs.done:
+                watch.message(
+                    f"  continuing: {outputs.done:,} of {counted(outputs.total, 'line')} are decoded"
+                )
+            outputs.errors()
+            several = decoded(outputs.shards(size), calls, ahead, outputs.check_job)
+            rest = outputs.total - outputs.done
+            for shard, outcome in watch.progress("lines", several, rest, lambda one: len(one[0].lines)):
+                if isinstance(outcome, Exception):
+                    failed.append((shard, outcome))
+                    continue
+                outputs.store(shard, outcome)
+                count += len(shard.lines)
+            errors = outputs.errors()
+    except KeyboardInterrupt as interrupt:
+        interrupt.add_note("the same command continues with the next shard")
+        raise
     seconds = time.monotonic() - start
     why = f", of which {errors:,} have no output: {arguments.output / ERRORS} says why"
-    files = counted(len(outputs.files), "file")
+    of_files = counted(len(files), "file")
     watch.message(
-        f"{counted(count, 'line')} of {files} in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s), "
+        f"{counted(count, 'line')} of {of_files} in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s), "
         f"written to {arguments.output}{why * bool(errors)}"
     )
     for shard, error in failed[:1]:

@@ -46,6 +46,14 @@ def parquet_rows(path: Path, columns: Sequence[str]) -> Rows:
         yield from _rows(path, table.iter_batches(BATCH, columns=chosen if is_enough else None))
 
 
+def count_rows(path: Path) -> int:
+    """The number of rows of a Parquet file. Raises UserError if it is damaged."""
+    from pyarrow.parquet import ParquetFile  # slow to import
+
+    with _opened(path) as file:
+        return int(ParquetFile(file).metadata.num_rows)
+
+
 def arrow_rows(path: Path, columns: Sequence[str]) -> Rows:
     """The rows of an Arrow file, or of an Arrow stream in a file. Arguments and errors as of
     `parquet_rows`."""
