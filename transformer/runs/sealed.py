@@ -8,7 +8,7 @@ import json
 import mmap
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -195,7 +195,7 @@ def _is_interrupted(error: BaseException | None) -> bool:
     return False
 
 
-def compare(variables: Variables, like: Variables, where: str) -> None:
+def compare(variables: Mapping[str, Any], like: Variables, where: str) -> None:
     """Raises ValueError if variables have other names or shapes. `where` they are is part of the message."""
     shapes, expected = (
         {"/".join(map(str, path)): getattr(leaf, "shape", None) for path, leaf in flatten_dict(tree).items()}
