@@ -1,7 +1,5 @@
 """Other models choose among the outputs of a search."""
 
-import functools
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -67,15 +65,19 @@ PAIRS = [
 ]
 
 
-@functools.cache
-def forced(translator, source, target):
-    """log P of each token of a target, by teacher forcing one pair alone."""
-    special = translator.task.special
-    source_ids, ids = ([*translator.tokenizers[0].encode(text), special.eos] for text in (source, target))
-    read = jnp.array([source_ids]), jnp.array([[special.bos, *ids[:-1]]])
-    logits = np.asarray(translator.model.apply(translator.variables, *read), np.float64)[0]
+def forced(translator, pairs):
+    """log P of each token of the targets, by teacher forcing."""
+    special, encode = translator.task.special, translator.tokenizers[0].encode
+    sources, targets = (
+        [np.array([*encode(text), special.eos]) for text in side] for side in zip(*pairs, strict=True)
+    )
+    read = np.full((2, len(pairs), 9), special.pad)
+    for row, (source, target) in enumerate(zip(sources, targets, strict=True)):
+        read[0, row, : len(source)] = source
+        read[1, row, : len(target)] = special.bos, *target[:-1]
+    logits = np.asarray(translator.model.apply(translator.variables, *jnp.array(read)), np.float64)
     log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
-    return log_p[np.arange(len(ids)), ids]
+    return [log_p[row, range(len(ids)), ids] for row, ids in enumerate(targets)]
 
 
 def test_scores_of_pairs_are_those_of_teacher_forcing(finished, call, tmp_path, monkeypatch):
@@ -86,10 +88,9 @@ def test_scores_of_pairs_are_those_of_teacher_forcing(finished, call, tmp_path, 
     words = [finished, "--source", files[0], "--target", files[1]]
     status, output, errors = call(score_main, *words)
     assert status == 0, errors
-    translator = Translator.load(finished)
+    both = forced(Translator.load(finished), [*PAIRS, *(pair[::-1] for pair in PAIRS)])
     rows = [[float(number) for number in line.split("\t")] for line in output.splitlines()]
-    for row, pair in zip(rows, PAIRS, strict=True):
-        expected = forced(translator, *pair)
+    for row, pair, expected in zip(rows, PAIRS, both[:5], strict=True):
         log_p, count = (expected.sum(), len(expected)) if all(pair) else (-np.inf, 0)
         assert row == pytest.approx([log_p / count if count else log_p, log_p, count], rel=1e-4)
     out = [tmp_path / name for name in ("scores", "kept.en", "kept.de")]
@@ -99,10 +100,10 @@ def test_scores_of_pairs_are_those_of_teacher_forcing(finished, call, tmp_path, 
     assert "5 pairs scored" in errors
     assert "2 pairs of 5 kept, with scores of at least" in errors
     scores = []
-    for line, pair in zip(out[0].read_text().splitlines(), PAIRS, strict=True):
+    for index, line in enumerate(out[0].read_text().splitlines()):
         score, *row = map(float, line.split("\t"))
-        if all(pair):
-            a, b = (-forced(translator, *sides).mean() for sides in (pair, pair[::-1]))
+        if all(PAIRS[index]):
+            a, b = (-log_p.mean() for log_p in both[index::5])
             assert score == pytest.approx(np.exp(-(abs(a - b) + (a + b) / 2)), rel=1e-4)
             assert [-row[0] / row[1], -row[2] / row[3]] == pytest.approx([a, b], rel=1e-4)
         scores.append(score)

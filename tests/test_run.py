@@ -266,6 +266,16 @@ def test_an_existing_folder_is_never_overwritten(config, tmp_path):
     assert [path.name for path in (tmp_path / "precious").iterdir()] == ["file"]
 
 
+def test_a_name_that_is_no_text_is_refused(config, finished, tmp_path):
+    name = "\ud800"
+    with pytest.raises(UserError, match="the name is not UTF-8"):
+        train(config, tmp_path / name, watch=quiet())
+    with pytest.raises(UserError, match="the name is not UTF-8"):
+        Run.create(tmp_path / name, config, Run(finished).task)
+    with pytest.raises(UserError, match="path must be .*, not 7"):
+        Run.create(7, config, Run(finished).task)
+
+
 @pytest.mark.slow
 def test_new_runs_get_new_directories(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -23,7 +23,7 @@ from transformer.runtime.text import has_text
 from transformer.tasks.outputs import Lines
 from transformer.translator.confidence import FILE as CONFIDENCE
 from transformer.translator.decoder import Decoder
-from transformer.translator.search_outputs import NO_EXTRAS
+from transformer.translator.search_outputs import NO_EXTRAS, Extras, check_extras, identity
 
 if TYPE_CHECKING:
     from transformer.explorer.explorer import Explorer
@@ -283,7 +283,13 @@ def writer_of(run_dir: Path) -> type[Writer]:
     task = run.system.task
     if not issubclass(task, Lines):
         raise UserError(f"{run_dir}: system {run.config.system} has no outputs that decode.py can write")
-    writer: type[Writer] = importlib.import_module(task.writer).WRITER
+    return writer_class(task.writer)
+
+
+def writer_class(name: str) -> type[Writer]:
+    """The writer that `Lines.writer` names."""
+    module, _, class_name = name.partition(":")
+    writer: type[Writer] = getattr(importlib.import_module(module), class_name or "WRITER")
     return writer
 
 
@@ -452,3 +458,30 @@ def in_groups(items: Iterable[T | None], size: int) -> Iterator[list[T]]:
             yield []
     if group:
         yield group
+
+
+class Texts(Writer):
+    """Outputs as text, with scores, or as JSON, for any task whose outputs are texts. Systems with more to
+    write extend it."""
+
+    does = "writes text"
+    can: ClassVar[Set[str]] = frozenset({"fusion", "alignments", "scores", "confidence"})
+    formats: ClassVar[tuple[str, ...]] = ("text", "scores", "json")
+    input_key, outputs_key = "input", "hypotheses"
+
+    def __init__(self, arguments: DecodeArguments) -> None:
+        self.extras = Extras(
+            **{item.name: getattr(arguments, item.name) for item in dataclasses.fields(Extras)}
+        )
+        super().__init__(arguments)
+        check_extras(self.decoder, self.extras)
+
+    @property
+    def job(self) -> list[str]:
+        return [*super().job, repr(self.extras), *identity(self.decoder, self.extras)]
+
+    def scored(self, outputs: Sequence[Any]) -> str:
+        return str(outputs[0].text)
+
+    def read_object(self, about: Json) -> str:
+        return str(about[self.outputs_key][0]["text"])

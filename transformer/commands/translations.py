@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import arriving_words, check_files, input_lines, lines_of
 from transformer.cli.request_lines import COLUMNS, RequestParser, lines_in_context
-from transformer.cli.texts import Texts
-from transformer.cli.writer import Numbered, Written, explored, in_groups
+from transformer.cli.writer import Numbered, Texts, Written, explored, in_groups
 from transformer.config.corpus import DataConfig
 from transformer.data.sources.context import SEPARATOR, History, context_of, sentence_of
 from transformer.data.sources.tables import TARGET_LENGTH

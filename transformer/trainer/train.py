@@ -168,7 +168,8 @@ def check_corpus(config: Config, watch: ProgressReporter, about: str = "") -> No
             corpus = open_corpus_shown(resolved.config, system.task, watch)
         except UserError as error:  # perhaps since all lines are left out
             raise _refusal(bad, str(error)) from error
-        for remark in system.task.remarks(resolved.config, corpus, watch.progress):
+        checked = replace(resolved.config, data=replace(resolved.config.data, check=True))
+        for remark in system.task.remarks(checked, corpus, watch.progress):
             watch.message(f"  {remark}")
     if bad:
         raise _refusal(bad)

@@ -21,6 +21,7 @@ from transformer.config.corpus import (
     TABULAR,
     DataConfig,
     mix_stages,
+    noise_of,
     text_suffix,
 )
 from transformer.data import built_in
@@ -39,6 +40,7 @@ from transformer.data.epochs import shares
 from transformer.data.sources.blocks import marked, pair_blocks
 from transformer.data.sources.context import first_pairs, pairs_in_context, sentence_of
 from transformer.data.sources.exchange import check_opens
+from transformer.data.sources.noise import Noise
 from transformer.data.sources.source import HELD_OUT, HELD_OUT_NOTE, Source
 from transformer.data.sources.tables import as_text, read_table, record_of
 from transformer.data.sources.text_files import (
@@ -333,6 +335,9 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
         notes.append(shares_in_words(counts, data.temperature))
 
     rules = Filter(data.filters) if data.filter else None
+    noise = Noise(noise_of(data.noise), data.seed) if data.noise else None
+    if noise:
+        notes.append(f"noise in training pairs: {' '.join(data.noise)}")
 
     def read(split: str) -> Iterator[Any]:
         records = as_hashed("train" if held_out and split == "validation" else split)
@@ -340,9 +345,15 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
             records = filter(held_out.validates if split == "validation" else held_out.trains, records)
         if rules and split == "train":
             records = filter(rules.keeps, records)
+        if noise and split == "train":
+            records = map(noise, records)
         return in_turns(records) if data.directions and split != "train" else records
 
-    key = sorted(digests.items()), *([data.filter] if rules else [])
+    key = (
+        sorted(digests.items()),
+        *([data.filter] if rules else []),
+        *([data.noise, data.seed] if noise else []),
+    )
     return Source(name, _form(data), "text", key, read, splits, notes, filter=rules)
 
 
@@ -353,7 +364,7 @@ SAMPLED = 400_000  # pairs of a corpus in shards of which the vocabulary is lear
 def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     """The corpus of text files whose training text is prepared in shards."""
     check_text(data)
-    whole = replace(data, filter=(), shard_pairs=0, workers=0, mix=())
+    whole = replace(data, filter=(), noise=(), shard_pairs=0, workers=0, mix=())
     corpora = [of_corpus(data, name) for name in data.mixed] or [data]
     files = [  # (number of the corpus, direction, the files of a part of its text)
         (number, direction, part)
@@ -372,7 +383,7 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     digests = _digests(whole, [split for split in _files(whole) if split != "train"], progress)
     by_group = pairs.by_group()
     sizes = [len(group) for group in by_group]
-    notes = []
+    notes = [f"noise in training pairs: {' '.join(data.noise)}"] if data.noise else []
     if data.mix:
         notes.append(_mix_in_words(data, sizes))
     elif directions:

@@ -93,6 +93,33 @@ def unusual_pairs(
     return f"{used}; {left_out}" if left_out else used
 
 
+LENGTHS = (5, 10, 20, 40, 80, 160, 320, 640)  # characters
+RATIOS = (0.25, 0.5, 0.7, 0.9, 1.1, 1.4, 2, 4)
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def distributions(records: Records) -> str:
+    """A drawing of the lengths of pairs, of which the first million count, and of their ratios."""
+    lengths = np.array([(len(source), len(target)) for source, target in _pairs(records, MOST)]).reshape(
+        -1, 2
+    )
+    full = lengths[(lengths > 0).all(axis=1)]
+    rows = [
+        ("characters, up to", "source", lengths[:, 0], LENGTHS),
+        ("", "target", lengths[:, 1], LENGTHS),
+        ("target : source, up to", "", full[:, 1] / full[:, 0], RATIOS),
+    ]
+    lines = []
+    for title, side, values, edges in rows:
+        counts = np.bincount(np.searchsorted(edges, values), minlength=len(edges) + 1).tolist()
+        if title:
+            lines.append(f"{title:22}" + "".join(f"{edge:5g} " for edge in edges) + " more")
+        shares = ("" if not count else f"{count / len(values):.0%}" for count in counts)
+        bars = (_BARS[-(-8 * count // max(1, *counts))] for count in counts)
+        lines.append(f"  {side:20}" + "".join(f"{x:>5}{bar}" for x, bar in zip(shares, bars, strict=True)))
+    return "\n  ".join(map(str.rstrip, lines))
+
+
 def _pairs(records: Records, number: int) -> Iterator[tuple[str, str]]:
     return ((record[0], record[1]) for record in itertools.islice(iter(records), number))
 

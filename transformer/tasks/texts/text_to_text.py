@@ -23,7 +23,7 @@ from transformer.data.plans import Batching, Plan, eligible_examples
 from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.data.sources.text_files import one_line
-from transformer.data.sources.unusual import IDENTIFIER, OF_SAMPLE, Filter, unusual_pairs
+from transformer.data.sources.unusual import IDENTIFIER, OF_SAMPLE, Filter, distributions, unusual_pairs
 from transformer.data.store import Corpus, Pair, Progress, Records, TextRecord, silent
 from transformer.data.tokenizers.sampled_examples import drawn_by, with_method
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -189,7 +189,8 @@ class TextToText(SteeredText, TextInContext, Lines):
         if data.filter and data.pairs_of_a_shard:  # whose rules are applied later, and elsewhere
             for _ in filter(rules.keeps, itertools.islice(iter(corpus.sample or train), OF_SAMPLE)):
                 pass
-        return [line for line in (remark, rules.described("a sample of ")) if line]
+        drawn = distributions(corpus.sample or train) if data.check and is_translated else ""
+        return [line for line in (drawn, remark, rules.described("a sample of ")) if line]
 
     def decide(self, corpus: Corpus) -> list[str]:
         """How subwords are sampled and scores computed. Reports the languages that the file names give."""
