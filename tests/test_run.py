@@ -319,7 +319,6 @@ def test_training_leaves_an_average_and_a_warning_says_of_what_it_is(tmp_path, c
     assert "is of steps that an earlier version did not store" in caplog.messages[-1]
 
 
-@pytest.mark.slow
 def test_a_checkpoint_is_sealed_in_the_background(tmp_path, monkeypatch):
     """Hashing takes seconds, which training spends on updates."""
     run, sealed, may_seal = Run(untrained(tmp_path / "run")), threading.Event(), threading.Event()
@@ -338,6 +337,7 @@ def test_a_checkpoint_is_sealed_in_the_background(tmp_path, monkeypatch):
     run.checkpoints.finish_saving()
 
 
+@pytest.mark.slow
 def test_moving_average_is_what_is_evaluated_and_resumes(config, tmp_path):
     ema = changed(config, ema=0.9)
     whole = train(ema, tmp_path / "whole", watch=quiet())
