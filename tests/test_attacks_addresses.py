@@ -108,6 +108,7 @@ COMMAND_LINES = {
     "train": ["--run-dir", "RUN"],
     "decode": ["RUN", "--input", "LINES", "--output", "OUT"],
     "align": ["RUN", "--input", "LINES", "--output", "OUT"],
+    "score": ["RUN", "--source", "LINES", "--target", "LINES", "--output", "OUT"],
     "average": ["RUN"],
     "distill": ["RUN", "OUT"],
     "import": ["RUN", "OUT"],

@@ -26,7 +26,7 @@ from transformer.data.sources.source import InMemory
 from transformer.data.sources.tagged import open_tagged
 from transformer.data.sources.text_files import reading
 from transformer.data.sources.texts import open_texts
-from transformer.data.sources.unusual import unusual_pairs
+from transformer.data.sources.unusual import distributions, unusual_pairs
 from transformer.data.store import Corpus
 
 GOOD = [b"a b\tc d", b"e f\tg h", b"i j\tk l", b"m n\to p"]
@@ -209,6 +209,7 @@ def test_data_check_counts_everything_and_trains_nothing(tmp_path, capsys, monke
     assert status == 0, err
     assert "All lines can be read." in out
     assert "repeat another, the first looks like a header" in out
+    assert "target : source, up to" in out
     assert not (tmp_path / "run").exists()
 
 
@@ -254,6 +255,18 @@ def test_what_is_unusual_is_counted():
         f"unusual among the 200 training pairs, and kept: 2 repeat another; {left_out}"
     )
     assert unusual_pairs(InMemory([*pairs, (" ", "a")]), False) == left_out.split(":")[0] + ": pair 201"
+
+
+def test_lengths_and_ratios_are_drawn():
+    pairs = [("a" * 7, "b" * 14)] * 3 + [("a" * 900, "b" * 900)] + [("", "b")] * 96
+    assert distributions(InMemory(pairs)) == (
+        "characters, up to         5    10    20    40    80   160   320   640  more\n"
+        "    source                96%█   3%▁                                       1%▁\n"
+        "    target                96%█         3%▁                                 1%▁\n"
+        "  target : source, up to 0.25   0.5   0.7   0.9   1.1   1.4     2     4  more\n"
+        "                                                  25%▃        75%█"
+    )
+    assert distributions(InMemory([])).count("\n") == 4
 
 
 def test_texts_that_are_too_long_may_be_swapped(tmp_path, capsys, monkeypatch):

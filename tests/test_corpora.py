@@ -3,17 +3,22 @@
 import bz2
 import dataclasses
 import gzip
+import json
 import lzma
 import subprocess
 import sys
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 from transformer.config.corpus import DataConfig
 from transformer.data import store
-from transformer.data.sources import corpora
+from transformer.data.sources import corpora, exchange
 from transformer.data.sources.corpora import open_corpus
-from transformer.data.sources.text_files import read_lines
+from transformer.data.sources.tables import read_table
+from transformer.data.sources.text_files import read_lines, reading
 from transformer.data.store import PAIRS
 from transformer.runtime.errors import UserError
 
@@ -155,8 +160,8 @@ def test_options_that_do_not_fit(tmp_path, changes, message):
         (b"1\n2\n3\n4\n5\n6\n", r"has 6 lines and .*train.target has 5"),
         (b"1\n2\n3\xff\n4\n5\n", r"bad, line 3: not UTF-8 \(byte 2 of the line\)"),
         pytest.param(
-            b"(\xb5/\xfd 1",
-            "bad: it is compressed, and text is read: unpack it, with unzstd",
+            b"PK\3\4\xff",
+            "bad: it is compressed, and text is read: unpack it, with unzip",
             id="compressed",
         ),
         (b"RIFF\xa4\0\0\0WAVEfmt ", "bad: it is a recording, and text is read: name another file"),
@@ -209,7 +214,12 @@ def test_a_cache_that_cannot_be_written(tmp_path):
 # Compressed files, and patterns that name several.
 
 
-PACK = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+PACK = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "zst": lambda content: pa.compress(content, codec="zstd", asbytes=True),
+}
 
 
 def packed_parts(folder, pack, ending):
@@ -246,7 +256,8 @@ def test_damaged_and_bottomless_compressed_files_are_refused(tmp_path, ending, m
     with pytest.raises(UserError, match=f"text.{ending}: the compressed file is damaged|cannot unpack"):
         list(read_lines(path))
     one = PACK[ending](b"one\ntwo\n")
-    path.write_bytes(one + bytes(64) + one)  # padding, as tapes have it
+    padding = bytes(64) if ending != "zst" else b"P*M\x18\4\0\0\0skip"  # as tapes, and pzstd, have it
+    path.write_bytes(one + padding + one)
     assert list(read_lines(path)) == ["one", "two"] * 2
     path.write_bytes(one + b"?" + one[1:])  # text that a reader could leave out without a word
     with pytest.raises(UserError, match="is damaged|cannot unpack"):
@@ -266,8 +277,168 @@ def test_patterns_name_as_many_files_of_each_side(tmp_path):
         open_corpus(text_config(tmp_path, train_source=tmp_path / "none-*.de"))
 
 
+def test_patterns_pair_no_files_of_different_names(tmp_path):
+    """One file of each side is missing, and another one would be in its position."""
+    packed_parts(tmp_path, bytes, "txt")
+    (tmp_path / "part-c.de.txt").write_text("text\n")
+    (tmp_path / "part-a.en.txt").rename(tmp_path / "part-d.en.txt")
+    (tmp_path / "part-c.en.txt").write_text("text\n")
+    files = {"train_source": tmp_path / "part-*.de.txt", "train_target": tmp_path / "part-*.en.txt"}
+    with pytest.raises(UserError, match=r"part-a.de.txt would be translated by .*/part-b.en.txt"):
+        open_corpus(text_config(tmp_path, **files))
+
+
+def test_the_name_of_a_folder_is_no_pattern(tmp_path):
+    folder = tmp_path / "corpus [2]*"
+    folder.mkdir()
+    pairs = packed_parts(folder, bytes, "txt")
+    files = {"train_source": folder / "part-*.de.txt", "train_target": folder / "part-*.en.txt"}
+    assert list(open_corpus(text_config(tmp_path, **files)).splits["train"]) == pairs
+
+
 def test_shards_are_named_where_they_are_worth_it(tmp_path, monkeypatch):
     assert "shard-pairs" not in open_corpus(text_config(tmp_path)).note
     monkeypatch.setattr(corpora, "LARGE", 5)
     assert "a new run with --data.shard-pairs 5 prepares" in open_corpus(text_config(tmp_path)).note
     assert "shard-pairs" not in open_corpus(text_config(tmp_path, context=1)).note
+
+
+# Files of other programs, as tables.
+
+
+TEXTS = [
+    ("a house", "ein Haus"),
+    ("two & three", "zwei & drei"),
+    ("a\ttab", "ein\tTabulator"),
+    ("end", "Ende"),
+]
+MEMORY = """<?xml version="1.0" encoding="utf-16"?><!DOCTYPE tmx SYSTEM "tmx14.dtd"><tmx version="1.4">
+<body>{}<tu><tuv xml:lang="FR"><seg>une fin</seg></tuv></tu></body></tmx>"""
+TEST_SET = """<dataset id="x"><doc id="1"><src lang="en"><p>{}</p></src>
+<ref lang="de" translator="A"><p>{}</p></ref><ref lang="de" translator="B"><p>{}</p></ref>
+<hyp lang="de" system="c"><p><seg id="1">no</seg></p></hyp></doc></dataset>"""
+
+
+def write_table(path, pairs=TEXTS):
+    """Pairs as other programs write them."""
+    marked = [[text.replace("&", "&amp;") for text in pair] for pair in pairs]
+    rows = [{"id": 1, "translation": {"en": source, "de": target}} for source, target in pairs]
+    table = pa.Table.from_pylist(rows)
+    if path.suffix == ".tmx":
+        units = (
+            f"<tu><tuv xml:lang='en-US'><seg><bpt i='1'>{{code}}</bpt><hi>{source}</hi></seg></tuv>"
+            f"<tuv xml:lang='DE'><seg>\n {target} </seg></tuv></tu>"
+            for source, target in marked
+        )
+        path.write_text(MEMORY.format("\n".join(units)), encoding="utf-16")
+    elif path.suffix == ".xml":
+        sides = (
+            "".join(f"<seg id='{number}'>{pair[side]}</seg>" for number, pair in enumerate(marked))
+            for side in (0, 1, 1)
+        )
+        path.write_text(TEST_SET.format(*sides))
+    elif path.suffix == ".parquet":
+        pyarrow.parquet.write_table(table, path)
+    elif path.suffix == ".jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        new = pa.ipc.new_file if path.stem == "file" else pa.ipc.new_stream
+        with new(path, table.schema) as writer:
+            writer.write_table(table, 3)
+    return path
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "file.arrow", "stream.arrow", "a.jsonl", "a.tmx", "a.xml"])
+@pytest.mark.parametrize("shard_pairs", [0, 2])
+def test_tables_of_other_programs(tmp_path, name, shard_pairs):
+    (tmp_path / "train").mkdir()
+    write_table(tmp_path / "train" / name)
+    files = {
+        "train": tmp_path / "train" / f"*{name[1:]}",
+        "shard_pairs": shard_pairs,
+        "cache_dir": tmp_path / "cache",
+    }
+    expected = [*TEXTS, *[("", "")] * (name == "a.tmx")]  # its last unit lacks a language
+    by_languages = {"source_language": "en", "target_language": "de"}
+    by_columns = {"inputs": ("en",), "target": ("de",)} if name != "a.tmx" else by_languages
+    validations = [
+        {"validation": write_table(tmp_path / "more.parquet", [("one", "eins")])},
+        {"validation_tsv": write(tmp_path / "more.tsv", ["one\teins"])},
+    ]
+    for options, validation in zip((by_languages, by_columns), validations, strict=True):
+        data = DataConfig(**files, **options, **validation)
+        assert data.languages == ("en", "de")
+        for _ in range(2):  # once stored
+            corpus = open_corpus(data)
+            assert [tuple(record[:2]) for record in corpus.splits["train"]] == expected
+            assert [tuple(record[:2]) for record in corpus.splits["validation"]] == [("one", "eins")]
+
+
+def test_further_references_of_a_test_set(tmp_path):
+    path = write_table(tmp_path / "a.xml")
+    data = DataConfig(train=path, inputs=("en",), target=("de", "de-B"))
+    assert [(*record[:2], *record.references) for record in read_table(path, data)] == [
+        (source, target, target) for source, target in TEXTS
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.parquet", b"PAR1 and more", "a.parquet is damaged: Parquet"),
+        ("a.arrow", b"ARROW1 and more", "a.arrow is damaged: "),
+        ("a.arrow", b"no table", "a.arrow is damaged: "),
+        ("a.tmx", None, "cannot read .*a.tmx: no such file"),
+        ("a.tmx", b"<tmx>\n<tu>", "a.tmx, line 2: it is no XML .no element found"),
+        ("a.tmx", b"<tmx>\n<tu></body>", "a.tmx, line 2: it is no XML .mismatched tag"),
+        ("a.xml", b"<!DOCTYPE a [<!ENTITY b 'c'>]>", "a.xml, line 1: it defines an entity .b"),
+        ("a.tmx", b"<tmx/>", "no unit has texts in de and en; there are no texts: give --data.source-lang"),
+        (
+            "a.tmx",
+            b"<tmx><tu><tuv xml:lang='fr'><seg>a</seg></tuv></tu></tmx>",
+            "no unit has texts in de and en; there are 'fr'",
+        ),
+        ("a.tmx", b"<tmx><!--" + b"a" * 3 * 2**20, "a.tmx, line 1: longer than 1 MiB"),
+        ("a.xml", b"<doc><src lang='en'><seg>" + b"a" * 3 * 2**20, "a.xml, line 1: longer than 1 MiB"),
+        (
+            "a.xml",
+            b"<doc><src lang='en'>\n<seg>a</seg></src></doc>",
+            "a.xml, line 2: target is missing: there is only 'en, source'",
+        ),
+    ],
+)
+@pytest.mark.parametrize("shard_pairs", [0, 10])
+def test_tables_that_are_none(tmp_path, name, content, message, shard_pairs, monkeypatch):
+    monkeypatch.setattr(exchange, "LONGEST_LINE", 2**20)
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    files = {"train_source": None, "train_target": None, "train": tmp_path / name}
+    languages = {"source_language": "en", "target_language": "de"}
+    data = text_config(tmp_path, shard_pairs=shard_pairs, **files, **languages)
+    with pytest.raises(UserError, match=message), reading(drops=False):
+        open_corpus(data)
+
+
+@pytest.mark.parametrize("shard_pairs", [0, 10])
+def test_rows_of_parquet_that_cannot_be_read(tmp_path, shard_pairs):
+    """They are named, or left out and named each time."""
+    texts = pa.array([b"one", b"\xff", b"three"], pa.binary()).view(pa.string())
+    table = pa.table({"source": texts, "target": ["eins", "zwei", None]})
+    pyarrow.parquet.write_table(table, tmp_path / "a.parquet")
+    files = {"train_source": None, "train_target": None, "train": tmp_path / "a.parquet"}
+    data = text_config(tmp_path, shard_pairs=shard_pairs, **files)
+    for _ in range(2):
+        with pytest.raises(UserError, match="row 2: not UTF-8.*\n.*row 3: target must be text, not null"):
+            with reading(drops=False):
+                open_corpus(data)
+        with reading(drops=True) as left_out:
+            corpus = open_corpus(dataclasses.replace(data, drop_bad=True))
+        assert [tuple(record[:2]) for record in corpus.splits["train"]] == [("one", "eins")]
+        assert len(left_out) == 2
+
+
+def test_a_table_is_not_read_as_lines():
+    with pytest.raises(
+        UserError, match="--data.train-source a.tmx: it is no text: name it with --data.train,"
+    ):
+        DataConfig(train_source=Path("a.tmx"), train_target=Path("b"))

@@ -13,7 +13,7 @@ import pytest
 from compiled import init
 
 from transformer import PRESETS, Run, Transcriber, UserError, train_tokenizer
-from transformer.commands.align import align_main
+from transformer.commands.given_outputs import align_main
 from transformer.config.decoding import BeamConfig, GreedyConfig, SampleConfig, changed_search
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.source import InMemory

@@ -62,6 +62,10 @@ def test_a_distillation_is_resumed_after_its_last_whole_line(finished, tmp_path)
     distill(finished, folder, "best", decoding)
     assert (folder / "train.target").read_text() == whole
     assert not (folder / "train.target.partial").exists()
+    for lines in cut, whole + "more\n":
+        (folder / "train.target").write_text(lines)
+        with pytest.raises(UserError, match=r"train.target has \d+ lines, and the teacher's text 200"):
+            distill(finished, folder, "best", decoding)
 
 
 @pytest.mark.parametrize(("function", "file"), [("atomic_open", ""), ("append_flags", ".partial")])
@@ -96,14 +100,14 @@ def test_empty_translations_are_counted(finished, tmp_path, monkeypatch, capsys)
     assert f"{count:,} of {count:,} translations are empty" in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_distillation_never_writes_into_another(finished, tmp_path):
+def test_a_distillation_never_writes_into_another(finished, tmp_path, monkeypatch):
     decoding = Run(finished).config.decoding
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "file").write_text("precious")
     with pytest.raises(UserError, match="is not empty"):
         distill(finished, tmp_path / "mine", "best", decoding)
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / ABOUT).write_text("{}")
+    distill(finished, tmp_path / "other", "best", decoding)
+    monkeypatch.setattr(Translator, "fingerprint", lambda self: "of a teacher that was trained anew")
     with pytest.raises(UserError, match="another distillation"):
         distill(finished, tmp_path / "other", "best", decoding)
     third = tmp_path / "third"

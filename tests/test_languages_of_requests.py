@@ -1,7 +1,6 @@
 """One run of a model of many languages translates between any two of them; the code of the target is free."""
 
 import dataclasses
-import importlib
 import json
 import logging
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 
 from transformer.cli.decode_arguments import DecodeArguments, parse_decode
+from transformer.cli.writer import writer_class
 from transformer.commands.models import import_command
 from transformer.commands.translations import Translations
 from transformer.config.decoding import GreedyConfig
@@ -244,7 +244,7 @@ def test_systems_without_codes_refuse_the_options(system):
     if not issubclass(task, Lines):
         assert system == "masked-lm"  # the only one
         pytest.skip("not for the command line")
-    writer = importlib.import_module(task.writer).WRITER
+    writer = writer_class(task.writer)
     arguments = DecodeArguments(Path("RUN"), (), GreedyConfig(), target_language="de")
     if issubclass(task, Translation):
         writer.checked_way(arguments)

@@ -13,7 +13,7 @@ import pytest
 from test_ctc_in_speech import SPECIAL, run_with
 
 from transformer import PRESETS, Transcriber
-from transformer.commands.align import align_main
+from transformer.commands.given_outputs import align_main
 from transformer.decoding.searches import ctc_alignment as long_ctc_alignment
 from transformer.decoding.searches.ctc_alignment import Window, best_path_through, best_paths
 from transformer.model.variants.ctc import log_likelihoods

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from transformer.cli.output_file import RUN_FILES
-from transformer.commands.align import align_main
 from transformer.commands.decode import decode_main
+from transformer.commands.given_outputs import align_main
 from transformer.commands.models import report_main
 from transformer.commands.tables import ngram_main
 from transformer.commands.train import train_main

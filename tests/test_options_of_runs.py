@@ -1,13 +1,12 @@
 """Where each option of decode.py applies: what the help of a run lists, and what is refused."""
 
 import dataclasses
-import importlib
 from pathlib import Path
 
 import pytest
 
 from transformer.cli.decode_arguments import OPTIONS, SELDOM, DecodeArguments, Way, positional
-from transformer.cli.writer import unused
+from transformer.cli.writer import unused, writer_class
 from transformer.config.decoding import BeamConfig, GreedyConfig
 from transformer.config.records import WindowsConfig
 from transformer.runs.config_json import to_json
@@ -26,7 +25,7 @@ def writer_of(system):
     if not issubclass(task, Lines):
         assert system == "masked-lm"  # the only one
         pytest.skip("not for the command line")
-    return importlib.import_module(task.writer).WRITER
+    return writer_class(task.writer)
 
 
 def given(**options):

@@ -311,11 +311,14 @@ def test_a_text_is_not_replaced_by_the_plan(tmp_path, monkeypatch, capsys):
     assert text.read_text() == "a dog\n"
 
 
-@pytest.mark.thorough("arguments12-does not divide the 8 devices")
+@pytest.mark.thorough("arguments15-does not divide the 8 devices")
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--plan", "v9:2x2"], "--plan v9:2x2: no accelerator 'v9'"),
+        (["--plan", "2xv4:2x2x2"], "--plan 2xv4:2x2x2: only v5e, v5p and v6e have several slices here"),
+        (["--plan", "2xh100:8"], "--plan 2xh100:8: give the number of all GPUs, as in h100:16"),
+        (["--plan", "0xv5e:2x4"], "--plan 0xv5e:2x4: no accelerator '0xv5e'"),
         (["--plan", "v5e"], "--plan v5e: give the arrangement of the chips of a slice, as in v5e:2x4"),
         (["--plan", ""], "--plan : no accelerator ''"),
         (["--plan", "a100:8"], "did you mean h100? Give one with its shape: v5e:2x4"),

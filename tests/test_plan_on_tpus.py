@@ -7,7 +7,9 @@ import importlib.util
 import math
 from dataclasses import replace
 
+import jax
 import pytest
+from of_a_config import model_shapes
 
 from transformer.config.options import Config
 from transformer.config.training import MeshConfig
@@ -101,3 +103,15 @@ def test_a_search_reads_its_logits_once(tmp_path):
     readers = [each for _, each, _ in step.running() if logits & set(each.operands)]
     passes = [each for each in readers if each.operation == "fusion" and "gather" not in each.name]
     assert len(passes) == 1, [each.source for each in passes]
+
+
+def test_gradients_alone_cross_between_slices(tmp_path):
+    """Two slices of eight: each device sends about an eighth of the gradients over the slow network."""
+    given, sent = config(MeshConfig()), {}
+    parameters = sum(x.size for x in jax.tree.leaves(model_shapes(given)["params"]))
+    for mesh in (MeshConfig(), MeshConfig(fsdp=8)):
+        found = compiled("step", replace(given, mesh=mesh), machine("2xv5e:2x4"), Limits(15))
+        assert found["devices"] == 16
+        sent[mesh.fsdp] = sum(each["sent"] for each in found["collectives"] if each["across"])
+    assert 4 * parameters / 8 < sent[1] < 2 * 4 * parameters / 8
+    assert 0 < sent[8] < 4 * parameters / 2  # of a shared table more than an eighth crosses

@@ -4,6 +4,7 @@ import ast
 import gzip
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -20,6 +21,10 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import mkdocs_hooks
+from transformer.cli.command_line import TrainLine
+from transformer.cli.decode_arguments import parse_decode
+from transformer.commands.decode_files import FilesArguments
+from transformer.commands.train import _initial_arguments
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -191,3 +196,71 @@ def test_the_image_is_made_of_what_is_there() -> None:
 def test_the_image_passes_its_linter() -> None:
     found = subprocess.run(["hadolint", str(ROOT / "deploy" / "Dockerfile")], capture_output=True, text=True)
     assert found.returncode == 0, found.stdout
+
+
+JOBS = ROOT / "deploy" / "jobs"
+FIELDS = {
+    "JobSet": {"failurePolicy", "replicatedJobs"},
+    "RayJob": {"entrypoint", "backoffLimit", "shutdownAfterJobFinishes", "rayClusterSpec"},
+}
+"""What is required of each kind, or what happens when a machine is lost depends on it."""
+
+
+def strings_in(value: Any) -> list[str]:
+    """All texts in a YAML document."""
+    if isinstance(value, str):
+        return [value]
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return [text for part in parts for text in strings_in(part)]
+
+
+@pytest.mark.parametrize("path", sorted(JOBS.iterdir()), ids=lambda path: path.name)
+def test_commands_of_examples_are_understood(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By our own parsers; numbers stand for what a job puts in."""
+    text = path.read_text(encoding="utf-8")
+    scripts = [text]
+    if path.suffix == ".yaml":
+        documents = list(yaml.safe_load_all(text))
+        scripts = [script for document in documents for script in strings_in(document)]
+        for document in documents:
+            assert document.get("spec", {}).keys() == FIELDS.get(document.get("kind"), set())
+    scripts = [script.replace("\\\n", " ") for script in scripts if "transformer " in script]
+    for script in scripts:
+        assert subprocess.run(["bash", "-n"], input=script, text=True).returncode == 0, script
+    monkeypatch.setattr("transformer.commands.train._is_run", lambda path: False)
+    monkeypatch.setattr("transformer.cli.decode_arguments.has", lambda *path: False)
+    commands = re.findall(r"transformer (train|decode-files) (.*)", "\n".join(scripts))
+    assert commands
+    for name, rest in commands:
+        rest = rest.replace("$SKYPILOT_NUM_NODES", "2")
+        words = [re.sub(r"\$\(.*?\)|\$\w+", "1", word) for word in shlex.split(rest)]
+        if name == "train":
+            _initial_arguments(TrainLine.of(words))
+        else:
+            parse_decode(words, (), FilesArguments, name)
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "again"),
+    [
+        ("slurm.sh", 143, True),
+        ("slurm.sh", 0, True),  # its minutes were over
+        ("slurm.sh", 2, False),
+        ("slurm-decode.sh", 143, True),
+        ("slurm-decode.sh", 0, False),
+        ("slurm-decode.sh", 2, False),
+    ],
+)
+def test_jobs_of_slurm_that_are_not_done_start_again(
+    script: str, status: int, again: bool, tmp_path: Path
+) -> None:
+    for name, line in ("srun", f"exit {status}"), ("scontrol", f'echo "$@" > {tmp_path}/requeued'):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    environment = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "SLURM_JOB_ID": "7",
+        "SLURM_ARRAY_TASK_ID": "3",
+    }
+    assert subprocess.run(["bash", JOBS / script], env=environment).returncode == status
+    assert (tmp_path / "requeued").exists() == again

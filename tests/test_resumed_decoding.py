@@ -216,7 +216,7 @@ def test_recordings_killed_by_each_signal(tmp_path: Path) -> None:
     whole = (tmp_path / "whole").read_text().splitlines()
     program = (
         "import sys, time\n"
-        "from transformer.cli.texts import Texts\n"
+        "from transformer.cli.writer import Texts\n"
         "of = Texts.of\n"
         "def slowly(*given):\n    for line in of(*given):\n        time.sleep(0.3)\n        yield line\n"
         "Texts.of = slowly\n"

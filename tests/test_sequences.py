@@ -121,7 +121,8 @@ def test_kept_examples_are_whole_or_not_there(tmp_path):
     for name in ("frames.float32", "words.ends", "speaker.int32"):
         path = tmp_path / "kept" / name
         content = path.read_bytes()
-        for damaged in (content[:-1], content[:-8], content + bytes(8)):
+        flipped = content[:9] + bytes([content[9] ^ 1]) + content[10:]
+        for damaged in (content[:-1], content[:-8], content + bytes(8), flipped, bytes(len(content))):
             path.write_bytes(damaged)
             with pytest.raises(UserError, match="is damaged .*; remove it"):
                 stored(tmp_path / "kept", FIELDS, iter(()))

@@ -8,6 +8,7 @@ to 0.2 in 20 updates of 0.01, agree to 1e-6, and losses to a relative 1e-6.
 import functools
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -167,13 +168,13 @@ train(from_json(open(sys.argv[1]).read()), sys.argv[2])
 
 @pytest.mark.slow
 def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
-    """Trains on one device, then resumes on four replicas, a mesh, and two replicas. Batches and final
-    parameters are those of a run on one device."""
+    """Trains on four replicas, then resumes on one device, a mesh, and two replicas. Batches and final
+    parameters are those of a run on one device, and no device computes more at a time than at first."""
     small = small_config(tmp_path)
     optimizer = replace(small.optimizer, epsilon=1e-4)
     small = replace(small, model=replace(small.model, dropout=0.0), optimizer=optimizer)
-    stages = [(1, (1, 1), 4), (4, (1, 1), 8), (4, (2, 2), 12), (2, (1, 1), 16)]
-    for name, plan in {"one": stages[:1] * 4, "several": stages}.items():
+    stages = [(4, (1, 1), 4), (1, (1, 1), 8), (4, (2, 2), 12), (2, (1, 1), 16)]
+    for name, plan in {"one": [(1, (1, 1), 4)] * 4, "several": stages}.items():
         for (devices, cuts, _), (*_, steps) in zip(plan, stages, strict=True):
             training = replace(small.training, steps=steps)
             config = replace(small, training=training, mesh=MeshConfig(*cuts))
@@ -181,6 +182,8 @@ def test_a_run_goes_on_in_other_layouts(tmp_path: Path) -> None:
             command = [sys.executable, "-c", TRAIN, str(tmp_path / "config.json"), str(tmp_path / name)]
             done = subprocess.run(command, env=on_devices(devices), capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
+    said = (tmp_path / "several" / "log.txt").read_text()
+    assert re.findall(r"each update in (\d) slices, so", said) == ["4", "2", "2"]  # the mesh has two parts
     records = [
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text().splitlines()]
         for name in ("one", "several")

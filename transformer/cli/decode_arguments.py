@@ -92,7 +92,7 @@ TIMED = frozenset({Way.LINES, Way.RECORDING})
 SEARCHED = frozenset({Way.LINES, Way.TURNS})
 DOCUMENT = frozenset({Way.DOCUMENT})
 STEERED = LINES | {Way.PAGE}
-FUSION = Applies("fusion", OUTPUTS | {Way.SOUND})
+FUSION = Applies("fusion", OUTPUTS - {Way.CHOICES} | {Way.SOUND})
 SPEECH = Applies("speech", TIMED)
 TRANSLATION = Applies("translation", WRITTEN)
 ENSEMBLE = replace(
@@ -327,9 +327,14 @@ def short_options() -> Iterator[None]:
         log.removeFilter(shortened)
 
 
-def parse_decode(command_line: list[str], unused: Collection[str] = ()) -> DecodeArguments:
+def parse_decode(
+    command_line: list[str],
+    unused: Collection[str] = (),
+    kind: type[DecodeArguments] = DecodeArguments,
+    command: str = "decode",
+) -> DecodeArguments:
     """Parses the command line, with the run's options as defaults. Its help leaves `unused` options out, and
-    without --help-all those of `SELDOM`."""
+    without --help-all those of `SELDOM`. `kind` may have more options, for another command."""
     command_line = [
         word.replace("--decoding.", "--", 1) if word.startswith("--decoding.") else word  # as in train.py
         for word in command_line
@@ -340,15 +345,15 @@ def parse_decode(command_line: list[str], unused: Collection[str] = ()) -> Decod
         from transformer.translator.simultaneous import check_used  # imports JAX
 
         check_used({name.removeprefix("--").replace("-", "_"): value for name, value in options.items()})
-    default = DecodeArguments(tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options, "--"))
+    default = kind(tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options, "--"))
     is_short = not {"-h", "--help"}.isdisjoint(command_line) and "--help-all" not in command_line
     try:
         arguments = parse(
-            DecodeArguments,
+            kind,
             ["--help" if word == "--help-all" else word for word in command_line],
-            "decode",
+            command,
             default=default,
-            about=_about(defaults),
+            about=_about(defaults) if kind is DecodeArguments else "",
             names=DECODING,
             hidden={*unused, *(SELDOM if is_short else ())},
         )
@@ -362,6 +367,10 @@ def parse_decode(command_line: list[str], unused: Collection[str] = ()) -> Decod
         option = f"--{item.name.replace('_', '-')}"
         if getattr(arguments, item.name) == () and option in options_in(command_line):
             raise UserError(f"{option} needs a value after it; see --help-all")
+    for item in dataclasses.fields(arguments.decoding):
+        option = f"--{item.name.replace('_', '-')}"
+        if arguments.choices and option in options:
+            raise UserError(Way.CHOICES.refusal.format(option))
     forbidden = arguments.decoding.forbidden
     if forbidden != defaults.decoding.forbidden:  # those of the command line, not of the run
         for phrase in forbidden:

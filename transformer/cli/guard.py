@@ -16,7 +16,6 @@ from typing import Any, NoReturn, TextIO, cast
 
 from transformer.runtime.errors import Stopped, UserError, program, shortened, version
 from transformer.runtime.files import discard_further
-from transformer.runtime.terminal import terminal_width, wrapped
 from transformer.runtime.text import printable
 
 USAGE = 2
@@ -132,6 +131,8 @@ _LOG.setFormatter(_PrintableLog())
 
 def wrapped_help(text: str) -> str:
     """A help text whose lines fit in the terminal. Those with colours or frames do so already."""
+    from transformer.runtime.console import terminal_width, wrapped  # not a part of the standard library
+
     width = terminal_width()
     return "\n".join(line if _FRAMED.search(line) else wrapped(line, width) for line in text.split("\n"))
 
@@ -168,6 +169,8 @@ def _tell(program: str, message: object) -> None:
     with contextlib.suppress(OSError):
         text = f"{program}: {printable(message)}"
         if sys.stderr.isatty():
+            from transformer.runtime.console import terminal_width, wrapped
+
             text = wrapped(text, terminal_width())
         print(text, file=sys.stderr, flush=True)
 

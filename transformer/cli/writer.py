@@ -23,7 +23,7 @@ from transformer.runtime.text import has_text
 from transformer.tasks.outputs import Lines
 from transformer.translator.confidence import FILE as CONFIDENCE
 from transformer.translator.decoder import Decoder
-from transformer.translator.search_outputs import NO_EXTRAS
+from transformer.translator.search_outputs import NO_EXTRAS, Extras, check_extras, identity
 
 if TYPE_CHECKING:
     from transformer.explorer.explorer import Explorer
@@ -33,6 +33,10 @@ Numbered = tuple[int, str] | None
 """A line's number and the line; None where no other has arrived."""
 Written = tuple[str, str]
 """The text to write for a line of input, and the output as scores read it."""
+
+
+def _refuse(number: int, error: UserError) -> None:
+    raise error
 
 
 class Writer:
@@ -59,6 +63,9 @@ class Writer:
     """What reading or writing needs them for, and their names."""
     within: Callable[[str], None] = staticmethod(lambda text: None)
     """Shows how far the work on a line is, which takes long (`ProgressReporter.within`)."""
+    wrong: Callable[[int, UserError], None] = staticmethod(_refuse)
+    """Is told of a line that names no record, with its number. If it does not raise the error, the line is
+    left out."""
     input_key = ""
     """Of the line in a JSON object. Empty: it is not there."""
     outputs_key = ""
@@ -187,9 +194,17 @@ class Writer:
     def of(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         """The outputs for numbered lines, in order; None where no other line has arrived."""
         settings = self.decoder.settings(self.n_best, self.options)
-        requests = (numbered and (*numbered, self.record(*numbered)) for numbered in lines)
-        for answer in self.decoder.answers(requests, settings, self.n_best, self.extras):
+        for answer in self.decoder.answers(self._records(lines), settings, self.n_best, self.extras):
             yield answer and (self.text(*answer), self.scored(answer[2]))
+
+    def _records(self, lines: Iterable[Numbered]) -> Iterator[tuple[int, str, Record] | None]:
+        """Each line with its number and its record, without those that are `wrong`."""
+        for numbered in lines:
+            try:
+                yield numbered and (*numbered, self.record(*numbered))
+            except UserError as error:
+                assert numbered
+                self.wrong(numbered[0], error)
 
     def scored(self, outputs: Sequence[Any]) -> str:
         """The best output as scores read it; empty if the outputs are not scored."""
@@ -268,7 +283,13 @@ def writer_of(run_dir: Path) -> type[Writer]:
     task = run.system.task
     if not issubclass(task, Lines):
         raise UserError(f"{run_dir}: system {run.config.system} has no outputs that decode.py can write")
-    writer: type[Writer] = importlib.import_module(task.writer).WRITER
+    return writer_class(task.writer)
+
+
+def writer_class(name: str) -> type[Writer]:
+    """The writer that `Lines.writer` names."""
+    module, _, class_name = name.partition(":")
+    writer: type[Writer] = getattr(importlib.import_module(module), class_name or "WRITER")
     return writer
 
 
@@ -437,3 +458,30 @@ def in_groups(items: Iterable[T | None], size: int) -> Iterator[list[T]]:
             yield []
     if group:
         yield group
+
+
+class Texts(Writer):
+    """Outputs as text, with scores, or as JSON, for any task whose outputs are texts. Systems with more to
+    write extend it."""
+
+    does = "writes text"
+    can: ClassVar[Set[str]] = frozenset({"fusion", "alignments", "scores", "confidence"})
+    formats: ClassVar[tuple[str, ...]] = ("text", "scores", "json")
+    input_key, outputs_key = "input", "hypotheses"
+
+    def __init__(self, arguments: DecodeArguments) -> None:
+        self.extras = Extras(
+            **{item.name: getattr(arguments, item.name) for item in dataclasses.fields(Extras)}
+        )
+        super().__init__(arguments)
+        check_extras(self.decoder, self.extras)
+
+    @property
+    def job(self) -> list[str]:
+        return [*super().job, repr(self.extras), *identity(self.decoder, self.extras)]
+
+    def scored(self, outputs: Sequence[Any]) -> str:
+        return str(outputs[0].text)
+
+    def read_object(self, about: Json) -> str:
+        return str(about[self.outputs_key][0]["text"])

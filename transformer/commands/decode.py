@@ -12,7 +12,7 @@ from transformer.data.remote import has
 def decode_main(command_line: list[str]) -> None:
     """`decode.py RUN [options]`."""
     with short_options():
-        arguments = parse_decode(command_line, _unused(command_line))
+        arguments = parse_decode(command_line, unused_options(command_line))
 
         from transformer.runtime.hosts import join
 
@@ -30,7 +30,7 @@ def decode_main(command_line: list[str]) -> None:
                 decode_lines(arguments)
 
 
-def _unused(command_line: list[str]) -> Collection[str]:
+def unused_options(command_line: list[str]) -> Collection[str]:
     """The options that the help of a run leaves out, since it has no use for them."""
     run_dir = next(positional(command_line), None)
     if HELP.isdisjoint(command_line) or run_dir is None or not has(run_dir, "config.json"):

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from transformer.config.options import Config
+from transformer.runtime.console import terminal_width, wrapped
 from transformer.runtime.errors import command_for
-from transformer.runtime.terminal import terminal_width, wrapped
 from transformer.systems.presets import PRESET_GROUPS, PRESETS, VARIANT_GROUPS, VARIANTS, preset, variant
 from transformer.systems.registry import as_option, options_of
 

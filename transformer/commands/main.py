@@ -15,7 +15,17 @@ COMMANDS = {
         "decode_main",
         "translate lines, list n-best, explore attention",
     ),
-    "align": ("transformer.commands.align", "align_main", "say when each word of a recording's text is said"),
+    "decode-files": (
+        "transformer.commands.decode_files",
+        "decode_files_main",
+        "decode many files, also on a Ray cluster",
+    ),
+    "align": (
+        "transformer.commands.given_outputs",
+        "align_main",
+        "say when each word of a recording's text is said",
+    ),
+    "score": ("transformer.commands.given_outputs", "score_main", "score translations that are there"),
     "average": ("transformer.commands.models", "average_main", "average the last checkpoints of a run"),
     "distill": (
         "transformer.commands.models",
@@ -79,5 +89,5 @@ def _list(arguments: list[str]) -> None:
         raise UserError(f"no command {name!r}{nearest(name, COMMANDS) or '; see transformer --help'}")
     print("usage: transformer COMMAND [options]\n")
     for command, (_, _, what) in COMMANDS.items():
-        print(f"  {command:9} {what}")
+        print(f"  {command:12} {what}")
     print("\nFor details: transformer COMMAND --help. For versions: transformer --version.")

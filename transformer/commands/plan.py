@@ -93,6 +93,8 @@ def rows(config: Config, estimate: Json) -> list[tuple[str, str]]:
     if "collectives" in step:
         sent = sum(transfer["sent"] for transfer in step["collectives"])
         table.append(("sent by each device", f"{sent / 1e6:,.0f} MB an update{kinds(step)}"))
+        if far := sum(transfer["sent"] for transfer in step["collectives"] if transfer["across"]):
+            table.append(("over slow links", f"{far / 1e6:,.0f} MB of it, between hosts or slices"))
     if "seconds" in step:
         seconds = step["seconds"]
         title = f"an update (estimate{', a lower bound' * (step['estimated'] > 0.5)})"

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import arriving_words, check_files, input_lines, lines_of
 from transformer.cli.request_lines import COLUMNS, RequestParser, lines_in_context
-from transformer.cli.texts import Texts
-from transformer.cli.writer import Numbered, Written, explored, in_groups
+from transformer.cli.writer import Numbered, Texts, Written, explored, in_groups
 from transformer.config.corpus import DataConfig
 from transformer.data.sources.context import SEPARATOR, History, context_of, sentence_of
 from transformer.data.sources.tables import TARGET_LENGTH
@@ -136,7 +135,8 @@ class Translations(Texts):
         source_of("", self.translator.task.data, arguments.target_length)
         self._check_history()
         self._check_choices()
-        self.typed = not arguments.input and sys.stdin is not None and sys.stdin.isatty()
+        if not arguments.input and sys.stdin is not None and sys.stdin.isatty():
+            self.wrong = lambda number, error: log.error("%s", error)  # a line that is typed
         self.rerankers = self._load_rerankers()
         return self.translator
 
@@ -256,7 +256,7 @@ class Translations(Texts):
     def _requests(
         self, lines: Iterable[Numbered]
     ) -> Iterator[tuple[int, TranslationRequest, TranslationRequest] | None]:
-        """What each line asks for. A line that is typed, and wrong, is told and left out."""
+        """What each line asks for, without those that are `wrong`."""
         for numbered in lines:
             if numbered is None:
                 yield None
@@ -265,9 +265,7 @@ class Translations(Texts):
             try:
                 request = self.request_parser(number, line)
             except UserError as error:
-                if not self.typed:
-                    raise
-                log.error("%s", error)
+                self.wrong(number, error)
                 continue
             if self.rerankers and any(request[4:]):
                 raise UserError(

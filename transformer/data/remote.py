@@ -87,6 +87,13 @@ def has(folder: Path | str, name: str) -> bool:
         return bool(store.exists(f"{root}/{name}"))
 
 
+def matching_addresses(where: str) -> list[Path]:
+    """The files at an address, which may be a pattern, by name. Raises UserError if it cannot be reached."""
+    with reaching(where):
+        store, name = opened(where)
+        return [Path(store.unstrip_protocol(file)) for file in sorted(store.glob(name))]
+
+
 def check_new(where: str) -> None:
     """Raises UserError if there is something at an address, or if nothing can be written there."""
     with reaching(where):

@@ -3,7 +3,9 @@ each ends."""
 
 import contextlib
 import itertools
+import json
 import math
+import zlib
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
@@ -15,7 +17,7 @@ from jaxtyping import Int, Shaped
 from numpy.typing import ArrayLike
 
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import folder_whole
+from transformer.runtime.files import MiB, folder_whole, parse_object, read_text
 
 Example = Mapping[str, Any]
 """One array, or list of numbers, for each field of a batch."""
@@ -209,7 +211,18 @@ def id_dtype(count: int) -> str:
 
 
 # Examples in files that are mapped into memory: `<field>.<dtype>` has the values of all examples, one after
-# the other, `<field>.ends` where each ends.
+# the other, `<field>.ends` where each ends, `checksums.json` checksums of these files.
+
+
+SUMS = "checksums.json"
+CHECKED = 1024 * MiB
+"""Size of the largest file that has a checksum: a second to read."""
+
+
+def checksums(folder: Path, names: Iterable[str]) -> dict[str, int]:
+    """A checksum of each file, by its name."""
+    files = (folder / Path(name).name for name in names)
+    return {file.name: zlib.crc32(mapped(file, "uint8").data) for file in files}
 
 
 def stored(folder: Path, fields: Fields, chunks: Iterable[list[Example]]) -> Arrays:
@@ -227,6 +240,8 @@ def stored(folder: Path, fields: Fields, chunks: Iterable[list[Example]]) -> Arr
         try:
             with folder_whole(folder) as partial:
                 _write(partial, fields, chunks)
+                short = [file.name for file in partial.iterdir() if file.stat().st_size <= CHECKED]
+                (partial / SUMS).write_text(json.dumps(checksums(partial, short)), encoding="utf-8")
         except OSError as error:
             if not folder.exists():  # else another process has written it meanwhile
                 raise UserError(f"cannot write {folder}: {error.strerror}; see --data.cache-dir") from error
@@ -254,6 +269,10 @@ def _write(folder: Path, fields: Fields, chunks: Iterable[list[Example]]) -> Non
 
 
 def _opened(folder: Path, fields: Fields) -> Arrays:
+    if (folder / SUMS).exists():  # earlier versions wrote none
+        sums = parse_object(read_text(folder / SUMS))
+        if sums != checksums(folder, sums):
+            raise ValueError("its numbers are others than were written")
     arrays: dict[str, Sequences | np.ndarray] = {}
     for name, field in fields.items():
         values = mapped(folder / _name(name, fields)).reshape(-1, *field.shape)

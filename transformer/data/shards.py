@@ -11,8 +11,7 @@ import dataclasses
 import functools
 import json
 import threading
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -34,6 +33,7 @@ from transformer.data.plans import (
 from transformer.data.sequences import (
     Fields,
     Sequences,
+    checksums,
     concatenated,
     ends_of,
     id_dtype,
@@ -112,15 +112,9 @@ def write_shard(
             lines[part].astype(np.uint32).tofile(files["lines"])
         for file in files.values():
             file.close()
-        checksums = _checksums(partial, (file.name for file in files.values()))
-        about = {"pairs": len(lengths), "checksums": checksums}
+        sums = checksums(partial, (file.name for file in files.values()))
+        about = {"pairs": len(lengths), "checksums": sums}
         (partial / ABOUT).write_text(json.dumps(about), encoding="utf-8")
-
-
-def _checksums(folder: Path, names: Iterable[str]) -> dict[str, int]:
-    """A checksum of each file, by its name."""
-    files = (folder / Path(name).name for name in names)
-    return {file.name: zlib.crc32(mapped(file, "uint8").data) for file in files}
 
 
 def open_shard(folder: Path, fields: Fields, batching: Batching) -> Shard:
@@ -150,7 +144,7 @@ def open_shard(folder: Path, fields: Fields, batching: Batching) -> Shard:
         ends_and_sizes = [(x.ends[-1], len(x.values)) for x in (*examples.values(), rows) if x is not None]
         if any(end != size for end, size in ends_and_sizes) or len(lines) != len(lengths):
             raise ValueError("it is not complete")
-        if about["checksums"] != _checksums(folder, about["checksums"]):
+        if about["checksums"] != checksums(folder, about["checksums"]):
             raise ValueError("its numbers are others than were written")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{folder} is damaged ({error}); remove it to prepare it again") from error

@@ -299,13 +299,14 @@ def prepare(root: Path, splits: Splits, form: Form, progress: Progress = silent)
     preparation cannot be mistaken for a corpus.
 
     Raises:
-      UserError: `root` cannot be written.
+      UserError: `root` cannot be written, or what it has is damaged.
     """
     from array_record.python.array_record_data_source import ArrayRecordDataSource
 
     folder = root / form.dataset / _VERSION
+    is_stored = (folder / _INFO).exists()
     try:
-        if not (folder / _INFO).exists():
+        if not is_stored:
             try:
                 with folder_whole(folder) as partial:
                     _write(partial, splits, form, progress)
@@ -320,6 +321,10 @@ def prepare(root: Path, splits: Splits, form: Form, progress: Progress = silent)
         raise
     except Exception as error:  # array_record has its own error types
         reason = getattr(error, "strerror", None) or str(error).partition("\n")[0] or type(error).__name__
+        if is_stored:
+            raise UserError(
+                f"{folder} is damaged ({reason}); remove it to prepare the corpus again"
+            ) from error
         raise UserError(
             f"cannot store the corpus in {root}: {reason}; choose another folder with --data.cache-dir"
         ) from error

@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -41,11 +41,12 @@ CUDA = "'jax[cuda13-local]' nvidia-cuda-nvcc nvidia-nvvm nvidia-cudnn-cu13"
 CHIPS = {
     chip.name: chip
     for chip in (
-        # links: 1,600, 4,800, 3,584 and 2,400 Gb/s a chip; a slice has no far links. v4: two devices a chip
-        Chip("v5e", "tpu", 197e12, 819e9, int(15.75 * GIB), 200e9, 200e9, 1.5e9, example="2x4"),
-        Chip("v5p", "tpu", 459e12, 2765e9, int(95.74 * GIB), 600e9, 600e9, 1.75e9, example="2x2x2"),
-        Chip("v6e", "tpu", 918e12, 1640e9, int(31.25 * GIB), 448e9, 448e9, 1.75e9, example="2x4"),
-        Chip("v4", "tpu", 137.5e12, 614e9, int(15.48 * GIB), 150e9, 150e9, 1.05e9, example="2x2x2"),
+        # links: 1,600, 4,800, 3,584 and 2,400 Gb/s a chip; between slices 25, 50 and 100 Gb/s a chip (no
+        # figure is published of v4, which has two devices a chip)
+        Chip("v5e", "tpu", 197e12, 819e9, int(15.75 * GIB), 200e9, 3.125e9, 1.5e9, example="2x4"),
+        Chip("v5p", "tpu", 459e12, 2765e9, int(95.74 * GIB), 600e9, 6.25e9, 1.75e9, example="2x2x2"),
+        Chip("v6e", "tpu", 918e12, 1640e9, int(31.25 * GIB), 448e9, 12.5e9, 1.75e9, example="2x4"),
+        Chip("v4", "tpu", 137.5e12, 614e9, int(15.48 * GIB), 150e9, math.nan, 1.05e9, example="2x2x2"),
         # devices that this machine's CPU simulates: what they need and send, but no times
         Chip("cpu", "cpu", math.nan, math.nan, 0, math.nan, math.nan, example="8"),
         # NVLink 4: 900 GB/s in both directions together; one 400 Gb/s InfiniBand port a GPU
@@ -64,9 +65,11 @@ class Machine:
 
     chip: Chip
     shape: str
+    slices: int = 1
+    """How many such arrangements there are, with the network of a data centre between them."""
 
     def __str__(self) -> str:
-        return f"{self.chip.name}:{self.shape}"
+        return f"{f'{self.slices}x' if self.slices > 1 else ''}{self.chip.name}:{self.shape}"
 
     @property
     def environment(self) -> dict[str, str]:
@@ -97,7 +100,7 @@ class Machine:
     @property
     def count(self) -> int:
         """The number of chips (for v4: half that of devices)."""
-        return math.prod(map(int, self.shape.split("x")))
+        return self.slices * math.prod(map(int, self.shape.split("x")))
 
     def devices(self) -> list[Any]:
         """Its devices, as its compiler describes them.
@@ -119,7 +122,8 @@ class Machine:
                 "target_config": resources.files(__package__).joinpath(f"{self.chip.name}.txtpb").read_text(),
             }
         else:
-            topology = {"platform": "tpu", "topology_name": str(self)}
+            topology = {"platform": "tpu", "topology_name": f"{self.chip.name}:{self.shape}"}
+            topology |= {"num_slices": self.slices} if self.slices > 1 else {}
         try:
             return list(topologies.get_topology_desc(**topology).devices)
         except (RuntimeError, NotImplementedError, ImportError) as error:
@@ -161,12 +165,14 @@ def _installed(module: str) -> bool:
 
 
 def machine(text: str) -> Machine:
-    """The machine of `--plan`, such as `v5e:2x4` or `h100:8`.
+    """The machine of `--plan`, such as `v5e:2x4`, `2xv5e:4x4` (two slices) or `h100:8`.
 
     Raises:
       UserError: it is none.
     """
     name, _, shape = text.lower().partition(":")
+    several = re.fullmatch("([1-9][0-9]{0,2})x(.*)", name)
+    slices, name = (int(several[1]), several[2]) if several else (1, name)
     if name not in CHIPS:
         known = ", ".join(f"{chip.name}:{chip.example}" for chip in CHIPS.values())
         similar = nearest(name, CHIPS)
@@ -174,7 +180,11 @@ def machine(text: str) -> Machine:
             f"--plan {text}: no accelerator {name!r}{similar or '.'} Give one with its shape: {known}"
         )
     chip = CHIPS[name]
+    if slices > 1 and math.isnan(chip.far):
+        raise UserError(f"--plan {text}: only v5e, v5p and v6e have several slices here")
     if chip.platform != "tpu":
+        if slices > 1:
+            raise UserError(f"--plan {text}: give the number of all GPUs, as in {name}:{8 * slices}")
         if not re.fullmatch("[1-9][0-9]{0,4}", shape) or (int(shape) > 8 and int(shape) % 8):
             raise UserError(f"--plan {text}: give the number of devices: 1 to 8, or a multiple of 8")
         if int(shape) > MOST[chip.platform]:
@@ -183,4 +193,6 @@ def machine(text: str) -> Machine:
         raise UserError(
             f"--plan {text}: give the arrangement of the chips of a slice, as in {name}:{chip.example}"
         )
-    return Machine(chip, shape)
+    if slices > 1:
+        chip = replace(chip, near_devices=math.prod(map(int, shape.split("x"))))
+    return Machine(chip, shape, slices)

@@ -208,7 +208,25 @@ class Program:
             )
             before = totals.get((kind, size, across, bits), (0.0, 0.0))
             totals[kind, size, across, bits] = before[0] + whole * times, before[1] + times
+        for key, sent, times in self._between_slices():
+            before = totals.get(key, (0.0, 0.0))
+            totals[key] = before[0] + sent * times, before[1] + times
         return [Collective(*key, *value) for key, value in sorted(totals.items())]
+
+    def _between_slices(self) -> Iterator[tuple[tuple[str, int, bool, int], float, float]]:
+        """Transfers between slices of TPUs, which their text has as `send`: kind, slices, that they reach
+        beyond the near links, and the width of the numbers in bits; bytes on each device; and how often."""
+        for _, instruction, times in self.running():
+            kind = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.rest)
+            target = re.search(r'_xla_megascale_target="\{([\d,:]+)\}', instruction.rest)
+            if instruction.operation != "send" or not kind or not target:
+                continue
+            ends = (list(map(int, span.split(":"))) for span in target[1].split(","))
+            slices = sum(span[-1] - span[0] + 1 for span in ends)
+            (width, axes), *_ = arrays_of(instruction.shape)
+            sent = SIZES[width] * math.prod(axes) * (slices if kind[1] == "ALL_GATHER" else 1)
+            name = {"ONE_TO_ONE": "collective-permute"}.get(kind[1], kind[1].lower().replace("_", "-"))
+            yield (name, slices, True, 8 * SIZES[width]), sent, times
 
     def _communicating(self) -> Iterator[tuple[str, Instruction, float]]:
         """All collectives, also those inside fusions: the computation of each, itself, and how often."""

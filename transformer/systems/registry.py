@@ -32,7 +32,7 @@ COMMON = {
     "training.init_from": "a trained or imported run to initialise from",
     "training.init_encoder_from": "a run to take only the encoder of",
     "data.train_source": "text, a sentence a line; also --data.train-target",
-    "data.train": "or a table, .jsonl or .tsv; also --data.inputs, --data.target, --data.task",
+    "data.train": "or a table: .jsonl, .tsv, .parquet, .tmx; also --data.inputs, --data.target, --data.task",
     "data.dataset": "or the name of a TFDS set",
     "data.tokenizer": "bpe, unigram, char, word, whitespace",
     "data.vocab_size": "size of the vocabulary to train",

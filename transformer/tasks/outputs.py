@@ -298,7 +298,7 @@ class Lines(ABC):
     """What a `DecodingTask` adds, so that decode.py can run it."""
 
     writer: ClassVar[str] = "transformer.cli.writer"
-    """The module whose `WRITER` is what decode.py writes."""
+    """The module whose `WRITER` is what decode.py writes; or `module:Class`."""
     service: ClassVar[str] = ""
     """The module whose `SERVICE` is what a server does with its runs; empty: they are not served."""
 

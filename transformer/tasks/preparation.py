@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config.corpus import filters_of
+from transformer.config.corpus import noise_of
 from transformer.config.options import Config, text_data
 from transformer.data.plans import Batcher, Batching
 from transformer.data.sequences import (
@@ -48,6 +48,7 @@ from transformer.data.shards import (
 )
 from transformer.data.sources.blocks import PairBlocks
 from transformer.data.sources.corpora import group_shares
+from transformer.data.sources.noise import Noise
 from transformer.data.sources.unusual import Filter
 from transformer.data.store import Chosen, Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -194,6 +195,7 @@ def _in_shards(
             f"--data.shard-pairs: {type(task).__name__} has fields that are no sequences; leave it out"
         )
     made_by = _made_by(task) + "".join(data.filter).encode()
+    made_by += f"{data.noise} {data.seed}".encode() if data.noise else b""
     needs_all = config.training.epochs is not None or config.optimizer.in_steps(1) != config.optimizer
     if pairs.groups and needs_all:
         raise UserError(
@@ -417,9 +419,12 @@ def _make(path: Path, pairs: PairBlocks, batching: Batching) -> bool:
             return path.exists()
         task: Task = _process["task"]
         parts = list[Mapping[str, Any]]()
-        values = filters_of(text_data(task.config).filter)
-        rules = Filter({name: value for name, value in values.items() if name != "repeated"})
+        data = text_data(task.config)
+        rules = Filter({name: value for name, value in data.filters.items() if name != "repeated"})
+        noise = Noise(noise_of(data.noise), data.seed) if data.noise else None
         for block in pairs.filtered(rules):
+            if noise:
+                block = list(map(noise, block))
             if _process["stop"].value:
                 return False
             parts.append(arrays_of(task.stored_examples(block), task.stored_fields))

@@ -293,7 +293,7 @@ class TextTask(DecodingTask):
     """A task whose outputs are sequences of tokens that spell a text: `Hypothesis` objects, or others that
     have a text, tokens, a score and a log_probability."""
 
-    writer: ClassVar[str] = "transformer.cli.texts"
+    writer: ClassVar[str] = "transformer.cli.writer:Texts"
     """The module that writes outputs, as in `Lines`."""
     needs_steps: ClassVar[str] = ""
     """The option because of which outputs are written token by token, each steered; empty: there is none."""

@@ -340,8 +340,9 @@ class Journal:
             self._append({"kind": "test", "step": step})
         return spent_of(self._run.log.records())
 
-    def write_start(self, step: int, data: TrainingData, parameters: int) -> None:
-        """Writes the data, devices and versions, for the report page."""
+    def write_start(self, step: int, data: TrainingData, parameters: int, parts: int) -> None:
+        """Writes the data, devices and versions, for the report page; and how many parts a batch is divided
+        into, over devices and slices."""
         processes = f"{jax.process_count():,} process{'es' * (jax.process_count() != 1)}"
         devices = f"{jax.device_count()} {jax.devices()[0].device_kind}, {processes}"
         versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "flax", "optax"))
@@ -352,7 +353,9 @@ class Journal:
             "parameters": f"{parameters:,}",
         }
         if is_main_process():
-            self._run.log.append({"kind": "start", "step": step, **about, "data": _described(data)})
+            self._run.log.append(
+                {"kind": "start", "step": step, **about, "parts": parts, "data": _described(data)}
+            )
 
 
 def _described(data: TrainingData) -> Json:

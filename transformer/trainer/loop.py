@@ -135,7 +135,8 @@ class Loop:
             stop_requests(self.watch.interject, self.deadline) as self.stop_request,
             self.journal.opened(),
         ):
-            self.journal.write_start(self.step, self.data, self.num_parameters)
+            parts = self.layout.shards * t.accumulate
+            self.journal.write_start(self.step, self.data, self.num_parameters, parts)
             if self._evaluation_is_due():  # it was stopped before the evaluation
                 self._checkpoint(stop=0)
             batches = self.layout.batches(

@@ -19,10 +19,12 @@ from transformer.config.transformer import EncoderConfig, StackConfig, Transform
 from transformer.model.parameters import Declarations, Params, Variables, vocabulary_axes
 from transformer.model.stack import ENCODER, TransformerEncoder
 from transformer.runs.run import Run, check_base
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
+from transformer.runtime.hosts import gathered
 from transformer.systems.parameters import declared_parameters
 from transformer.systems.registry import find_system
 from transformer.systems.system import System
+from transformer.training.sharding import check_rows, layout_of
 from transformer.training.step import TrainState, init_state
 
 # Rows of parameters for words that were added to a vocabulary.
@@ -104,6 +106,35 @@ def as_begun(config: Config, run: Run) -> Config:
     size = model.target_vocab_size or other.target_vocab_size
     model = dataclasses.replace(encoded(model, other), target_vocab_size=size)
     return dataclasses.replace(config, model=model, data=data)
+
+
+def in_slices(config: Config, system: System, run: Run, say: Callable[[str], None]) -> Config:
+    """The options of a run on these devices, with as many slices of a batch (--training.accumulate) as keep
+    what a device computes at a time no larger than when the run began. Results are the same up to rounding. A
+    model that needs the whole batch, or rows whose memory cannot be divided so, keep the options.
+
+    Args:
+      config: of the run.
+      system: of the run.
+      run: has been trained before, perhaps.
+      say: is told if that changes the slices.
+    """
+    parts = [record["parts"] for record in run.log.records("start") if type(record.get("parts")) is int]
+    (first, *_) = gathered(parts[0] if parts else 0)
+    training, data, shards = config.training, config.data, layout_of(config.mesh).shards
+    most = max(1, data.batch_tokens // data.lengths[-1] // shards)
+    slices = min(most, -(-first // shards))
+    if first < 1 or slices == training.accumulate or config.model.needs_whole_batch:
+        return config
+    try:
+        check_rows(jax.eval_shape(lambda: system.carry(config, False)), shards, slices)
+    except UserError:
+        return config
+    say(
+        f"{counted(shards, 'part')} of a batch at a time, {first:,} when the run began: each update in "
+        f"{counted(slices, 'slice')}, so that a device needs no more memory (--training.accumulate)"
+    )
+    return replace(config, training=replace(training, accumulate=slices))
 
 
 def encoded(model: StackConfig, other: StackConfig) -> StackConfig:

@@ -26,6 +26,7 @@ from transformer.trainer.checks import OF_CONFIG, OF_CORPUS, OF_MACHINE, check_l
 from transformer.trainer.journal import Clock, Track, transcribed, untracked
 from transformer.trainer.loop import Loop
 from transformer.trainer.resolved import check_unchanged, load_teacher, resolve, resumable
+from transformer.trainer.starts import in_slices
 from transformer.training.methods.registry import objective_of
 
 
@@ -112,6 +113,7 @@ def train(
             barrier("run directory")
             run = Run(path, writes=True)
         with run.claimed(), transcribed(run, watch), resumable(run, config), named_bases(base):
+            config = in_slices(config, system, run, watch.message)
             loop = Loop(config, system, objective, run, data, watch, parent, track, profile, clock)
             with watch.training(loop.step, config.training.steps):
                 loop.train()
@@ -166,7 +168,8 @@ def check_corpus(config: Config, watch: ProgressReporter, about: str = "") -> No
             corpus = open_corpus_shown(resolved.config, system.task, watch)
         except UserError as error:  # perhaps since all lines are left out
             raise _refusal(bad, str(error)) from error
-        for remark in system.task.remarks(resolved.config, corpus, watch.progress):
+        checked = replace(resolved.config, data=replace(resolved.config.data, check=True))
+        for remark in system.task.remarks(checked, corpus, watch.progress):
             watch.message(f"  {remark}")
     if bad:
         raise _refusal(bad)

@@ -21,6 +21,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from transformer.config.corpus import DataConfig
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import check_given, locations, text_data
@@ -81,12 +83,13 @@ def distill(
     if data is not None:
         check_given(locations(data, "data."), locations(run.config.data, "data."), run_dir)
     step = checkpoint if checkpoint == "average" else run.checkpoints.find(checkpoint)
+    translator = Translator.load(run.name, checkpoint)
     about = {
         "teacher": run.store.location,
         "checkpoint": step,
+        "parameters": translator.fingerprint(),
         **dataclasses.asdict(decoding),
     }
-    translator = Translator.load(run.name, checkpoint)
     translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})
     corpus = open_corpus(data or text_data(run.config))
     run.check_corpus(corpus.folder.name)
@@ -113,7 +116,7 @@ def _write(
     if not translations.exists():
         partial = translations.with_name(translations.name + ".partial")
         with writing(partial):
-            done = _whole_lines(partial)
+            done = min(_whole_lines(partial), len(train))
         if done:
             watch.message(f"{partial} has {counted(done, 'line')} already: continuing with the next")
         starts = range(done, len(train), READ)
@@ -136,7 +139,13 @@ def _write(
                     file.write(text + "\n")
         os.replace(partial, translations)
     with open_regular(translations) as lines:
-        blank = [index for index, line in enumerate(lines) if line == b"\n"]
+        is_blank = np.fromiter((line == b"\n" for line in lines), bool)
+    if len(is_blank) != len(train):
+        raise UserError(
+            f"{translations} has {counted(len(is_blank), 'line')}, and the teacher's text {len(train):,}: it "
+            "was changed; delete it, and the same command writes it again"
+        )
+    blank = np.flatnonzero(is_blank).tolist()
     cut = sum(translator.truncates(source) for source, _ in train.__getitems__(blank))
     empty = len(blank) - cut
     if cut:

@@ -1,5 +1,6 @@
 """The Python API for translation: a decoder whose records are sentences."""
 
+import dataclasses
 import functools
 import reprlib
 import threading
@@ -13,6 +14,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from transformer.config.arguments import any_number, true_or_false, whole_number
+from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config, text_data
 from transformer.config.ranges import LONGEST, Option, instance, typed
 from transformer.data.sources.context import TURN
@@ -49,6 +51,8 @@ from transformer.translator.simultaneous import SimultaneousTranslator
 __all__ = ["Hypothesis", "Translator", "translation_of"]
 PRETRAINED = {"hub", "pieces", "byte"}
 """Vocabularies that no training makes here. OPUS-MT has another one."""
+FINE = (8, 12, 16, 20, 24, 32, 40, 48, 64, 96, 128)
+"""Padded lengths of many pairs that are scored together."""
 
 
 def translation_of(run: Run) -> TextToText:
@@ -78,6 +82,11 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
     def __init__(
         self, config: Config, variables: Variables, tokenizers: Tokenizers, *, warns: bool = True
     ) -> None:
+        sizes = config.model.vocab_size, config.model.output_size
+        if (ids := tuple(tokenizer.vocab_size for tokenizer in tokenizers)) != sizes:
+            raise UserError(
+                f"tokenizers have {ids} ids but the config expects {sizes}: do they belong to it?"
+            )
         super().__init__(
             config, variables, text_task_of(text_data(config).task)(config, tokenizers), warns=warns
         )
@@ -140,8 +149,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
           UserError: a member cannot be part of an ensemble.
         """
         system, model, variables = ensemble_of(members, weights, mean)
-        ensemble = cls(members[0].config, variables, members[0].tokenizers)
-        ensemble.system, ensemble.model = system, model
+        ensemble = cls(members[0].config, members[0].variables, members[0].tokenizers)
+        ensemble.system, ensemble.model, ensemble.variables = system, model, variables
         ensemble.longest = _least(member.longest for member in members)
         ensemble.longest_source = _least(member.longest_source for member in members)
         ensemble.origin = " and ".join(member.origin for member in members if member.origin)
@@ -171,6 +180,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         Raises:
           UserError: texts of this model begin with no code, or there is no such language.
         """
+        instance("source_language", source_language, str | None)
+        instance("target_language", target_language, str | None)
         pair = source_language, target_language
         if pair == (None, None):
             return self
@@ -423,13 +434,35 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         Raises:
           UserError: the numbers of sources and targets differ, or ids are not those of a translation.
         """
-        if (source_language, target_language) != (None, None):
-            translator = self.between(source_language, target_language)
-            return translator.score(sources, targets, lines=lines)
+        translator = self.between(source_language, target_language)
+        settings = within_positions(self.config.decoding, self.longest, self.longest_source)
+        log_p, _ = translator._log_probabilities(sources, targets, lines, settings)
+        return log_p
+
+    def log_probabilities(
+        self,
+        sources: Iterable[Source],
+        targets: Iterable[str | Target],
+        *,
+        lines: Sequence[int] | None = None,
+    ) -> tuple[Float[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]:
+        """As `score`, of thousands of pairs: in batches of more different lengths, each of which is compiled
+        once. Returns also of how many tokens each number is the sum. Arguments and errors as of `score`."""
+        settings = within_positions(self.config.decoding, self.longest, self.longest_source)
+        lengths = {length for length in FINE if length < settings.buckets[-1]}
+        settings = dataclasses.replace(settings, buckets=tuple(sorted(lengths.union(settings.buckets))))
+        return self._log_probabilities(sources, targets, lines, settings)
+
+    def _log_probabilities(
+        self,
+        sources: Iterable[Source],
+        targets: Iterable[str | Target],
+        lines: Sequence[int] | None,
+        settings: DecodingConfig,
+    ) -> tuple[Float[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]:
         for name, side in ("sources", sources), ("targets", targets):
             if isinstance(side, str | bytes) or not isinstance(side, Iterable):
                 raise UserError(f"{name} must be a list with one for each pair, not {reprlib.repr(side)}")
-        settings = within_positions(self.config.decoding, self.longest, self.longest_source)
         last = settings.buckets[-1]
         texts = [self.task.read(self.task.source_of(source), last) for source in sources]
         targets = list(targets)
@@ -439,6 +472,7 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
                 f"{counted(len(targets), 'target')}"
             )
         refuse_forked()
+        instance("lines", lines, Sequence[int] | None)
         if lines is not None and len(lines) != len(texts):
             numbers = counted(len(lines), "line number")
             raise UserError(f"{numbers} for {counted(len(texts), 'source')}: give one for each")
@@ -455,6 +489,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         )
         lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
         scores = np.zeros(len(texts), np.float32)
+        forced = self.task.forced_ids(("", ""))
+        counts = np.array([len(ids) - (ids[: len(forced)] == [*forced]) * len(forced) for ids in target_ids])
         table = _least((self.longest, self.longest_source))
         for rows, length, count in of_any_length(lengths, settings, table):
             source, target = (
@@ -463,9 +499,9 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
             source_rows, target_rows = shard_rows(source, target)
             inputs = {"source": source_rows}
             of_tokens = scored(self.system, self.model, self.variables, inputs, target_rows)
-            log_p = without_start(of_tokens.log_p, target, self.task.forced_ids(("", "")))
+            log_p = without_start(of_tokens.log_p, target, forced)
             scores[rows] = log_p.sum(axis=1)[: len(rows)]
-        return scores
+        return scores, counts
 
     def score_programs(self) -> Iterator[Job]:
         """What compiles the programs that `score` can need."""

@@ -4,6 +4,7 @@ text; then any process reads any block alone, and the text is never in memory as
 import bisect
 import functools
 import hashlib
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -47,6 +48,8 @@ class Blocks:
     """In bytes; the last one is the size of the file."""
     lines: int
     """How many the file has."""
+    changed: int
+    """When it was changed last, in nanoseconds."""
     digest: str
     """A hash of its bytes."""
 
@@ -54,13 +57,14 @@ class Blocks:
         """The lines of a block; None for one that is not UTF-8.
 
         Raises:
-          UserError: the file has changed, so far as its size tells.
+          UserError: the file has changed since.
         """
         start, end = (int(x) for x in self.starts[number : number + 2])
         with open_regular(plain(self.path)) as file:
             file.seek(start)
             content = file.read(end - start)
-        if len(content) < end - start:
+            is_changed = os.fstat(file.fileno()).st_mtime_ns != self.changed
+        if is_changed or len(content) < end - start:
             raise UserError(f"{self.path}: the text changed while it was read; run the same command again")
         return _lines(content, number == 0)
 
@@ -99,6 +103,7 @@ def located(path: Path, size: int, columns: int) -> Blocks:
     digest, starts, lines, position, rest = hashlib.blake2b(), [0], 0, 0, b""
     next(read_lines(path), None)  # the messages of files that cannot be opened or are no text
     with open_regular(plain(path)) as file:
+        changed = os.fstat(file.fileno()).st_mtime_ns
         while read := file.read(_READ):
             digest.update(read)
             content = rest + read
@@ -116,7 +121,7 @@ def located(path: Path, size: int, columns: int) -> Blocks:
         raise UserError(f"{path} is empty: there is no training text in it")
     if starts[-1] != position:
         starts.append(position)
-    return Blocks(path, np.array(starts, np.int64), lines, digest.hexdigest())
+    return Blocks(path, np.array(starts, np.int64), lines, changed, digest.hexdigest())
 
 
 def _at_last_end(content: bytes) -> tuple[bytes, bytes]:
@@ -310,7 +315,7 @@ def marked(pairs: PairBlocks, path: Path, progress: Progress) -> Path:
     Raises:
       UserError: it cannot be written.
     """
-    if path.exists():
+    if path.exists() and path.stat().st_size == len(pairs):  # else it is damaged
         return path
     try:
         with tempfile.TemporaryFile(dir=path.parent) as file, atomic_open(path) as written:

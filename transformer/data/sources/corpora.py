@@ -15,7 +15,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from transformer.config.corpus import LANGUAGES, DataConfig, filters_of, mix_stages
+from transformer.config.corpus import (
+    LANGUAGES,
+    SPLITS,
+    TABULAR,
+    DataConfig,
+    mix_stages,
+    noise_of,
+    text_suffix,
+)
 from transformer.data import built_in
 from transformer.data.built_in import (
     conversations,
@@ -31,8 +39,10 @@ from transformer.data.built_in import (
 from transformer.data.epochs import shares
 from transformer.data.sources.blocks import marked, pair_blocks
 from transformer.data.sources.context import first_pairs, pairs_in_context, sentence_of
-from transformer.data.sources.source import HELD_OUT, HELD_OUT_NOTE, SPLITS, Source
-from transformer.data.sources.tables import read_table, record_of
+from transformer.data.sources.exchange import check_opens
+from transformer.data.sources.noise import Noise
+from transformer.data.sources.source import HELD_OUT, HELD_OUT_NOTE, Source
+from transformer.data.sources.tables import as_text, read_table, record_of
 from transformer.data.sources.text_files import (
     Direction,
     matching,
@@ -85,7 +95,7 @@ def of_corpus(data: DataConfig, corpus: str) -> DataConfig:
     """The options of one of the corpora of --data.mix, with its name in those of its files."""
     names = {
         name: Path(str(path).replace("{corpus}", corpus))
-        for name in ("train_source", "train_target", "train_tsv")
+        for name in ("train_source", "train_target", "train_tsv", "train")
         if (path := getattr(data, name)) is not None
     }
     return replace(data, mix=(), **names)  # type: ignore[arg-type]
@@ -288,7 +298,7 @@ def check_text(data: DataConfig) -> None:
         )
     files = _files(data)
     for path in itertools.chain.from_iterable(files.values()):
-        next(read_lines(path), None)
+        next(read_lines(path), None) if text_suffix(path).lower() not in TABULAR else check_opens(path)
     if files and "train" not in files:
         raise UserError(
             "no training text: give --data.train-source and --data.train-target, --data.train-tsv, or "
@@ -302,7 +312,7 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
     further = set[str]()  # columns of further references that a row has
     counts = Counter[Direction]()
     sizes = Counter[str]()
-    digests = _digests(data, progress, further, counts, sizes)
+    digests = _digests(data, list(files), progress, further, counts, sizes)
     if missing := [name for name in data.target[1:] if name not in further]:
         raise UserError(f"--data.target: no row has a column {' or '.join(missing)}; leave it out")
     name = str(data.train or data.train_tsv or data.train_source)
@@ -324,7 +334,10 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
     if data.directions:
         notes.append(shares_in_words(counts, data.temperature))
 
-    rules = Filter(filters_of(data.filter)) if data.filter else None
+    rules = Filter(data.filters) if data.filter else None
+    noise = Noise(noise_of(data.noise), data.seed) if data.noise else None
+    if noise:
+        notes.append(f"noise in training pairs: {' '.join(data.noise)}")
 
     def read(split: str) -> Iterator[Any]:
         records = as_hashed("train" if held_out and split == "validation" else split)
@@ -332,9 +345,15 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
             records = filter(held_out.validates if split == "validation" else held_out.trains, records)
         if rules and split == "train":
             records = filter(rules.keeps, records)
+        if noise and split == "train":
+            records = map(noise, records)
         return in_turns(records) if data.directions and split != "train" else records
 
-    key = sorted(digests.items()), *([data.filter] if rules else [])
+    key = (
+        sorted(digests.items()),
+        *([data.filter] if rules else []),
+        *([data.noise, data.seed] if noise else []),
+    )
     return Source(name, _form(data), "text", key, read, splits, notes, filter=rules)
 
 
@@ -345,8 +364,7 @@ SAMPLED = 400_000  # pairs of a corpus in shards of which the vocabulary is lear
 def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     """The corpus of text files whose training text is prepared in shards."""
     check_text(data)
-    whole = replace(data, filter=(), shard_pairs=0, workers=0, mix=())
-    others = replace(whole, train_source=None, train_target=None, train_tsv=None)
+    whole = replace(data, filter=(), noise=(), shard_pairs=0, workers=0, mix=())
     corpora = [of_corpus(data, name) for name in data.mixed] or [data]
     files = [  # (number of the corpus, direction, the files of a part of its text)
         (number, direction, part)
@@ -355,15 +373,17 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
         for part in _parts_of(of_data, "train")
     ]
     parts = [part for *_, part in files]
+    if data.train:
+        parts = [as_text(path, data, progress) for (path,) in parts]
     directions = [direction for _, direction, _ in files if direction]
     groups = [number for number, *_ in files] if data.mix else []
     if data.temperature != 1:
         groups = [data.pairs.index(direction) for direction in directions]
     pairs = pair_blocks(parts, data.pairs_of_a_shard, directions, groups)
-    digests = _digests(others, progress)
+    digests = _digests(whole, [split for split in _files(whole) if split != "train"], progress)
     by_group = pairs.by_group()
     sizes = [len(group) for group in by_group]
-    notes = []
+    notes = [f"noise in training pairs: {' '.join(data.noise)}"] if data.noise else []
     if data.mix:
         notes.append(_mix_in_words(data, sizes))
     elif directions:
@@ -373,13 +393,13 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
         notes.append(shares_in_words(counts, data.temperature))
 
     def read(split: str) -> Iterator[Any]:
-        records = _as_hashed(others, digests, split)
+        records = _as_hashed(whole, digests, split)
         return in_turns(records) if directions else records
 
     key = [sorted(digests.items()), [[file.digest for file in part] for part in pairs.files], pairs.size]
     key += [directions] if directions else []
     key += [groups] if groups else []
-    name = str(data.train_tsv or data.train_source)
+    name = str(data.train or data.train_tsv or data.train_source)
     corpus = Source(name, _form(data), "shards", key, read, list(digests), notes)
     opened = corpus.open(data.cache_dir, progress)
     sampled = group_shares(data, sizes)[0][1] * min(SAMPLED, len(pairs))
@@ -388,7 +408,7 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
         for group, count in zip(by_group, sampled, strict=True)
         if count
     ]
-    if "repeated" in filters_of(data.filter):
+    if "repeated" in data.filters:
         pairs = replace(pairs, repeated=marked(pairs, opened.folder / "repeated.bool", progress))
     splits = {"train": pairs, **opened.splits}
     if len(samples) == 1 and len(samples[0]) == 1:  # it is the whole text
@@ -440,6 +460,7 @@ def _by_direction(data: DataConfig) -> list[tuple[Direction | None, DataConfig]]
 
 def _digests(
     data: DataConfig,
+    splits: Sequence[str],
     progress: Progress,
     further: set[str] | None = None,
     counts: Counter[Direction] | None = None,
@@ -449,6 +470,7 @@ def _digests(
 
     Args:
       data: names the files.
+      splits: those that are read.
       progress: shows the progress.
       further: as of `read_table`.
       counts: gets the number of training pairs of each direction, if there are some.
@@ -458,7 +480,7 @@ def _digests(
       UserError: a line cannot be read, or a split has no text.
     """
     digests = {}
-    for split in _files(data):
+    for split in splits:
         digest = hashlib.blake2b()
         for record in _hashed(progress(f"reading, {split}", _read(data, split, further), None), digest):
             if sizes is not None:
@@ -566,7 +588,7 @@ def _sides_of(data: DataConfig, split: str) -> list[list[Path]]:
 
 def _parts_of(data: DataConfig, split: str) -> list[tuple[Path, ...]]:
     """The files of each part of a split: one if its lines have both sides, else two. Raises UserError if
-    there are more of one side."""
+    there are more of one side, or files belong to others by their names."""
     sides = _sides_of(data, split)
     if len({len(files) for files in sides}) > 1:
         counts = [len(files) for files in sides]
@@ -575,7 +597,26 @@ def _parts_of(data: DataConfig, split: str) -> list[tuple[Path, ...]]:
             f"{counts[1]:,}: file i of one must be the translation of file i of the other, in the order of "
             "their names"
         )
-    return list(zip(*sides, strict=True))
+    parts = list(zip(*sides, strict=True))
+    names = [_varying(files) for files in sides]
+    if len(names) == 2 and {*names[0]} & {*names[1]}:
+        for part, first, second in zip(parts, *names, strict=True):
+            if first != second:
+                raise UserError(
+                    f"--data.{split}-source and --data.{split}-target: {part[0]} would be translated by "
+                    f"{part[1]}, as files belong together in the order of their names; rename or move one"
+                )
+    return parts
+
+
+def _varying(files: Sequence[Path]) -> list[str]:
+    """What names have between the beginning and the end that all of them share."""
+    names = list(map(str, files))
+    for _ in range(2):  # without what they begin with, reversed, twice
+        shared = itertools.takewhile(lambda letters: len(set(letters)) == 1, zip(*names, strict=False))
+        start = sum(1 for _ in shared)
+        names = [name[start:][::-1] for name in names]
+    return names
 
 
 def _read(data: DataConfig, split: str, further: set[str] | None = None) -> Iterator[Any]:
@@ -598,4 +639,10 @@ def _read_part(
         records = read_directed(first, data.pairs)
     else:
         records = map(visible, read_pairs(first, *others) if others else read_tsv(first))
+        if data.has_columns:
+            if len(data.input_names) > 1:
+                raise UserError(
+                    f"{first} has no columns {' and '.join(data.input_names)}: give --data.{split}"
+                )
+            records = (TextRecord(*pair) for pair in records)
     return pairs_in_context(records, data.context) if data.context else records

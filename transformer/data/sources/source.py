@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from transformer.config.corpus import CorpusConfig
+from transformer.config.corpus import SPLITS, CorpusConfig
 from transformer.config.records import AUDIO
 from transformer.data import store
 from transformer.data.remote import fetched
@@ -28,7 +28,6 @@ from transformer.runtime.files import cache_root, open_regular, unreadable
 
 T = TypeVar("T")
 
-SPLITS = ("train", "validation", "test")
 HELD_OUT = 1000  # records of built-in validation and test sets; most that is held out of other corpora
 LAST = 0.1  # of a training text that is held out at its end
 SHARE = 0.1  # of the files of training that is held out, if there is no manifest for validation

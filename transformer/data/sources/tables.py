@@ -1,17 +1,21 @@
-"""Text in tables with named columns: JSON lines, or columns between tabs."""
+"""Text in tables with named columns: JSON lines, columns between tabs, and what other programs write."""
 
 import functools
+import hashlib
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformer.config.corpus import DataConfig, TextTaskName, text_suffix
+from transformer.data.remote import fetched
 from transformer.data.sources.context import TURN
-from transformer.data.sources.text_files import bad_line, one_line, readable_lines
-from transformer.data.store import TextRecord
+from transformer.data.sources.exchange import TRANSLATION, Rows, arrow_rows, parquet_rows, xml_rows
+from transformer.data.sources.text_files import bad_line, one_line, readable_lines, refuse_bad_lines
+from transformer.data.store import Progress, TextRecord
 from transformer.data.trees import linearised, read_tree, simplified, tree_texts
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import brief, brief_json, parse_object
+from transformer.runtime.files import atomic_open, brief, brief_json, cache_root, parse_object, unreadable
 from transformer.runtime.text import without_invisible
 
 SEPARATOR = ", "
@@ -19,9 +23,8 @@ SEPARATOR = ", "
 TARGET_LENGTH = "target-length"
 """An input that needs no column: the number of words of the target. (Fan et al. 2018 tell a model the
 length of a summary, in bins.)"""
-
-Rows = Iterator[tuple[int, Mapping[str, Any]]]
-"""The number of each line and its columns."""
+SOURCE, TARGET = "source", "target"
+NAME_LANGUAGES = "give --data.source-language and --data.target-language, or --data.inputs and --data.target"
 
 
 def check_no_tables(
@@ -56,7 +59,8 @@ def read_table(path: Path, data: DataConfig, further: set[str] | None = None) ->
     """Yields the rows of a file.
 
     Args:
-      path: ends with .jsonl or .tsv; with trees, also .mrg: a file of a treebank.
+      path: ends with .jsonl, .tsv, .parquet, .arrow, .tmx or .xml; with trees, also .mrg: a file of a
+        treebank.
       data: names the columns.
       further: gets the columns of further references that a row has.
 
@@ -64,23 +68,105 @@ def read_table(path: Path, data: DataConfig, further: set[str] | None = None) ->
       UserError: as `read_lines`; a row lacks a column or has something else than text there (the message
         names the line).
     """
-    readers: dict[str, Callable[[Path], Rows]] = {".jsonl": _objects, ".tsv": _rows}
+    names = [name for name in (*data.input_names, *data.target) if name != TARGET_LENGTH]
+    names = names if data.names_columns else [*names, *filter(None, data.named_languages)]
+    readers: dict[str, Callable[[Path], Rows]] = {
+        ".jsonl": _objects,
+        ".tsv": _rows,
+        ".parquet": functools.partial(parquet_rows, columns=names),
+        ".arrow": functools.partial(arrow_rows, columns=names),
+        ".tmx": functools.partial(_units, data=data),
+        ".xml": xml_rows,
+    }
     if data.task == "trees":
         readers[".mrg"] = functools.partial(_sentences, data=data)
     read = readers.get(text_suffix(path))
     if not read:
-        *names, last = readers
-        raise UserError(f"{path}: its name must end with {', '.join(names)} or {last}")
+        *endings, last = readers
+        raise UserError(f"{path}: its name must end with {', '.join(endings)} or {last}")
     for number, row in read(path):
+        row = _of_languages(row, data)
         if further is not None:
             further.update(name for name in data.target[1:] if row.get(name))
         try:
             record = record_of(row, data)
         except UserError as error:
             separated = " (columns have tabs between them)" if read is _rows and len(row) == 1 else ""
-            bad_line(path, number, *_parted(f"{error}{separated}"))
+            languages = f"; {NAME_LANGUAGES}" if SOURCE not in row and not data.names_columns else ""
+            bad_line(path, number, *_parted(f"{error}{separated}{languages}"))
         else:
             yield record
+
+
+def _of_languages(row: Mapping[str, Any], data: DataConfig) -> Mapping[str, Any]:
+    """A row whose columns are languages, perhaps within a column `translation`: those of the options are also
+    its source and target."""
+    if isinstance(translation := row.get(TRANSLATION), Mapping):
+        row = {name: value for name, value in row.items() if name != TRANSLATION} | {**translation}
+    if data.names_columns or SOURCE in row:
+        return row
+    sides = zip((SOURCE, TARGET), data.named_languages, strict=True)
+    columns = {side: _column(row, code) for side, code in sides if code}
+    return {**row, **{side: row[column] for side, column in columns.items() if column is not None}}
+
+
+def _column(row: Mapping[str, Any], code: str) -> str | None:
+    """The column of a language: en, or else such as en-GB."""
+    names = (name for name in row if re.split("[-_]", name.lower())[0] == code.lower())
+    return code if code in row else next(names, None)
+
+
+def _units(path: Path, data: DataConfig) -> Rows:
+    """The units of a translation memory. One without a language that is read has no text, so that training
+    leaves it out. Raises UserError if no unit has all of them."""
+    needed = {name for name in (*data.input_names, data.target[0]) if name != TARGET_LENGTH}
+    languages, is_usable = dict[str, None](), False
+    for number, row in xml_rows(path):
+        named = _of_languages(row, data)
+        is_whole = named.keys() >= needed
+        is_usable |= is_whole
+        languages |= dict.fromkeys(row)
+        yield number, named if is_whole else dict.fromkeys(needed, "")
+    if not is_usable:
+        languages_read = needed if data.names_columns else filter(None, data.named_languages)
+        texts = " and ".join(sorted(languages_read)) or "known languages"
+        existing = brief(", ".join(languages)) if languages else "no texts"
+        raise UserError(f"{path}: no unit has texts in {texts}; there are {existing}: {NAME_LANGUAGES}")
+
+
+def as_text(path: Path, data: DataConfig, progress: Progress) -> tuple[Path, Path]:
+    """Writes the sources of a table into the lines of one file, and its targets into those of another, once.
+
+    Args:
+      path: of the table.
+      data: names the columns, and the folder.
+      progress: shows the progress.
+
+    Raises:
+      UserError: as `read_table`; it has no row; the files cannot be written.
+    """
+    key = (data.task, data.inputs, data.target[0], data.group, data.named_languages, data.drop_bad)
+    file = fetched(path)
+    try:
+        about = file.stat()
+        digest = hashlib.blake2b(
+            repr((file.resolve(), about.st_size, about.st_mtime_ns, key)).encode(), digest_size=8
+        )
+        folder = cache_root(data.cache_dir) / "tables" / digest.hexdigest()
+        names = folder / SOURCE, folder / TARGET
+        if names[0].exists() and not data.drop_bad:  # else the lines that are left out are said again
+            return names
+        folder.mkdir(parents=True, exist_ok=True)
+        with atomic_open(names[0]) as sources, atomic_open(names[1]) as targets:
+            for record in progress("reading, train", read_table(path, data), None):
+                sources.write(f"{record.source}\n".encode())
+                targets.write(f"{record.target}\n".encode())
+            refuse_bad_lines()
+            if not sources.tell():
+                raise UserError(f"{path} is empty: there is no training text in it")
+    except OSError as error:
+        raise UserError(f"cannot prepare {path}: {unreadable(error)}; see --data.cache-dir") from error
+    return names
 
 
 def _parted(message: str) -> tuple[str, str]:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from transformer.config.corpus import SPLITS
 from transformer.config.records import TaggedConfig
 from transformer.data.built_in import treebank
-from transformer.data.sources.source import SPLITS, Source, all_but_last, files_of, read_files
+from transformer.data.sources.source import Source, all_but_last, files_of, read_files
 from transformer.data.sources.text_files import bad_line, numbered_lines
 from transformer.data.store import LINES, Corpus, Form, Progress, silent
 from transformer.runtime.errors import UserError, counted

@@ -17,10 +17,11 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from transformer.config.corpus import text_suffix
 from transformer.config.records import SOUND
 from transformer.data.remote import fetched
 from transformer.data.store import DirectedPair, Pair
-from transformer.runtime.errors import UserError, counted
+from transformer.runtime.errors import UserError, counted, first_line
 from transformer.runtime.files import (
     MiB,
     address,
@@ -65,7 +66,7 @@ class BadLines:
           few: the most kinds, and the most numbers of each, that are named.
         """
         named = [
-            f"{path}, {named_ranges('line', sorted(lines), few)}: {_wrong(kind, lines)}"
+            f"{path}, {named_ranges(unit_of(path), sorted(lines), few)}: {_wrong(unit_of(path), kind, lines)}"
             for (path, kind), lines in itertools.islice(self._lines.items(), few)
         ]
         others = list(itertools.islice(self._lines.values(), few, None))
@@ -118,7 +119,7 @@ def bad_line(path: Path | str, number: int, kind: str, detail: str = "", subject
     """
     bad, message = _current.get(), f"{subject}{kind}{detail}"
     if bad is None:
-        raise UserError(f"{path}, line {number}: {message}")
+        raise UserError(f"{path}, {unit_of(path)} {number}: {message}")
     bad.add(path, number, kind, message)
 
 
@@ -173,12 +174,17 @@ def refuse_bad_lines() -> None:
         bad.refuse()
 
 
-def _wrong(kind: str, lines: dict[int, str]) -> str:
+def unit_of(path: Path | str) -> str:
+    """What the records of a file are numbered by."""
+    return "row" if text_suffix(path).lower() in (".parquet", ".arrow") else "line"
+
+
+def _wrong(unit: str, kind: str, lines: dict[int, str]) -> str:
     """What is wrong with lines of a kind; with an example if they differ."""
     first = min(lines)
     if len(lines) == 1 or lines[first] == kind:
         return lines[first]
-    return f"{kind}; line {first}: {lines[first]}"
+    return f"{kind}; {unit} {first}: {lines[first]}"
 
 
 def named_ranges(unit: str, numbers: list[int], few: int = FEW) -> str:
@@ -194,11 +200,11 @@ def named_ranges(unit: str, numbers: list[int], few: int = FEW) -> str:
     return f"{counted(len(numbers), unit)} ({', '.join(shown)}{more})"
 
 
-COMPRESSED = {
-    b"(\xb5/\xfd": "unzstd",
-    b"PK\3\4": "unzip",
+NO_TEXT = {
+    b"PK\3\4": "it is compressed, and text is read: unpack it, with unzip",
+    **dict.fromkeys((b"PAR1", b"ARROW1"), "it is a table, and text is read: name it with --data.train"),
 }
-"""How compressed files begin that are not read, and what unpacks them."""
+"""How files begin that are no text, and what to do."""
 LONGEST_LINE = 64 * MiB
 NOT_UTF8, CONVERT = "not UTF-8", "convert the file, e.g. with iconv -t UTF-8"
 Direction = tuple[str, str]
@@ -297,7 +303,9 @@ def matching(path: Path, option: str) -> list[Path]:
     name = os.fspath(path)
     if address(path) or not glob.has_magic(name) or path.exists():
         return [path]
-    if files := sorted(Path(file) for file in glob.glob(name, recursive=True)):
+    # the name of a folder that is there is no pattern
+    pattern = os.path.join(glob.escape(str(path.parent)), path.name) if path.parent.is_dir() else name
+    if files := sorted(Path(file) for file in glob.glob(pattern, recursive=True)):
         return files
     raise UserError(f"{option} {name}: no file has such a name")
 
@@ -305,6 +313,18 @@ def matching(path: Path, option: str) -> list[Path]:
 def _gunzipped(file: IO[bytes]) -> Iterator[bytes]:
     packed = gzip.GzipFile(fileobj=file)
     return iter(lambda: packed.read(MiB), b"")
+
+
+def _unzstd(file: IO[bytes]) -> Iterator[bytes]:
+    import pyarrow  # slow to import, and rarely needed
+
+    try:
+        with pyarrow.CompressedInputStream(pyarrow.PythonFile(file, mode="r"), "zstd") as packed:
+            yield from iter(lambda: packed.read(MiB), b"")
+    except OSError as error:
+        if error.strerror:  # not of the content
+            raise
+        raise EOFError(first_line(error)) from error
 
 
 def _streams(
@@ -334,6 +354,7 @@ def _after_zeros(file: IO[bytes], packed: bytes) -> bytes | None:
 _OPENERS: dict[bytes, Callable[[IO[bytes]], Iterator[bytes]]] = {
     b"\x1f\x8b": _gunzipped,
     b"BZh": lambda file: _streams(file, bz2.BZ2Decompressor),
+    **dict.fromkeys((b"(\xb5/\xfd", b"P*M\x18"), _unzstd),  # the second as pzstd begins
     b"\xfd7zXZ": lambda file: _streams(file, lambda: lzma.LZMADecompressor(memlimit=1024 * MiB)),
 }
 _PACKED = 8 * 1024  # bytes that are unpacked at a time; what is left of them is copied once a stream
@@ -342,7 +363,7 @@ _MOST_GROWTH = 200  # times its size: text has 2 to 20
 
 def plain(path: Path) -> Path:
     """A text file that can be opened: the path itself, a cached copy of a remote file, or a cached copy of
-    what a file has that gzip, bzip2 or xz compressed.
+    what a file has that gzip, bzip2, xz or Zstandard compressed.
 
     Raises:
       UserError: it cannot be copied, is damaged, or unpacks to more than 200 times its size.
@@ -391,9 +412,9 @@ def _reading_packed(path: Path) -> Iterator[None]:
 
 def _kind_of(beginning: bytes) -> str:
     """What a file is that is no text, and what to do, by how it begins; empty if that is unknown."""
-    for signature, program in COMPRESSED.items():
+    for signature, what in NO_TEXT.items():
         if beginning.startswith(signature):
-            return f"it is compressed, and text is read: unpack it, with {program}"
+            return what
     return "it is a recording, and text is read: name another file" if SOUND.match(beginning) else ""
 
 

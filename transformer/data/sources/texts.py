@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from transformer.config.corpus import SPLITS
 from transformer.config.records import StreamConfig, TextsConfig
 from transformer.data import built_in
-from transformer.data.sources.source import SPLITS, Source, all_but_last, files_of, read_files
+from transformer.data.sources.source import Source, all_but_last, files_of, read_files
 from transformer.data.sources.text_files import one_line, plain, whole_text
 from transformer.data.sources.tfds_sets import tfds_folder, tfds_texts
 from transformer.data.store import DOCUMENTS, Chosen, Corpus, Progress, Records, silent

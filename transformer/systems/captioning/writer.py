@@ -2,8 +2,7 @@
 
 from typing import ClassVar
 
-from transformer.cli.texts import Texts
-from transformer.cli.writer import PictureWriter
+from transformer.cli.writer import PictureWriter, Texts
 from transformer.systems.captioning.api import Captioner
 
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import input_lines
-from transformer.cli.texts import Texts
-from transformer.cli.writer import Numbered, Written, explored
+from transformer.cli.writer import Numbered, Texts, Written, explored
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 from transformer.systems.language_model.api import Generator, before

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import lines_of
-from transformer.cli.texts import Texts
-from transformer.cli.writer import page_of_sounds
+from transformer.cli.writer import Texts, page_of_sounds
 from transformer.config.records import RecordingsConfig, is_recording
 from transformer.data.sources.recordings import Recording, listed_columns
 from transformer.data.sources.source import listed

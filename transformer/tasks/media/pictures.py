@@ -13,6 +13,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from jaxtyping import Float
 
+from transformer.config.corpus import SPLITS
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config
 from transformer.config.records import PatchConfig, PicturesConfig
@@ -25,7 +26,7 @@ from transformer.data.sources.pictures import (
     picture,
     picture_lists,
 )
-from transformer.data.sources.source import SPLITS, files_of, listed
+from transformer.data.sources.source import files_of, listed
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.model.variants.patches import NO_PICTURE
 from transformer.runtime.errors import UserError

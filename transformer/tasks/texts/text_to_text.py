@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config.corpus import filters_of
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config, text_data
 from transformer.config.ranges import typed
@@ -24,7 +23,7 @@ from transformer.data.plans import Batching, Plan, eligible_examples
 from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, open_corpus
 from transformer.data.sources.text_files import one_line
-from transformer.data.sources.unusual import OF_SAMPLE, Filter, unusual_pairs
+from transformer.data.sources.unusual import IDENTIFIER, OF_SAMPLE, Filter, distributions, unusual_pairs
 from transformer.data.store import Corpus, Pair, Progress, Records, TextRecord, silent
 from transformer.data.tokenizers.sampled_examples import drawn_by, with_method
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -138,6 +137,11 @@ class TextToText(SteeredText, TextInContext, Lines):
         check_text(text_data(config))
 
     @classmethod
+    def libraries(cls, config: Config) -> Sequence[str]:
+        """Also what tells languages."""
+        return (*super().libraries(config), *[IDENTIFIER] * ("languages" in text_data(config).filters))
+
+    @classmethod
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
         """The pairs of text files, a built-in corpus or a TFDS dataset."""
         return open_corpus(text_data(config), progress)
@@ -181,11 +185,12 @@ class TextToText(SteeredText, TextInContext, Lines):
         is_translated = data.task == "translation" and not (data.directions or data.context or data.group)
         train = corpus.splits["train"]
         remark = unusual_pairs(corpus.sample or train, is_translated, data.languages, progress, len(train))
-        rules = Filter(filters_of(data.filter))
+        rules = Filter(data.filters)
         if data.filter and data.pairs_of_a_shard:  # whose rules are applied later, and elsewhere
             for _ in filter(rules.keeps, itertools.islice(iter(corpus.sample or train), OF_SAMPLE)):
                 pass
-        return [line for line in (remark, rules.described("a sample of ")) if line]
+        drawn = distributions(corpus.sample or train) if data.check and is_translated else ""
+        return [line for line in (drawn, remark, rules.described("a sample of ")) if line]
 
     def decide(self, corpus: Corpus) -> list[str]:
         """How subwords are sampled and scores computed. Reports the languages that the file names give."""
