@@ -33,7 +33,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         lines = [f"{WORDS[i % 9]} {WORDS[(i + number) % 7]}" if i % 5 else "" for i in range(14)]
         text = "".join(line + "\n" for line in lines) if number < 3 else ""
         Path(name).parent.mkdir(parents=True, exist_ok=True)
-        (gzip.open if name.endswith("gz") else open)(name, "wt").write(text)
+        Path(name).write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
     return [Path(name) for name in names]
 
 

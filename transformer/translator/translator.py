@@ -31,6 +31,7 @@ from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.hosts import refuse_forked, shard_rows
 from transformer.runtime.text import has_text
+from transformer.systems.registry import find_system
 from transformer.tasks.outputs import TRUNCATED
 from transformer.tasks.text import Hypothesis
 from transformer.tasks.texts import text_task_of
@@ -82,6 +83,7 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
     def __init__(
         self, config: Config, variables: Variables, tokenizers: Tokenizers, *, warns: bool = True
     ) -> None:
+        find_system(config.system)  # which a mistake may name
         sizes = config.model.vocab_size, config.model.output_size
         if (ids := tuple(tokenizer.vocab_size for tokenizer in tokenizers)) != sizes:
             raise UserError(
@@ -490,7 +492,10 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
         scores = np.zeros(len(texts), np.float32)
         forced = self.task.forced_ids(("", ""))
-        counts = np.array([len(ids) - (ids[: len(forced)] == [*forced]) * len(forced) for ids in target_ids])
+        is_forced = (ids[: len(forced)] == [*forced] for ids in target_ids)
+        counts = np.array(list(map(len, target_ids)), np.int64) - len(forced) * np.array(
+            [*is_forced], np.int64
+        )
         table = _least((self.longest, self.longest_source))
         for rows, length, count in of_any_length(lengths, settings, table):
             source, target = (
