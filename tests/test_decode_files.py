@@ -186,7 +186,8 @@ def test_what_is_refused(run, options, message, monkeypatch):
 
 @pytest.mark.by_default("captioning")
 @pytest.mark.parametrize("name", sorted(REGISTRY))
-def test_every_system_that_decodes_lines(name, call, decode, tmp_path):
+def test_every_system_that_decodes_lines(name, call, decode, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where the run's corpus is prepared
     run, listed = one_run(name, tmp_path), tmp_path / "in"
     lines = ["A dog runs.", "", "Two men talk."]
     if name == "language-model":
