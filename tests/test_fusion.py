@@ -187,6 +187,8 @@ def test_the_commands(arpa, tmp_path, decode, call):
         (("--lm-weight", "0.2"), "--lm-weight needs --lm FILE"),
         (("--lm", model, "--lm-weight", "0", "1"), "several weights are compared by their scores"),
         ((*several, "--lm-weight", "0", "999"), "--lm-weight 999.0: must be a number from 0 to 100"),
+        ((*several, "--format", "json"), "of several weights only scores are printed; leave --format out"),
+        ((*several, "--n-best", "2"), "only scores are printed; leave --n-best out"),
         (("--lm", tmp_path / "in"), "it is no n-gram model in ARPA form"),
         (("--lm", model, "--explore", tmp_path / "page"), "--lm is for lines, --explore writes a page"),
     ):

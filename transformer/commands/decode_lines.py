@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import jax
@@ -13,7 +13,7 @@ import jax
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import check_files, digest_of, lines_of, read_files, standard_input
 from transformer.cli.output_file import LongOutput, Output, check_output, resumable, resumable_output
-from transformer.cli.writer import Numbered, Writer, Written, writer_of
+from transformer.cli.writer import Numbered, Writer, Written, is_given, writer_of
 from transformer.commands.translations import translator_of
 from transformer.data.remote import fetched
 from transformer.data.sources.text_files import whole_text
@@ -24,6 +24,7 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import address, brief, json_line, read_bytes
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.translator.fusion import checked_weight
+from transformer.translator.search_outputs import Extras
 
 # `decode.py RUN --document FILE`: a document in, its translation out, and what is suspicious about it.
 
@@ -212,6 +213,9 @@ def compare_weights(
             f"{option}: several weights are compared by their scores; give --input and --reference, and no "
             "--output"
         )
+    of_outputs = ["format", "n_best", "resume", *(item.name for item in fields(Extras))]
+    if ignored := [f"--{name.replace('_', '-')}" for name in of_outputs if is_given(arguments, name)]:
+        raise UserError(f"{option}: of several weights only scores are printed; leave {ignored[0]} out")
     for weight in [checked_weight(weight, option) for weight in weights]:
         if decoder.language_model and option == "--lm-weight":
             decoder.language_model = replace(decoder.language_model, weight=weight)
