@@ -569,6 +569,7 @@ def test_languages_are_those_of_the_options_the_files_or_the_pairs(monkeypatch):
     assert DataConfig(**files).filters == {"languages": "en:de"}
     assert DataConfig(**files, target_language="fra").filters == {"languages": "en:fra"}
     english, german = "we saw the house yesterday", "wir haben das Haus gestern gesehen"
+    assert DataConfig(**files).filter_key != DataConfig(**files, source_language="nl").filter_key
     rules = Filter(DataConfig(**files, directions=("en:de", "de:de")).filters)
     pairs = [(english, german, "en", "de"), (english, german, "de", "de"), ("2 of 3", "4 of 5", "de", "de")]
     assert [rules.keeps(DirectedPair(*pair)) for pair in pairs] == [True, False, True]

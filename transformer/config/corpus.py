@@ -36,7 +36,7 @@ PACKED = (".gz", ".bz2", ".xz", ".zst")
 """Suffixes of compressed files."""
 
 
-TABULAR = (".parquet", ".arrow", ".tmx")
+TABULAR = (".parquet", ".arrow", ".tmx", ".xml")
 """Suffixes of files that are no lines of text."""
 
 
@@ -550,6 +550,12 @@ class DataConfig(CorpusConfig):
             of_corpus = ":".join(code or "" for code in self.languages)
             values["languages"] = " ".join(self.directions) or of_corpus
         return values
+
+    @property
+    def filter_key(self) -> tuple[str, ...]:
+        """What decides which pairs are left out."""
+        languages = self.filters.get("languages")
+        return (*self.filter, *([str(languages)] if languages else []))
 
     @property
     def pairs_of_a_shard(self) -> int:

@@ -194,7 +194,7 @@ def _in_shards(
         raise UserError(
             f"--data.shard-pairs: {type(task).__name__} has fields that are no sequences; leave it out"
         )
-    made_by = _made_by(task) + "".join(data.filter).encode()
+    made_by = _made_by(task) + "".join(data.filter_key).encode()
     made_by += f"{data.noise} {data.seed}".encode() if data.noise else b""
     needs_all = config.training.epochs is not None or config.optimizer.in_steps(1) != config.optimizer
     if pairs.groups and needs_all:

@@ -351,7 +351,7 @@ def _text_files(data: DataConfig, progress: Progress) -> Source:
 
     key = (
         sorted(digests.items()),
-        *([data.filter] if rules else []),
+        *([data.filter_key] if rules else []),
         *([data.noise, data.seed] if noise else []),
     )
     return Source(name, _form(data), "text", key, read, splits, notes, filter=rules)
