@@ -8,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 from small_translator import small_translator
 
+from transformer.decoding.service.lanes import Preparation
 from transformer.serve.app import server_app
 from transformer.serve.services.limits import ALLOWED, Limits
 from transformer.serve.services.service import Service
@@ -29,13 +30,13 @@ def asked(
     warm: bool = False,
     hosts: Collection[str] | None = None,
 ) -> Iterator[TestClient]:
-    """A client of a server in this process, which is ready. Without `warm` it compiles programs when they are
-    needed."""
+    """A client of a server in this process, which is ready. With `warm` all programs are compiled, without
+    it when they are needed."""
     with pytest.MonkeyPatch.context() as patch:
         for service in () if warm else services:  # not the class: other clients may be open
-            patch.setattr(service, "preparations", lambda: iter(()))
+            patch.setattr(service, "preparation", lambda: Preparation(()))
         app = server_app(services, limits or Limits(), token, hosts=hosts)
         with TestClient(app, raise_server_exceptions=False) as client:
-            while not app.state.readiness.is_ready:
+            while not app.state.readiness.is_complete:
                 pass
             yield client

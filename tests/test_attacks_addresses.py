@@ -37,10 +37,11 @@ STRINGS = {
     "names of columns, fields and languages": """data.add_language data.audio_feature data.directions
         data.group data.inputs data.separator data.source_language data.target data.target_language
         data.text_feature""",
-    "rules": "data.filter",
+    "rules": "data.filter data.noise",
     "names of parameters": "adapter.pattern model.fixed optimizer.groups training.freeze",
     "a hash": "adapter.base_hash",
     "phrases": "decoding.forbidden",
+    "names of corpora, in the names of files that the command line gives": "data.mix",
     "one of the systems that are installed": "system",
 }
 """Every string that the config of a run may hold beside those of a fixed list, by what it stands for. Those
@@ -107,6 +108,7 @@ def test_no_string_of_a_run_is_opened(decoder: Path, tmp_path: Path, reached: li
 COMMAND_LINES = {
     "train": ["--run-dir", "RUN"],
     "decode": ["RUN", "--input", "LINES", "--output", "OUT"],
+    "decode-files": ["RUN", "--input", "LINES", "--output", "OUT"],
     "align": ["RUN", "--input", "LINES", "--output", "OUT"],
     "score": ["RUN", "--source", "LINES", "--target", "LINES", "--output", "OUT"],
     "average": ["RUN"],

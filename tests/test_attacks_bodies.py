@@ -9,6 +9,7 @@ import httpx
 import pytest
 from served import asked, translations
 
+from transformer.decoding.service.lanes import Preparation
 from transformer.serve import refusals
 from transformer.serve.app import server_app
 from transformer.serve.services.limits import Limits
@@ -125,7 +126,7 @@ async def longest_turn(app, requests):
 
 @pytest.mark.slow
 def test_no_request_holds_up_the_others(monkeypatch):
-    monkeypatch.setattr(Service, "preparations", lambda service: iter(()))
+    monkeypatch.setattr(Service, "preparation", lambda service: Preparation(()))
     names = (
         *("numbers", "lists", "objects", "fields", "names"),
         *("digits", "integers", "depth", "wrong", "deep"),

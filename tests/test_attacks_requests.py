@@ -19,6 +19,7 @@ from served import asked, translations
 from starlette.websockets import WebSocketDisconnect
 
 from transformer import UserError
+from transformer.decoding.service.lanes import Preparation
 from transformer.serve import gate, refusals
 from transformer.serve import server as connections
 from transformer.serve.app import server_app
@@ -41,7 +42,7 @@ def service():
 def served(service, limits=None, token=""):
     """The address of a server with connections of its own, which compiles programs when they are needed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Service, "preparations", lambda service: iter(()))
+        patch.setattr(Service, "preparation", lambda service: Preparation(()))
         limits = limits or Limits()
         app = server_app([service], limits, token)
         server, listening = Server(config_of(app, limits)), bound("127.0.0.1", 0)

@@ -22,7 +22,7 @@ from benchmarks.measure import Contestant, Measurement, seconds_of, side_by_side
 from benchmarks.quality import student
 from benchmarks.quality.endurance import Watched, endure, watch
 from benchmarks.runs import once
-from benchmarks.speed import growth, rows
+from benchmarks.speed import rows
 from benchmarks.speed.decoding import agreement, model
 from benchmarks.speed.peers import compare, rows_of
 from benchmarks.speed.training import CASES, batch_of, jax_step
@@ -159,15 +159,6 @@ def test_rows_of_several_sentences_end_in_each_of_them():
 
 
 @pytest.mark.slow
-def test_what_grows_is_measured_and_drawn(tmp_path, capsys):
-    growth.main(["--quick", "--repeats", "1", "--output", str(tmp_path / "growth")])
-    points = json.loads((tmp_path / "growth.json").read_text())["points"]
-    assert {point["panel"] for point in points} == {"length", "beam", "rows", "training"}
-    assert len({point["line"] for point in points}) == 3
-    assert all(point["seconds"] > 0 and point["bytes"] > 0 for point in points)
-    assert (tmp_path / "growth.png").stat().st_size > 10_000
-
-
 @pytest.mark.slow
 def test_memory_is_watched_to_the_end(tmp_path):
     command = [sys.executable, "-c", "import time; x = bytearray(200 * 2**20); time.sleep(1); print('done')"]
@@ -192,8 +183,6 @@ def test_endurance_at_a_small_size(tmp_path):
         ("benchmarks.speed.training", ["--rounds", "0"], "--rounds: 0: must be a whole number, at least 1"),
         ("benchmarks.speed.decoding", ["--steps", "-3"], "--steps: -3: must be a whole number, at least 1"),
         ("benchmarks.speed.decoding", ["dekode"], "no section dekode: there are batch, sentence"),
-        ("benchmarks.speed.growth", ["--repeats", "0"], "--repeats: 0: must be"),
-        ("benchmarks.speed.growth", ["--output", "/nowhere/growth"], "/nowhere/growth cannot be written"),
         ("benchmarks.speed.grid", ["--layouts", "tensors"], "invalid choice: 'tensors'"),
     ],
 )

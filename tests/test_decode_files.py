@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,12 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
+from invented_sound import write_digits
 from run_command import on_devices
 from small_run import WORDS
+from test_serving_systems import one_run
 
 from transformer import UserError
 from transformer.commands.decode_files import Worker, decode_files_main, input_files
 from transformer.commands.translations import Translations
+from transformer.systems.registry import REGISTRY
 
 ROOT = Path(__file__).parent.parent
 
@@ -29,7 +33,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
         lines = [f"{WORDS[i % 9]} {WORDS[(i + number) % 7]}" if i % 5 else "" for i in range(14)]
         text = "".join(line + "\n" for line in lines) if number < 3 else ""
         Path(name).parent.mkdir(parents=True, exist_ok=True)
-        (gzip.open if name.endswith("gz") else open)(name, "wt").write(text)
+        Path(name).write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
     return [Path(name) for name in names]
 
 
@@ -178,6 +182,42 @@ def test_what_is_refused(run, options, message, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     status, _, errors = run(*options)
     assert (status, message in errors) == (2, True), errors
+
+
+@pytest.mark.by_default("captioning")
+@pytest.mark.parametrize("name", sorted(REGISTRY))
+def test_every_system_that_decodes_lines(name, call, decode, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where the run's corpus is prepared
+    run, listed = one_run(name, tmp_path), tmp_path / "in"
+    lines = ["A dog runs.", "", "Two men talk."]
+    if name == "language-model":
+        lines = ["45", "", "none of these is a character of the text"]
+    if name in ("captioning", "detection"):
+        pytest.importorskip("PIL")
+        lines = ["test:1", "none.png", "test:0"]
+    if name == "speech":
+        pytest.importorskip("soundfile")
+        write_digits(tmp_path, 1)
+        lines = ["0.wav", "none.wav"]
+    listed.write_text("".join(line + "\n" for line in lines))
+    status, _, errors = call(
+        decode_files_main, run, "--input", listed, "--output", tmp_path / "out", "--shard-lines", 2
+    )
+    if status:  # whose outputs are no text, or that have none
+        assert re.search(
+            "beside its output: decode.py has it|has no outputs that decode.py can write", errors
+        )
+        return
+    outputs = (tmp_path / "out" / "in").read_text().splitlines()
+    wrong = [number for number, line in enumerate(lines) if line.startswith("none")]
+    assert (f"of which {len(wrong)} have no output" in errors) == bool(wrong), errors
+    listed.write_text("".join(line + "\n" for line in lines if not line.startswith("none")))
+    status, written, errors = decode(run, "--input", listed)
+    assert status == 0, errors
+    expected = written.splitlines()
+    for number in wrong:
+        expected.insert(number, "")
+    assert outputs == expected
 
 
 def test_outputs_are_named_by_what_follows_the_fixed_folders(texts):

@@ -288,6 +288,9 @@ def test_choices_on_the_command_line(classifier, tmp_path, decode, refused):
         (["a", "b", "--alignments", "--format", "json"], "--alignments: --choices writes labels and how"),
         (["a", "b", "--rescore", classifier.path], "--rescore: --choices writes labels and how probable"),
         (["a", "b", "--keep", "x"], "--keep: --choices writes labels and how probable"),
+        (["a", "b", "--lm", "x"], "--lm: --choices writes labels and how probable"),
+        (["a", "b", "--length-penalty", "2"], "--length-penalty: --choices writes labels and how probable"),
+        (["a", "b", "--method", "greedy"], "--method: --choices writes labels and how probable"),
     ):
         assert message in refused(decode_main, *arguments, *wrong)
     lines = {"prefix": {"source": "red cat", "prefix": "red"}, "terms": {"source": "cat", "terms": ["cat"]}}

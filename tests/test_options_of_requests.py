@@ -11,7 +11,8 @@ from small_run import WORDS
 from small_translator import DECODING, small_translator
 
 from transformer import Translator, UserError
-from transformer.decoding.service.lanes import programs_of
+from transformer.decoding.service.lanes import Preparation, programs_of
+from transformer.decoding.service.service import prepare
 from transformer.translator.search_inputs import SERVICES
 
 SOURCES = ["red green blue", "cat", "dog bird runs sings", "sings red", "bird"]
@@ -32,18 +33,19 @@ class Compilations(logging.Handler):
 
 @pytest.fixture
 def compilations():
-    """Those since the fixture was asked for."""
+    """Those of all threads since the fixture was asked for."""
     handler, loggers = (
         Compilations(),
         [logging.getLogger(f"jax._src.{name}") for name in ("pjit", "dispatch")],
     )
     loggers.append(logging.getLogger("jax._src.interpreters.pxla"))
-    with jax.log_compiles():
-        for logger in loggers:
-            logger.addHandler(handler)
-        yield handler
-        for logger in loggers:
-            logger.removeHandler(handler)
+    jax.config.update("jax_log_compiles", True)  # jax.log_compiles is about one thread
+    for logger in loggers:
+        logger.addHandler(handler)
+    yield handler
+    for logger in loggers:
+        logger.removeHandler(handler)
+    jax.config.update("jax_log_compiles", False)
 
 
 def drawn(chance: Random, method: str) -> dict[str, Any]:
@@ -113,6 +115,34 @@ def test_nothing_is_compiled_after_a_warm_up_of_all(method, steered, compilation
         whole = {"partial": shown.append, "alignments": True, "token_scores": True}
         assert translator.submit(source, **whole, **one, **options).result()
         assert shown
+    assert compilations.programs == []
+
+
+@pytest.mark.slow
+def test_few_programs_do_at_first(compilations):
+    """Requests of all lengths, also many at once, need no others, and have the same outputs. What one still
+    needs besides is compiled for it alone. All is compiled in the end."""
+    options: dict[str, Any] = {"extra_length": 5, "buckets": (4, 8), "rows": 8}
+    texts = [f"{source} {'cat ' * (index % 4)}" for index, source in enumerate(SOURCES * 8)]
+    translator = small_translator()
+    preparation = translator.preparation(alignments=True, **options)
+    prepare(Preparation(preparation.first))
+    assert compilations.programs
+    compilations.programs.clear()
+
+    def outputs_of(texts: list[str], **extras: bool) -> list[list[str]]:
+        futures = [translator.submit(text, **extras, **options) for text in texts]
+        return [[x.text for x in future.result()] for future in futures]
+
+    together, alone = outputs_of(texts), [outputs_of([text])[0] for text in texts[:4]]
+    assert compilations.programs == []
+    assert together[:4] == alone
+    assert outputs_of(texts[:1], alignments=True) == together[:1]
+    assert compilations.programs == ["jit(aligned)"]
+    prepare(preparation)
+    assert "jit(_resized)" in compilations.programs
+    compilations.programs.clear()
+    assert outputs_of(texts, alignments=True) == together
     assert compilations.programs == []
 
 

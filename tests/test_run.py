@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import struct
+import threading
 import zipfile
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from tiers import mostly_slow
 from transformer import OptimizerConfig, Run, Translator
 from transformer.cli.guard import run_command
 from transformer.config.options import differences
+from transformer.runs import checkpoints
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import scores_of
 from transformer.runtime.errors import Stopped, UserError
@@ -264,6 +266,16 @@ def test_an_existing_folder_is_never_overwritten(config, tmp_path):
     assert [path.name for path in (tmp_path / "precious").iterdir()] == ["file"]
 
 
+def test_a_name_that_is_no_text_is_refused(config, finished, tmp_path):
+    name = "\ud800"
+    with pytest.raises(UserError, match="the name is not UTF-8"):
+        train(config, tmp_path / name, watch=quiet())
+    with pytest.raises(UserError, match="the name is not UTF-8"):
+        Run.create(tmp_path / name, config, Run(finished).task)
+    with pytest.raises(UserError, match="path must be .*, not 7"):
+        Run.create(7, config, Run(finished).task)
+
+
 @pytest.mark.slow
 def test_new_runs_get_new_directories(config, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -305,6 +317,24 @@ def test_training_leaves_an_average_and_a_warning_says_of_what_it_is(tmp_path, c
     (run.path / "average" / "steps.json").unlink()  # as earlier versions wrote it
     run.variables("average")
     assert "is of steps that an earlier version did not store" in caplog.messages[-1]
+
+
+def test_a_checkpoint_is_sealed_in_the_background(tmp_path, monkeypatch):
+    """Hashing takes seconds, which training spends on updates."""
+    run, sealed, may_seal = Run(untrained(tmp_path / "run")), threading.Event(), threading.Event()
+    ordinary = checkpoints.seal
+
+    def seal(folder):
+        assert may_seal.wait(60)
+        ordinary(folder)
+        sealed.set()
+
+    monkeypatch.setattr(checkpoints, "seal", seal)
+    variables = jax.tree.map(np.asarray, run.variables(2)["params"])
+    run.checkpoints.save(TrainState(np.asarray(3), variables, {}, {}, None))
+    may_seal.set()
+    assert sealed.wait(60)  # although nobody asks for it
+    run.checkpoints.finish_saving()
 
 
 @pytest.mark.slow

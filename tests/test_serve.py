@@ -2,13 +2,15 @@
 
 import asyncio
 import json
-import math
 from types import SimpleNamespace
 
 import pytest
+from fastapi.testclient import TestClient
 from served import asked, translations
 
+from transformer.decoding.service.lanes import Preparation
 from transformer.serve import metrics
+from transformer.serve.app import server_app
 from transformer.serve.refusals import Refusal
 from transformer.serve.services.limits import ALLOWED, Limits
 
@@ -164,30 +166,56 @@ def test_a_token_is_needed_if_the_server_has_one(service):
         assert client.post("/translate", data={**own, "api_key": "wrong"}).status_code == 401
 
 
-def test_it_says_how_much_is_prepared_and_whether_it_ever_will_be():
-    refusals = []
+def test_it_says_how_much_is_prepared_and_whether_it_ever_will_be(monkeypatch):
+    refusals, now = [], [0.0]
+    monkeypatch.setattr(metrics.time, "monotonic", lambda: now[0])
 
     def prepare():
+        now[0] += 5
         with pytest.raises(Refusal) as refused:
             asyncio.run(readiness.check())
         refusals.append(refused.value)
+        now[0] += 60
         if len(refusals) == 3:
             raise ValueError("damaged")
 
-    service = SimpleNamespace(preparations=lambda: [prepare] * 3)
-    readiness = metrics.Readiness([service], lambda done, count: None)
-    left = iter([math.inf, 130.0, 20.0])
-    readiness.seconds_left = lambda: next(left)
+    service = SimpleNamespace(preparation=lambda: Preparation([[prepare]] * 3))
+    readiness = metrics.Readiness([service])
     readiness.warm_up()
     assert [refusal.message.partition(": ")[2] for refusal in refusals] == [
         "0 of 3 programs",
-        "1 of 3 programs, about 2 min 10 s left",
-        "2 of 3 programs, about 20 s left",
+        "1 of 3 programs, about 2 min 5 s left",
+        "2 of 3 programs, about 1 min 0 s left",
     ]
     with pytest.raises(Refusal, match="could not be prepared") as refused:
         asyncio.run(readiness.check())
     assert "Retry-After" in refusals[0].headers
     assert "Retry-After" not in refused.value.headers
+
+
+def test_it_is_ready_before_the_programs_of_some_requests_are_compiled(service, monkeypatch, caplog):
+    """Whoever wants to wait for all asks for /ready?all=true."""
+    statuses = list[tuple[int, ...]]()
+    other = translations("other")
+
+    def look() -> None:
+        statuses.append(tuple(client.get(path).status_code for path in ("/ready", "/ready?all=true")))
+
+    def fail() -> None:
+        raise ValueError("damaged")
+
+    of_first = Preparation([[look]], [[look], [fail]])
+    monkeypatch.setattr(service, "preparation", lambda: of_first)
+    monkeypatch.setattr(other, "preparation", lambda: Preparation([], [[look]]))
+    app = server_app([service, other], Limits())
+    client = TestClient(app)  # outside of a context, in which it would compile
+    app.state.readiness.warm_up()
+    assert statuses == [(503, 503), (200, 503), (200, 503)]
+    assert (app.state.readiness.needed, app.state.readiness.count) == (1, 4)
+    refusal = client.get("/ready?all=true")
+    assert (refusal.status_code, "could not be prepared" in refusal.json()["error"]) == (503, True)
+    assert client.get("/ready").status_code == 200
+    assert "the programs could not be compiled" in caplog.text
 
 
 def test_before_it_is_ready_it_says_so(service):

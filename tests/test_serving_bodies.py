@@ -13,9 +13,9 @@ from test_serving_systems import one_run, recording, served
 
 import transformer
 from transformer import UserError
+from transformer.decoding.service.lanes import Preparation
 from transformer.serve.bodies import FORM, form_of, parameters_of
 from transformer.serve.refusals import Refusal, refusal_of
-from transformer.serve.services.service import Service
 from transformer.systems.language_model.api import _read
 from transformer.translator.search_outputs import scored
 
@@ -136,9 +136,9 @@ def test_health_is_answered_while_scores_are_computed(monkeypatch):
 
 @pytest.mark.thorough("language-model")
 @pytest.mark.parametrize("name", ["transformer", "language-model"])
-def test_scores_are_compiled_before_it_is_ready(name, tmp_path, monkeypatch):
+def test_scores_are_compiled_by_its_start(name, tmp_path, monkeypatch):
     service = served(one_run(name, tmp_path), name)
-    monkeypatch.setattr(service.decoder, "_warm_up", lambda *_: None)  # the searches
+    monkeypatch.setattr(service.decoder, "_preparation", lambda *_: Preparation(()))  # the searches
     words = ["red", "red green blue " * 40]
     asks = {"text": words} | ({"target": words[::-1]} if name == "transformer" else {})
     program = scored if name == "transformer" else _read
@@ -205,17 +205,6 @@ def test_languages_are_known_while_programs_are_compiled():
         client.app.state.readiness.is_ready = False
         assert client.get("/languages").json() == [{"code": "xx", "name": "xx", "targets": ["yy"]}]
         assert client.get("/models").status_code == 200
-
-
-def test_a_server_tells_how_many_programs_are_compiled(monkeypatch):
-    from transformer.serve.app import server_app
-    from transformer.serve.services.limits import Limits
-
-    told = []
-    monkeypatch.setattr(Service, "preparations", lambda service: iter([lambda: None] * 3))
-    app = server_app([translations(), translations("other")], Limits(), progress=lambda *x: told.append(x))
-    app.state.readiness.warm_up()
-    assert told == [(done, 6) for done in range(1, 7)]
 
 
 def test_a_checkout_that_is_not_installed_is_served(monkeypatch):

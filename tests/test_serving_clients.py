@@ -12,6 +12,7 @@ import pytest
 from served import translations
 from small_run import WORDS
 
+from transformer.decoding.service.lanes import Preparation
 from transformer.serve.app import server_app
 from transformer.serve.server import Server, bound, config_of
 from transformer.serve.services.limits import Limits
@@ -24,7 +25,8 @@ def running(
 ) -> Iterator[str]:
     """The address of a server in a thread. It is ready, unless there is something to prepare for each run."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Service, "preparations", lambda service: iter([prepare] if prepare else ()))
+        preparation = Preparation([[prepare]] if prepare else ())
+        patch.setattr(Service, "preparation", lambda service: preparation)
         listening = bound("127.0.0.1", 0)
         app = server_app(services, limits or Limits())
         server = Server(config_of(app, limits or Limits()))

@@ -534,6 +534,10 @@ def test_shards_leave_out_what_the_whole_does(tmp_path, here, monkeypatch):
         else:
             seen.append(Counter(pair for pair in corpus.splits["train"] if all(pair)))
     assert seen[0] == seen[1] == Counter(GOOD)
+    marks = corpus.folder / "repeated.bool"
+    marks.write_bytes(marks.read_bytes()[:-1])
+    opened(config)
+    assert marks.stat().st_size == len(pairs)  # it was damaged
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import functools
 import itertools
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,7 +23,15 @@ from transformer.config.decoding import BeamConfig, changed_search
 from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import beam_search
 from transformer.decoding.searches.search import AutoregressiveSearch
-from transformer.decoding.service.lanes import Lane, LaneShape, ProgramKey, batch, enough_memory, lane_shapes
+from transformer.decoding.service.lanes import (
+    Lane,
+    LaneShape,
+    Preparation,
+    ProgramKey,
+    batch,
+    enough_memory,
+    lane_shapes,
+)
 from transformer.decoding.service.queue import Queue, Request, SearchThread
 from transformer.decoding.service.service import Workers
 from transformer.model.variants.patches import NO_PICTURE
@@ -251,8 +259,8 @@ def test_a_search_that_fails_leaves_nobody_waiting() -> None:
         def empty(self) -> list[Request]:
             return self.held
 
-        def preparations(self) -> list[list[Callable[[], object]]]:
-            return []
+        def preparation(self) -> Preparation:
+            return Preparation(())
 
     queue = Queue(1)
     workers = Workers(queue, lambda worker: [Failing()], jax.local_devices()[:1])

@@ -124,6 +124,9 @@ def test_limits_of_a_model_are_those_of_its_translations():
         assert limits.flags(signs_of(source, output[0].text)) == ()
     with pytest.raises(UserError, match="give sentences of a validation text"):
         translator.usual_limits([])
+    for share, message in (("x", "share must be a number .*, not 'x'"), (2, "share 2: must be from 0 to 1")):
+        with pytest.raises(UserError, match=message):
+            translator.usual_limits(sources, share)
 
 
 @pytest.mark.slow

@@ -110,7 +110,7 @@ def test_trees_become_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.txt", "", "its name must end with .jsonl or .tsv"),
+        ("a.txt", "", "its name must end with .jsonl, .tsv, "),
         ("a.jsonl", "[1]\n", "line 1: each line must be a JSON object"),
         ("a.jsonl", '{"a": "x"}\n', "line 1: b is missing: there is only"),
         ("a.jsonl", '{"a": "x", "b": null}\n', "line 1: b must be text, not null"),

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from invented_text import LINES
 from reference_search import log_p_of, next_log_p, random_variables
+from small_translator import small_translator
 
 from transformer.config.decoding import BeamConfig
 from transformer.config.options import Config
@@ -359,3 +360,23 @@ def test_a_sample_belongs_to_its_line(translator: Translator) -> None:
     assert plain(list(translator.stream(lines, **drawing))) == found
     assert plain(translator.search(["", *lines[:2]], first_line=2, **drawing))[1:] == found[2:4]
     assert plain(translator.search(lines, seed=1, **drawing)) != found
+
+
+def test_variables_and_tokenizers_of_another_model_are_refused():
+    """A lookup beyond the table of embeddings would read its last row in silence."""
+    whole = small_translator()
+    config, params, tokenizers = whole.config, whole.variables["params"], whole.tokenizers
+    first = next(iter(params))
+    for wrong, message in (
+        ({name: part for name, part in params.items() if name != first}, f"{first}/.* is None in variables"),
+        ({**params, "more": np.zeros(3)}, r"more is \(3,\) in variables, not None"),
+        (jax.tree.map(lambda leaf: leaf[:1], params), r"is \(1,.* in variables, not \("),
+        ({"params": params}, "is None in variables"),
+        (None, "params must be a dictionary, not None"),
+        ([], r"params must be a dictionary, not \[\]"),
+    ):
+        with pytest.raises(UserError, match=message):
+            Translator(config, {"params": wrong}, tokenizers)
+    more = train_tokenizer([f"word{number}" for number in range(99)], "whitespace", 200)
+    with pytest.raises(UserError, match=r"tokenizers have .*103.* ids but the config expects"):
+        Translator(config, whole.variables, (more, more))

@@ -2,6 +2,12 @@
 
 `python -m benchmarks.speed.start quickstart`. Each start is its own process, stopped after its first
 update. The first one has an empty cache; the second one resumes the run.
+
+`python -m benchmarks.speed.start --serve RUN` is about a server: until it is ready, and until all programs
+are compiled.
+
+With `--save`, how long it waits for a checkpoint instead, of random numbers in the shapes of a preset, or of
+`nllb-600m`, with the two averages of Adam.
 """
 
 import argparse
@@ -14,7 +20,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.command import run
@@ -28,8 +36,19 @@ def main(arguments: list[str] | None = None) -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
     parser.add_argument("preset", nargs="?", default="quickstart", help="see train.py --list-presets")
+    parser.add_argument("--serve", type=Path, metavar="RUN", help="a run to serve, in place of a training")
     parser.add_argument("--stages", type=Path, help=argparse.SUPPRESS)  # in its own process
+    parser.add_argument("--save", action="store_true", help="measure checkpoints")
     given = parser.parse_args(arguments)
+    if given.serve:
+        with tempfile.TemporaryDirectory() as folder:
+            for start in "empty store of programs", "second start":
+                print(start)
+                serve(given.serve, Path(folder))
+        return
+    if given.save:
+        print_saves(given.preset)
+        return
     preset(given.preset)
     if given.stages:
         started(given.preset, given.stages)
@@ -50,6 +69,49 @@ def main(arguments: list[str] | None = None) -> None:
     print(machine())
 
 
+NLLB = {"num_layers": 12, "d_model": 1024, "d_ff": 4096, "num_heads": 16, "vocab_size": 256_206}
+
+
+def print_saves(name: str) -> None:
+    """Prints how long training waits for each of two checkpoints, and until they are complete."""
+    import jax
+    import numpy as np
+
+    from benchmarks.measure import machine
+    from transformer.runs import checkpoints as module
+    from transformer.runs.checkpoints import Checkpoints
+    from transformer.runs.sealed import MANIFEST
+    from transformer.runs.stores import LocalStore
+    from transformer.systems.parameters import model_shapes
+    from transformer.systems.registry import find_system
+
+    config = preset("big" if name == "nllb-600m" else name)
+    system = find_system(config.system)
+    config = system.task.without_corpus(config).config
+    if name == "nllb-600m":
+        config = replace(config, model=replace(config.model, **NLLB))
+    shapes = model_shapes(system, config)["params"]
+    rng = np.random.default_rng(0)
+    params, first, second = (
+        jax.tree.map(lambda leaf: jax.numpy.asarray(rng.random(leaf.shape, np.float32)), shapes)
+        for _ in range(3)
+    )
+    items = {"model": {"params": params}, "training": {"optimizer": {"mu": first, "nu": second}}}
+    module.items_of = lambda state: items  # type: ignore[assignment]
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(jax.block_until_ready(items)))
+    with tempfile.TemporaryDirectory() as folder:
+        saved = Checkpoints(LocalStore(folder), keep_last=1)
+        for step in 1, 2:
+            begun = time.monotonic()
+            saved.save(SimpleNamespace(step=step))  # type: ignore[arg-type]
+            waited = time.monotonic() - begun
+            while not (Path(folder) / "checkpoints" / str(step) / MANIFEST).exists():
+                time.sleep(0.01)
+            whole = time.monotonic() - begun
+            print(f"{size / 1e9:.1f} GB: training waits {waited:.2f} s; complete after {whole:.1f} s")
+    print(machine())
+
+
 def measured(name: str, folder: Path) -> dict[str, tuple[float, float]]:
     """The CPU and wall seconds of each stage of a start, or of a resumption if the folder has a run."""
     environment = os.environ | {"TRANSFORMER_CACHE": os.fspath(folder / "cache")}
@@ -57,6 +119,22 @@ def measured(name: str, folder: Path) -> dict[str, tuple[float, float]]:
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     found: dict[str, tuple[float, float]] = json.loads((folder / "stages.json").read_text())
     return found
+
+
+def serve(run: Path, folder: Path) -> None:
+    """Prints each line of a server until all of its programs are compiled, with the CPU seconds (on Linux)
+    and those of the clock before it."""
+    command = [sys.executable, "-m", "transformer", "serve", os.fspath(run), "--port", "0"]
+    environment, begun = os.environ | {"TRANSFORMER_COMPILED": os.fspath(folder)}, time.time()
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout
+        for line in server.stdout:
+            user, system = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+            spent = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+            print(f"{spent:6.1f} CPU s {time.time() - begun:6.1f} s  {line}", end="", flush=True)
+            if line.startswith("All programs"):
+                break
+        server.terminate()
 
 
 def started(name: str, folder: Path) -> None:

@@ -92,7 +92,7 @@ TIMED = frozenset({Way.LINES, Way.RECORDING})
 SEARCHED = frozenset({Way.LINES, Way.TURNS})
 DOCUMENT = frozenset({Way.DOCUMENT})
 STEERED = LINES | {Way.PAGE}
-FUSION = Applies("fusion", OUTPUTS | {Way.SOUND})
+FUSION = Applies("fusion", OUTPUTS - {Way.CHOICES} | {Way.SOUND})
 SPEECH = Applies("speech", TIMED)
 TRANSLATION = Applies("translation", WRITTEN)
 ENSEMBLE = replace(
@@ -367,6 +367,10 @@ def parse_decode(
         option = f"--{item.name.replace('_', '-')}"
         if getattr(arguments, item.name) == () and option in options_in(command_line):
             raise UserError(f"{option} needs a value after it; see --help-all")
+    for item in dataclasses.fields(arguments.decoding):
+        option = f"--{item.name.replace('_', '-')}"
+        if arguments.choices and option in options:
+            raise UserError(Way.CHOICES.refusal.format(option))
     forbidden = arguments.decoding.forbidden
     if forbidden != defaults.decoding.forbidden:  # those of the command line, not of the run
         for phrase in forbidden:

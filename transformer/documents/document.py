@@ -279,6 +279,9 @@ class DocumentTranslator(ABC):
           UserError: there is no sentence, or the model does not translate.
         """
         check_translates(self.task)
+        instance("share", share, float | int)
+        if not 0 <= share <= 1:
+            raise UserError(f"share {share}: must be from 0 to 1")
         if not (texts := list(any_number("sources", sources, "sentences"))):
             raise UserError("sources: give sentences of a validation text")
         outputs = self.stream(texts, n_best=1, alignments=self.system.alignment is not None, **options)

@@ -192,6 +192,7 @@ class Run:
             raise UserError(f"{self.name}/config.json: model.vocab_size is missing")
 
     @classmethod
+    @typed
     def create(
         cls,
         path: Path | str,
@@ -214,6 +215,7 @@ class Run:
         Raises:
           UserError: the path exists already, or cannot be written; the config is invalid.
         """
+        check_name(Path(path))
         cls.check_free(path)
         store = store_type(path)(path, writes=True)
         try:

@@ -8,7 +8,7 @@ import json
 import mmap
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -195,15 +195,15 @@ def _is_interrupted(error: BaseException | None) -> bool:
     return False
 
 
-def _compare(stored: Variables, like: Variables) -> None:
-    """Raises ValueError if the stored variables have other names or shapes."""
+def compare(variables: Mapping[str, Any], like: Variables, where: str) -> None:
+    """Raises ValueError if variables have other names or shapes. `where` they are is part of the message."""
     shapes, expected = (
-        {"/".join(path): tuple(leaf.shape) for path, leaf in flatten_dict(tree).items()}
-        for tree in (stored, like)
+        {"/".join(map(str, path)): getattr(leaf, "shape", None) for path, leaf in flatten_dict(tree).items()}
+        for tree in (variables, like)
     )
     for name in sorted(shapes.keys() | expected.keys()):
         if shapes.get(name) != expected.get(name):
-            raise ValueError(f"{name} is {shapes.get(name)} in the checkpoint, not {expected.get(name)}")
+            raise ValueError(f"{name} is {shapes.get(name)} in {where}, not {expected.get(name)}")
 
 
 def read(checkpoint: Path, like: Variables, item: str = "") -> Variables:
@@ -237,7 +237,7 @@ def read(checkpoint: Path, like: Variables, item: str = "") -> Variables:
         check_arrays(folder, like)
         with ocp.StandardCheckpointer() as checkpointer:
             if item != "training":  # detect another model here: Orbax's threads would print tracebacks
-                _compare(checkpointer.metadata(folder.absolute()).item_metadata.tree, like)
+                compare(checkpointer.metadata(folder.absolute()).item_metadata.tree, like, "the checkpoint")
             return checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
     except Exception as error:
         if _is_interrupted(error):

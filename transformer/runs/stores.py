@@ -6,6 +6,7 @@
 import contextlib
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Protocol
 
@@ -71,7 +72,8 @@ class RunStore(Protocol):
         ...
 
     def completing(self, complete: Callable[[], None]) -> Callable[[], None]:
-        """Has a checkpoint completed and published; returns the function that waits for this."""
+        """Has a checkpoint completed and published in the background, since hashing its files takes seconds;
+        returns the function that waits for this."""
         ...
 
     def meet(self, what: str) -> None:
@@ -91,6 +93,7 @@ class LocalStore:
     def __init__(self, path: Path | str, writes: bool = False) -> None:
         self.folder = Path(path)
         self.name = str(path)
+        self._completer = ThreadPoolExecutor(1)
 
     @property
     def location(self) -> str:
@@ -129,7 +132,7 @@ class LocalStore:
         pass
 
     def completing(self, complete: Callable[[], None]) -> Callable[[], None]:
-        return complete
+        return self._completer.submit(complete).result
 
     def meet(self, what: str) -> None:
         barrier(what)

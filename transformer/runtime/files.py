@@ -323,7 +323,7 @@ def check_name(path: Path) -> None:
     try:
         os.fspath(path).encode()
     except UnicodeEncodeError as error:
-        raise UserError(f"{os.fsencode(path)!r}: the name is not UTF-8; choose another") from error
+        raise UserError(f"{str(path)!r}: the name is not UTF-8; choose another") from error
 
 
 def append_flags(name: str, flags: int) -> int:

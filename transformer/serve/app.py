@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -255,11 +255,13 @@ def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metric
 
     @router.get(
         "/ready",
-        summary="Whether all programs are compiled.",
+        summary="Whether programs are compiled: those that every request needs, or all.",
         dependencies=[Depends(readiness.check)],
         responses=refused(403, 503),
     )
-    async def ready() -> Response:
+    async def ready(every: Annotated[bool, Query(alias="all")] = False) -> Response:
+        if every:
+            readiness.check_all()
         return JsonResponse({"status": "ok"})
 
     @router.get(
@@ -297,7 +299,6 @@ def server_app(
     services: Sequence[Service],
     limits: Limits,
     token: str = "",
-    progress: Callable[[int, int], None] = lambda done, count: None,
     hosts: Collection[str] | None = None,
 ) -> FastAPI:
     """The application of a server.
@@ -306,10 +307,9 @@ def server_app(
       services: of the runs; the first that can do what is asked does it, if a request names none.
       limits: of requests.
       token: that requests must bring; empty: none.
-      progress: is called with the number of compiled programs, and that of all, after each.
       hosts: names of the server that are answered. None: all.
     """
-    readiness = Readiness(services, progress)
+    readiness = Readiness(services)
     metrics = Metrics(services)
     preparing, scoring = ThreadPoolExecutor(PREPARING, "prepare"), ThreadPoolExecutor(1, "score")
     hearing = ThreadPoolExecutor(limits.listeners, "hear")

@@ -2,7 +2,9 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence
+import threading
+import time
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from fastapi import FastAPI
@@ -18,12 +20,14 @@ from prometheus_client import (
 )
 from starlette.exceptions import HTTPException
 
+from transformer.decoding.service.lanes import Job
+from transformer.decoding.service.service import at_once
 from transformer.runs.report.logged import duration
 from transformer.runtime.errors import counted
 from transformer.serve.refusals import UNAVAILABLE, App, Refusal, later, refuse
 from transformer.serve.services.service import Service
 
-# Whether a server is ready: the programs of all runs are compiled.
+# Whether a server is ready: the programs that every request needs are compiled.
 
 
 log = logging.getLogger("transformer")
@@ -31,62 +35,88 @@ WAIT = 5  # seconds after which a client may ask again
 
 
 class Readiness:
-    """Whether all programs are compiled.
+    """Whether the programs of all runs are compiled.
 
     Args:
       services: of the runs.
-      progress: is called with the number of compiled programs, and that of all, after each.
 
     Attributes:
-      is_ready: whether they are.
-      error: why they could not be.
-      seconds_left: how long the others take; infinite if that is not known.
+      is_ready: whether those are that requests without options need. The others are compiled behind.
+      is_complete: whether all are.
+      error: why some could not be.
+      needed: how many there are until it is ready, or `count` of all; 0 before that is known.
+      done: how many are compiled.
     """
 
-    def __init__(self, services: Sequence[Service], progress: Callable[[int, int], None]) -> None:
-        self._services, self._progress = services, progress
+    def __init__(self, services: Sequence[Service]) -> None:
+        self._services = services
         self._is_stopped = False
-        self._done = self._count = 0
-        self.seconds_left = lambda: math.inf
-        self.is_ready = False
+        self._lock = threading.Lock()
+        self._start = self._last = time.monotonic()
+        self.done = self.needed = self.count = 0
+        self.is_ready = self.is_complete = False
         self.error: Exception | None = None
 
     def warm_up(self) -> None:
         """Compiles them."""
         try:
-            several = [prepare for service in self._services for prepare in service.preparations()]
-            self._count = len(several)
-            for done, prepare in enumerate(several, 1):
-                if self._is_stopped:
-                    return
-                prepare()
-                self._done = done
-                if done < len(several):
-                    self._progress(done, len(several))
-            self.is_ready = True
-            self._progress(len(several), len(several))
+            first, *others = (service.preparation() for service in self._services)
+            of_all = first.beside(*others)
+            self.count = sum(map(len, of_all.stages))
+            self.needed = sum(map(len, of_all.first))
+            for stage in of_all.first:
+                at_once(map(self._counted, stage))
+            self.is_ready = not self._is_stopped
+            for stage in of_all.rest:
+                at_once(map(self._counted, stage), is_behind=True)
+            self.is_complete = not self._is_stopped
         except Exception as error:
             self.error = error
             log.exception("the programs could not be compiled")
+
+    def _counted(self, job: Job) -> Job:
+        def call() -> None:
+            if not self._is_stopped:
+                job()
+                with self._lock:
+                    self.done, self._last = self.done + 1, time.monotonic()
+
+        return call
 
     def stop(self) -> None:
         """Ends `warm_up` at the next opportunity."""
         self._is_stopped = True
 
     async def check(self) -> None:
-        """Raises Refusal if they are not compiled."""
+        """Raises Refusal if it is not ready."""
+        self._check(self.is_ready)
+
+    def _check(self, is_so: bool) -> None:
+        if is_so:
+            return
         if self.error:
             raise Refusal(UNAVAILABLE, "the models could not be prepared: the server's log says why")
-        if not self.is_ready:
-            raise later(UNAVAILABLE, f"the models are being prepared{self._progress_so_far}", WAIT)
+        raise later(UNAVAILABLE, f"the models are being prepared: {self.so_far}", WAIT)
+
+    def check_all(self) -> None:
+        """Raises Refusal if a program is not compiled."""
+        self._check(self.is_complete)
 
     @property
-    def _progress_so_far(self) -> str:
+    def seconds_left(self) -> float:
+        """How long the programs take until it is ready, by those that are compiled; infinite if that is not
+        known."""
+        taken, since = self._last - self._start, time.monotonic() - self._last
+        left = taken / max(self.done, 1) * (self.needed - self.done) - since
+        return left if left > 0 and self.done else math.inf
+
+    @property
+    def so_far(self) -> str:
         """How many programs are compiled, and about how long the others take."""
-        left = self.seconds_left()
-        return (f": {self._done} of {counted(self._count, 'program')}" if self._count else "") + (
-            f", about {duration(left)} left" if math.isfinite(left) else ""
-        )
+        left = self.seconds_left
+        about = f", about {duration(left)} left" if math.isfinite(left) else ""
+        count = self.count if self.is_ready else self.needed
+        return f"{self.done} of {counted(count, 'program')}{about}"
 
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

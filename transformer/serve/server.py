@@ -4,7 +4,6 @@ connections."""
 import asyncio
 import contextlib
 import gc
-import hashlib
 import json
 import logging
 import math
@@ -24,15 +23,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Response
 
-from transformer.runs.report.logged import duration
-from transformer.runtime.compilation import keep_programs
-from transformer.runtime.console import LINE_INTERVAL, ProgressReporter, SteadyConsole
+from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import MiB, parse_object, read_text, write_whole
 from transformer.serve.app import server_app
 from transformer.serve.gate import Origins, hosts_of
 from transformer.serve.listening import LONGEST_MESSAGE
-from transformer.serve.metrics import Metrics
+from transformer.serve.metrics import Metrics, Readiness
 from transformer.serve.refusals import SAFE, UNAVAILABLE, App, Refusal, later, with_safe_headers
 from transformer.serve.services.limits import Limits
 from transformer.serve.services.service import Service
@@ -251,10 +247,10 @@ IDLE = 75
 themselves, so that none sends a request while it is closed here."""
 
 
-STARTS = "starts.json"
-"""The file with the times of earlier starts, in the folder of compiled programs."""
-MOST_STARTS = 50
-SECOND = 1.0
+BEAT = 0.25
+"""Seconds between two looks at how many programs are compiled."""
+LINES = 10.0
+"""Seconds between lines about it."""
 
 
 class Server(uvicorn.Server):
@@ -284,94 +280,44 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-class Preparation:
-    """Tells how many programs of a server are compiled, and how long the others take: as long as at the last
-    start of the same runs, which is stored beside the compiled programs.
+@contextlib.contextmanager
+def start_shown(readiness: Readiness) -> Iterator[None]:
+    """Shows in another thread how many programs are compiled, until all are or this context ends: before the
+    server is ready as a bar on a terminal, otherwise in a line every ten seconds."""
+    is_over = threading.Event()
+    telling = threading.Thread(target=_tell, args=(readiness, is_over), name="tell", daemon=True)
+    telling.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        telling.join()
 
-    Args:
-      services: of the runs.
-    """
 
-    def __init__(self, services: Sequence[Service]) -> None:
-        self._count = sum(1 for service in services for _ in service.preparations())
-        names = [
-            (service.name, service.decoder.origin, service.options, service.settings) for service in services
-        ]
-        self._key = hashlib.blake2b(repr(names).encode(), digest_size=8).hexdigest()
-        folder = keep_programs()
-        self._file = folder / STARTS if folder else None
-        self._before = self._stored().get(self._key, [])
-        self._start = time.monotonic()
-        self._seconds: list[float] = []  # after which each program was compiled
-        self._is_over = threading.Event()
-        self._watch = ProgressReporter(SteadyConsole(highlight=False, soft_wrap=True))
-
-    @contextlib.contextmanager
-    def shown(self) -> Iterator[None]:
-        """Shows it in another thread until all are compiled or this context ends: as a bar on a terminal,
-        otherwise in a line every 30 seconds and for each program."""
-        telling = threading.Thread(target=self._tell, name="tell", daemon=True)
-        telling.start()
-        try:
-            yield
-        finally:
-            self._is_over.set()
-            telling.join()
-
-    def _tell(self) -> None:
-        is_terminal = self._watch.console.is_terminal
-        with self._watch.training(0, self._count, "preparing"):
-            while not self._is_over.wait(SECOND if is_terminal else LINE_INTERVAL):
-                self._watch.advance(len(self._seconds), self.seconds_left)
-                if not is_terminal:
-                    print(self._line(), flush=True)
-            self._watch.advance(len(self._seconds), math.inf)
-        if len(self._seconds) == self._count:
-            print(f"Ready after {self._seconds[-1]:.0f} s: all programs are compiled", flush=True)
-
-    def _line(self) -> str:
-        left = self.seconds_left
-        estimate = f", about {duration(left)} left" if math.isfinite(left) else ""
-        return f"{len(self._seconds)} of {self._count} programs are compiled{estimate}"
-
-    def told(self, done: int, count: int) -> None:
-        """So many of all are compiled."""
-        self._seconds.append(time.monotonic() - self._start)
-        if done == count:
-            gc.freeze()  # what lives as long as the server: to look through it takes tenths of a second
-            self._store()
-            self._is_over.set()
-        elif not self._watch.console.is_terminal:
-            print(self._line(), flush=True)
-
-    @property
-    def seconds_left(self) -> float:
-        """How long the other programs take; infinite if that is not known."""
-        seconds = [0.0, *self._seconds]
-        done, since = len(self._seconds), time.monotonic() - self._start - seconds[-1]
-        if len(self._before) == self._count:
-            rest = self._before[-1] - [0.0, *self._before][done]
-        else:
-            rest = seconds[-1] / max(done, 1) * (self._count - done)
-        return rest - since if rest > since else math.inf
-
-    def _stored(self) -> dict[str, list[float]]:
-        """Seconds after which each program was compiled, by the server's key."""
-        try:
-            stored = parse_object(read_text(self._file, MiB)) if self._file else {}
-        except (OSError, ValueError):
-            return {}
-        return {
-            key: seconds
-            for key, seconds in stored.items()
-            if isinstance(seconds, list) and all(isinstance(second, int | float) for second in seconds)
-        }
-
-    def _store(self) -> None:
-        starts = self._stored() | {self._key: [round(second, 1) for second in self._seconds]}
-        if self._file:
-            with contextlib.suppress(OSError):  # it costs an estimate
-                write_whole(self._file, json.dumps(dict([*starts.items()][-MOST_STARTS:])))
+def _tell(readiness: Readiness, is_over: threading.Event) -> None:
+    start = last_line = time.monotonic()
+    watch = ProgressReporter(SteadyConsole(highlight=False, soft_wrap=True))
+    while not (readiness.needed or readiness.is_ready or is_over.wait(BEAT)):
+        pass
+    with watch.training(0, readiness.needed, "preparing"):
+        while not (readiness.is_ready or is_over.wait(BEAT)):
+            watch.advance(readiness.done, readiness.seconds_left)
+            if not watch.console.is_terminal and time.monotonic() - last_line > LINES:
+                last_line = time.monotonic()
+                print(f"Compiled {readiness.so_far}", flush=True)
+        watch.advance(readiness.done, math.inf)
+    gc.freeze()  # what lives as long as the server: to look through it takes tenths of a second
+    if readiness.is_ready:
+        print(
+            f"Ready after {time.monotonic() - start:.0f} s with {readiness.needed} of {readiness.count} "
+            "programs; the others are compiled while it answers",
+            flush=True,
+        )
+    while not (readiness.is_complete or is_over.wait(BEAT)):
+        pass
+    gc.freeze()
+    if readiness.is_complete:
+        print(f"All programs are compiled after {time.monotonic() - start:.0f} s", flush=True)
 
 
 def serve(
@@ -397,9 +343,7 @@ def serve(
     Raises:
       UserError: the address cannot be listened at, or the programs cannot be compiled.
     """
-    preparation = Preparation(services)
-    app = server_app(services, limits, token, preparation.told, hosts_of(host, token, allowed_hosts))
-    app.state.readiness.seconds_left = lambda: preparation.seconds_left
+    app = server_app(services, limits, token, hosts_of(host, token, allowed_hosts))
     listening = bound(host, port)
     address = listening.getsockname()
     with listening, measured(app.state.metrics, host, metrics_port, allowed_hosts):
@@ -407,7 +351,7 @@ def serve(
             f"Serving {', '.join(service.name for service in services)} at http://{host}:{address[1]}",
             flush=True,
         )
-        with preparation.shown():
+        with start_shown(app.state.readiness):
             Server(config_of(app, limits)).run([listening])
     if app.state.readiness.error:
         raise UserError(f"the programs could not be compiled: {app.state.readiness.error}")

@@ -15,7 +15,9 @@ from transformer.config.options import Config
 from transformer.config.ranges import Option, shown
 from transformer.data.sequences import length_in_search
 from transformer.data.store import Record
+from transformer.decoding.service.lanes import Preparation
 from transformer.decoding.service.queue import Admission, Answer, Request, Together
+from transformer.decoding.service.service import prepare
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import refuse_forked
@@ -26,7 +28,7 @@ from transformer.translator.search_outputs import (
     NO_EXTRAS,
     Extras,
     check_extras,
-    compile_extras,
+    programs_of_extras,
     search_outputs,
 )
 
@@ -286,10 +288,17 @@ class Decoder(LoadedModel[TaskT]):
           extras: what is returned besides; also by their names.
           options: as in `decode`.
         """
-        self._warm_up({}, *extras.asked(self.extras, options))
+        prepare(self.preparation(extras=extras, **options))
 
-    def _warm_up(self, records: Mapping[int, Record], extras: Extras, options: dict[str, Option]) -> None:
-        """As `warm_up`, for searches that are steered as those of records are."""
+    def preparation(self, *, extras: Extras = NO_EXTRAS, **options: Option) -> Preparation:
+        """What `warm_up` does, in stages. As soon as the first are done nobody needs to wait for programs who
+        wants no `extras`; until all are done, the search has fewer of them, and may be slower."""
+        return self._preparation({}, *extras.asked(self.extras, options))
+
+    def _preparation(
+        self, records: Mapping[int, Record], extras: Extras, options: dict[str, Option]
+    ) -> Preparation:
+        """As `preparation`, for searches that are steered as those of records are."""
         refuse_forked()
         check_extras(self, extras)
         settings = self.settings(None, options)
@@ -298,9 +307,11 @@ class Decoder(LoadedModel[TaskT]):
             settings,
             search_inputs(self.system, self.task, records, settings, (), self.language_model, self.bias),
         )
-        service.prepare()
-        if extras != NO_EXTRAS or settings.coverage_penalty:
-            compile_extras(self, service.shapes, settings, extras)
+        jobs = programs_of_extras(self, service.shapes, settings, extras)
+        of_search = service.preparation()
+        if settings.coverage_penalty:
+            return Preparation((*of_search.first, jobs), of_search.rest)
+        return Preparation(of_search.first, (*of_search.rest, jobs))
 
     def settings(self, n_best: int | None, options: dict[str, Option]) -> DecodingConfig:
         """The options of a search: those given, otherwise the run's. Raises UserError if they are invalid
@@ -320,7 +331,7 @@ class Decoder(LoadedModel[TaskT]):
 
     def finished(self, result: Any, request: Request) -> list[Output]:
         """The outputs of a request, best first. It runs in the thread that has searched it."""
-        with jax.default_device(None):  # in any worker the programs that `compile_extras` has compiled
+        with jax.default_device(None):  # in any worker the programs that `programs_of_extras` compiles
             return search_outputs(self, request, result)
 
     def _submit_all(

@@ -1,7 +1,7 @@
 """Trained models as run directories hold them: loading one, its adapters and its language model."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -18,10 +18,11 @@ from transformer.decoding.service.queue import Request
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.parameters import INT8, Params, Variables, as_computed, count, in_int8
 from transformer.runs.run import Run, adapter_run
+from transformer.runs.sealed import compare
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import on_local_devices, refuse_forked
-from transformer.systems.parameters import declared_parameters
+from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
@@ -63,6 +64,14 @@ class LoadedModel(Generic[TaskT]):
         self.longest = config.model.longest
         self.longest_source = config.model.longest_source
         self.system: System = system_of(config)
+        if INT8 not in variables:
+            params = model_shapes(self.system, config)["params"]
+            if not isinstance(variables["params"], Mapping):
+                raise UserError(f"variables: params must be a dictionary, not {variables['params']!r}")
+            try:
+                compare(variables["params"], params, "variables")
+            except ValueError as error:
+                raise UserError(f"variables are not those of a model of this config: {error}") from error
         dtype = config.model.compute_dtype
         if dtype == "float32":
             self.variables: Variables = on_local_devices(variables)

@@ -18,9 +18,8 @@ from transformer.data.sequences import length_in_search
 from transformer.decoding.calls import Inputs
 from transformer.decoding.scores import SearchResult, TokenScores
 from transformer.decoding.searches.search import distinct
-from transformer.decoding.service.lanes import LaneShape, batch
+from transformer.decoding.service.lanes import Job, LaneShape, batch
 from transformer.decoding.service.queue import Request
-from transformer.decoding.service.service import at_once
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import shard_rows
@@ -185,25 +184,25 @@ def _forced(
     return decoder.system, decoder.model, decoder.variables, inputs, target_rows
 
 
-def compile_extras(
+def programs_of_extras(
     decoder: LoadedModel[Any], shapes: Iterable[LaneShape], settings: DecodingConfig, extras: Extras
-) -> None:
-    """Compiles what alignments and token scores need: a program for each bucket in each lane."""
+) -> list[Job]:
+    """What compiles the programs of alignments and token scores: one for each bucket in each lane."""
     task = decoder.task
-    jobs = list[Callable[[], Any]]()
-    for shape in shapes:
+    programs = [aligned] if extras.alignments or extras.times or settings.coverage_penalty else []
+    programs += [scored] if extras.token_scores or extras.word_confidences else []
+    jobs = list[Job]()
+    for shape in shapes if programs else ():
         for bucket in (length for length in settings.buckets if length <= shape.inputs):
             target = padded([], shape.columns, settings.num_hypotheses, task.special.pad)
             arrays = _forced(decoder, batch([], task.input_fields, bucket, 1), target)
-            if extras.alignments or extras.times or settings.coverage_penalty:
-                jobs.append(functools.partial(aligned, *arrays))
-            if extras.token_scores or extras.word_confidences:
-                jobs.append(functools.partial(scored, *arrays))
-    at_once(functools.partial(_until_ready, job) for job in jobs)
+            jobs += [functools.partial(_until_ready, program, *arrays) for program in programs]
+    return jobs
 
 
-def _until_ready(job: Callable[[], Any]) -> None:
-    jax.block_until_ready(job())
+def _until_ready(program: Callable[..., Any], *arrays: Any) -> None:
+    with jax.default_device(None):  # as `Decoder.finished`
+        jax.block_until_ready(program(*arrays))
 
 
 def with_alignments(

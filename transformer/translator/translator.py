@@ -21,6 +21,8 @@ from transformer.data.sources.context import TURN
 from transformer.data.sources.tables import input_text
 from transformer.data.sources.text_files import one_line
 from transformer.data.tokenizers.trained import Tokenizers
+from transformer.decoding.service.lanes import Job, Preparation
+from transformer.decoding.service.service import prepare
 from transformer.documents.document import DocumentTranslator, can_translate, with_code
 from transformer.documents.sentences import DividedText, joined
 from transformer.documents.suspicion import Limits
@@ -29,6 +31,7 @@ from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.hosts import refuse_forked, shard_rows
 from transformer.runtime.text import has_text
+from transformer.systems.registry import find_system
 from transformer.tasks.outputs import TRUNCATED
 from transformer.tasks.text import Hypothesis
 from transformer.tasks.texts import text_task_of
@@ -80,6 +83,12 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
     def __init__(
         self, config: Config, variables: Variables, tokenizers: Tokenizers, *, warns: bool = True
     ) -> None:
+        find_system(config.system)  # which a mistake may name
+        sizes = config.model.vocab_size, config.model.output_size
+        if (ids := tuple(tokenizer.vocab_size for tokenizer in tokenizers)) != sizes:
+            raise UserError(
+                f"tokenizers have {ids} ids but the config expects {sizes}: do they belong to it?"
+            )
         super().__init__(
             config, variables, text_task_of(text_data(config).task)(config, tokenizers), warns=warns
         )
@@ -142,8 +151,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
           UserError: a member cannot be part of an ensemble.
         """
         system, model, variables = ensemble_of(members, weights, mean)
-        ensemble = cls(members[0].config, variables, members[0].tokenizers)
-        ensemble.system, ensemble.model = system, model
+        ensemble = cls(members[0].config, members[0].variables, members[0].tokenizers)
+        ensemble.system, ensemble.model, ensemble.variables = system, model, variables
         ensemble.longest = _least(member.longest for member in members)
         ensemble.longest_source = _least(member.longest_source for member in members)
         ensemble.origin = " and ".join(member.origin for member in members if member.origin)
@@ -173,6 +182,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         Raises:
           UserError: texts of this model begin with no code, or there is no such language.
         """
+        instance("source_language", source_language, str | None)
+        instance("target_language", target_language, str | None)
         pair = source_language, target_language
         if pair == (None, None):
             return self
@@ -389,10 +400,16 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         Raises:
           UserError: an option is invalid, or this search cannot have terms or a prefix.
         """
+        prepare(self.preparation(prefix=prefix, terms=terms, **options))
+
+    def preparation(  # type: ignore[override]
+        self, *, prefix: bool = False, terms: bool = False, **options: Option
+    ) -> Preparation:
+        """What `warm_up` does, in stages, as `Decoder.preparation`."""
         has_prefix, has_terms = true_or_false("prefix", prefix), true_or_false("terms", terms)
         word = self.task.some_word() if has_prefix or has_terms else ""
         request = TranslationRequest("", "", word * has_prefix, (word,) * has_terms)
-        self._warm_up({1: request} if word else {}, *NO_EXTRAS.asked(self.extras, options))
+        return self._preparation({1: request} if word else {}, *NO_EXTRAS.asked(self.extras, options))
 
     def score(
         self,
@@ -457,6 +474,7 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
                 f"{counted(len(targets), 'target')}"
             )
         refuse_forked()
+        instance("lines", lines, Sequence[int] | None)
         if lines is not None and len(lines) != len(texts):
             numbers = counted(len(lines), "line number")
             raise UserError(f"{numbers} for {counted(len(texts), 'source')}: give one for each")
@@ -474,7 +492,10 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         lengths = [max(map(len, pair)) for pair in zip(source_ids, target_ids, strict=True)]
         scores = np.zeros(len(texts), np.float32)
         forced = self.task.forced_ids(("", ""))
-        counts = np.array([len(ids) - (ids[: len(forced)] == [*forced]) * len(forced) for ids in target_ids])
+        is_forced = (ids[: len(forced)] == [*forced] for ids in target_ids)
+        counts = np.array(list(map(len, target_ids)), np.int64) - len(forced) * np.array(
+            [*is_forced], np.int64
+        )
         table = _least((self.longest, self.longest_source))
         for rows, length, count in of_any_length(lengths, settings, table):
             source, target = (
@@ -487,8 +508,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
             scores[rows] = log_p.sum(axis=1)[: len(rows)]
         return scores, counts
 
-    def score_programs(self) -> Iterator[Callable[[], None]]:
-        """What compiles the programs that `score` can need, one after the other."""
+    def score_programs(self) -> Iterator[Job]:
+        """What compiles the programs that `score` can need."""
         settings = within_positions(self.config.decoding, self.longest, self.longest_source)
         longest = settings.buckets[-1] + settings.extra_length
         table = _least((self.longest, self.longest_source))

@@ -315,7 +315,7 @@ def marked(pairs: PairBlocks, path: Path, progress: Progress) -> Path:
     Raises:
       UserError: it cannot be written.
     """
-    if path.exists():
+    if path.exists() and path.stat().st_size == len(pairs):  # else it is damaged
         return path
     try:
         with tempfile.TemporaryFile(dir=path.parent) as file, atomic_open(path) as written:

@@ -10,7 +10,7 @@ import contextlib
 import functools
 import itertools
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,6 +40,35 @@ from transformer.decoding.slots import Finished, Slots, init_slots, results
 from transformer.decoding.steps import run
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
+
+Job = Callable[[], object]
+Stages = Sequence[Sequence[Job]]
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What compiles the programs of a search: calls in stages, of which those of a stage share none."""
+
+    first: Stages
+    """What every request needs."""
+    rest: Stages = ()
+    """What makes the search faster, or is needed by some requests only."""
+
+    @property
+    def stages(self) -> Stages:
+        """All of them."""
+        return (*self.first, *self.rest)
+
+    def beside(self, *others: "Preparation") -> "Preparation":
+        """This one and others, stage by stage."""
+        several = self, *others
+        return Preparation(together(one.first for one in several), together(one.rest for one in several))
+
+
+def together(several: Iterable[Stages]) -> Stages:
+    """The stages of several preparations, side by side."""
+    return [list(itertools.chain(*jobs)) for jobs in itertools.zip_longest(*several, fillvalue=())]
+
 
 # The compiled programs that fill, step and resize the slots of a lane.
 
@@ -291,8 +320,9 @@ class Lane:
                 self.slots = None
                 self.owners = []
 
-    def preparations(self) -> Sequence[Sequence[Callable[[], object]]]:
-        """What compiles all programs of the lane, in two stages: those of a stage share none."""
+    def preparation(self) -> Preparation:
+        """What compiles its programs. At first there are inputs of one length, encoded together, and one slot
+        or all, which are not resized."""
         counts = self.shape.slots
 
         def pool(length: int, rows: int) -> Slots:
@@ -305,32 +335,43 @@ class Lane:
             nowhere = np.full(rows, counts[-1], np.int32)
             self.programs.insert(slots(count), nowhere, pool(length, rows), np.zeros(rows, np.int32))
 
+        def stepped(count: int) -> tuple[Slots, LaneSnapshot]:
+            return self.programs.advance(self.variables, slots(count), np.int32(0), np.int32(STEPS))
+
+        def resize(count: int, other: int) -> None:
+            self.programs.resized(stepped(count)[0], np.zeros(other, np.int32), np.zeros(other, bool))
+
         def advance(count: int) -> None:
-            stepped, snapshot = self.programs.advance(
-                self.variables, slots(count), np.int32(0), np.int32(STEPS)
-            )
-            jax.block_until_ready((snapshot, self.programs.partial(stepped)))
-            for other in counts[count > 1 :]:
-                self.programs.resized(stepped, np.zeros(other, np.int32), np.zeros(other, bool))
+            after, snapshot = stepped(count)
+            jax.block_until_ready((snapshot, self.programs.partial(after)))
             if count == counts[-1] and self.key.search.named is not unchanged:
                 result = jax.tree.map(lambda x: jnp.asarray(np.array(x[:1])), snapshot.results)
                 inputs = jax.tree.map(jnp.asarray, batch([], self.key.fields, self.shape.inputs, 1))
                 self.key.search.named(self.key.model, result, inputs)
 
-        pools = list(itertools.product(self._lengths, (1, TOGETHER)))
-        begun = [
-            *(functools.partial(pool, *sizes) for sizes in pools),
-            *(functools.partial(slots, n) for n in counts),
-        ]
-        used = [
-            *(functools.partial(advance, count) for count in counts),
-            *(functools.partial(insert, *sizes, count) for sizes in pools for count in counts),
-        ]
-        return begun, used
+        def stages(
+            pools: Iterable[tuple[int, int]],
+            few: Sequence[int],
+            inserts: Iterable[tuple[tuple[int, int], int]],
+        ) -> list[list[Job]]:
+            begun: list[Job] = [functools.partial(pool, *sizes) for sizes in pools]
+            begun += [functools.partial(slots, count) for count in few]
+            used: list[Job] = [functools.partial(advance, count) for count in few]
+            used += [functools.partial(insert, length, rows, count) for (length, rows), count in inserts]
+            return [begun, used]
+
+        longest = self.shape.inputs, TOGETHER
+        pools = [sizes for sizes in itertools.product(self._lengths, (1, TOGETHER)) if sizes != longest]
+        first = dict.fromkeys((counts[-1], counts[0]))
+        inserts = [(sizes, count) for sizes in pools for count in counts]
+        inserts += [(longest, count) for count in counts[:-1]]
+        begun, used = stages(pools, [count for count in counts if count not in first], inserts)
+        used += [functools.partial(resize, n, other) for n in counts for other in counts[n > 1 :]]
+        return Preparation(stages([longest], [*first], [(longest, counts[-1])]), [begun, used])
 
     def _resize(self) -> None:
         """As many slots as are needed now, without those of cancelled requests."""
-        if self.slots is None:
+        if self.slots is None or self.queue.is_starting:
             return
         is_live = [request and not request.future.cancelled() for request in self.owners]
         live = [slot for slot, live in enumerate(is_live) if live]
@@ -344,7 +385,9 @@ class Lane:
 
     def _count(self, requests: int) -> int:
         """The number of slots for so many requests."""
-        return next((size for size in self.shape.slots if size >= requests), self.shape.slots[-1])
+        counts = self.shape.slots
+        counts = (counts[0], counts[-1]) if self.queue.is_starting else counts
+        return next((size for size in counts if size >= requests), counts[-1])
 
     def _fill(self) -> None:
         """Free slots take in requests."""
@@ -373,9 +416,12 @@ class Lane:
 
     def _encode(self, requests: list[Request]) -> None:
         """Encodes requests, which then wait for slots."""
-        longest = max((request.length for request in requests), default=0)
+        longest = self.shape.inputs
+        if not self.queue.is_starting:
+            longest = max((request.length for request in requests), default=0)
         length = next(length for length in self._lengths if length >= longest)
-        self._encoded = self._slots_for(requests, length, 1, 1 if len(requests) == 1 else TOGETHER)
+        is_alone = len(requests) == 1 and not self.queue.is_starting
+        self._encoded = self._slots_for(requests, length, 1, 1 if is_alone else TOGETHER)
         self._pool = deque(enumerate(requests) if self._encoded else ())
 
     def _slots_for(self, requests: list[Request], length: int, columns: int, rows: int) -> Slots | None:

@@ -294,11 +294,15 @@ class Queue:
 
     Args:
       lanes: their number.
+
+    Attributes:
+      is_starting: whether a few programs must do, while the others are being compiled (`Preparation`).
     """
 
     def __init__(self, lanes: int) -> None:
         self.lanes = lanes
         self.changed = threading.Condition()
+        self.is_starting = False
         self._waiting = [Waiting() for _ in range(lanes)]
 
     def put(self, requests: Iterable[Request]) -> None:

@@ -1,8 +1,10 @@
 """A search as a service: requests of all threads go in, and threads search them, one for each device."""
 
+import contextlib
 import functools
 import itertools
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -23,9 +25,12 @@ from transformer.decoding.calls import Inputs
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.decoding.service.lanes import (
     TOGETHER,
+    Job,
     Lane,
     LaneShape,
+    Preparation,
     ProgramKey,
+    Stages,
     batch,
     enough_memory,
     lane_shapes,
@@ -54,8 +59,8 @@ class Searcher(Protocol):
     def busy(self) -> int:
         """How many requests it holds."""
 
-    def preparations(self) -> Sequence[Sequence[Callable[[], object]]]:
-        """What compiles all of its programs, in stages: the calls of a stage share none."""
+    def preparation(self) -> Preparation:
+        """What compiles all of its programs."""
 
     def turn(self) -> Iterator[tuple[Request, Any]]:
         """Takes requests from the queue, continues those that it holds, and yields what is done, with its
@@ -75,16 +80,46 @@ def worker_devices() -> list[jax.Device]:
     return devices * min(2, cores or 1)
 
 
-def at_once(jobs: Iterable[Callable[[], object]], device: jax.Device | None = None) -> None:
-    """Calls functions that compile, as many at a time as there are cores."""
+NICE = 5  # the priority of threads that compile while requests are answered
 
-    def call(job: Callable[[], object]) -> None:
+
+def at_once(jobs: Iterable[Job], is_behind: bool = False) -> None:
+    """Calls functions that compile, as many at a time as there are cores.
+
+    Args:
+      jobs: the functions.
+      is_behind: whether other threads shall have the cores first, where the system can do so.
+    """
+
+    def begin() -> None:
+        if is_behind and sys.platform == "linux":  # elsewhere it would be the priority of the process
+            with contextlib.suppress(OSError):
+                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
+
+    with ThreadPoolExecutor(max(1, round(cores() or 1)), "compile", begin) as threads:
+        futures = [threads.submit(job) for job in jobs]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
+
+
+def prepare(preparation: Preparation) -> None:
+    """Compiles all of its programs."""
+    for stage in preparation.stages:
+        at_once(stage)
+
+
+def _all_on(device: jax.Device | None, stages: Stages) -> Stages:
+    """The same calls on a device."""
+
+    def call(job: Job) -> None:
         with jax.default_device(device):
             job()
 
-    with ThreadPoolExecutor(max(1, round(cores() or 1)), "compile") as threads:
-        for _ in threads.map(call, jobs):
-            pass
+    return [[functools.partial(call, job) for job in stage] for stage in stages]
 
 
 class Workers:
@@ -127,14 +162,22 @@ class Workers:
         """How many requests are being searched."""
         return sum(searcher.busy for some in list(self._searching.values()) for searcher in some)
 
-    def prepare(self) -> None:
-        """Compiles all programs, on each device."""
+    def preparation(self) -> Preparation:
+        """What compiles all programs, on each device. Until it is done, searches use those of its first part,
+        and results are delivered by other threads: what is compiled for one delays no other."""
+
+        def end() -> None:
+            self.queue.is_starting = False
+
+        self.queue.is_starting = True
+        several = list[Preparation]()
         for worker, device in enumerate(self._devices):
             if device not in self._devices[:worker]:
-                with jax.default_device(device):
-                    stages = [searcher.preparations() for searcher in self._searchers(worker)]
-                    for several in itertools.zip_longest(*stages, fillvalue=()):
-                        at_once(itertools.chain.from_iterable(several), device)
+                for searcher in self._searchers(worker):
+                    one = searcher.preparation()
+                    several.append(Preparation(_all_on(device, one.first), _all_on(device, one.rest)))
+        all_devices = several[0].beside(*several[1:])
+        return Preparation(all_devices.first, (*all_devices.rest, [end]))
 
     def _work(self, worker: int) -> None:
         searchers = list[Searcher]()
@@ -151,7 +194,10 @@ class Workers:
                     if searcher.busy or self.queue.waiting(searcher.index):
                         try:
                             for request, result in searcher.turn():
-                                request.deliver(result)
+                                if self.queue.is_starting:
+                                    SearchThread(target=request.deliver, args=(result,)).start()
+                                else:
+                                    request.deliver(result)
                         except BaseException as error:
                             lost = searcher.empty() or self.queue.take(searcher.index, len(self.queue))
                             for request in lost:
@@ -207,7 +253,7 @@ class BatchSearch:
         """It holds nothing between two turns."""
         return 0
 
-    def preparations(self) -> Sequence[Sequence[Callable[[], object]]]:
+    def preparation(self) -> Preparation:
         """What compiles the program of each bucket, for one row and for a whole batch."""
 
         def prepare(length: int, rows: int) -> None:
@@ -215,7 +261,7 @@ class BatchSearch:
             jax.block_until_ready(self._results(inputs, np.ones(rows, np.int32), self.options))
 
         sizes = itertools.product(self.options.buckets, {1, self.rows})
-        return ([functools.partial(prepare, *size) for size in sizes],)
+        return Preparation([[functools.partial(prepare, *size) for size in sizes]])
 
     def empty(self) -> list[Request]:
         """The requests of a batch that has failed."""
@@ -325,9 +371,9 @@ class SearchService:
         """How many are being searched."""
         return self._workers.busy
 
-    def prepare(self) -> None:
-        """Compiles all programs, on each device."""
-        self._workers.prepare()
+    def preparation(self) -> Preparation:
+        """What compiles all programs (`Workers.preparation`)."""
+        return self._workers.preparation()
 
 
 def _on_device(variables: Variables, device: jax.Device | None) -> Variables:

@@ -1,6 +1,5 @@
 """A run that is served: what clients may ask of it, and how it is asked."""
 
-import functools
 import importlib
 import itertools
 from abc import ABC, abstractmethod
@@ -14,6 +13,7 @@ import numpy as np
 
 from transformer.config.decoding import RULES, DecodingConfig, names_of
 from transformer.config.ranges import Option
+from transformer.decoding.service.lanes import Job, Preparation
 from transformer.decoding.service.service import has_room
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, nearest
@@ -117,7 +117,7 @@ class Service(ABC):
     @property
     def prepared(self) -> Json:
         """What may be asked of every output, as far as the run has it: arguments of the decoder's
-        `warm_up`."""
+        `preparation`."""
         extras = available(self.decoder)
         return {name: getattr(extras, name) for name in self.loads.extras}
 
@@ -151,14 +151,15 @@ class Service(ABC):
                 f"{self.settings.extra_length} and {self.settings.max_length}; ask for less"
             )
 
-    def preparations(self) -> Iterator[Callable[[], None]]:
-        """What compiles the programs that requests can need, one after the other."""
-        for options in self._variants():
-            yield functools.partial(self.decoder.warm_up, **self.defaults | options)
-        if self.scores:
-            yield from self.score_programs()
+    def preparation(self) -> Preparation:
+        """What compiles the programs that requests can need. The first are those of requests without options
+        and extras."""
+        variants = (self.decoder.preparation(**self.defaults | options) for options in self._variants())
+        first, *others = variants
+        rest = (*first.rest, *itertools.chain(*(one.stages for one in others)))
+        return Preparation(first.first, (*rest, list(self.score_programs()) if self.scores else []))
 
-    def score_programs(self) -> Iterator[Callable[[], None]]:
+    def score_programs(self) -> Iterator[Job]:
         """What compiles the programs of `scores`, and of `choices`."""
         return iter(())
 
@@ -181,7 +182,7 @@ class Service(ABC):
         }
 
     def _variants(self) -> Iterator[Json]:
-        """Options for each set of programs that allowed options need."""
+        """Options for each set of programs that allowed options need, first those of requests without."""
         rules: list[Json] = [{}]
         if any(option in RULES and option != "repetition_penalty" for option in self.options):
             rules.append({"no_repeat_ngram": 3})
@@ -191,8 +192,7 @@ class Service(ABC):
         if "top_p" in self.options and getattr(self.settings, "top_p", None) == 1:
             shares.append({"top_p": 0.9})
         for one, other in itertools.product(rules, shares):
-            yield one | other
-        yield self.prepared
+            yield one | other or self.prepared
         for name in set(OF_RECORDS) & set(self.options):
             yield {name: True}
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
+from transformer.decoding.service.lanes import Job
 from transformer.documents.document import can_translate
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
@@ -109,7 +110,7 @@ class Translations(Service):
         """log P(target | text) of each pair."""
         return self._scores if self.decoder.system.scores else None
 
-    def score_programs(self) -> Iterator[Callable[[], None]]:
+    def score_programs(self) -> Iterator[Job]:
         """Those of the translator."""
         return self.decoder.score_programs()
 

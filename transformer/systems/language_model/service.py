@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
+from transformer.decoding.service.lanes import Job
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.serve.services.limits import texts_of
@@ -50,7 +51,7 @@ class Continuations(Service):
         """log P(text) of each text as a whole document."""
         return self._scores
 
-    def score_programs(self) -> Iterator[Callable[[], None]]:
+    def score_programs(self) -> Iterator[Job]:
         """Those that read the first segment and the next."""
         text = " ".join("a" * self.decoder.config.data.max_length)  # type: ignore[attr-defined]
         yield functools.partial(self.decoder.score, [text])  # type: ignore[misc]

@@ -11,6 +11,7 @@ from pydantic import Field
 from transformer.data.signals.audio import RATE
 from transformer.data.signals.waveforms import LONGEST, StoredRecording, audio_blocks
 from transformer.data.sources.recordings import Recording
+from transformer.decoding.service.lanes import Job, Preparation
 from transformer.runtime.files import Json
 from transformer.serve.services.messages import Asked, Endpoint, Name
 from transformer.serve.services.service import Service
@@ -70,20 +71,19 @@ class Transcriptions(Service):
         record = dataclasses.replace(self.decoder.heard(np.concatenate(blocks)), start=start)
         return with_rules(record, self.decoder.rules(self.settings)), {}
 
-    def preparations(self) -> Iterator[Callable[[], None]]:
+    def preparation(self) -> Preparation:
         """As of all services, and what the rules of Whisper's windows need besides."""
-        yield from super().preparations()
+        prepared = super().preparation()
         rules = self.decoder.rules(self.settings)
         if not rules:
-            return
+            return prepared
         search = WindowSearch(
             self.decoder, self.settings, rules, self.decoder.task.start(), NO_EXTRAS, is_whole=True
         )
         silence = self.decoder.heard(np.zeros(RATE, np.float32))
-        yield functools.partial(search.silence, silence)  # type: ignore[misc]
-        sampled = vars(search.at(max(rules.temperatures)))
-        yield functools.partial(self.decoder.warm_up, **sampled)
-        yield functools.partial(self.decoder.warm_up, **sampled, **self.prepared)
+        sampled = self.decoder.preparation(**vars(search.at(max(rules.temperatures))), **self.prepared)
+        is_silent: Job = functools.partial(search.silence, silence)  # type: ignore[misc]
+        return Preparation((*prepared.first, [is_silent]), (*sampled.stages, *prepared.rest))
 
     def answer(self, item: bytes, outputs: list[Any], asked: Any) -> Json:
         """As of all services, with lists of words and segments that were asked for."""
