@@ -144,6 +144,7 @@ def test_directions_have_a_temperature(tmp_path, here):
         ("a=1 @9 b=1 @9 a=1", "write weights, then the update"),
         ("@9 a=1", "write weights, then the update"),
         ("a=1 @x b=1", "write weights, then the update"),
+        pytest.param(f"a=1 @{'9' * 5000} b=1", "write weights, then the update", id="digits"),
         ("{x}=1", "write the name of a corpus and its weight"),
     ],
 )

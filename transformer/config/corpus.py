@@ -218,9 +218,8 @@ def mix_stages(mix: Sequence[str]) -> list[MixStage]:
         option = f"--data.mix {word}"
         name, equals, value = word.rpartition("=")
         if word.startswith("@") and not equals:
-            if stages and not (
-                weights and word[1:].isdecimal() and stages[-1].start < int(word[1:]) < COUNTS
-            ):
+            is_number = re.fullmatch(r"@\d{1,10}", word)  # int refuses thousands of digits
+            if stages and not (weights and is_number and stages[-1].start < int(word[1:]) < COUNTS):
                 raise UserError(
                     f"{option}: write weights, then the update from which others count, such as clean=1 "
                     "noisy=3 @20000 clean=1"
