@@ -153,6 +153,12 @@ def test_wrong_weights(mix, message):
         mix_stages(mix.split())
 
 
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.parquet"])
+def test_rows_are_not_read_as_lines(name):
+    with pytest.raises(UserError, match="it is no text: name it with --data.train"):
+        DataConfig(train_source=Path(name), train_target=Path(name))
+
+
 def test_what_a_mixture_needs():
     files = {"train_tsv": Path("{corpus}.tsv"), "validation_tsv": Path("v.tsv")}
     assert DataConfig(mix=("a=1",), **files).pairs_of_a_shard == 1_000_000

@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
     parser.add_argument("preset", nargs="?", default="quickstart", help="see train.py --list-presets")
-    parser.add_argument("--serve", type=Path, metavar="RUN", help="a run to serve, in place of a training")
+    parser.add_argument("--serve", type=Path, metavar="RUN", help="a run to serve, instead of a training")
     parser.add_argument("--stages", type=Path, help=argparse.SUPPRESS)  # in its own process
     parser.add_argument("--save", action="store_true", help="measure checkpoints")
     given = parser.parse_args(arguments)

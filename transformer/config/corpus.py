@@ -470,7 +470,7 @@ class DataConfig(CorpusConfig):
             )
         for name in (f"{split}_{kind}" for split in SPLITS for kind in ("source", "target", "tsv")):
             path = getattr(self, name)
-            if path and text_suffix(path).lower() in TABULAR:
+            if path and text_suffix(path).lower() in (*TABULAR, ".jsonl"):
                 raise UserError(
                     f"--data.{name.replace('_', '-')} {path}: it is no text: name it with "
                     f"--data.{name.partition('_')[0]}, and its columns or languages with --data.inputs and "

@@ -280,7 +280,7 @@ class ShardPlan(Plan):
         return _Window.of(shards, dataclasses.replace(self._batching, seed=seed))
 
 
-# Mixtures: groups of shards, such as those of a corpus or a direction, with shares of their own.
+# Mixtures: groups of shards, such as those of a corpus or a direction, each with its share.
 
 
 class Stage(NamedTuple):

@@ -40,7 +40,6 @@ from transformer.data.shards import (
     MixedPlan,
     Shard,
     ShardPlan,
-    Stage,
     mixed_order,
     open_shard,
     shard_order,
@@ -208,7 +207,7 @@ def _in_shards(
         plan: ShardPlan | MixedPlan
         if pairs.groups:
             sizes = [sum(len(shards.parts[number]) for number in group) for group in shards.groups]
-            stages = [Stage(*stage) for stage in group_shares(data, sizes)]
+            stages = group_shares(data, sizes)
             order = mixed_order(shards.groups, stages[0].shares, data.seed)
             shards.begin(order)
             shards.wait(order[: np.count_nonzero(stages[0].shares)], progress)

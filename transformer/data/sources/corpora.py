@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
 
 from transformer.config.corpus import (
     LANGUAGES,
@@ -37,6 +36,7 @@ from transformer.data.built_in import (
     treebank,
 )
 from transformer.data.epochs import shares
+from transformer.data.shards import Stage
 from transformer.data.sources.blocks import marked, pair_blocks
 from transformer.data.sources.context import first_pairs, pairs_in_context, sentence_of
 from transformer.data.sources.exchange import check_opens
@@ -402,7 +402,7 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     name = str(data.train or data.train_tsv or data.train_source)
     corpus = Source(name, _form(data), "shards", key, read, list(digests), notes)
     opened = corpus.open(data.cache_dir, progress)
-    sampled = group_shares(data, sizes)[0][1] * min(SAMPLED, len(pairs))
+    sampled = group_shares(data, sizes)[0].shares * min(SAMPLED, len(pairs))
     samples = [
         group.dealt(min(len(group), math.ceil(count)))
         for group, count in zip(by_group, sampled, strict=True)
@@ -417,7 +417,7 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     return replace(opened, splits=splits, sample=sample)
 
 
-def group_shares(data: DataConfig, sizes: Sequence[int]) -> list[tuple[int, Float[np.ndarray, " groups"]]]:
+def group_shares(data: DataConfig, sizes: Sequence[int]) -> list[Stage]:
     """The shares of groups of pairs, which have their shards, from each update on: of the corpora of
     --data.mix, or of directions with a temperature.
 
@@ -426,12 +426,12 @@ def group_shares(data: DataConfig, sizes: Sequence[int]) -> list[tuple[int, Floa
       sizes: how many pairs each group has.
     """
     if not data.mix:
-        return [(0, shares(sizes, data.temperature))]
+        return [Stage(0, shares(sizes, data.temperature))]
     weights = [
         (stage.start, np.array([stage.weights.get(name, 0) for name in data.mixed]))
         for stage in mix_stages(data.mix)
     ]
-    return [(start, of_stage / of_stage.sum()) for start, of_stage in weights]
+    return [Stage(start, of_stage / of_stage.sum()) for start, of_stage in weights]
 
 
 def _mix_in_words(data: DataConfig, sizes: Sequence[int]) -> str:
