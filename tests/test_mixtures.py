@@ -10,7 +10,8 @@ from small_run import changed, interrupted, quiet, same, small_config, write_tex
 from test_shards import here, opened
 
 from transformer import UserError, train
-from transformer.config.corpus import DataConfig, mix_stages
+from transformer.config.corpus import DataConfig
+from transformer.config.pairs import mix_stages
 from transformer.tasks.preparation import prepare
 
 __all__ = ["here"]  # a fixture

@@ -9,7 +9,8 @@ from small_run import small_config, write_text
 from test_shards import here, opened
 
 from transformer import UserError
-from transformer.config.corpus import NOISES, DataConfig, noise_of
+from transformer.config.corpus import DataConfig
+from transformer.config.pairs import NOISES, noise_of
 from transformer.data.sources.noise import CHANGES, Noise
 from transformer.data.store import DirectedPair
 from transformer.tasks.preparation import prepare

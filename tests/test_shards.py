@@ -22,7 +22,8 @@ import pytest
 from small_run import changed, interrupted, quiet, same, small_config, write_text
 
 from transformer import PRESETS, Run, UserError, train, train_tokenizer
-from transformer.config.corpus import FILTERS, DataConfig, filters_of
+from transformer.config.corpus import DataConfig
+from transformer.config.pairs import FILTERS, filters_of
 from transformer.data.shards import WINDOW, shard_order
 from transformer.data.sources import blocks, corpora, text_files, unusual
 from transformer.data.sources.blocks import pair_blocks

@@ -1,4 +1,5 @@
-"""The checkpoints of a run and their items: saved in the background and sealed, found, restored."""
+"""The checkpoints of a run and their items: saved in the background and sealed, found, restored; and written
+from arrays that are computed meanwhile."""
 
 import contextlib
 import errno
@@ -6,19 +7,21 @@ import fcntl
 import functools
 import json
 import logging
+import math
 import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import absl.logging
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from transformer.model.parameters import Variables
-from transformer.runs.deferred import deferred, deferred_checkpointer
 from transformer.runs.log import Manager, best_of, scores_of
 from transformer.runs.sealed import MANIFEST, allowed, read, seal
 from transformer.runs.stores import RunStore
@@ -395,3 +398,72 @@ def not_written(path: Path | str, error: Exception) -> UserError:
         f"could not write to {path}: {reason}. Earlier checkpoints are unchanged. {remedy} run "
         f"the same command again with --run-dir {path}"
     )
+
+
+# Arrays that are computed when a checkpoint is written, a few at a time: a model may exceed memory.
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """An array that is not there yet."""
+
+    shape: tuple[int, ...]
+    """Shape of the array."""
+    load: Callable[[], np.ndarray]
+    """Reads the array and returns it."""
+    dtype: Any = np.float32
+    """Type of the array's elements."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it will need."""
+        return self.size * np.dtype(self.dtype).itemsize
+
+
+def deferred(x: Any) -> Deferred:
+    """An array, or a `Deferred` one, as a `Deferred` one."""
+    return x if isinstance(x, Deferred) else Deferred(x.shape, lambda: np.asarray(x), x.dtype)
+
+
+_TOGETHER = 2**24
+"""Bytes of arrays that are written together; a larger array is written alone."""
+
+
+class _FewAtATime(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]  # Orbax is untyped
+    """Writes some arrays before it loads the next ones."""
+
+    async def serialize(
+        self, values: Sequence[Deferred], infos: Sequence[Any], args: Sequence[Any] | None = None
+    ) -> Sequence[Any]:
+        args = args or [ocp.SaveArgs()] * len(values)
+        for group in _groups([value.nbytes for value in values]):
+            arrays = [values[i].load() for i in group]
+            for writing in await super().serialize(
+                arrays, [infos[i] for i in group], [args[i] for i in group]
+            ):
+                writing.result()
+        return []
+
+
+def _groups(sizes: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yields the numbers of neighbours that have at most `_TOGETHER` bytes, and of each larger array."""
+    group: list[int] = []
+    for number, size in enumerate(sizes):
+        if group and sum(sizes[i] for i in group) + size > _TOGETHER:
+            yield group
+            group = []
+        group.append(number)
+    if group:
+        yield group
+
+
+def deferred_checkpointer() -> ocp.Checkpointer:
+    """An Orbax checkpointer for trees of `Deferred`. The files are those of arrays of NumPy."""
+    handler = Deferred, _FewAtATime(deepcopy_host_arrays=False)
+    registry = ocp.type_handlers.create_type_handler_registry(handler)
+    return ocp.Checkpointer(ocp.PyTreeCheckpointHandler(type_handler_registry=registry))

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from transformer.config.corpus import noise_of
 from transformer.config.options import Config, text_data
+from transformer.config.pairs import noise_of
 from transformer.data.plans import Batcher, Batching
 from transformer.data.sequences import (
     Arrays,

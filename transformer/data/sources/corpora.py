@@ -14,15 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from transformer.config.corpus import (
-    LANGUAGES,
-    SPLITS,
-    TABULAR,
-    DataConfig,
-    mix_stages,
-    noise_of,
-    text_suffix,
-)
+from transformer.config.corpus import LANGUAGES, SPLITS, TABULAR, DataConfig, text_suffix
+from transformer.config.pairs import mix_stages, noise_of
 from transformer.data import built_in
 from transformer.data.built_in import (
     conversations,

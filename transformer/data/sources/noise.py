@@ -49,7 +49,7 @@ class Noise:
     """Changes a share of pairs. A pair with an empty side stays.
 
     Args:
-      shares: of each change, from 0 to 1 (`transformer.config.corpus.noise_of`).
+      shares: of each change, from 0 to 1 (`transformer.config.pairs.noise_of`).
       seed: of what is drawn.
     """
 

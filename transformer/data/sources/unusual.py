@@ -254,7 +254,7 @@ class Filter:
     is left out anyway.
 
     Args:
-      values: of the rules (`transformer.config.corpus.filters_of`).
+      values: of the rules (`transformer.config.pairs.filters_of`).
 
     Raises:
       UserError: there is no such script, or no such language; the library that tells languages is not

@@ -32,7 +32,7 @@ from transformer.interop.folders.family import (
 )
 from transformer.model.parameters import Declarations, Declared, Params, declarations
 from transformer.model.transformer import Transformer
-from transformer.runs.deferred import Deferred
+from transformer.runs.checkpoints import Deferred
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 
