@@ -12,6 +12,7 @@ from test_shards import here, opened
 from transformer import UserError, train
 from transformer.config.corpus import DataConfig
 from transformer.config.pairs import mix_stages
+from transformer.data.sources import corpora
 from transformer.tasks.preparation import prepare
 
 __all__ = ["here"]  # a fixture
@@ -81,6 +82,21 @@ def test_a_mixture_is_a_pure_function_and_hosts_share_it(tmp_path, here):
             )
     batches = [one.plan(step).chosen.tolist() for step in range(40)]
     assert len({str(batch) for batch in batches}) == 40
+
+
+def test_other_weights_have_the_vocabulary_and_the_shards_that_are_there(tmp_path, here, monkeypatch):
+    """They would depend on what was trained before otherwise."""
+    monkeypatch.setattr(corpora, "SAMPLED", 200)
+    made = []
+    for mix in (["clean=1", "noisy=1"], ["clean=1", "noisy=99"], ["clean=0", "noisy=1"]):
+        task, corpus = opened(config_of(tmp_path, mix))
+        shares = Counter(source.split()[0] for source, _ in corpus.sample)
+        assert shares["clean"] == pytest.approx(100, abs=50)
+        assert shares["noisy"] == pytest.approx(100, abs=50)
+        plan = prepare(task, corpus).batcher.plan
+        made.append(plan.shards.folder)
+        plan.close()
+    assert len(set(made)) == 1
 
 
 def test_training_on_a_mixture_resumes_bit_for_bit(tmp_path, here):

@@ -395,12 +395,9 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     name = str(data.train or data.train_tsv or data.train_source)
     corpus = Source(name, _form(data), "shards", key, read, list(digests), notes)
     opened = corpus.open(data.cache_dir, progress)
-    sampled = group_shares(data, sizes)[0].shares * min(SAMPLED, len(pairs))
-    samples = [
-        group.dealt(min(len(group), math.ceil(count)))
-        for group, count in zip(by_group, sampled, strict=True)
-        if count
-    ]
+    # as many of each group, whatever its share: other shares have the same vocabulary, and so the same shards
+    several = math.ceil(SAMPLED / len(by_group))
+    samples = [group.dealt(min(several, len(group))) for group in by_group]
     if "repeated" in data.filters:
         pairs = replace(pairs, repeated=marked(pairs, opened.folder / "repeated.bool", progress))
     splits = {"train": pairs, **opened.splits}
