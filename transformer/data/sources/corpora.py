@@ -357,7 +357,7 @@ SAMPLED = 400_000  # pairs of a corpus in shards of which the vocabulary is lear
 def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     """The corpus of text files whose training text is prepared in shards."""
     check_text(data)
-    whole = replace(data, filter=(), noise=(), shard_pairs=0, workers=0, mix=())
+    whole = replace(data, filter=(), noise=(), shard_pairs=0, workers=0, engine="local", mix=())
     corpora = [of_corpus(data, name) for name in data.mixed] or [data]
     files = [  # (number of the corpus, direction, the files of a part of its text)
         (number, direction, part)
