@@ -274,7 +274,7 @@ def test_wrong_tags(options, message):
 def test_what_a_mixture_needs():
     files = {"train_tsv": Path("{corpus}.tsv"), "validation_tsv": Path("v.tsv")}
     assert DataConfig(mix=("a=1",), **files).pairs_of_a_shard == 1_000_000
-    assert corpora.of_corpus(DataConfig(mix=("a=1",), workers=2, **files), "a").train_tsv == Path("a.tsv")
+    assert corpora.of_corpus(DataConfig(mix=("a=1",), engine="ray", **files), "a").train_tsv == Path("a.tsv")
     with pytest.raises(UserError, match="write {corpus} where the names of the training files"):
         DataConfig(mix=("a=1",), **{**files, "train_tsv": Path("train.tsv")})
     with pytest.raises(UserError, match="nothing is held out of shards"):

@@ -76,6 +76,8 @@ class CorpusConfig(Section):
     check: bool = False
     """Read the files, say which lines cannot be read and what is unusual about the others, and end. Nothing
     is trained."""
+    prepare: bool = False
+    """Prepare the corpus, with all of its shards, and end. A training with the same options finds it."""
     max_length: Annotated[int, Range(2, LONGEST)] = 128
     """Training examples with a longer side than this are dropped; for text in tokens, including <eos>."""
     batch_tokens: Annotated[int, Range(1, IDS)] = 25_000
@@ -273,6 +275,10 @@ class DataConfig(CorpusConfig):
     workers: Annotated[int, Range(0, 4096)] = 0
     """Processes that prepare shards, at most one for each core. What they make does not depend on it. 0: one
     for each core."""
+    engine: Literal["local", "ray"] = "local"
+    """Where shards are prepared. local: by processes of this machine; ray: by the cores of the Ray cluster of
+    this machine, or of $RAY_ADDRESS, which share the folder of this command, the text and
+    --data.cache-dir."""
     built_in_size: Annotated[int, Range(1, COUNTS)] = 200_000
     """Number of training pairs to generate for a built-in corpus."""
     tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "jieba", "open-word"] = "unigram"
@@ -390,11 +396,12 @@ class DataConfig(CorpusConfig):
 
     def _check_shards(self) -> None:
         if not self.pairs_of_a_shard:
-            if self.workers:
-                raise UserError(
-                    "--data.workers: only shards are prepared by several; give --data.shard-pairs"
-                )
+            if self.workers or self.engine == "ray":
+                option = "--data.workers" if self.workers else "--data.engine ray"
+                raise UserError(f"{option}: only shards are prepared by several; give --data.shard-pairs")
             return
+        if self.workers and self.engine == "ray":
+            raise UserError("--data.workers: Ray decides how many there are; leave it out")
         option = f"--data.shard-pairs {self.pairs_of_a_shard}"
         if self.mix:
             option = f"--data.mix {' '.join(self.mix)}"

@@ -57,13 +57,16 @@ class Blocks:
         """The lines of a block; None for one that is not UTF-8.
 
         Raises:
-          UserError: the file has changed since.
+          UserError: the file has changed since, or cannot be read.
         """
         start, end = (int(x) for x in self.starts[number : number + 2])
-        with open_regular(plain(self.path)) as file:
-            file.seek(start)
-            content = file.read(end - start)
-            is_changed = os.fstat(file.fileno()).st_mtime_ns != self.changed
+        try:
+            with open_regular(plain(self.path)) as file:
+                file.seek(start)
+                content = file.read(end - start)
+                is_changed = os.fstat(file.fileno()).st_mtime_ns != self.changed
+        except OSError as error:
+            raise UserError(f"cannot read {self.path}: {error.strerror or error}") from error
         if is_changed or len(content) < end - start:
             raise UserError(f"{self.path}: the text changed while it was read; run the same command again")
         return _lines(content, number == 0)
