@@ -13,7 +13,8 @@ from run_command import on_devices
 
 from transformer.model import flash
 from transformer.model.attention import attention_weights
-from transformer.model.kernels import flash_by_rows, runs_flash
+from transformer.model.flash import flash_by_rows
+from transformer.model.kernels import runs_flash
 from transformer.model.layers import keep_mask
 from transformer.model.masks import AttentionInputs, Mask
 from transformer.model.parameters import tracing_for

@@ -14,7 +14,8 @@ from small_translator import small_translator, stored
 from systems_on_a_mesh import config_of
 
 from transformer import Run, Translator
-from transformer.model.parameters import INT8, as_computed, quantized
+from transformer.model.parameters import INT8, quantized
+from transformer.systems.parameters import as_computed
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.tasks.texts.translation import Translation
 

@@ -11,10 +11,11 @@ from toy_sentences import SOURCE, TARGET
 
 from transformer import Transformer, UserError
 from transformer.model.layers import ACTIVATIONS, Embedding, FeedForward
-from transformer.model.parameters import declarations, in_int8
+from transformer.model.parameters import declarations
 from transformer.model.positions import PositionEncoding, halves
 from transformer.model.variants.normalizations import RmsNorm
 from transformer.model.variants.positions import bucket
+from transformer.systems.parameters import in_int8
 
 T5 = {
     "positions": "buckets",

@@ -29,14 +29,13 @@ from transformer.training.objective import Context
 from transformer.training.parametrisation import (
     DOWN,
     UP,
-    WHOLE,
     Parametrisation,
     chosen,
     matches,
     parametrisation_of,
 )
 from transformer.training.schedule import make_optimizer
-from transformer.training.step import init_state, make_train_step
+from transformer.training.step import WHOLE, init_state, make_train_step
 
 SMALL = TransformerConfig(
     vocab_size=WORDS, num_layers=2, d_model=8, d_ff=12, num_heads=2, dropout=0.0, dtype="float32"

@@ -11,9 +11,10 @@ from toy_sentences import SOURCE
 from transformer import Transformer, UserError
 from transformer.config.transformer import EncoderConfig
 from transformer.model.masks import Mask
-from transformer.model.parameters import declarations, in_int8
+from transformer.model.parameters import declarations
 from transformer.model.variants.recurrence import SSRU
 from transformer.systems.nonautoregressive.options import NonAutoregressiveConfig
+from transformer.systems.parameters import in_int8
 
 WIDTH = 16  # of the fixture `tiny`
 

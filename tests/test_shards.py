@@ -1,6 +1,7 @@
 """Training text in shards: the same bits however many processes make them, every pair once an epoch, training
 that begins early and resumes, and what is refused."""
 
+import contextlib
 import dataclasses
 import fcntl
 import itertools
@@ -10,6 +11,7 @@ import pickle
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -19,6 +21,7 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
+from run_command import on_devices
 from small_run import changed, interrupted, quiet, same, small_config, write_text
 
 from transformer import PRESETS, Run, UserError, train, train_tokenizer
@@ -33,7 +36,9 @@ from transformer.systems.registry import find_system
 from transformer.tasks import preparation
 from transformer.tasks.preparation import PreparedShards, prepare
 from transformer.tasks.texts.translation import Translation
+from transformer.trainer.train import prepare_corpus
 
+ROOT = Path(__file__).parent.parent
 PAIRS, SHARD = 700, 150  # five shards, in blocks of two lines
 
 
@@ -42,8 +47,8 @@ class Threads(ThreadPoolExecutor):
 
     def __init__(self, workers, context, initializer, arguments) -> None:
         super().__init__(workers)
-        task, done, stop = arguments
-        preparation._process.update(task=pickle.loads(task), done=done, stop=stop)
+        task, stop = arguments
+        preparation._process.update(task=pickle.loads(task), stop=stop)
 
 
 @pytest.fixture
@@ -88,6 +93,51 @@ def test_processes_make_the_same_bits_as_one(tmp_path, here, monkeypatch):
     again.shards.wait(range(5))
     assert content_of(again.shards.folder) == expected
     again.close()
+
+
+@pytest.mark.slow
+def test_a_cluster_makes_the_same_bits(tmp_path, monkeypatch):
+    """Two cores of a Ray cluster that is started here, with the command that trains nothing; then a process
+    of it is killed."""
+    pytest.importorskip("ray")
+    config = config_of(tmp_path)
+    names = [f"{split}_{side}" for split in ("train", "validation") for side in ("source", "target")]
+    files = [f"--data.{name.replace('_', '-')}={getattr(config.data, name).name}" for name in names]
+    options = [*files, "--data.tokenizer=char", f"--data.shard-pairs={SHARD}", "--data.prepare"]
+    made = []
+    for engine in ("local", "ray"):
+        command = [sys.executable, ROOT / "train.py", *options]
+        line = [*command, "--data.engine", engine, "--data.cache-dir", engine]
+        environment = {**on_devices(1), "PYTHONPATH": str(ROOT)}
+        told = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert (told.returncode, "The corpus is prepared, in" in told.stdout) == (0, True), told.stderr
+        (folder,) = (tmp_path / engine).glob("corpora/*/shards-*")
+        made.append(content_of(folder))
+    assert made[0] == made[1]
+    assert len(made[0]) == 5 * 6
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}:{ROOT / 'tests'}")
+    task, corpus = opened(config)
+    killed = KilledOnce(task.config, task.tokenizers)
+    shards = PreparedShards(killed, corpus.splits["train"], SHARD, tmp_path / "killed", b"", on_ray=True)
+    killed.mark.mkdir()
+    shards.begin(range(5))
+    with contextlib.closing(shards):
+        shards.wait(range(5))
+    assert not killed.mark.exists()
+
+
+class KilledOnce(Translation):
+    """A task whose process is killed if there is a folder, which it removes."""
+
+    @property
+    def mark(self):
+        return Path(self.config.data.cache_dir, "kill")
+
+    def stored_examples(self, records):
+        with contextlib.suppress(FileNotFoundError):
+            self.mark.rmdir()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().stored_examples(records)
 
 
 @pytest.mark.parametrize("batching", ["packed", "buckets"])
@@ -166,6 +216,9 @@ def test_training_begins_with_the_first_shards_and_resumes_bit_for_bit(tmp_path,
 class Never:
     """A shard that is never made."""
 
+    def done(self):
+        return True
+
     def result(self):
         raise AssertionError("waited for a shard that is not needed")
 
@@ -181,11 +234,13 @@ def test_an_epoch_in_options_waits_for_all_shards(tmp_path, here):
 
 
 def test_what_was_made_is_not_made_again(tmp_path, here):
-    config = config_of(tmp_path)
-    task, corpus = opened(config)
+    config = config_of(tmp_path, prepare=True)
+    with pytest.raises(UserError, match="--data.prepare trains nothing: leave it out"):
+        train(config, tmp_path / "run", watch=quiet())
+    prepare_corpus(config, tmp_path / "run", quiet(), "")
+    task, corpus = opened(config_of(tmp_path))
     plan = prepare(task, corpus).batcher.plan
-    plan.shards.wait(range(5))
-    plan.close()
+    assert plan.shards.all_there()
     lost = plan.shards.folder / "00003"
     kept = {
         file: file.stat().st_mtime_ns for file in plan.shards.folder.rglob("*.uint16") if lost != file.parent
@@ -410,6 +465,8 @@ def test_a_second_part_of_the_text_follows_the_first(tmp_path):
             "with --data.context and --data.subword-sampling: shards have none of that",
         ),
         ({"shard_pairs": 0, "workers": 2}, "--data.workers: only shards are prepared by several"),
+        ({"shard_pairs": 0, "engine": "ray"}, "--data.engine ray: only shards are prepared by several"),
+        ({"workers": 2, "engine": "ray"}, "--data.workers: Ray decides how many there are"),
     ],
 )
 def test_options_without_shards(options, message):

@@ -23,9 +23,8 @@ from benchmarks.measure import Contestant, Measurement, machine, save, side_by_s
 from benchmarks.speed.decoding import ALPHA, BEAM, QUICK, Said, agreement
 from transformer import BeamConfig, Config, TransformerConfig, Translator
 from transformer.data.tokenizers.trained import train_tokenizer
-from transformer.model.parameters import in_int8
 from transformer.model.positions import sinusoids
-from transformer.systems.parameters import declared_parameters
+from transformer.systems.parameters import declared_parameters, in_int8
 from transformer.systems.registry import find_system
 
 WORDS, LONGEST = 20, 28  # of a source sentence and of an output

@@ -13,10 +13,8 @@ import glob
 import hashlib
 import itertools
 import json
-import logging
 import os
 import shutil
-import signal
 import sys
 import threading
 import time
@@ -55,7 +53,7 @@ from transformer.runtime.files import (
     read_stored,
     write_whole,
 )
-from transformer.runtime.machine import check_libraries
+from transformer.runtime.machine import ray_cluster
 
 AHEAD = 2  # shards of an actor at a time: while one ends, slots of the search are filled with the other
 RETRIES = 3  # of a shard whose worker was lost
@@ -223,18 +221,7 @@ def workers(arguments: FilesArguments) -> Iterator[tuple[list[Call], int]]:
     if arguments.engine == "local":
         yield [functools.partial(_called, Worker(arguments))], 1
         return
-    check_libraries(("ray",), "--engine ray")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
-    import ray
-
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(logging_level=logging.WARNING)
-    except (ConnectionError, RuntimeError, ValueError) as error:
-        raise UserError(f"--engine ray: the cluster cannot be reached: {first_line(error)}") from error
-    finally:
-        signal.signal(signal.SIGTERM, handler)  # Ray has another
-    try:
+    with ray_cluster("--engine ray") as ray:
         resources = ray.cluster_resources()
         cores = min(arguments.cores, int(max(node["Resources"].get("CPU", 0) for node in ray.nodes())))
         kinds: dict[str, Any] = {
@@ -251,8 +238,6 @@ def workers(arguments: FilesArguments) -> Iterator[tuple[list[Call], int]]:
         )
         actors = [actor.remote(with_absolute_paths(arguments)) for _ in range(count)]
         yield [functools.partial(_called_remotely, one) for one in actors], AHEAD
-    finally:
-        ray.shutdown()
 
 
 def _called(worker: Worker, name: str, *arguments: Any) -> "Future[Any]":

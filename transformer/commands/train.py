@@ -51,15 +51,15 @@ def train_main(command_line: list[str]) -> None:
     if arguments.verbose:
         about += "\n" + printable(to_json(arguments.config))
 
-    if arguments.config.data.check:
-        from transformer.runtime.console import ProgressReporter
-        from transformer.trainer.train import check_corpus
+    from transformer.runtime.console import ProgressReporter
+    from transformer.trainer.train import check_corpus, prepare_corpus, train
 
+    if arguments.config.data.check:
         check_corpus(arguments.config, ProgressReporter(), about)
         return
-
-    from transformer.trainer.train import train
-
+    if arguments.config.data.prepare:
+        prepare_corpus(arguments.config, arguments.run_dir, ProgressReporter(), about)
+        return
     train(arguments.config, arguments.run_dir, about=about, profile=arguments.profile)
 
 

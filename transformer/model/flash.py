@@ -10,14 +10,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import pallas as pl
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int, UInt32
 
 from transformer.model.layers import hashed
-from transformer.model.masks import Mask
+from transformer.model.masks import AttentionInputs, Mask
 
 MOST_SCORES = 2**18  # of a block and head: 1 MB, of which the backward pass has about five
 LANES = 128
@@ -265,3 +267,36 @@ def _backward(
         @pl.when(pl.program_id(1) > 0)
         def _(total: Any = total, new: Array = new) -> None:
             total[0] += new.astype(total.dtype)
+
+
+def flash_by_rows(
+    inputs: AttentionInputs, dropout: tuple[Array, float] | None, *, interpret: bool = False
+) -> Float[Array, "b h q d_v"]:
+    """`flash` for the rows and heads of each device: XLA cannot shard a kernel. On a mesh, each device drops
+    other elements."""
+    mesh = jax.sharding.get_abstract_mesh()
+    axes = dict(nn.get_logical_axis_rules())
+    one = mesh.empty or not mesh.auto_axes
+    rows: Any = () if one else axes.get("rows") or ()
+    heads: Any = None if one else axes.get("heads")
+    number = inputs.query.shape[1]
+    key, rate = dropout or (None, 0.0)
+    if heads and number % mesh.shape[heads]:
+        heads = None  # they are replicated
+
+    def on_device(mask: Mask, key: Array | None, query: Array, keys: Array, values: Array) -> Array:
+        local_heads = number // mesh.shape[heads] if heads else number
+        if key is None:
+            return flash(local_heads, query, keys, values, mask, interpret=interpret)
+        key = key if one else jax.random.fold_in(key, jax.lax.axis_index((*rows, *filter(None, [heads]))))
+        return flash(local_heads, query, keys, values, mask, (key, rate), interpret=interpret)
+
+    spec = PartitionSpec(rows, None, heads)
+    specs = (PartitionSpec(rows), PartitionSpec(), spec, spec, spec)
+    run = on_device
+    if not one:
+        run = jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=spec, check_vma=False)
+    arrays = inputs.query, inputs.keys, inputs.values
+    joined = [x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1) for x in arrays]
+    context = run(inputs.mask, key, *joined)
+    return context.reshape(*context.shape[:2], number, -1).swapaxes(1, 2)

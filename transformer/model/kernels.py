@@ -2,17 +2,14 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec
 from jaxtyping import Array, Bool, Float
 
 from transformer.config.transformer import StackConfig
 from transformer.model import cache
-from transformer.model.masks import AttentionInputs, Mask, masked_softmax
+from transformer.model.masks import AttentionInputs, masked_softmax
 from transformer.model.parameters import platform
 
 SMALLEST_BLOCK = 16  # of `in_blocks`: smaller products are no faster
@@ -34,6 +31,8 @@ def attend(
     if runs_in_blocks(inputs):
         return in_blocks(inputs, einsums), None
     if runs_flash(config, inputs):
+        from transformer.model.flash import flash_by_rows
+
         return flash_by_rows(inputs, (dropout_key(), rate) if rate > 0 else None), None
     if runs_fused(config, inputs, rate):
         return fused(config, inputs), None
@@ -77,44 +76,9 @@ def runs_flash(config: StackConfig, inputs: AttentionInputs) -> bool:
     is_sharded = not jax.sharding.get_abstract_mesh().empty
     if not (chosen and is_sharded):
         return False
-    from transformer.model import flash
+    from transformer.model.flash import fits
 
-    return flash.fits(inputs.query.shape[2], inputs.keys.shape[2], inputs.mask)
-
-
-def flash_by_rows(
-    inputs: AttentionInputs, dropout: tuple[Array, float] | None, *, interpret: bool = False
-) -> Float[Array, "b h q d_v"]:
-    """`flash` for the rows and heads of each device: XLA cannot shard a kernel. On a mesh, each device drops
-    other elements."""
-    from transformer.model import flash
-
-    mesh = jax.sharding.get_abstract_mesh()
-    axes = dict(nn.get_logical_axis_rules())
-    one = mesh.empty or not mesh.auto_axes
-    rows: Any = () if one else axes.get("rows") or ()
-    heads: Any = None if one else axes.get("heads")
-    number = inputs.query.shape[1]
-    key, rate = dropout or (None, 0.0)
-    if heads and number % mesh.shape[heads]:
-        heads = None  # they are replicated
-
-    def on_device(mask: Mask, key: Array | None, query: Array, keys: Array, values: Array) -> Array:
-        local_heads = number // mesh.shape[heads] if heads else number
-        if key is None:
-            return flash.flash(local_heads, query, keys, values, mask, interpret=interpret)
-        key = key if one else jax.random.fold_in(key, jax.lax.axis_index((*rows, *filter(None, [heads]))))
-        return flash.flash(local_heads, query, keys, values, mask, (key, rate), interpret=interpret)
-
-    spec = PartitionSpec(rows, None, heads)
-    specs = (PartitionSpec(rows), PartitionSpec(), spec, spec, spec)
-    run = on_device
-    if not one:
-        run = jax.shard_map(on_device, mesh=mesh, in_specs=specs, out_specs=spec, check_vma=False)
-    arrays = inputs.query, inputs.keys, inputs.values
-    joined = [x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1) for x in arrays]
-    context = run(inputs.mask, key, *joined)
-    return context.reshape(*context.shape[:2], number, -1).swapaxes(1, 2)
+    return fits(inputs.query.shape[2], inputs.keys.shape[2], inputs.mask)
 
 
 def runs_with_joined_heads(mechanism: str, heads: int, beams: int) -> bool:

@@ -96,27 +96,6 @@ def quantized(rows: Float[Array, "outputs inputs"]) -> QuantizedMatrix:
     return QuantizedMatrix(jnp.round(rows / scale[:, None]).astype(jnp.int8), scale)
 
 
-def in_int8(
-    variables: Mapping[str, Any], summed: Mapping[tuple[str, ...], tuple[int, ...]]
-) -> dict[str, Any]:
-    """The variables of a model with int8 weights: the matrices of attention, feed-forward layers and
-    embeddings move from "params" to "int8".
-
-    Args:
-      variables: of a model.
-      summed: the axes that products with each parameter sum over, by its path; none for one that stays.
-    """
-    params = traverse_util.flatten_dict(variables["params"])
-    matrices = {}
-    for path, axes in summed.items():
-        if axes:
-            kernel = np.moveaxis(params.pop(path), axes, range(-len(axes), 0))
-            inputs = math.prod(kernel.shape[-len(axes) :])
-            matrices[path] = jax.jit(quantized)(kernel.reshape(-1, inputs))
-    unflatten = traverse_util.unflatten_dict
-    return {**variables, "params": unflatten(params), INT8: unflatten(matrices)}
-
-
 Params = dict[str, Any]
 """Nested dictionaries of arrays, by module and name."""
 Variables = dict[str, Any]
@@ -226,22 +205,6 @@ def declarations(model: nn.Module, example: Arguments) -> Declarations:
     """
     leaves = traverse_util.flatten_dict(_traced(model, example)["params"])
     return {path: leaf for path, leaf in leaves.items() if isinstance(leaf, Declared)}
-
-
-def as_computed(variables: Variables, dtype: str, declared: Declarations) -> Variables:
-    """The variables with the matrices that products read in the type that these compute in: cast once, where
-    otherwise each step of a search would cast them again. The results are the same bits.
-
-    Args:
-      variables: of a model; int8 weights stay.
-      dtype: `ModelConfig.compute_dtype`.
-      declared: the declarations of its parameters.
-    """
-    params = traverse_util.flatten_dict(variables["params"])
-    for path, leaf in declared.items():
-        if leaf.summed and path in params and params[path].dtype != dtype:
-            params[path] = params[path].astype(dtype)
-    return {**variables, "params": traverse_util.unflatten_dict(params)}
 
 
 def shapes_of(model: nn.Module, example: Arguments) -> Variables:

@@ -19,8 +19,8 @@ from transformer.config.options import Config
 from transformer.data.sequences import Sequences, gathered, sides, stacked
 from transformer.decoding.searches.search import RowOptions
 from transformer.decoding.service.lanes import STEPS, LaneShape, ProgramKey, batch, lane_shapes, programs_of
-from transformer.model.parameters import as_computed, tracing_for
-from transformer.systems.parameters import declared_parameters, model_shapes
+from transformer.model.parameters import tracing_for
+from transformer.systems.parameters import as_computed, declared_parameters, model_shapes
 from transformer.systems.registry import system_of
 from transformer.systems.system import System, stepwise
 from transformer.tasks.outputs import DecodingTask

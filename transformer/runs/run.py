@@ -65,7 +65,8 @@ from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.task import Task
-from transformer.training.parametrisation import Parametrisation, parametrisation_of
+from transformer.training.parametrisation import parametrisation_of
+from transformer.training.step import Parametrised
 
 # The run that an adapter changes: found again, and compared.
 
@@ -324,7 +325,7 @@ class Run:
         return model_shapes(self.system, self.config)
 
     @functools.cached_property
-    def parametrisation(self) -> Parametrisation:
+    def parametrisation(self) -> Parametrised:
         """How the parameters of its model follow from what is trained."""
         declared = declared_parameters(self.system, self.config)
         return parametrisation_of(self.config, self.shapes["params"], declared)

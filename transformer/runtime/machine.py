@@ -3,17 +3,19 @@ that are not always installed."""
 
 import contextlib
 import importlib
+import logging
 import os
 import platform
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, first_line
 
 # Libraries that are not always installed, and what installs them.
 
@@ -41,7 +43,7 @@ PURPOSES = {
     "voice": "--detector silero: voice activity in long recordings",
     "pictures": "PNG files",
     "pretrained": "tokenizers of pretrained models",
-    "cluster": "decode-files --engine ray",
+    "cluster": "decode-files --engine ray, --data.engine ray",
     "hub": "names of Hugging Face's hub, for transformer import",
     "remote": "run directories and text in Google's and Amazon's buckets",
     "documents": "Markdown, and sentences of documents",
@@ -105,6 +107,35 @@ def check_libraries(names: Iterable[str], what: str) -> None:
 def _missing(what: str, names: list[str]) -> UserError:
     remedies = dict.fromkeys(EXTRAS.get(name.partition(".")[0], name) for name in names)
     return UserError(f"{what} needs {', '.join(names)}: pip install {' '.join(remedies)}")
+
+
+@contextlib.contextmanager
+def ray_cluster(option: str) -> Iterator[Any]:
+    """Ray, connected to the cluster of this machine or of $RAY_ADDRESS, or to one that is started here. Its
+    work ends with the context.
+
+    Args:
+      option: asks for it.
+
+    Raises:
+      UserError: Ray is not installed, or its cluster cannot be reached.
+    """
+    check_libraries(("ray",), option)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # of a cluster that is started here
+    import ray
+
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        ray.init(logging_level=logging.WARNING)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise UserError(f"{option}: the cluster cannot be reached: {first_line(error)}") from error
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray has another
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
 
 
 ROOT = Path("/")

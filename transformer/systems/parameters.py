@@ -1,22 +1,25 @@
-"""The variables of the model that a config describes; and systems from outside: how they are added, and how
-their mistakes are named in a sentence."""
+"""The variables of the model that a config describes, and what a search holds of them; and systems from
+outside: how they are added, and how their mistakes are named in a sentence."""
 
 import contextlib
 import inspect
+import math
 import re
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import flax
 import jax
+import numpy as np
 import optax
+from flax import traverse_util
 
 from transformer.config.options import Config
 from transformer.config.ranges import typed
-from transformer.model.parameters import Declarations, Variables, declarations, shapes_of
+from transformer.model.parameters import INT8, Declarations, Variables, declarations, quantized, shapes_of
 from transformer.runtime.errors import UserError, first_line
 from transformer.systems.presets import PRESETS, VARIANTS, add
 from transformer.systems.registry import REGISTRY, Options, Preset, Registered, Variant, is_from_outside
@@ -79,6 +82,43 @@ def declared_parameters(system: System, config: Config) -> Declarations:
     """The declaration of each of the model's parameters."""
     with mistakes_named(config.system):
         return declarations(system.model(config.model), system.task.example(config))
+
+
+def as_computed(variables: Variables, dtype: str, declared: Declarations) -> Variables:
+    """The variables with the matrices that products read in the type that these compute in: cast once, where
+    otherwise each step of a search would cast them again. The results are the same bits.
+
+    Args:
+      variables: of a model; int8 weights stay.
+      dtype: `ModelConfig.compute_dtype`.
+      declared: the declarations of its parameters.
+    """
+    params = traverse_util.flatten_dict(variables["params"])
+    for path, leaf in declared.items():
+        if leaf.summed and path in params and params[path].dtype != dtype:
+            params[path] = params[path].astype(dtype)
+    return {**variables, "params": traverse_util.unflatten_dict(params)}
+
+
+def in_int8(
+    variables: Mapping[str, Any], summed: Mapping[tuple[str, ...], tuple[int, ...]]
+) -> dict[str, Any]:
+    """The variables of a model with int8 weights: the matrices of attention, feed-forward layers and
+    embeddings move from "params" to "int8".
+
+    Args:
+      variables: of a model.
+      summed: the axes that products with each parameter sum over, by its path; none for one that stays.
+    """
+    params = traverse_util.flatten_dict(variables["params"])
+    matrices = {}
+    for path, axes in summed.items():
+        if axes:
+            kernel = np.moveaxis(params.pop(path), axes, range(-len(axes), 0))
+            inputs = math.prod(kernel.shape[-len(axes) :])
+            matrices[path] = jax.jit(quantized)(kernel.reshape(-1, inputs))
+    unflatten = traverse_util.unflatten_dict
+    return {**variables, "params": unflatten(params), INT8: unflatten(matrices)}
 
 
 # Adds systems from outside this package.

@@ -1,7 +1,6 @@
 """Prepares a corpus for training: the arrays of its examples, and its batches."""
 
 import contextlib
-import ctypes
 import fcntl
 import functools
 import hashlib
@@ -9,15 +8,16 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import platform
 import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ProcessPoolExecutor
+from concurrent.futures import CancelledError, Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from jaxtyping import Int
@@ -52,7 +52,7 @@ from transformer.data.sources.unusual import Filter
 from transformer.data.store import Chosen, Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.runtime.errors import UserError
-from transformer.runtime.machine import cores
+from transformer.runtime.machine import cores, ray_cluster
 from transformer.tasks.outputs import most_frequent_in_words, unknown_of
 from transformer.tasks.task import Task
 
@@ -87,6 +87,22 @@ class TrainingData:
         counted = self.batcher.examples[self.task.counted]
         assert isinstance(counted, Sequences)
         return float(counted.sizes(self.batcher.plan(step).chosen).sum())
+
+    def drawn(self, step: int) -> str:
+        """How many pairs of each corpus of a mixture the updates before a step have, and their share, for
+        people; empty if there is no mixture."""
+        plan, train = self.batcher.plan, self.corpus.splits["train"]
+        if not isinstance(plan, MixedPlan) or not isinstance(train, PairBlocks):
+            return ""
+        data = text_data(self.task.config)
+        names = data.mixed or [" to ".join(pair) for pair in data.pairs]
+        counts, planned = plan.drawn(step), plan.planned(self.task.config.training.steps)
+        sizes = map(len, train.by_group())
+        return "; ".join(
+            f"{name} {count:,.0f} ({count / max(1, sum(counts)):.1%}, planned {share:.1%}; each pair "
+            f"{count / size:.2g} times)"
+            for name, count, share, size in zip(names, counts, planned, sizes, strict=True)
+        )
 
     def unknown(self, config: Config) -> list[str]:
         """Warnings of texts with tokens that their vocabulary does not know: how many, and which characters
@@ -201,7 +217,9 @@ def _in_shards(
             "--data.mix, --data.temperature: a mixture in shards has no epochs: give --training.steps, and "
             "--optimizer.decay-steps if the schedule asks for it"
         )
-    shards = PreparedShards(task, pairs, data.pairs_of_a_shard, corpus.folder, made_by, data.workers)
+    shards = PreparedShards(
+        task, pairs, data.pairs_of_a_shard, corpus.folder, made_by, data.workers, data.engine == "ray"
+    )
     with contextlib.ExitStack() as if_it_fails:
         if_it_fails.callback(shards.close)
         plan: ShardPlan | MixedPlan
@@ -254,10 +272,39 @@ def _made_by(task: Task) -> bytes:
 
 
 # The shards of a corpus, made in other processes: one for each core, each with a copy of the task.
-# What they make does not depend on how many there are, nor on when training begins.
+# What they make does not depend on how many there are or where, nor on when training begins. The lock of a
+# shard that is being made has a byte for each block of pairs that was read.
 
 
 _POLL = 0.1  # seconds
+_MOST_LATE = 60.0  # seconds until a shard that another machine made is seen here
+_RETRIES = 3  # of a shard whose process was lost
+
+
+class RayTasks(Executor):
+    """Calls functions by cores of a Ray cluster, in processes whose working folder is that of this one.
+
+    Args:
+      task: is given to `_make_there`.
+
+    Raises:
+      UserError: Ray is not installed, or its cluster cannot be reached.
+    """
+
+    def __init__(self, task: Task) -> None:
+        with contextlib.ExitStack() as stack:
+            ray = stack.enter_context(ray_cluster("--data.engine ray"))
+            self._made_there = ray.remote(_make_there).options(num_cpus=1, max_retries=_RETRIES)
+            self._common = os.getcwd(), ray.put(pickle.dumps(task))
+            self._stack = stack.pop_all()
+
+    def submit(self, _: Any, /, *arguments: Any) -> "Future[bool]":  # type: ignore[override] # of `_make`
+        future: Future[bool] = self._made_there.remote(*self._common, *arguments).future()
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Stops the processes."""
+        self._stack.close()
 
 
 class PreparedShards:
@@ -271,10 +318,18 @@ class PreparedShards:
       folder: of the corpus.
       made_by: what decides about the examples, besides the text.
       workers: the number of processes, of which there is at most one for each core. 0: one for each.
+      on_ray: whether the cores of a Ray cluster make them, which have the folder too.
     """
 
     def __init__(
-        self, task: Task, pairs: PairBlocks, shard_pairs: int, folder: Path, made_by: bytes, workers: int = 0
+        self,
+        task: Task,
+        pairs: PairBlocks,
+        shard_pairs: int,
+        folder: Path,
+        made_by: bytes,
+        workers: int = 0,
+        on_ray: bool = False,
     ) -> None:
         self.task, self.batching = task, task.batching()
         dealt = [group.dealt(shard_pairs) for group in pairs.by_group()]
@@ -286,13 +341,14 @@ class PreparedShards:
         self.folder = folder / f"shards-{hashlib.blake2b(made_by + key, digest_size=8).hexdigest()}"
         most = max(1, round(cores() or 1))  # more would only take memory and open files
         self._workers = min(workers or most, most)
-        self._pool: ProcessPoolExecutor | None = None
+        self._on_ray = on_ray
+        self._pool: Executor | None = None
         self._made: dict[int, Future[bool]] = {}
+        self._seen_late = dict[int, float]()  # until when shards of other machines are waited for
         self._open = functools.lru_cache(maxsize=len(self.groups) + 1)(
             lambda number: open_shard(self._path(number), task.stored_fields, self.batching)
         )
-        spawn = multiprocessing.get_context("spawn")
-        self._done, self._stop = spawn.Value(ctypes.c_int64), spawn.Value(ctypes.c_bool)
+        self._stop = multiprocessing.get_context("spawn").Event()
 
     def __len__(self) -> int:
         return len(self.parts)
@@ -310,12 +366,12 @@ class PreparedShards:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot write {self.folder}: {error.strerror}; see --data.cache-dir") from error
-        self._pool = ProcessPoolExecutor(
-            min(self._workers, len(missing)),
-            multiprocessing.get_context("spawn"),
-            _begin,
-            (pickle.dumps(self.task), self._done, self._stop),
-        )
+        if self._on_ray:
+            self._pool = RayTasks(self.task)
+        else:
+            spawn = multiprocessing.get_context("spawn")
+            about = pickle.dumps(self.task), self._stop
+            self._pool = ProcessPoolExecutor(min(self._workers, len(missing)), spawn, _begin, about)
         for number in missing:
             self._submit(number)
 
@@ -332,27 +388,46 @@ class PreparedShards:
         Raises:
           UserError: it cannot be made.
         """
-        while not self._path(number).exists():
-            made = self._made.get(number)
-            if made is None:
-                raise UserError(f"{self._path(number)} is missing: run the same command again")
-            try:
-                is_made = made.result()
-            except BrokenProcessPool as error:
-                raise UserError(
-                    f"a process that prepared {self._path(number)} has ended. If memory is short, run the "
-                    "same command again, which continues, with fewer processes (--data.workers); a script of "
-                    'your own must call train under `if __name__ == "__main__":`'
-                ) from error
-            except CancelledError as error:
-                raise UserError(f"{self._path(number)} is not made: its preparation was stopped") from error
-            except OSError as error:
-                reason = error.strerror or error
-                raise UserError(f"cannot write {self.folder}: {reason}; see --data.cache-dir") from error
-            if not is_made and not self._path(number).exists():  # another process makes it
-                time.sleep(_POLL)
-                self._submit(number)
+        while not self._is_there(number):
+            time.sleep(_POLL)
         return self._open(number)
+
+    def _is_there(self, number: int) -> bool:
+        """Whether a shard is made. Raises UserError if it cannot be."""
+        path, made = self._path(number), self._made.get(number)
+        if path.exists():
+            return True
+        if made is None:
+            raise UserError(f"{path} is missing: run the same command again")
+        if not made.done():
+            return False
+        try:
+            is_made = made.result()
+        except (CancelledError, Exception) as error:
+            raise self._refusal(path, getattr(error, "cause", error)) from error  # Ray adds a traceback
+        if not is_made:  # another process makes it
+            self._submit(number)
+        elif time.monotonic() > self._seen_late.setdefault(number, time.monotonic() + _MOST_LATE):
+            raise UserError(
+                f"{path} was made on another machine, and is not here: name a folder that all share "
+                "(--data.cache-dir)"
+            )
+        return path.exists()
+
+    def _refusal(self, path: Path, error: BaseException) -> BaseException:
+        """What is said of an error for which a shard is not made."""
+        if isinstance(error, CancelledError):
+            return UserError(f"{path} is not made: its preparation was stopped")
+        if isinstance(error, OSError):
+            reason = error.strerror or error
+            return UserError(f"cannot write {self.folder}: {reason}; see --data.cache-dir")
+        if isinstance(error, BrokenProcessPool) or type(error).__module__ == "ray.exceptions":
+            return UserError(
+                f"a process that prepared {path} has ended. If memory is short, run the same command again, "
+                "which continues, with fewer processes (--data.workers); a script of your own must call "
+                'train under `if __name__ == "__main__":`'
+            )
+        return error
 
     def wait(self, numbers: Sequence[int], progress: Progress = silent) -> None:
         """Waits for shards, with progress in pairs."""
@@ -365,16 +440,22 @@ class PreparedShards:
 
     def _counted(self, waiting: Sequence[int], total: int) -> Iterator[None]:
         """Yields as often as pairs have been read, while shards are waited for."""
-        shown, start = 0, self._done.value
+        shown = 0
         for number in waiting:
-            made = self._made.get(number)
-            while made and not made.done():
-                now = min(self._done.value - start, total)
+            while not self._is_there(number):
+                now = min(sum(map(self._pairs_read, waiting)), total)
                 yield from (None for _ in range(shown, now))
                 shown = max(shown, now)
                 time.sleep(_POLL)
             self(number)
         yield from (None for _ in range(shown, total))
+
+    def _pairs_read(self, number: int) -> int:
+        """How many pairs of a shard have been read, by any process."""
+        part = self.parts[number]
+        with contextlib.suppress(OSError):
+            return min(self._path(number).with_suffix(".lock").stat().st_size * part.size, len(part))
+        return len(part) if self._path(number).exists() else 0
 
     def all_there(self) -> bool:
         return all(self._path(number).exists() for number in range(len(self)))
@@ -382,7 +463,7 @@ class PreparedShards:
     def close(self) -> None:
         """Stops the processes. What they have not finished is made anew next time."""
         if self._pool:
-            self._stop.value = True
+            self._stop.set()
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -392,7 +473,7 @@ class PreparedShards:
 _process: dict[str, Any] = {}
 
 
-def _begin(task: bytes, done: Any, stop: Any) -> None:
+def _begin(task: bytes, stop: Any) -> None:
     """Reads the task. The process gives way to training, leaves Ctrl-C to its parent, and ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError, AttributeError):
@@ -400,7 +481,7 @@ def _begin(task: bytes, done: Any, stop: Any) -> None:
     parent = multiprocessing.parent_process()
     assert parent
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    _process.update(task=pickle.loads(task), done=done, stop=stop)
+    _process.update(task=pickle.loads(task), stop=stop)
 
 
 def _end_with(parent: Any) -> None:
@@ -408,12 +489,37 @@ def _end_with(parent: Any) -> None:
     os._exit(1)
 
 
+def _make_there(folder: str, task: bytes, path: Path, pairs: PairBlocks, batching: Batching) -> bool:
+    """Makes a shard in a process of a cluster, which gives way and ends by itself.
+
+    Args:
+      folder: the working folder of the process that asks for it.
+      task: pickled.
+      path: of the shard.
+      pairs: of which it is made.
+      batching: how to make batches.
+
+    Raises:
+      UserError: this machine has not this folder.
+    """
+    try:
+        os.chdir(folder)
+    except OSError as error:
+        raise UserError(
+            f"--data.engine ray: {platform.node()} has no folder {folder}: run the command in one that all "
+            "machines of the cluster share, with its text and --data.cache-dir"
+        ) from error
+    if "task" not in _process:
+        _process.update(task=pickle.loads(task), stop=threading.Event())
+    return _make(path, pairs, batching)
+
+
 def _make(path: Path, pairs: PairBlocks, batching: Batching) -> bool:
     """Makes a shard. Returns whether it did; else another process has begun it."""
     if path.exists():
         return True
-    with _claimed(path.with_suffix(".lock")) as is_mine:
-        if not is_mine or path.exists():
+    with _claimed(path.with_suffix(".lock")) as lock:
+        if lock is None or path.exists():
             time.sleep(_POLL)
             return path.exists()
         task: Task = _process["task"]
@@ -424,11 +530,10 @@ def _make(path: Path, pairs: PairBlocks, batching: Batching) -> bool:
         for block in pairs.filtered(rules):
             if noise:
                 block = list(map(noise, block))
-            if _process["stop"].value:
+            if _process["stop"].is_set():
                 return False
             parts.append(arrays_of(task.stored_examples(block), task.stored_fields))
-            with _process["done"].get_lock():
-                _process["done"].value += len(block)
+            lock.write(b".")
         try:
             write_shard(path, concatenated(parts), pairs.numbers, task.stored_fields, batching)
         except OSError:
@@ -438,16 +543,17 @@ def _make(path: Path, pairs: PairBlocks, batching: Batching) -> bool:
 
 
 @contextlib.contextmanager
-def _claimed(lock: Path) -> Iterator[bool]:
-    """Whether this process makes a shard, and no other one on any host. The lock ends with the process,
-    however it ends."""
-    with lock.open("ab") as file:
+def _claimed(lock: Path) -> Iterator[IO[bytes] | None]:
+    """The lock, empty, if this process makes a shard, and no other one on any host. It ends with the process,
+    however that ends."""
+    with lock.open("ab", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            yield False
+            yield None
             return
         except OSError:  # a file system without locks: the last one to finish finds the shard there
             pass
-        yield True
+        file.truncate(0)
+        yield file
     lock.unlink(missing_ok=True)

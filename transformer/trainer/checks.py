@@ -27,7 +27,7 @@ from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
 from transformer.trainer.resolved import Resolved, check_teacher
 from transformer.training.methods.registry import as_replaceable, replacing
-from transformer.training.parametrisation import chosen, parametrisation_of
+from transformer.training.parametrisation import Parametrisation, chosen, parametrisation_of
 from transformer.training.sharding import check_rows, layout_of
 
 FEW = 100  # records of each split that are checked
@@ -187,7 +187,9 @@ def check_trained(resolved: Resolved) -> None:
     for name, _ in config.optimizer.factors:
         if chosen("--optimizer.groups", [name], leaves | trained).isdisjoint(trained):
             raise UserError(f"--optimizer.groups {name}: what has such names is not trained; leave it out")
-    if resolved.run is None and how.is_adapter and how.rank > (most := how.largest_rank(leaves)):
+    if not isinstance(how, Parametrisation) or not how.is_adapter or resolved.run:
+        return
+    if how.rank > (most := how.largest_rank(leaves)):
         raise UserError(
             f"--adapter.rank {how.rank}: changes of these matrices have a rank of at most {most}; choose a "
             "smaller one"

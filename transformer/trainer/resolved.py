@@ -46,6 +46,7 @@ CHANGEABLE = (
     "training.samples",
     "data.cache_dir",
     "data.workers",
+    "data.engine",
     "mesh.fsdp",
     "mesh.tensor",
     "mesh.replicas",

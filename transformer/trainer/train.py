@@ -1,9 +1,10 @@
-"""Trains a config: creates or resumes the run, prepares the data and runs the loop; or only checks its corpus
-(`--data.check`)."""
+"""Trains a config: creates or resumes the run, prepares the data and runs the loop; or only prepares or
+checks its corpus (`--data.prepare`, `--data.check`)."""
 
 import contextlib
 import dataclasses
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,13 +20,13 @@ from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.hosts import barrier, gathered, is_main_process, refuse_forked
-from transformer.tasks.preparation import prepare
+from transformer.tasks.preparation import PreparedShards, TrainingData, prepare
 from transformer.tasks.task import Task
 from transformer.tasks.text import spelling
 from transformer.trainer.checks import OF_CONFIG, OF_CORPUS, OF_MACHINE, check_libraries, check_texts
 from transformer.trainer.journal import Clock, Track, transcribed, untracked
 from transformer.trainer.loop import Loop
-from transformer.trainer.resolved import check_unchanged, load_teacher, resolve, resumable
+from transformer.trainer.resolved import Resolved, check_unchanged, load_teacher, resolve, resumable
 from transformer.trainer.starts import in_slices
 from transformer.training.methods.registry import objective_of
 
@@ -60,39 +61,18 @@ def train(
       Stopped: SIGINT or SIGTERM arrived, or `training.minutes` are over; the state was saved.
     """
     refuse_forked()
-    if config.data.check:
-        raise UserError("--data.check trains nothing: leave it out, or call transformer train")
+    for name in ("check", "prepare"):
+        if getattr(config.data, name):
+            raise UserError(f"--data.{name} trains nothing: leave it out, or call transformer train")
     clock = Clock()
     watch = watch or ProgressReporter(quiet=not is_main_process())
     watch.forget()
     keep_programs()
     base = config.training.init_from if config.adapter.rank else None
     resolved = resolve(config, run_dir)
-    config, system, run, parent = resolved.config, resolved.system, resolved.run, resolved.parent
-    with reading(config.data.drop_bad) as bad:
-        for check in OF_CONFIG + OF_MACHINE:
-            check(resolved)
-        if about:
-            watch.message(about)
-        corpus = open_corpus_shown(config, system.task, watch)
-    for line in bad.described():
-        watch.message(f"  left out: {line}")
-    if resolved.task:
-        task = resolved.task
-    elif known := run or parent:
-        task = system.task.load(config, known.path)
-    else:
-        task = system.task.create(config, corpus, watch.progress)
-    if run:
-        run.check_corpus(corpus.folder.name)
-    for check_corpus in OF_CORPUS:
-        check_corpus(system, task, corpus)
-    if run is None:
-        task.learn(corpus, watch.progress)
-        for note in (*task.remarks(config, corpus, watch.progress), *task.decide(corpus)):
-            watch.message(f"  {note}")
-    config = task.config
-    data = prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
+    system, run, parent = resolved.system, resolved.run, resolved.parent
+    data = _prepared(resolved, OF_CONFIG + OF_MACHINE, watch, about)
+    task, config = data.task, data.task.config
     with contextlib.closing(data.batcher.plan):
         steps_per_epoch = data.batcher.plan.steps_per_epoch
         config = dataclasses.replace(config, optimizer=config.optimizer.in_steps(steps_per_epoch))
@@ -109,7 +89,7 @@ def train(
             path = gathered(str(run_dir or _new_directory(config)))[0]
             if is_main_process():
                 unused = parent.kept if parent else {}
-                Run.create(path, config, task, corpus.folder.name, unused=unused)
+                Run.create(path, config, task, data.corpus.folder.name, unused=unused)
             barrier("run directory")
             run = Run(path, writes=True)
         with run.claimed(), transcribed(run, watch), resumable(run, config), named_bases(base):
@@ -120,6 +100,56 @@ def train(
                 tested = loop.test()
             loop.report(*tested)
         return Path(run.name)
+
+
+def _prepared(
+    resolved: Resolved, checks: Sequence[Callable[[Resolved], None]], watch: ProgressReporter, about: str
+) -> TrainingData:
+    """Opens and checks the corpus, learns the vocabulary, and prepares what training needs first."""
+    config, system, run = resolved.config, resolved.system, resolved.run
+    with reading(config.data.drop_bad) as bad:
+        for check in checks:
+            check(resolved)
+        if about:
+            watch.message(about)
+        corpus = open_corpus_shown(config, system.task, watch)
+    for line in bad.described():
+        watch.message(f"  left out: {line}")
+    if resolved.task:
+        task = resolved.task
+    elif known := run or resolved.parent:
+        task = system.task.load(config, known.path)
+    else:
+        task = system.task.create(config, corpus, watch.progress)
+    if run:
+        run.check_corpus(corpus.folder.name)
+    for check_corpus in OF_CORPUS:
+        check_corpus(system, task, corpus)
+    if run is None:
+        task.learn(corpus, watch.progress)
+        for note in (*task.remarks(config, corpus, watch.progress), *task.decide(corpus)):
+            watch.message(f"  {note}")
+    return prepare(task, corpus, host=jax.process_index(), hosts=jax.process_count(), progress=watch.progress)
+
+
+def prepare_corpus(config: Config, run_dir: Path | str | None, watch: ProgressReporter, about: str) -> None:
+    """Prepares the corpus of a config, with all shards, for trainings that follow (`--data.prepare`).
+
+    Args:
+      config: the complete configuration.
+      run_dir: a run that has its vocabulary. None, or there is none yet: the one of the config.
+      watch: shows the progress.
+      about: text to print first.
+
+    Raises:
+      UserError: as `train`.
+    """
+    resolved = resolve(replace(config, data=replace(config.data, prepare=False)), run_dir)
+    data = _prepared(resolved, (*OF_CONFIG, check_libraries, check_texts), watch, about)
+    with contextlib.closing(data.batcher.plan) as plan:
+        if isinstance(shards := getattr(plan, "shards", None), PreparedShards):
+            shards.wait(range(len(shards)), watch.progress)
+    watch.message(f"The corpus is prepared, in {data.corpus.folder}")
 
 
 def open_corpus_shown(config: Config, task: type[Task], watch: ProgressReporter) -> Corpus:

@@ -21,6 +21,7 @@ from jaxtyping import Array
 
 from transformer.model.parameters import Declarations, Params, vocabulary_axes
 from transformer.runtime.errors import UserError
+from transformer.training.step import WHOLE, Parametrised
 
 if TYPE_CHECKING:
     from transformer.config.options import Config
@@ -95,8 +96,8 @@ DOWN, UP = "down", "up"  # the two factors of a low-rank change: A and B of the 
 
 
 @dataclass(frozen=True)
-class Parametrisation:
-    """How the parameters of a model follow from what is trained."""
+class Parametrisation(Parametrised):
+    """How the parameters of a model follow from what is trained, where that is not all of them."""
 
     fixed: frozenset[Path] = frozenset()
     """Parameters that are not trained."""
@@ -110,7 +111,7 @@ class Parametrisation:
     """Factor of the changes: alpha / r of the paper."""
 
     @property
-    def is_adapter(self) -> bool:
+    def is_adapter(self) -> bool:  # type: ignore[override]
         """Whether it changes parameters that another run holds: then a checkpoint has the trained part
         only."""
         return bool(self.low_rank)
@@ -145,8 +146,6 @@ class Parametrisation:
 
     def merge(self, trained: Params, fixed: Params) -> Params:
         """The parameters of the model: W + scale A B for a matrix with a change (Hu et al. 2022, Eq. 3)."""
-        if self == WHOLE:
-            return trained
         parts, params = flatten_dict(trained), flatten_dict(fixed)
         for path, axes in self.low_rank:
             down, up = (parts.pop((*path, factor)) for factor in (DOWN, UP))
@@ -167,11 +166,7 @@ def _joined(old: Array, new: Array, axis: int, rows: int) -> Array:
     return jnp.concatenate([jax.lax.slice_in_dim(old, 0, rows, axis=axis), new], axis)
 
 
-WHOLE = Parametrisation()
-"""All parameters are trained."""
-
-
-def parametrisation_of(config: "Config", shapes: Params, declared: Declarations) -> Parametrisation:
+def parametrisation_of(config: "Config", shapes: Params, declared: Declarations) -> Parametrised:
     """That of a run. If words were added to its vocabulary, their rows are trained in frozen tables too.
 
     Args:
@@ -196,7 +191,8 @@ def parametrisation_of(config: "Config", shapes: Params, declared: Declarations)
         grown = frozenset((path, *tables[path]) for path in fixed & tables.keys())
         if fixed == leaves.keys() and not grown:
             raise UserError("--training.freeze: nothing would be left to train; freeze less")
-        return Parametrisation(fixed.difference(tables), grown=grown)
+        trained_whole = not (fixed.difference(tables) or grown)
+        return WHOLE if trained_whole else Parametrisation(fixed.difference(tables), grown=grown)
     summed = {path: _summed(path, leaf, declared) for path, leaf in leaves.items()}
     matrices = {path: axes for path, axes in summed.items() if axes}
     if adapter.pattern:

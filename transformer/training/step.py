@@ -1,8 +1,8 @@
 """The training step, as a pure function for one replica: summed gradients divided by summed weights."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import flax.linen as nn
 import jax
@@ -19,9 +19,33 @@ from transformer.model.parameters import Arguments, Params, Variables
 from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, Sums, replicas
 from transformer.runtime.errors import UserError
 from transformer.training.objective import Batch, Carry, Context, Loss, Metrics, Objective
-from transformer.training.parametrisation import WHOLE, Parametrisation
 
 Means = dict[str, Float[Array, ""]]
+
+
+@dataclass(frozen=True)
+class Parametrised:
+    """How a model's parameters follow from what is trained: each is trained, whole. For other ways see
+    `transformer.training.parametrisation`."""
+
+    is_adapter: ClassVar[bool] = False
+
+    def split(self, params: Params, seed: int = 0) -> tuple[Params, Params]:
+        """What is trained of parameters, and what is fixed.
+
+        Args:
+          params: of the model.
+          seed: of the random numbers.
+        """
+        return params, {}
+
+    def merge(self, trained: Params, fixed: Params) -> Params:
+        """The parameters of the model."""
+        return trained
+
+
+WHOLE = Parametrised()
+"""All parameters are trained."""
 
 
 @struct.dataclass
@@ -40,7 +64,7 @@ class TrainState:
     """The memory of the rows."""
     fixed: Params = struct.field(default_factory=dict)
     """What is not trained."""
-    parametrisation: Parametrisation = struct.field(pytree_node=False, default=WHOLE)
+    parametrisation: Parametrised = struct.field(pytree_node=False, default=WHOLE)
     """How the model's parameters follow from both."""
 
     @property
@@ -86,7 +110,7 @@ def init_state(
     average: bool = False,
     variables: Mapping[str, Any] = FrozenDict(),
     carry: Carry = (),
-    parametrisation: Parametrisation = WHOLE,
+    parametrisation: Parametrised = WHOLE,
 ) -> TrainState:
     """The initial state: the given variables, others initialised from the seed, and the optimizer's initial
     state.

@@ -20,11 +20,11 @@ from transformer.decoding.beside.ensemble import WithLanguageModel
 from transformer.decoding.beside.ngram import ShallowFusion, Trie
 from transformer.decoding.hooks import SearchHook
 from transformer.decoding.searches.search import unchanged
-from transformer.model.parameters import Variables, as_computed
+from transformer.model.parameters import Variables
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import on_local_devices
-from transformer.systems.parameters import declared_parameters
+from transformer.systems.parameters import as_computed, declared_parameters
 from transformer.systems.system import System, described
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task

@@ -16,13 +16,13 @@ from transformer.config.ranges import instance, shown, typed
 from transformer.decoding.calls import Inputs
 from transformer.decoding.service.queue import Request
 from transformer.model.encoder_decoder import EncoderDecoder
-from transformer.model.parameters import INT8, Params, Variables, as_computed, count, in_int8
+from transformer.model.parameters import INT8, Params, Variables, count
 from transformer.runs.run import Run, adapter_run
 from transformer.runs.sealed import compare
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import on_local_devices, refuse_forked
-from transformer.systems.parameters import declared_parameters, model_shapes
+from transformer.systems.parameters import as_computed, declared_parameters, in_int8, model_shapes
 from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask

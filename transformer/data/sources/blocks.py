@@ -29,7 +29,7 @@ from transformer.data.sources.text_files import (
     visible,
 )
 from transformer.data.sources.unusual import Filter, hash_of
-from transformer.data.store import DirectedPair, Pair, Progress
+from transformer.data.store import AnyPair, DirectedPair, Progress, TextRecord
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import MiB, atomic_open, open_regular
 
@@ -57,13 +57,16 @@ class Blocks:
         """The lines of a block; None for one that is not UTF-8.
 
         Raises:
-          UserError: the file has changed since.
+          UserError: the file has changed since, or cannot be read.
         """
         start, end = (int(x) for x in self.starts[number : number + 2])
-        with open_regular(plain(self.path)) as file:
-            file.seek(start)
-            content = file.read(end - start)
-            is_changed = os.fstat(file.fileno()).st_mtime_ns != self.changed
+        try:
+            with open_regular(plain(self.path)) as file:
+                file.seek(start)
+                content = file.read(end - start)
+                is_changed = os.fstat(file.fileno()).st_mtime_ns != self.changed
+        except OSError as error:
+            raise UserError(f"cannot read {self.path}: {error.strerror or error}") from error
         if is_changed or len(content) < end - start:
             raise UserError(f"{self.path}: the text changed while it was read; run the same command again")
         return _lines(content, number == 0)
@@ -151,7 +154,6 @@ def _check(path: Path, content: bytes, before: int, columns: int) -> Int[np.ndar
     return ends
 
 
-AnyPair = Pair | DirectedPair
 Files = tuple[Blocks, ...]
 """A file of pairs with a tab in each line, or one for each side."""
 
@@ -170,6 +172,8 @@ class PairBlocks:
     """The languages of each of the files, if pairs name theirs."""
     groups: tuple[int, ...] = ()
     """The group of each of the files, from 0. Each group has its own shards. None: all are in one."""
+    tags: tuple[str, ...] = ()
+    """The tag of each group, if pairs have one."""
     repeated: Path | None = None
     """A file that says of each pair of the text whether it was there before. None: this is not asked."""
 
@@ -244,6 +248,8 @@ class PairBlocks:
         else:
             columns = ((line or "").split("\t") for line in first)
             pairs = [visible((pair[0], pair[1])) if len(pair) == 2 else ("", "") for pair in columns]
+        if self.tags:
+            return [TextRecord(*pair, group=self.tags[self.groups[where]]) for pair in pairs]
         if not self.directions:
             return [*pairs]
         return [DirectedPair(*pair, *self.directions[where]) for pair in pairs]
@@ -258,7 +264,7 @@ class PairBlocks:
 
 def _emptied(pair: AnyPair) -> AnyPair:
     """A pair without text."""
-    return pair._replace(source="", target="") if isinstance(pair, DirectedPair) else ("", "")
+    return pair._replace(source="", target="") if isinstance(pair, DirectedPair | TextRecord) else ("", "")
 
 
 def pair_blocks(
