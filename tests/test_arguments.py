@@ -168,7 +168,7 @@ WRONG += [np.zeros(2), np.array("red"), np.array(["red", None], object)]
 def methods_of(owner: Any) -> Iterator[tuple[str, Any]]:
     """The public methods of an object, without those that only tests and the package call."""
     for name in dir(owner):
-        parts = ("divided", "of_run", "answers", "outputs", "finished", "source_positions", "settings")
+        parts = ("divided", "of_run", "answers", "outputs", "finished", "source_positions")
         inside = name in parts
         if not name.startswith("_") and not inside and inspect.isroutine(method := getattr(owner, name)):
             yield name, method

@@ -6,19 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
 from transformer.config.model import ModelConfig
-from transformer.config.ranges import (
-    COUNTS,
-    IDS,
-    LONGEST,
-    RATE,
-    SHARE,
-    TEMPERATURE,
-    Option,
-    Range,
-    Section,
-    instance,
-    shown,
-)
+from transformer.config.ranges import COUNTS, IDS, LONGEST, RATE, SHARE, TEMPERATURE, Option, Range, Section
 from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.text import has_text, without_formatting
 
@@ -249,15 +237,13 @@ def changed_search(current: DecodingConfig, values: Mapping[str, Option]) -> Dec
     Raises:
       UserError: there is no such method or option, it belongs to another method, or its value is wrong.
     """
-    instance("options of a search", values, Mapping)
     kinds = methods_of(type(current))
     method = values.get("method", current.method)
     if not isinstance(method, str) or method not in kinds:
         needs = ""
         if isinstance(method, str) and method in METHODS:
             needs = ": it needs an autoregressive model, and this one predicts all tokens at once"
-        name = method if isinstance(method, str) else shown(method)
-        raise UserError(f"--decoding.method {name}{needs}: choose {' or '.join(kinds)}")
+        raise UserError(f"--decoding.method {method}{needs}: choose {' or '.join(kinds)}")
     kind = kinds[method]
     for name in values:
         check_option(kinds, method, name)

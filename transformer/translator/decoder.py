@@ -318,6 +318,8 @@ class Decoder(LoadedModel[TaskT]):
     def settings(self, n_best: int | None, options: dict[str, Option]) -> DecodingConfig:
         """The options of a search: those given, otherwise the run's. Raises UserError if they are invalid
         for this model."""
+        instance("options", options, Mapping)
+        instance("method", options.get("method"), str | None)
         settings = changed_search(self.config.decoding, options)
         most = settings.num_hypotheses
         is_too_low = isinstance(n_best, int) and n_best < 1
