@@ -88,6 +88,22 @@ class TrainingData:
         assert isinstance(counted, Sequences)
         return float(counted.sizes(self.batcher.plan(step).chosen).sum())
 
+    def drawn(self, step: int) -> str:
+        """How many pairs of each corpus of a mixture the updates before a step have, and their share, for
+        people; empty if there is no mixture."""
+        plan, train = self.batcher.plan, self.corpus.splits["train"]
+        if not isinstance(plan, MixedPlan) or not isinstance(train, PairBlocks):
+            return ""
+        data = text_data(self.task.config)
+        names = data.mixed or [" to ".join(pair) for pair in data.pairs]
+        counts, planned = plan.drawn(step), plan.planned(self.task.config.training.steps)
+        sizes = map(len, train.by_group())
+        return "; ".join(
+            f"{name} {count:,.0f} ({count / max(1, sum(counts)):.1%}, planned {share:.1%}; each pair "
+            f"{count / size:.2g} times)"
+            for name, count, share, size in zip(names, counts, planned, sizes, strict=True)
+        )
+
     def unknown(self, config: Config) -> list[str]:
         """Warnings of texts with tokens that their vocabulary does not know: how many, and which characters
         or words they are."""

@@ -29,7 +29,7 @@ from transformer.data.sources.text_files import (
     visible,
 )
 from transformer.data.sources.unusual import Filter, hash_of
-from transformer.data.store import DirectedPair, Pair, Progress
+from transformer.data.store import AnyPair, DirectedPair, Progress, TextRecord
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import MiB, atomic_open, open_regular
 
@@ -154,7 +154,6 @@ def _check(path: Path, content: bytes, before: int, columns: int) -> Int[np.ndar
     return ends
 
 
-AnyPair = Pair | DirectedPair
 Files = tuple[Blocks, ...]
 """A file of pairs with a tab in each line, or one for each side."""
 
@@ -173,6 +172,8 @@ class PairBlocks:
     """The languages of each of the files, if pairs name theirs."""
     groups: tuple[int, ...] = ()
     """The group of each of the files, from 0. Each group has its own shards. None: all are in one."""
+    tags: tuple[str, ...] = ()
+    """The tag of each group, if pairs have one."""
     repeated: Path | None = None
     """A file that says of each pair of the text whether it was there before. None: this is not asked."""
 
@@ -247,6 +248,8 @@ class PairBlocks:
         else:
             columns = ((line or "").split("\t") for line in first)
             pairs = [visible((pair[0], pair[1])) if len(pair) == 2 else ("", "") for pair in columns]
+        if self.tags:
+            return [TextRecord(*pair, group=self.tags[self.groups[where]]) for pair in pairs]
         if not self.directions:
             return [*pairs]
         return [DirectedPair(*pair, *self.directions[where]) for pair in pairs]
@@ -261,7 +264,7 @@ class PairBlocks:
 
 def _emptied(pair: AnyPair) -> AnyPair:
     """A pair without text."""
-    return pair._replace(source="", target="") if isinstance(pair, DirectedPair) else ("", "")
+    return pair._replace(source="", target="") if isinstance(pair, DirectedPair | TextRecord) else ("", "")
 
 
 def pair_blocks(

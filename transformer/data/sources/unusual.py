@@ -19,7 +19,7 @@ import regex
 from transformer.config.corpus import written_as
 from transformer.data.sequences import Sequences, ends_of
 from transformer.data.sources.text_files import named_ranges
-from transformer.data.store import DirectedPair, Pair, Progress, Records, silent
+from transformer.data.store import AnyPair, DirectedPair, Progress, Records, silent
 from transformer.runtime.errors import UserError, abbreviated, counted
 from transformer.runtime.files import brief, read_text, write_whole
 from transformer.runtime.machine import library
@@ -301,9 +301,7 @@ class Filter:
             self.samples.setdefault(name, (source, target))
         return not name
 
-    def leave_repeated(
-        self, pairs: Sequence[Pair | DirectedPair], keeps: list[bool], marks: Sequence[bool]
-    ) -> None:
+    def leave_repeated(self, pairs: Sequence[AnyPair], keeps: list[bool], marks: Sequence[bool]) -> None:
         """Counts pairs that are marked as repeated, unless another rule has left them out, and keeps them no
         longer."""
         for index, pair in enumerate(pairs):

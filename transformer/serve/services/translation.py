@@ -102,7 +102,7 @@ class Translations(Service):
     @property
     def codes(self) -> Sequence[str]:
         """The codes of a model of many languages."""
-        tokenizer = self.decoder.tokenizers[0]
+        tokenizer = self.decoder.tokenizers[1]  # sources alone may have tags
         return tuple(tokenizer.codes) if tokenizer.has_codes else ()
 
     @property

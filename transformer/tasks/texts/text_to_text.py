@@ -198,7 +198,7 @@ class TextToText(SteeredText, TextInContext, Lines):
             both = zip(SIDES, self.tokenizers, strict=True)
             options = [f"--data.{side}-language" for side, x in both if x.has_codes and not x.start]
             for tokenizer in self.tokenizers:
-                tokenizer.check_language(" and ".join(options))
+                tokenizer.check_language(" and ".join(options) + ", or --data.default-tag")
         self.data = data = with_method(self.data, self.tokenizers)
         self.config = replace(self.config, data=data)
         check_context(data, self.tokenizers)
