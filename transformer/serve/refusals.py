@@ -117,6 +117,11 @@ class JsonResponse(Response):
         super().__init__(json.dumps(content), status, headers)
 
 
+def in_pieces(value: Any) -> str:
+    """JSON, as `json.dumps` writes it, which holds up all threads until the whole is written."""
+    return "".join(json.JSONEncoder().iterencode(value))
+
+
 def of_json_parts(fields: Mapping[str, Any], name: str, parts: Sequence[str]) -> Response:
     """An answer with a list whose items are JSON already, since nothing else is served while JSON is written.
 
