@@ -47,8 +47,8 @@ class Threads(ThreadPoolExecutor):
 
     def __init__(self, workers, context, initializer, arguments) -> None:
         super().__init__(workers)
-        task, stop = arguments
-        preparation._process.update(task=pickle.loads(task), stop=stop)
+        about, stop = arguments
+        preparation._process.update(about=pickle.loads(about), stop=stop)
 
 
 @pytest.fixture
