@@ -145,7 +145,7 @@ class Translations(Service):
         if asked.choices:
             texts_of(asked.choices, self.limits, "choices")
         translator = self.decoder.between(**languages_of(asked))
-        labels = asked.choices or getattr(self.decoder.task, "labels", ())
+        labels: Sequence[str] = asked.choices or getattr(self.decoder.task, "labels", [])
         for lines in parts_of(len(texts), self.settings.rows // max(len(labels), 1)):
             several = [texts[line - 1] for line in lines]
             probabilities = translator.choices(several, asked.choices, temperature=asked.temperature)
