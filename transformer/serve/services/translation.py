@@ -125,9 +125,9 @@ class Translations(Service):
         languages = languages_of(asked)
         translator = self.decoder.between(**languages)
         for lines in parts_of(len(texts), self.settings.rows):
-            several, theirs = ([side[line - 1] for line in lines] for side in (texts, targets))
-            scores = self.decoder.score(several, theirs, lines=lines, **languages)
-            truncated = map(translator.truncates, several, theirs)
+            several, outputs = ([side[line - 1] for line in lines] for side in (texts, targets))
+            scores = self.decoder.score(several, outputs, lines=lines, **languages)
+            truncated = map(translator.truncates, several, outputs)
             yield [
                 {"log_probability": float(score), **({"truncated": True} if is_truncated else {})}
                 for score, is_truncated in zip(scores, truncated, strict=True)
