@@ -287,6 +287,23 @@ class Killed(Translation):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+def test_machines_that_share_no_folder_are_told(tmp_path, monkeypatch):
+    class Elsewhere(Threads):
+        """Makes shards where this process does not see them."""
+
+        def submit(self, make, *shard):
+            return super().submit(lambda: True)
+
+    monkeypatch.setattr(preparation, "ProcessPoolExecutor", Elsewhere)
+    monkeypatch.setattr(preparation, "_MOST_LATE", 0.0)
+    with pytest.raises(
+        UserError, match=r"shards-\w+/0000\d was made on another machine, and is not here: name"
+    ):
+        prepare(*opened(config_of(tmp_path)))
+    with pytest.raises(UserError, match="has no folder /none: run the command in one that all machines"):
+        preparation._make_there("/none", b"")
+
+
 def test_there_are_at_most_as_many_processes_as_cores(tmp_path, monkeypatch):
     """4,096 would take the memory and the open files of a machine."""
     task, corpus = opened(config_of(tmp_path))
