@@ -235,10 +235,13 @@ def test_an_epoch_in_options_waits_for_all_shards(tmp_path, here):
     assert run.config.training.steps == 2 * prepare(task, corpus).batcher.plan.steps_per_epoch
 
 
-def test_what_was_made_is_not_made_again(tmp_path, here):
+def test_what_was_made_is_not_made_again(tmp_path, here, monkeypatch):
     config = config_of(tmp_path, prepare=True)
     with pytest.raises(UserError, match="--data.prepare trains nothing: leave it out"):
         train(config, tmp_path / "run", watch=quiet())
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match="needs ray: pip install '.\\[cluster\\]'"):
+        prepare_corpus(config_of(tmp_path, engine="ray"), None, quiet(), "")
     prepare_corpus(config, tmp_path / "run", quiet(), "")
     task, corpus = opened(config_of(tmp_path))
     plan = prepare(task, corpus).batcher.plan
