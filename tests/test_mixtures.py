@@ -1,15 +1,18 @@
 """Corpora that are mixed by weights, and directions by a temperature, in shards."""
 
 import dataclasses
+import html
+import json
+import re
 from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 from small_run import changed, interrupted, quiet, same, small_config, write_text
-from test_shards import here, opened
+from test_shards import OF_COLUMNS, OF_TEXT, here, opened
 
-from transformer import UserError, train
+from transformer import PRESETS, Run, Translator, UserError, train
 from transformer.config.corpus import DataConfig
 from transformer.config.pairs import mix_stages
 from transformer.data.sources import corpora
@@ -99,17 +102,6 @@ def test_other_weights_have_the_vocabulary_and_the_shards_that_are_there(tmp_pat
     assert len(set(made)) == 1
 
 
-def test_training_on_a_mixture_resumes_bit_for_bit(tmp_path, here):
-    config = changed(config_of(tmp_path), steps=24, evaluate_every=8)
-    run = train(config, tmp_path / "whole", watch=quiet())
-    assert same(run, train(config, interrupted(run, tmp_path / "again"), watch=quiet()))
-    other = dataclasses.replace(config.data, mix=("clean=1", "noisy=2"))
-    with pytest.raises(UserError, match="--data.mix: "):
-        train(dataclasses.replace(config, data=other), run, watch=quiet())
-    with pytest.raises(UserError, match="a mixture in shards has no epochs: give --training.steps"):
-        train(changed(config, epochs=2.0), tmp_path / "epochs", watch=quiet())
-
-
 def test_a_corpus_without_examples_is_refused(tmp_path, here):
     config = config_of(tmp_path)
     (tmp_path / "noisy.de").write_text("\n" * SIZES["noisy"])
@@ -148,6 +140,90 @@ def test_directions_have_a_temperature(tmp_path, here):
     assert share_of(counts, "clean") == pytest.approx(weights[0] / weights.sum(), abs=0.02)
 
 
+# Tags and scores of each corpus.
+
+
+def tagged_config(folder: Path, **options):
+    """Of the small run: each corpus has its validation and test text, and its name begins each source."""
+    for name in SIZES:
+        write_text(folder, f"valid-{name}", 12)
+    valid = {"source": folder / "valid-{corpus}.in", "target": folder / "valid-{corpus}.out"}
+    files = {f"{split}_{side}": path for split in ("validation", "test") for side, path in valid.items()}
+    return config_of(folder, default_tag="clean", **{**files, "max_length": 10, "buckets": (10,), **options})
+
+
+@pytest.mark.parametrize("joint", [True, False])
+def test_each_source_begins_with_the_tag_of_its_corpus(tmp_path, here, joint):
+    config = tagged_config(tmp_path, noise=("upper=0.5",), filter=("long=90",))
+    model = dataclasses.replace(config.model, share_embeddings="all" if joint else "none")
+    data = dataclasses.replace(config.data, joint_vocabulary=joint)
+    config = dataclasses.replace(config, model=model, data=data)
+    task, corpus = opened(config)
+    assert list(task.tokenizers[0].codes) == ["clean", "noisy"]
+    batcher = prepare(task, corpus).batcher
+    shards = batcher.plan.shards
+    texts = list(corpus.splits["train"])
+    for number in range(len(shards)):
+        shard = shards(number)
+        firsts = shard.examples["source"].values[shard.examples["source"].ends[: len(shard.lines)]]
+        for line, first in zip(shard.lines.tolist(), firsts.tolist(), strict=True):
+            assert task.tokenizers[0].codes[texts[line][0].split()[0]] == first
+    of_target = task.tokenizers[1].codes
+    assert bool(of_target) == joint
+    assert not {*batcher.examples["target"].values} & {*of_target.values()}
+    batcher.plan.close()
+    records = list(corpus.splits["validation"])
+    assert [record.group for record in records] == ["clean", "noisy"] * 12
+    ids = [example["source"] for example in task.input_examples(records[:2], 10)]
+    codes = task.tokenizers[0].codes
+    assert [row[0] for row in ids] == [codes["clean"], codes["noisy"]]
+    (plain,) = task.input_examples([("red dog", "")], 10)
+    assert plain["source"][0] == codes["clean"]
+
+
+def test_a_run_of_tagged_corpora_resumes_bit_for_bit_and_has_their_scores_and_shares(tmp_path, here):
+    config = changed(tagged_config(tmp_path, mix=("clean=3", "noisy=1")), steps=24, evaluate_every=8)
+    run = Run(train(config, tmp_path / "whole", watch=quiet()))
+    assert same(run.path, train(config, interrupted(run.path, tmp_path / "again"), watch=quiet()))
+    other = dataclasses.replace(config.data, mix=("clean=1", "noisy=2"))
+    with pytest.raises(UserError, match="--data.mix: "):
+        train(dataclasses.replace(config, data=other), run.path, watch=quiet())
+    with pytest.raises(UserError, match="a mixture in shards has no epochs: give --training.steps"):
+        train(changed(config, epochs=2.0), tmp_path / "epochs", watch=quiet())
+    results = json.loads((run.path / "results.json").read_text())
+    assert results["bleu"]["parts"].keys() == {"clean", "noisy"}
+    last = run.log.records("evaluation")[-1]
+    assert {"bleu clean", "bleu noisy"} <= last.keys()
+    pattern = r"(\w+) [\d,]+ \((\S+)%, planned (\S+)%; each pair \S+ times\)"
+    shares = re.findall(pattern, last["drawn"])
+    assert [(name, planned) for name, _, planned in shares] == [("clean", "75.0"), ("noisy", "25.0")]
+    assert float(shares[0][1]) == pytest.approx(75, abs=1)
+    assert last["drawn"] in html.unescape((run.path / "report.html").read_text())
+    translator = Translator.load(run.path)
+    task = translator.between("noisy", None).task
+    (example,) = task.input_examples([("red", "")], 10)
+    assert example["source"][0] == task.tokenizers[0].codes["noisy"]
+    assert translator.translate("red dog") == translator.translate("red dog", source_language="clean")
+    with pytest.raises(UserError, match="--source-language nosy: .*did you mean noisy"):
+        translator.translate("red dog", source_language="nosy")
+    with pytest.raises(UserError, match="--target-language: the texts of this model begin with no code"):
+        translator.translate("red dog", target_language="noisy")
+
+
+@pytest.mark.parametrize("name", sorted(OF_TEXT.keys() - set(OF_COLUMNS)))
+def test_every_system_of_pairs_has_tags(tmp_path, here, name):
+    preset = PRESETS[name]
+    config = tagged_config(tmp_path, tokenizer=preset.data.tokenizer, vocab_size=290, max_length=32)
+    config = dataclasses.replace(config, system=preset.system, model=preset.model)
+    task, corpus = opened(config)
+    ids = prepare(task, corpus).batcher(0)["source"]
+    codes = task.tokenizers[0].codes
+    assert len(codes) == 2
+    assert {*ids[:, 0].tolist()} <= {*codes.values(), config.model.special.pad}
+    if name == "base":
+        assert list(task.grown(task.config, [], ["legal"]).tokenizers[0].codes) == ["clean", "noisy", "legal"]
+
+
 @pytest.mark.parametrize(
     ("mix", "message"),
     [
@@ -176,9 +252,29 @@ def test_rows_are_not_read_as_lines(name):
         DataConfig(train_source=Path(name), train_target=Path(name))
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"default_tag": "b"}, "--data.default-tag b: --data.mix has no such corpus"),
+        ({"default_tag": "a.b", "mix": ("a.b=1",)}, "a.b cannot be a tag: name it with letters"),
+        (
+            {"default_tag": "a", "directions": ("en:de", "de:en"), "validation_tsv": Path("v")},
+            "sources begin with something else",
+        ),
+        ({"directions": ("en:de", "de:en")}, "--data.directions and --data.group have their scores"),
+        ({"test_source": Path("t.en"), "test_target": Path("{corpus}")}, "in all names of --data.test files"),
+    ],
+)
+def test_wrong_tags(options, message):
+    files = {"train_tsv": Path("{corpus}.tsv"), "validation_tsv": Path("v-{corpus}.tsv")}
+    with pytest.raises(UserError, match=message):
+        DataConfig(**{"mix": ("a=1",), **files, **options})
+
+
 def test_what_a_mixture_needs():
     files = {"train_tsv": Path("{corpus}.tsv"), "validation_tsv": Path("v.tsv")}
     assert DataConfig(mix=("a=1",), **files).pairs_of_a_shard == 1_000_000
+    assert corpora.of_corpus(DataConfig(mix=("a=1",), engine="ray", **files), "a").train_tsv == Path("a.tsv")
     with pytest.raises(UserError, match="write {corpus} where the names of the training files"):
         DataConfig(mix=("a=1",), **{**files, "train_tsv": Path("train.tsv")})
     with pytest.raises(UserError, match="nothing is held out of shards"):

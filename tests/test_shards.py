@@ -47,8 +47,8 @@ class Threads(ThreadPoolExecutor):
 
     def __init__(self, workers, context, initializer, arguments) -> None:
         super().__init__(workers)
-        task, stop = arguments
-        preparation._process.update(task=pickle.loads(task), stop=stop)
+        about, stop = arguments
+        preparation._process.update(about=pickle.loads(about), stop=stop)
 
 
 @pytest.fixture
@@ -195,18 +195,20 @@ def test_hosts_have_the_rows_of_one_and_windows_are_of_shards_from_everywhere(tm
 
 
 def test_training_begins_with_the_first_shards_and_resumes_bit_for_bit(tmp_path, here, monkeypatch):
-    config = changed(config_of(tmp_path), steps=24, evaluate_every=8)
+    config = config_of(tmp_path, shard_pairs=60, batch_tokens=128)  # of twelve shards, two have five updates
+    config = changed(config, steps=27, evaluate_every=11)  # it resumes in the middle of the ninth
     run = train(config, tmp_path / "whole", watch=quiet())
+    assert Run(run).checkpoints.steps()[-2] == 22
     more = dataclasses.replace(config, data=dataclasses.replace(config.data, workers=3))
     assert same(run, train(more, interrupted(run, tmp_path / "again"), watch=quiet()))
-    other = dataclasses.replace(config.data, shard_pairs=SHARD + 1)
-    with pytest.raises(UserError, match="made with other options: --data.shard-pairs: 150 -> 151"):
+    other = dataclasses.replace(config.data, shard_pairs=61)
+    with pytest.raises(UserError, match="made with other options: --data.shard-pairs: 60 -> 61"):
         train(dataclasses.replace(config, data=other), run, watch=quiet())
     # no shard is made anew; and a run does not wait for shards that it does not read
     cache = config.data.cache_dir
     made = sorted(cache.glob("corpora/*/shards-*/[0-9]*"))
-    assert len(made) == 5
-    for number in shard_order(5, config.data.seed, epoch=0)[WINDOW:]:
+    assert len(made) == 12
+    for number in shard_order(12, config.data.seed, epoch=0)[WINDOW:]:
         made[number].rename(made[number].with_suffix(".away"))
     monkeypatch.setattr(Threads, "submit", lambda *arguments: Never())
     few = changed(config, steps=2, evaluate_every=2)
@@ -233,10 +235,13 @@ def test_an_epoch_in_options_waits_for_all_shards(tmp_path, here):
     assert run.config.training.steps == 2 * prepare(task, corpus).batcher.plan.steps_per_epoch
 
 
-def test_what_was_made_is_not_made_again(tmp_path, here):
+def test_what_was_made_is_not_made_again(tmp_path, here, monkeypatch):
     config = config_of(tmp_path, prepare=True)
     with pytest.raises(UserError, match="--data.prepare trains nothing: leave it out"):
         train(config, tmp_path / "run", watch=quiet())
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match="needs ray: pip install '.\\[cluster\\]'"):
+        prepare_corpus(config_of(tmp_path, engine="ray"), None, quiet(), "")
     prepare_corpus(config, tmp_path / "run", quiet(), "")
     task, corpus = opened(config_of(tmp_path))
     plan = prepare(task, corpus).batcher.plan
@@ -283,6 +288,23 @@ class Killed(Translation):
 
     def stored_examples(self, records):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_machines_that_share_no_folder_are_told(tmp_path, monkeypatch):
+    class Elsewhere(Threads):
+        """Makes shards where this process does not see them."""
+
+        def submit(self, make, *shard):
+            return super().submit(lambda: True)
+
+    monkeypatch.setattr(preparation, "ProcessPoolExecutor", Elsewhere)
+    monkeypatch.setattr(preparation, "_MOST_LATE", 0.0)
+    with pytest.raises(
+        UserError, match=r"shards-\w+/0000\d was made on another machine, and is not here: name"
+    ):
+        prepare(*opened(config_of(tmp_path)))
+    with pytest.raises(UserError, match="has no folder /none: run the command in one that all machines"):
+        preparation._make_there("/none", b"")
 
 
 def test_there_are_at_most_as_many_processes_as_cores(tmp_path, monkeypatch):
@@ -406,6 +428,18 @@ def test_blocks_have_the_lines_of_the_files(tmp_path, monkeypatch, read, end):
         parts = pairs.dealt(shard)
         assert sum(map(len, parts)) == 7
         assert Counter(itertools.chain(*parts)) == Counter(expected)
+
+
+def test_text_at_an_address_is_read_from_its_copy(tmp_path, monkeypatch):
+    """Which other processes read, rather than copy it too."""
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "copies"))
+    (path,) = files_of(tmp_path, b"a\tb\nc\td\n")
+    pairs = pair_blocks([[Path(f"file://{path}")]], 1)
+    path.unlink()
+    assert list(pairs) == [("a", "b"), ("c", "d")]
+    shutil.rmtree(tmp_path / "copies")
+    with pytest.raises(UserError, match="cannot read .*copies.*text0: No such file"):
+        list(pairs)
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def shortlist_main(arguments: ShortlistArguments) -> None:
     from transformer.translator.translator import translation_of
 
     run = Run(arguments.run_dir)
-    if any(tokenizer.has_codes for tokenizer in translation_of(run).tokenizers):
+    if translation_of(run).tokenizers[1].has_codes:
         raise UserError(
             f"{run.name} translates between several languages, and a shortlist is for one direction: search "
             "without it"

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from transformer.config.pairs import filters_of, mix_stages, noise_of
 from transformer.config.ranges import COUNTS, IDS, LARGEST, LONGEST, NOT_NEGATIVE, POSITIVE, Range, Section
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import check_local
 
 # Codes of languages: how they are written, and in the names of files.
@@ -143,6 +143,7 @@ LabelOrder = Literal["given", "sorted", "shuffled", "sampled"]
 SHARD_PAIRS = 1_000_000  # of corpora that are mixed
 MOST_CONTEXT = 100  # sentences; a document is rarely read as a whole
 SPLITS = ("train", "validation", "test")
+_KINDS = ("", "_tsv", "_source", "_target")
 FEW = 4  # directions that a line for people has
 
 
@@ -265,7 +266,12 @@ class DataConfig(CorpusConfig):
     """Several corpora and the weights of their pairs, such as europarl=1 paracrawl=3. The names of training
     files have {corpus}, such as --data.train-source {corpus}.en --data.train-target {corpus}.de. From an
     update on, other weights can follow: paracrawl=1 @20000 paracrawl=1 europarl=1. They are prepared in
-    shards. None: all pairs are equally likely."""
+    shards. If validation or test files have {corpus} too, each corpus has its scores, and their mean decides.
+    None: all pairs are equally likely."""
+    default_tag: str | None = None
+    """Tag that begins sources of which no other is named (decode.py --source-language). In training each
+    source begins with the name of its corpus of --data.mix, as one token (Caswell et al. 2019); without
+    --data.mix, with this tag. None: no tags."""
     workers: Annotated[int, Range(0, 4096)] = 0
     """Processes that prepare shards, at most one for each core. What they make does not depend on it. 0: one
     for each core."""
@@ -317,6 +323,7 @@ class DataConfig(CorpusConfig):
         self._check_label_order()
         self._check_context()
         self._check_shards()
+        self._check_tag()
         are_pairs = self.task == "translation" and not self.context
         if noise_of(self.noise) and not (are_pairs and (self.train_tsv or self.train_source)):
             raise UserError(
@@ -341,9 +348,7 @@ class DataConfig(CorpusConfig):
     @property
     def has_files(self) -> bool:
         """Whether any text files are given, so that the dataset is ignored."""
-        return any(
-            getattr(self, f"{split}{kind}") for split in SPLITS for kind in ("_source", "_target", "_tsv", "")
-        )
+        return any(map(self._named, SPLITS))
 
     def _check_columns(self) -> None:
         columns = [*self.inputs, *self.target, *([self.group] if self.group else [])]
@@ -421,14 +426,53 @@ class DataConfig(CorpusConfig):
 
     def _check_mix(self, option: str) -> None:
         mix_stages(self.mix)
-        names = filter(None, (self.train_source, self.train_target, self.train_tsv, self.train))
-        if not all("{corpus}" in str(path) for path in names):
+        if not all("{corpus}" in str(path) for path in self._named("train")):
             raise UserError(
                 f"{option}: write {{corpus}} where the names of the training files have the names of the "
                 "corpora, such as --data.train-source {corpus}.en"
             )
         if self.temperature != 1:
             raise UserError(f"{option} with --data.temperature: each gives weights; leave one out")
+        for split in filter(self.by_corpus, SPLITS[1:]):
+            if not all("{corpus}" in str(path) for path in self._named(split)):
+                raise UserError(
+                    f"{option}: write {{corpus}} in all names of --data.{split} files, or in none"
+                )
+            if self.directions or self.group:
+                raise UserError(
+                    f"{option}: --data.directions and --data.group have their scores, so corpora have none: "
+                    f"leave {{corpus}} out of the names of --data.{split} files"
+                )
+
+    def _check_tag(self) -> None:
+        option = f"--data.default-tag {self.default_tag}"
+        if self.default_tag is None:
+            return
+        if self.directions or self.group:
+            raise UserError(
+                f"{option}: with --data.directions or --data.group sources begin with something else; leave "
+                "it out"
+            )
+        if self.default_tag not in self.tags:
+            raise UserError(f"{option}: --data.mix has no such corpus{nearest(self.default_tag, self.tags)}")
+        for tag in self.tags:
+            if not CODE.fullmatch(tag):
+                raise UserError(
+                    f"{option}: {tag} cannot be a tag: name it with letters, digits, - and _ alone"
+                )
+
+    def _named(self, split: str) -> list[Path]:
+        """What options name the files of a split."""
+        return [path for kind in _KINDS if (path := getattr(self, f"{split}{kind}"))]
+
+    def by_corpus(self, split: str) -> bool:
+        """Whether each corpus of `mix` has its text of a split."""
+        return bool(self.mix) and any("{corpus}" in str(path) for path in self._named(split))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The tags with which sources begin."""
+        return (self.mixed or (self.default_tag,)) if self.default_tag else ()
 
     @property
     def filters(self) -> dict[str, float | str | None]:

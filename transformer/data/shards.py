@@ -405,6 +405,28 @@ class MixedPlan(Plan):
     def close(self) -> None:
         self.shards.close()
 
+    def drawn(self, step: int) -> Float[np.ndarray, " groups"]:
+        """About how many examples of each group come before a step."""
+        counts = np.zeros(len(self._streams))
+        for stage, updates in enumerate(self._updates(step)):
+            counts += self._per_window(stage) * updates / self.STEPS if updates else 0
+        for group in np.flatnonzero(counts):
+            shard = self._streams[group].first
+            counts[group] *= len(shard.lines) / shard.size
+        return counts
+
+    def planned(self, steps: int) -> Float[np.ndarray, " groups"]:
+        """The share of each group in the examples of so many steps."""
+        of_stages = zip(self._stages, self._updates(steps), strict=True)
+        planned: np.ndarray = np.sum([stage.shares * updates / steps for stage, updates in of_stages], axis=0)
+        return planned
+
+    def _updates(self, step: int) -> list[int]:
+        """How many updates of each stage come before a step."""
+        ends = [*(stage.start for stage in self._stages[1:]), step]
+        of_stages = zip(self._stages, ends, strict=True)
+        return [max(0, min(end, step) - stage.start) for stage, end in of_stages]
+
     def _count_per_window(self, stage: int) -> Float[np.ndarray, " groups"]:
         """How many rows or examples of each group a window has."""
         batching, weights = self._batching, self._stages[stage].shares.copy()

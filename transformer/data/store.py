@@ -273,6 +273,9 @@ class TextRecord(NamedTuple):
     """Name of the group whose records are scored alone. Empty: there are no groups."""
 
 
+AnyPair = Pair | DirectedPair | TextRecord
+
+
 PAIRS = Form(
     "sentence_pairs",
     {"source": TEXT, "target": TEXT},

@@ -88,6 +88,22 @@ class TrainingData:
         assert isinstance(counted, Sequences)
         return float(counted.sizes(self.batcher.plan(step).chosen).sum())
 
+    def drawn(self, step: int) -> str:
+        """How many pairs of each corpus of a mixture the updates before a step have, and their share, for
+        people; empty if there is no mixture."""
+        plan, train = self.batcher.plan, self.corpus.splits["train"]
+        if not isinstance(plan, MixedPlan) or not isinstance(train, PairBlocks):
+            return ""
+        data = text_data(self.task.config)
+        names = data.mixed or [" to ".join(pair) for pair in data.pairs]
+        counts, planned = plan.drawn(step), plan.planned(self.task.config.training.steps)
+        sizes = map(len, train.by_group())
+        return "; ".join(
+            f"{name} {count:,.0f} ({count / max(1, sum(counts)):.1%}, planned {share:.1%}; each pair "
+            f"{count / size:.2g} times)"
+            for name, count, share, size in zip(names, counts, planned, sizes, strict=True)
+        )
+
     def unknown(self, config: Config) -> list[str]:
         """Warnings of texts with tokens that their vocabulary does not know: how many, and which characters
         or words they are."""
@@ -269,17 +285,17 @@ class RayTasks(Executor):
     """Calls functions by cores of a Ray cluster, in processes whose working folder is that of this one.
 
     Args:
-      task: is given to `_make_there`.
+      about: is given to `_make_there`.
 
     Raises:
       UserError: Ray is not installed, or its cluster cannot be reached.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, about: bytes) -> None:
         with contextlib.ExitStack() as stack:
             ray = stack.enter_context(ray_cluster("--data.engine ray"))
             self._made_there = ray.remote(_make_there).options(num_cpus=1, max_retries=_RETRIES)
-            self._common = os.getcwd(), ray.put(pickle.dumps(task))
+            self._common = os.getcwd(), ray.put(about)
             self._stack = stack.pop_all()
 
     def submit(self, _: Any, /, *arguments: Any) -> "Future[bool]":  # type: ignore[override] # of `_make`
@@ -315,7 +331,8 @@ class PreparedShards:
         workers: int = 0,
         on_ray: bool = False,
     ) -> None:
-        self.task, self.batching = task, task.batching()
+        self.batching = task.batching()
+        self._about = pickle.dumps((task, pairs))
         dealt = [group.dealt(shard_pairs) for group in pairs.by_group()]
         self.parts = [part for parts in dealt for part in parts]
         ends = ends_of([len(parts) for parts in dealt]).tolist()
@@ -351,11 +368,10 @@ class PreparedShards:
         except OSError as error:
             raise UserError(f"cannot write {self.folder}: {error.strerror}; see --data.cache-dir") from error
         if self._on_ray:
-            self._pool = RayTasks(self.task)
+            self._pool = RayTasks(self._about)
         else:
-            spawn = multiprocessing.get_context("spawn")
-            about = pickle.dumps(self.task), self._stop
-            self._pool = ProcessPoolExecutor(min(self._workers, len(missing)), spawn, _begin, about)
+            spawn, workers = multiprocessing.get_context("spawn"), min(self._workers, len(missing))
+            self._pool = ProcessPoolExecutor(workers, spawn, _begin, (self._about, self._stop))
         for number in missing:
             self._submit(number)
 
@@ -364,7 +380,8 @@ class PreparedShards:
 
     def _submit(self, number: int) -> None:
         assert self._pool
-        self._made[number] = self._pool.submit(_make, self._path(number), self.parts[number], self.batching)
+        blocks = self.parts[number].chosen
+        self._made[number] = self._pool.submit(_make, self._path(number), blocks, self.batching)
 
     def __call__(self, number: int) -> Shard:
         """A shard, once it is there.
@@ -431,7 +448,6 @@ class PreparedShards:
                 yield from (None for _ in range(shown, now))
                 shown = max(shown, now)
                 time.sleep(_POLL)
-            self(number)
         yield from (None for _ in range(shown, total))
 
     def _pairs_read(self, number: int) -> int:
@@ -457,15 +473,16 @@ class PreparedShards:
 _process: dict[str, Any] = {}
 
 
-def _begin(task: bytes, stop: Any) -> None:
-    """Reads the task. The process gives way to training, leaves Ctrl-C to its parent, and ends with it."""
+def _begin(about: bytes, stop: Any) -> None:
+    """Reads the task and where the pairs are. The process gives way to training, leaves Ctrl-C to its parent,
+    and ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)
     parent = multiprocessing.parent_process()
     assert parent
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    _process.update(task=pickle.loads(task), stop=stop)
+    _process.update(about=pickle.loads(about), stop=stop)
 
 
 def _end_with(parent: Any) -> None:
@@ -473,15 +490,13 @@ def _end_with(parent: Any) -> None:
     os._exit(1)
 
 
-def _make_there(folder: str, task: bytes, path: Path, pairs: PairBlocks, batching: Batching) -> bool:
+def _make_there(folder: str, about: bytes, *shard: Any) -> bool:
     """Makes a shard in a process of a cluster, which gives way and ends by itself.
 
     Args:
       folder: the working folder of the process that asks for it.
-      task: pickled.
-      path: of the shard.
-      pairs: of which it is made.
-      batching: how to make batches.
+      about: the task and the pairs, pickled.
+      shard: arguments of `_make`.
 
     Raises:
       UserError: this machine has not this folder.
@@ -493,20 +508,23 @@ def _make_there(folder: str, task: bytes, path: Path, pairs: PairBlocks, batchin
             f"--data.engine ray: {platform.node()} has no folder {folder}: run the command in one that all "
             "machines of the cluster share, with its text and --data.cache-dir"
         ) from error
-    if "task" not in _process:
-        _process.update(task=pickle.loads(task), stop=threading.Event())
-    return _make(path, pairs, batching)
+    if not _process:
+        _process.update(about=pickle.loads(about), stop=threading.Event())
+    return _make(*shard)
 
 
-def _make(path: Path, pairs: PairBlocks, batching: Batching) -> bool:
-    """Makes a shard. Returns whether it did; else another process has begun it."""
+def _make(path: Path, blocks: Int[np.ndarray, " blocks"], batching: Batching) -> bool:
+    """Makes a shard of some blocks. Returns whether it did; else another process has begun it."""
     if path.exists():
         return True
     with _claimed(path.with_suffix(".lock")) as lock:
         if lock is None or path.exists():
             time.sleep(_POLL)
             return path.exists()
-        task: Task = _process["task"]
+        task: Task
+        pairs: PairBlocks
+        task, pairs = _process["about"]
+        pairs = pairs.of(blocks)
         parts = list[Mapping[str, Any]]()
         data = text_data(task.config)
         rules = Filter({name: value for name, value in data.filters.items() if name != "repeated"})

@@ -317,6 +317,8 @@ class Loop:
             )
         is_best = all(standing(evaluation) > standing(earlier) for earlier in self.journal.evaluations)
         record = {"kind": "evaluation", "step": self.step, **evaluation, "best": is_best}
+        if drawn := self.data.drawn(self.step):
+            record["drawn"] = drawn
         self.journal.write(record)
         self._reduce_rate(standing(evaluation))
         scores = {name: evaluation[name] for name in (measure.name, "merit", *LOSSES) if name in evaluation}

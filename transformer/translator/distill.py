@@ -75,6 +75,10 @@ def distill(
             f"{run_dir} translates in several directions, and a distillation is of one: train its teacher "
             "without --data.directions"
         )
+    if text_data(run.config).default_tag:
+        raise UserError(
+            f"{run_dir} reads tags, and a distillation has none: train its teacher without --data.default-tag"
+        )
     if text_data(run.config).context:
         raise UserError(
             f"{run_dir} reads context, and a distillation is of sentences alone: train its teacher without "
@@ -107,9 +111,9 @@ def _write(
     watch = ProgressReporter()
     languages = suffixes(text_data(run.config))
     for split, pairs in corpus.splits.items():
-        _write_side(folder / f"{split}.{languages[0]}", (source for source, _ in pairs))
+        _write_side(folder / f"{split}.{languages[0]}", (pair[0] for pair in pairs))
         if split != "train":
-            _write_side(folder / f"{split}.{languages[1]}", (target for _, target in pairs))
+            _write_side(folder / f"{split}.{languages[1]}", (pair[1] for pair in pairs))
 
     train = corpus.splits["train"]
     translations = folder / f"train.{languages[1]}"
@@ -121,9 +125,9 @@ def _write(
             watch.message(f"{partial} has {counted(done, 'line')} already: continuing with the next")
         starts = range(done, len(train), READ)
         sources = (
-            source
+            pair[0]
             for start in starts
-            for source, _ in train.__getitems__(range(start, min(start + READ, len(train))))
+            for pair in train.__getitems__(range(start, min(start + READ, len(train))))
         )
         options = {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)}
         outputs = translator.stream(sources, n_best=1, first_line=done + 1, **options)

@@ -88,10 +88,12 @@ def of_corpus(data: DataConfig, corpus: str) -> DataConfig:
     """The options of one of the corpora of --data.mix, with its name in those of its files."""
     names = {
         name: Path(str(path).replace("{corpus}", corpus))
-        for name in ("train_source", "train_target", "train_tsv", "train")
+        for split in SPLITS
+        for name in (split, *(f"{split}_{kind}" for kind in ("source", "target", "tsv")))
         if (path := getattr(data, name)) is not None
     }
-    return replace(data, mix=(), **names)  # type: ignore[arg-type]
+    alone = {"mix": (), "default_tag": None, "workers": 0, "engine": "local"}
+    return replace(data, **alone, **names)  # type: ignore[arg-type]
 
 
 def has_columns(data: DataConfig, split: str) -> bool:
@@ -118,12 +120,12 @@ def directed(pairs: Iterable[Pair], direction: Direction) -> Iterator[DirectedPa
     return (DirectedPair(source, target, *direction) for source, target in pairs)
 
 
-def in_turns(records: Iterable[DirectedPair]) -> Iterator[DirectedPair]:
-    """One record of each direction after the other, so that the first ones are of all directions."""
-    by_direction: dict[Direction, list[DirectedPair]] = {}
+def in_turns(records: Iterable[DirectedPair | TextRecord]) -> Iterator[DirectedPair | TextRecord]:
+    """One record of each direction, or of each group, after the other, so that the first ones are of all."""
+    parts: dict[Any, list[DirectedPair | TextRecord]] = {}
     for record in records:
-        by_direction.setdefault(record[2:], []).append(record)
-    for turn in itertools.zip_longest(*by_direction.values()):
+        parts.setdefault(record[2:] if isinstance(record, DirectedPair) else record.group, []).append(record)
+    for turn in itertools.zip_longest(*parts.values()):
         yield from filter(None, turn)
 
 
@@ -226,7 +228,7 @@ def open_corpus(data: DataConfig, progress: Progress = silent) -> Corpus:
 
 
 def _form(data: DataConfig) -> Form:
-    if data.has_columns:
+    if data.has_columns or any(map(data.by_corpus, SPLITS[1:])):
         return TEXT_RECORDS
     return DIRECTED if data.directions else PAIRS
 
@@ -357,7 +359,7 @@ SAMPLED = 400_000  # pairs of a corpus in shards of which the vocabulary is lear
 def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     """The corpus of text files whose training text is prepared in shards."""
     check_text(data)
-    whole = replace(data, filter=(), noise=(), shard_pairs=0, workers=0, engine="local", mix=())
+    whole = replace(data, filter=(), noise=(), shard_pairs=0, workers=0, engine="local")
     corpora = [of_corpus(data, name) for name in data.mixed] or [data]
     files = [  # (number of the corpus, direction, the files of a part of its text)
         (number, direction, part)
@@ -373,6 +375,9 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     if data.temperature != 1:
         groups = [data.pairs.index(direction) for direction in directions]
     pairs = pair_blocks(parts, data.pairs_of_a_shard, directions, groups)
+    if data.default_tag and data.mix:
+        pairs = replace(pairs, tags=data.tags)
+    form = _form(data)
     digests = _digests(whole, [split for split in _files(whole) if split != "train"], progress)
     by_group = pairs.by_group()
     sizes = [len(group) for group in by_group]
@@ -387,13 +392,16 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
 
     def read(split: str) -> Iterator[Any]:
         records = _as_hashed(whole, digests, split)
-        return in_turns(records) if directions else records
+        if form is TEXT_RECORDS:
+            records = map(_text_record, records)
+        return in_turns(records) if directions or data.by_corpus(split) else records
 
     key = [sorted(digests.items()), [[file.digest for file in part] for part in pairs.files], pairs.size]
     key += [directions] if directions else []
     key += [groups] if groups else []
+    key += [pairs.tags] if pairs.tags else []
     name = str(data.train or data.train_tsv or data.train_source)
-    corpus = Source(name, _form(data), "shards", key, read, list(digests), notes)
+    corpus = Source(name, form, "shards", key, read, list(digests), notes)
     opened = corpus.open(data.cache_dir, progress)
     # as many of each group, whatever its share: other shares have the same vocabulary, and so the same shards
     several = math.ceil(SAMPLED / len(by_group))
@@ -548,13 +556,19 @@ def _files(data: DataConfig) -> dict[str, list[Path]]:
 
 
 def _files_of(data: DataConfig, split: str) -> list[Path]:
-    if data.mix and split == "train":
+    if data.by_corpus(split):
         of_corpora = (_files_of(of_corpus(data, name), split) for name in data.mixed)
         return list(itertools.chain.from_iterable(of_corpora))
     if data.directions and not has_columns(data, split):
         several = (_files_of(of_direction(data, direction), split) for direction in data.pairs)
         return list(dict.fromkeys(itertools.chain.from_iterable(several)))
     return list(itertools.chain.from_iterable(_sides_of(data, split)))
+
+
+def _text_record(record: Pair | TextRecord, corpus: str = "") -> TextRecord:
+    """A record of text, of a corpus if there are several."""
+    text = record if isinstance(record, TextRecord) else TextRecord(*record)
+    return text._replace(group=corpus or text.group)
 
 
 def _sides_of(data: DataConfig, split: str) -> list[list[Path]]:
@@ -611,6 +625,9 @@ def _varying(files: Sequence[Path]) -> list[str]:
 
 def _read(data: DataConfig, split: str, further: set[str] | None = None) -> Iterator[Any]:
     """The records of the files of a split. `further` as of `read_table`."""
+    if data.by_corpus(split):
+        corpora = ((name, of_corpus(data, name)) for name in data.mixed)
+        return (_text_record(x, name) for name, of_one in corpora for x in _read(of_one, split, further))
     if data.directions and not has_columns(data, split):
         several = (directed(_read(of_direction(data, pair), split), pair) for pair in data.pairs)
         return itertools.chain.from_iterable(several)

@@ -7,7 +7,7 @@ import random
 import re
 from collections.abc import Callable, Mapping
 
-from transformer.data.store import DirectedPair, Pair
+from transformer.data.store import AnyPair, DirectedPair, TextRecord
 
 Change = Callable[[str, str, random.Random], tuple[str, str]]
 _FINAL = re.compile(r"\s*[.!?…。！？]+$")
@@ -57,7 +57,7 @@ class Noise:
         self._shares = [shares.get(name, 0) * 2**32 for name in CHANGES]
         self._salt = seed.to_bytes(16, "little")
 
-    def __call__(self, pair: Pair | DirectedPair) -> Pair | DirectedPair:
+    def __call__(self, pair: AnyPair) -> AnyPair:
         """The pair, perhaps with changes."""
         source, target = pair[:2]
         if not (source and target):
@@ -66,6 +66,6 @@ class Noise:
         for number, (change, share) in enumerate(zip(CHANGES.values(), self._shares, strict=True)):
             if int.from_bytes(digest[4 * number : 4 * number + 4]) < share:
                 source, target = change(source, target, random.Random(digest))
-        if isinstance(pair, DirectedPair):
+        if isinstance(pair, DirectedPair | TextRecord):
             return pair._replace(source=source, target=target)
         return source, target

@@ -166,6 +166,7 @@ def _trained(
 
     name = "".join("st"[side] for side in sides)
     languages = sorted({language for pair in data.pairs for language in pair})
+    languages += sorted(data.tags) if 0 in sides else []
     return trained(corpus, texts(), data.tokenizer, data.vocab_size, special, name, languages)
 
 

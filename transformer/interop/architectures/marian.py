@@ -213,8 +213,8 @@ def _sentencepiece(tokenizer: Tokenizer) -> bytes | None:
         case SentencePieceTokenizer():
             if tokenizer.has_codes:
                 raise UserError(
-                    "texts of this run begin with the codes of their languages (--data.directions), which "
-                    "Marian models do not have: it cannot be exported"
+                    "texts of this run begin with the codes of their languages (--data.directions), or with "
+                    "tags (--data.default-tag), which Marian models do not have: it cannot be exported"
                 )
             return tokenizer.content()
         case _:

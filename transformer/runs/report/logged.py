@@ -106,6 +106,7 @@ class Logged:
             "time": time_spent(self.spent) if self.spent else None,
             "parameters": self.starts[-1].get("parameters") if self.starts else None,
             **_sizes(data, languages),
+            "pairs by corpus": self.evaluations[-1].get("drawn") if self.evaluations else None,
             "devices": self.starts[-1].get("devices") if self.starts else None,
         }
         return {name: str(value) for name, value in facts.items() if value is not None}

@@ -1,6 +1,7 @@
 """The vocabularies of a translation; texts that begin with the code of their language, or are read after
 those before them."""
 
+import copy
 import functools
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from transformer.config.model import SpecialIds
 from transformer.config.options import Config, first_added, text_data
 from transformer.data.sources.context import SEPARATOR, TURN, shortened
 from transformer.data.sources.text_files import one_line
+from transformer.data.store import TextRecord
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import Tokenizers, first_new, replaced
 from transformer.decoding.hooks import NO_OUTPUT
@@ -31,13 +33,21 @@ SIDES = ("source", "target")
 
 
 def in_languages(tokenizers: Tokenizers, data: DataConfig) -> Tokenizers:
-    """Tokenizers for the languages that options name, where texts begin with codes.
+    """Tokenizers for the languages that options name, where texts begin with codes; or for the tag, where
+    sources alone begin with one.
 
     Raises:
-      UserError: there is no code of such a language, or of one of the directions.
+      UserError: there is no code of such a language, of one of the directions, or of a tag.
     """
     if not tokenizers:
         return tokenizers
+    if data.default_tag:
+        source, target = tokenizers
+        for tag in data.tags:
+            source.in_language(tag, "--data.default-tag, tag")
+        target = copy.copy(target)
+        target.has_codes = False
+        return source.in_language(data.default_tag, "--data.default-tag"), target
     for side, (tokenizer, languages) in enumerate(
         zip(tokenizers, zip(*data.pairs, strict=True), strict=False)
     ):
@@ -98,6 +108,8 @@ class TextInLanguages(TextTask):
           UserError: no language is chosen, or the vocabulary has no such code.
         """
         language = languages_of(record)[side]
+        if self.data.default_tag and isinstance(record, TextRecord) and not side:
+            language = record.group or None
         prefix = "--" if isinstance(record, TranslationRequest) else "--data."
         tokenizer, option = self.tokenizers[side], f"{prefix}{SIDES[side]}-language"
         if language is None:
@@ -117,14 +129,18 @@ class TextInLanguages(TextTask):
         """
         pair = {"source_language": source_language, "target_language": target_language}
         asked: dict[str, Any] = {name: code for name, code in pair.items() if code is not None}
-        if not self.tokenizers[0].has_codes:
-            options = " and ".join(f"--{name.replace('_', '-')}" for name in asked)
+        without = [name for side, name in enumerate(pair) if not self.tokenizers[side].has_codes]
+        if wrong := [f"--{name.replace('_', '-')}" for name in asked if name in without]:
             raise UserError(
-                f"{options}: the texts of this model begin with no code of a language; leave it out"
+                f"{' and '.join(wrong)}: the texts of this model begin with no code of a language; leave it "
+                "out"
             )
-        data = replace(self.data, **asked)
         for tokenizer, (name, code) in zip(self.tokenizers, pair.items(), strict=True):
-            tokenizer.in_language(code, f"--{name.replace('_', '-')}")
+            if name not in without:
+                tokenizer.in_language(code, f"--{name.replace('_', '-')}")
+        if self.data.default_tag:
+            asked = {"default_tag": source_language or self.data.default_tag}
+        data = replace(self.data, **asked)
         return self.again(replace(self.config, data=data), self.tokenizers)
 
     @abstractmethod
@@ -146,7 +162,8 @@ class TextInLanguages(TextTask):
                 "vocabulary, which therefore cannot grow"
             )
         new = source.grown(words, languages)
-        other = new if target is source else target.grown(words, languages)
+        is_one = target is source or self.data.default_tag
+        other = new if is_one else target.grown(words, languages)
         sizes: dict[str, Any] = {"vocab_size": new.vocab_size}
         if model.target_vocab_size is not None:
             sizes["target_vocab_size"] = new.vocab_size

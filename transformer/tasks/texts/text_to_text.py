@@ -138,8 +138,10 @@ class TextToText(SteeredText, TextInContext, Lines):
 
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:
-        """Also what tells languages."""
-        return (*super().libraries(config), *[IDENTIFIER] * ("languages" in text_data(config).filters))
+        """Also what tells languages, and what shards are prepared by."""
+        data = text_data(config)
+        others = [IDENTIFIER] * ("languages" in data.filters), ["ray"] * (data.engine == "ray")
+        return (*super().libraries(config), *itertools.chain(*others))
 
     @classmethod
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
@@ -198,7 +200,7 @@ class TextToText(SteeredText, TextInContext, Lines):
             both = zip(SIDES, self.tokenizers, strict=True)
             options = [f"--data.{side}-language" for side, x in both if x.has_codes and not x.start]
             for tokenizer in self.tokenizers:
-                tokenizer.check_language(" and ".join(options))
+                tokenizer.check_language(" and ".join(options) + ", or --data.default-tag")
         self.data = data = with_method(self.data, self.tokenizers)
         self.config = replace(self.config, data=data)
         check_context(data, self.tokenizers)
