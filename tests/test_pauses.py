@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transformer import UserError
 from transformer.data.signals.audio import RATE
 from transformer.data.signals.pauses import LIBRARY, MARGIN, detector_of, parts_of
 from transformer.data.sources.recordings import digits
@@ -150,7 +151,5 @@ def test_silero_tells_a_voice_from_noise():
 
 @pytest.mark.parametrize("longest", [0.0, 0.01, 0.5])
 def test_parts_of_less_than_a_second_are_refused(longest):
-    with pytest.raises(
-        UserError, match=f"{longest:.2f} s is what the search hears at once.*raise --decoding.b"
-    ):
+    with pytest.raises(UserError, match=f"{longest:.2f} s is what the search hears at once"):
         list(parts_of(iter([np.random.default_rng(0).normal(size=32_000)]), longest))
