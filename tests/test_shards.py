@@ -47,8 +47,7 @@ class Threads(ThreadPoolExecutor):
 
     def __init__(self, workers, context, initializer, arguments) -> None:
         super().__init__(workers)
-        about, stop = arguments
-        preparation._process.update(about=pickle.loads(about), stop=stop)
+        preparation._process.update(stop=arguments[0])
 
 
 @pytest.fixture
