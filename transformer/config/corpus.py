@@ -405,7 +405,7 @@ class DataConfig(CorpusConfig):
             raise UserError(f"{option} with {' and '.join(wrong)}: shards have none of that; leave one out")
 
     def check_files(self) -> None:
-        """Raises UserError if options need text files and none are named, as in the stored config of a run."""
+        """Raises UserError if options need text files that are not named, as those of a run are."""
         are_pairs = self.task == "translation" and not self.context
         if self.noise and not (are_pairs and (self.train_tsv or self.train_source)):
             raise UserError(
