@@ -147,7 +147,7 @@ NO_RUN: Any = object.__new__(Run)
         (lambda: translation_objective(0.1, "source"), "inputs must be a list of phrases, not 'source'"),
         (lambda: Run(3), "path must be a path or a text, not 3"),
         (lambda: Run.check_free(3), "path must be a path or a text, not 3"),
-        (lambda: Run.averaged(NO_RUN, 7), "steps must be a list"),
+        (lambda: Run.averaged(NO_RUN, 7), "steps must be a Sequence, not 7"),
         (lambda: Run.variables(NO_RUN, np.ones(2)), "checkpoint must be a text or a whole number, not array"),
         (lambda: Run.check_corpus(NO_RUN, None), "corpus must be a text, not None"),
         (lambda: Run.check_free("a\0"), r"'a.x00': the name has a null character"),
