@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small_run import changed, interrupted, quiet, same, small_config, write_text
+from test_corpora import write_table
 from test_shards import OF_COLUMNS, OF_TEXT, here, opened
 
 from transformer import PRESETS, Run, Translator, UserError, train
-from transformer.config.corpus import DataConfig
+from transformer.config.corpus import SPLITS, DataConfig
 from transformer.config.pairs import mix_stages
 from transformer.data.sources import corpora
 from transformer.tasks.preparation import prepare
@@ -208,6 +209,26 @@ def test_a_run_of_tagged_corpora_resumes_bit_for_bit_and_has_their_scores_and_sh
         translator.translate("red dog", source_language="nosy")
     with pytest.raises(UserError, match="--target-language: the texts of this model begin with no code"):
         translator.translate("red dog", target_language="noisy")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "jsonl"])
+def test_a_mixture_of_tables_is_that_of_their_text(tmp_path, here, suffix):
+    config = tagged_config(tmp_path)
+    for name in SIZES:
+        for split, ends in ((name, ("en", "de")), (f"valid-{name}", ("in", "out"))):
+            columns = [(tmp_path / f"{split}.{end}").read_text().splitlines() for end in ends]
+            write_table(tmp_path / f"{split}.{suffix}", list(zip(*columns, strict=True)))
+    names = dict.fromkeys(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
+    tables = {split: tmp_path / f"{'valid-' * (split != 'train')}{{corpus}}.{suffix}" for split in SPLITS}
+    data = dataclasses.replace(config.data, **names, **tables, source_language="en", target_language="de")
+    made = []
+    for some in (config, dataclasses.replace(config, data=data)):
+        task, corpus = opened(some)
+        plan = prepare(task, corpus).batcher.plan
+        validation = [tuple(record) for record in corpus.splits["validation"]]
+        made.append((list(corpus.splits["train"]), validation, drawn(plan, corpus, 0, 20)))
+        plan.close()
+    assert made[0] == made[1]
 
 
 @pytest.mark.parametrize("name", sorted(OF_TEXT.keys() - set(OF_COLUMNS)))
