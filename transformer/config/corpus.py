@@ -24,13 +24,27 @@ _ISO_639_1 = (
     "rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr "
     "ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
 )
+_ISO_639_3 = (  # the same languages
+    "aar abk ave afr aka amh arg ara asm ava aym aze bak bel bul bis bam ben bod bre bos cat che cha cos "
+    "cre ces chu chv cym dan deu div dzo ewe ell eng epo spa est eus fas ful fin fij fao fra fry gle gla "
+    "glg grn guj glv hau heb hin hmo hrv hat hun hye her ina ind ile ibo iii ipk ido isl ita iku jpn jav "
+    "kat kon kik kua kaz kal khm kan kor kau kas kur kom cor kir lat ltz lug lim lin lao lit lub lav mlg "
+    "mah mri mkd mal mon mar msa mlt mya nau nob nde nep ndo nld nno nor nbl nav nya oci oji orm ori oss "
+    "pan pli pol pus por que roh run ron rus kin san srd snd sme sag hbs sin slk slv smo sna som sqi srp "
+    "ssw sot sun swe swa tam tel tgk tha tir tuk tgl tsn ton tur tso tat twi tah uig ukr urd uzb ven vie "
+    "vol wln wol xho yid yor zha zho zul"
+)
 _SUFFIX = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}|([a-z]{2})([-_]([A-Za-z]{2}|[A-Z][a-z]{3}))?")
 """Such as zho_Hans (FLORES), de, pt-BR or zh_Hant; .txt and .src are none of them."""
 _SAME = {
+    **dict(zip(_ISO_639_3.split(), _ISO_639_1.split(), strict=True)),
     **dict.fromkeys(("zho", "chi", "cmn", "yue", "wuu", "nan", "hak", "gan", "hsn", "lzh"), "zh"),
-    **{"jpn": "ja", "kor": "ko", "tha": "th", "lao": "lo", "khm": "km", "mya": "my", "bur": "my"},
-    **{"bod": "bo", "tib": "bo", "dzo": "dz"},
+    **dict.fromkeys(("arb", "acm", "acq", "aeb", "ajp", "apc", "ars", "ary"), "ar"),
+    **{"bur": "my", "tib": "bo", "pes": "fa", "prs": "fa", "npi": "ne", "lvs": "lv", "khk": "mn"},
+    **{"plt": "mg", "swh": "sw", "uzn": "uz", "azj": "az", "ory": "or", "ydd": "yi", "pbt": "ps"},
+    **{"kmr": "ku", "zsm": "ms", "gaz": "om", "quy": "qu", "ayr": "ay", "ekk": "et"},
 }
+"""Variants of languages, as FLORES names them."""
 
 
 PACKED = (".gz", ".bz2", ".xz", ".zst")
@@ -56,8 +70,8 @@ def language_of(path: Path | str | None) -> str | None:
 
 
 def written_as(code: str | None) -> str:
-    """The two letters of a language, which decide how its text is divided: `zh` of zh-TW, zho_Hans and yue.
-    Codes of other languages are as they are, but for region and script; empty if there is none."""
+    """The two letters of a language: `de` of deu_Latn, and `zh` of zh-TW, zho_Hans and yue, which is written
+    so. Other codes are as they are, but for region and script; empty if there is none."""
     language = re.split("[-_]", (code or "").lower())[0]
     return _SAME.get(language, language)
 
@@ -479,6 +493,11 @@ class DataConfig(CorpusConfig):
         """The rules of `filter` with their values. The languages are those of the corpus, or of all
         `directions`, if the rule names none."""
         values = filters_of(self.filter)
+        if self.directions and values.get("languages"):
+            raise UserError(
+                f"--data.filter languages={values['languages']}: pairs are in the languages of "
+                "--data.directions; write languages alone"
+            )
         if values.get("languages") == "":
             of_corpus = ":".join(code or "" for code in self.languages)
             values["languages"] = " ".join(self.directions) or of_corpus
