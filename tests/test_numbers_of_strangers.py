@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from small_translator import small_translator, stored
 
-from transformer import BeamConfig, SampleConfig, TransformerConfig, UserError
+from transformer import BeamConfig, SampleConfig, TransformerConfig, Translator, UserError
 from transformer.commands.decode import decode_main
 from transformer.commands.train import train_main
 from transformer.config.arguments import seconds, whole_number
@@ -65,6 +65,8 @@ def test_command_lines(
     digits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
     run = str(stored(small_translator(), tmp_path / "run"))
+    with pytest.raises(UserError, match="has no checkpoint"):
+        Translator.load(run, 10**digits)
     for main, words in (
         (train_main, ["train", "tiny", "--model.d-model"]),
         (train_main, ["train", "tiny", "--optimizer.peak"]),

@@ -17,7 +17,7 @@ from transformer.documents.document import _undivided
 from transformer.documents.passages import ADDRESS, Mark, MarkedText
 from transformer.documents.projection import aligned_words, project
 from transformer.documents.suspicion import signs_of
-from transformer.runtime.words import UNIT, WORD_OR_SIGN, continues_word, words
+from transformer.runtime.words import UNIT, WORD, WORD_OR_SIGN, continues_word, words
 from transformer.tasks.metrics.answers import rouge
 from transformer.tasks.metrics.error_rates import normalised
 from transformer.tasks.text import Hypothesis
@@ -72,6 +72,12 @@ def test_words_are_those_between_spaces_and_signs(script):
 def test_without_spaces_every_character_counts_with_its_marks(script):
     letters = UNSPACED[script]
     assert words("".join(letters)) == words(" ".join(letters)) == list(letters)
+
+
+def test_a_shorter_rule_finds_the_same_words_in_latin_text():
+    for character in map(chr, range(0x400)):
+        for text in (character, f"a{character}b", f" {character}{character}1_"):
+            assert words(text) == WORD.findall(text), hex(ord(character))
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))

@@ -195,18 +195,20 @@ def test_hosts_have_the_rows_of_one_and_windows_are_of_shards_from_everywhere(tm
 
 
 def test_training_begins_with_the_first_shards_and_resumes_bit_for_bit(tmp_path, here, monkeypatch):
-    config = changed(config_of(tmp_path), steps=24, evaluate_every=8)
+    config = config_of(tmp_path, shard_pairs=60, batch_tokens=128)  # of twelve shards, two have five updates
+    config = changed(config, steps=27, evaluate_every=11)  # it resumes in the middle of the ninth
     run = train(config, tmp_path / "whole", watch=quiet())
+    assert Run(run).checkpoints.steps()[-2] == 22
     more = dataclasses.replace(config, data=dataclasses.replace(config.data, workers=3))
     assert same(run, train(more, interrupted(run, tmp_path / "again"), watch=quiet()))
-    other = dataclasses.replace(config.data, shard_pairs=SHARD + 1)
-    with pytest.raises(UserError, match="made with other options: --data.shard-pairs: 150 -> 151"):
+    other = dataclasses.replace(config.data, shard_pairs=61)
+    with pytest.raises(UserError, match="made with other options: --data.shard-pairs: 60 -> 61"):
         train(dataclasses.replace(config, data=other), run, watch=quiet())
     # no shard is made anew; and a run does not wait for shards that it does not read
     cache = config.data.cache_dir
     made = sorted(cache.glob("corpora/*/shards-*/[0-9]*"))
-    assert len(made) == 5
-    for number in shard_order(5, config.data.seed, epoch=0)[WINDOW:]:
+    assert len(made) == 12
+    for number in shard_order(12, config.data.seed, epoch=0)[WINDOW:]:
         made[number].rename(made[number].with_suffix(".away"))
     monkeypatch.setattr(Threads, "submit", lambda *arguments: Never())
     few = changed(config, steps=2, evaluate_every=2)

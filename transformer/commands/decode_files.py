@@ -18,7 +18,6 @@ import shutil
 import sys
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, fields, replace
@@ -291,25 +290,21 @@ def decoded(
 
 
 class Outputs:
-    """The folder of the outputs.
+    """The folder of the outputs. Those of a shard are a part, until all parts of its file are there.
 
     Args:
       folder: what else is in it is refused.
       files: those of the input, by the names of their outputs.
       column: of Parquet files; empty: whole rows are read.
+      size: lines of a shard.
     """
 
-    def __init__(self, folder: Path, files: dict[str, Path], column: str) -> None:
-        self.folder, self.files, self._column = folder, files, column
-        self.done = 0
-        """How many lines were decoded before."""
+    def __init__(self, folder: Path, files: dict[str, Path], column: str, size: int) -> None:
+        self.folder, self.files, self._column, self._size = folder, files, column, size
         self._counts: dict[str, int] = {}
         self._digests: dict[str, str] = {}
-        self._job = ""
-        self._parts: dict[str, list[Path]] = {}
-        """The parts of each file that has been read to its end."""
-        self._missing = Counter[str]()
-        """How many shards of each file are being decoded."""
+        self._left: dict[str, int] = {}
+        """How many lines of each file are not decoded."""
 
     @contextlib.contextmanager
     def claimed(self) -> Iterator[None]:
@@ -330,35 +325,37 @@ class Outputs:
         except BlockingIOError as error:
             raise UserError(f"--output {self.folder}: another process is writing there") from error
 
-    def examine(self, size: int) -> None:
+    def examine(self) -> None:
         """Reads the files once: what they have, and how much of them is decoded.
-
-        Args:
-          size: lines of a shard.
 
         Raises:
           UserError: one cannot be read, or has changed since it was decoded.
         """
         before = self._stored().get("files", {})
         for name, path in self.files.items():
-            self._digests[name], count = digest_of(path), _count(path)
-            self._counts[name] = count
-            parts = [tuple(map(int, part.name.split("-"))) for part in self._folder_of(name).glob("*-*")]
+            self._digests[name], self._counts[name] = digest_of(path), _count(path)
             is_whole = (self.folder / name).exists()
             if is_whole and name not in before:
                 raise UserError(f"{self.folder / name} is there already, and not of this job: remove it")
-            if (is_whole or parts) and before.get(name) != self._digests[name]:
+            if (is_whole or any(self._folder_of(name).glob("*-*"))) and before.get(name) != self._digests[
+                name
+            ]:
                 raise UserError(
                     f"{display_path(path)} has changed since it was decoded: name another --output, or "
                     f"remove {self.folder}"
                 )
-            usable = [last - first + 1 for first, last in parts if last == min(first + size - 1, count)]
-            self.done += count if is_whole else sum(usable)
+            missing = [lines for lines in self._shards_of(name) if not self._part(name, lines).exists()]
+            self._left[name] = 0 if is_whole else sum(map(len, missing))
 
     @property
     def total(self) -> int:
         """How many lines the files have."""
         return sum(self._counts.values())
+
+    @property
+    def left(self) -> int:
+        """How many of them are not decoded."""
+        return sum(self._left.values())
 
     def _stored(self) -> Any:
         remedy = f"remove {self.folder}, or name another --output"
@@ -381,27 +378,19 @@ class Outputs:
         files = {**stored.get("files", {}), **self._digests}
         write_whole(self.folder / STATE / "job.json", json.dumps({"job": job, "files": files}))
 
-    def shards(self, size: int) -> Iterator[Shard]:
-        """The shards that are not decoded yet.
-
-        Args:
-          size: lines of each.
-        """
+    def shards(self) -> Iterator[Shard]:
+        """The shards that are not decoded yet."""
         for name, path in self.files.items():
-            if (self.folder / name).exists():
+            if not self._left[name]:
+                self._join(name)
                 continue
-            parts, first, lines = list[Path](), 1, numbered_lines(path)
+            lines = numbered_lines(path)
             if path.suffix == PARQUET:
                 lines = _row_lines(path, self._column, self._counts[name])
-            while batch := _batch(lines, size):
-                shard = Shard(name, path, first, batch)
-                parts.append(self._part(shard))
-                if not parts[-1].exists():
-                    self._missing[name] += 1
-                    yield shard
-                first += len(batch)
-            self._parts[name] = parts
-            self._join(name)
+            for numbers in self._shards_of(name):
+                batch = _batch(lines, len(numbers))
+                if not self._part(name, numbers).exists():
+                    yield Shard(name, path, numbers[0], batch)
 
     def store(self, shard: Shard, outputs: Decoded) -> None:
         """Writes the outputs of a shard, and of its file if it was the last one."""
@@ -409,28 +398,35 @@ class Outputs:
             with open(self.folder / ERRORS, "a", encoding="utf-8", opener=append_flags) as file:
                 file.write(json_line({"file": shard.name, "line": number, "error": why}))
         self._folder_of(shard.name).mkdir(parents=True, exist_ok=True)
-        write_whole(self._part(shard), outputs.text)
-        self._missing[shard.name] -= 1
-        self._join(shard.name)
+        numbers = range(shard.first, shard.first + len(shard.lines))
+        write_whole(self._part(shard.name, numbers), outputs.text)
+        self._left[shard.name] -= len(numbers)
+        if not self._left[shard.name]:
+            self._join(shard.name)
 
     def _join(self, name: str) -> None:
-        if self._missing[name] or name not in self._parts:
-            return
+        """Writes a file from its parts, unless it is there."""
         whole = self.folder / name
-        whole.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_open(whole) as file:
-            for part in self._parts.pop(name):
-                with open_regular(part) as text:
-                    shutil.copyfileobj(text, file)
+        if not whole.exists():
+            whole.parent.mkdir(parents=True, exist_ok=True)
+            with atomic_open(whole) as file:
+                for numbers in self._shards_of(name):
+                    with open_regular(self._part(name, numbers)) as text:
+                        shutil.copyfileobj(text, file)
         shutil.rmtree(self._folder_of(name), ignore_errors=True)
+
+    def _shards_of(self, name: str) -> list[range]:
+        """The numbers of the lines of each shard of a file."""
+        lines = range(1, self._counts[name] + 1)
+        return [lines[start : start + self._size] for start in range(0, len(lines), self._size)]
 
     def _folder_of(self, name: str) -> Path:
         """Where the parts of a file are."""
         return self.folder / STATE / "parts" / name
 
-    def _part(self, shard: Shard) -> Path:
+    def _part(self, name: str, numbers: range) -> Path:
         """The file with the outputs of a shard, named by the numbers of its lines."""
-        return self._folder_of(shard.name) / f"{shard.first:012}-{shard.first + len(shard.lines) - 1:012}"
+        return self._folder_of(name) / f"{numbers[0]:012}-{numbers[-1]:012}"
 
     def errors(self) -> int:
         """How many lines have no output. Brings their list in order, which an interrupt may have left without
@@ -525,22 +521,20 @@ def decode_files(arguments: FilesArguments) -> None:
         raise UserError(
             "--input: of Parquet files, --column names the one with text, or --jsonl reads whole rows"
         )
-    outputs = Outputs(arguments.output, files, arguments.column)
     data = Run(arguments.run_dir).config.data
     size = sys.maxsize if getattr(data, "context", 0) else arguments.shard_lines
+    outputs = Outputs(arguments.output, files, arguments.column, size)
     watch = ProgressReporter.beside_output()
     start, count, failed = time.monotonic(), 0, list[tuple[Shard, Exception]]()
     try:
         with outputs.claimed(), workers(arguments) as (calls, ahead):
-            outputs.examine(size)
-            if outputs.done:
-                watch.message(
-                    f"  continuing: {outputs.done:,} of {counted(outputs.total, 'line')} are decoded"
-                )
+            outputs.examine()
+            left = outputs.left
+            if done := outputs.total - left:
+                watch.message(f"  continuing: {done:,} of {counted(outputs.total, 'line')} are decoded")
             outputs.errors()
-            several = decoded(outputs.shards(size), calls, ahead, outputs.check_job)
-            rest = outputs.total - outputs.done
-            for shard, outcome in watch.progress("lines", several, rest, lambda one: len(one[0].lines)):
+            several = decoded(outputs.shards(), calls, ahead, outputs.check_job)
+            for shard, outcome in watch.progress("lines", several, left, lambda one: len(one[0].lines)):
                 if isinstance(outcome, Exception):
                     failed.append((shard, outcome))
                     continue

@@ -2,18 +2,33 @@
 
 import numbers
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from transformer.config.ranges import COUNTS, Range, shown
-from transformer.runtime.errors import UserError, abbreviated
+from transformer.runtime.errors import UserError
 
 
 def any_number(name: str, value: Any, what: str) -> Iterable[Any]:
-    """Any number of things. Raises UserError if it is one text, a mapping or no iterable, with this name."""
-    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+    """Any number of things. Raises UserError if it is no list (`is_list`), with this name."""
+    if not is_list(value):
         kind = "one string" if isinstance(value, str) else type(value).__name__
         raise UserError(f"{name} must be a list of {what}, not {kind}")
     return value
+
+
+def is_list(value: Any) -> TypeGuard[Iterable[Any]]:
+    """Whether a value has items, as a list or a generator, and is no text and no mapping."""
+    try:
+        iter(value)  # which an array without dimensions is not, though it is an Iterable
+    except TypeError:
+        return False
+    return not isinstance(value, str | bytes | Mapping)
+
+
+def choice(name: str, value: Any, choices: Iterable[str]) -> None:
+    """Raises UserError if a value is none of these texts, with this name."""
+    if not isinstance(value, str) or value not in choices:
+        raise UserError(f"{name} {shown(value)}: choose {' or '.join(choices)}")
 
 
 def true_or_false(name: str, value: Any) -> bool:
@@ -37,7 +52,7 @@ def whole_number(name: str, value: Any, least: int = 0) -> int:
 def texts_of(texts: object, what: str) -> list[str]:
     """A list of strings. Raises UserError if it is something else."""
     if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
-        raise UserError(f"{what} must be a string or a list of strings, not {abbreviated(repr(texts))}")
+        raise UserError(f"{what} must be a string or a list of strings, not {shown(texts)}")
     return list(texts)
 
 

@@ -21,6 +21,7 @@ import jax
 import numpy as np
 import orbax.checkpoint as ocp
 
+from transformer.config.ranges import instance, shown
 from transformer.model.parameters import Variables
 from transformer.runs.log import Manager, best_of, scores_of
 from transformer.runs.sealed import MANIFEST, allowed, read, seal
@@ -283,14 +284,16 @@ class Checkpoints:
         steps = self.steps()
         if not steps:
             raise UserError(f"{self.name} holds no checkpoint yet")
+        instance("checkpoint", checkpoint, str | int)
         if checkpoint == "best":
             return self.best()
         if checkpoint == "last":
             return steps[-1]
-        if str(checkpoint) in map(str, steps):
-            return int(checkpoint)
+        for step in steps:
+            if checkpoint in (step, str(step)):
+                return step
         raise UserError(
-            f"{self.name} has no checkpoint {checkpoint!r}: choose best, last, average, or one of "
+            f"{self.name} has no checkpoint {shown(checkpoint)}: choose best, last, average, or one of "
             f"{', '.join(map(str, steps))}"
         )
 

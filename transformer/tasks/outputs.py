@@ -170,6 +170,8 @@ class DecodingTask(Task):
     decodes: ClassVar[bool] = True
     inputs: tuple[str, ...]
     """The fields that decoding has, by name."""
+    record_type: ClassVar[type] = object
+    """The type of a record; object: `examples` says what is none."""
 
     @property
     def input_fields(self) -> Fields:

@@ -2,15 +2,15 @@
 are all scored."""
 
 import operator
-import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from numbers import Real
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.config.arguments import any_number
+from transformer.config.arguments import any_number, is_list
 from transformer.config.ranges import TEMPERATURE, shown
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief
@@ -65,12 +65,12 @@ def ids_of_targets(
                 raise TypeError
         except TypeError as error:
             raise UserError(
-                f"line {line}: the target {reprlib.repr(target)} must be a text or a list of ids"
+                f"line {line}: the target {shown(target)} must be a text or a list of ids"
             ) from error
         if ids[-1:] != [special.eos] or {*special.never_predicted, special.eos} & set(ids[:-1]):
             raise UserError(
                 f"line {line}: the target must be ids of tokens, then <eos>, which is {special.eos} (as "
-                f"Hypothesis.ids is), and not {reprlib.repr(ids)}"
+                f"Hypothesis.ids is), and not {shown(ids)}"
             )
         if outside := [i for i in ids if i < 0 or (i >= size and not copies)]:
             raise UserError(f"line {line}: the id {outside[0]}: the vocabulary has {size:,} ids, from 0")
@@ -127,11 +127,10 @@ def best_temperature(log_p: Float[np.ndarray, "sources labels"], right: Int[np.n
 
 def checked_labels(labels: Sequence[str]) -> list[str]:
     """Labels as a list. Raises UserError if there are less than two, one is no text, empty or repeated."""
-    if isinstance(labels, str | bytes | Mapping) or not isinstance(labels, Iterable):
+    several: list[Any] = list(labels) if is_list(labels) else [None]
+    if not all(isinstance(label, str) for label in several):
         raise UserError(f"labels {shown(labels)}: give a list of texts")
-    labels = list(labels)
-    if not all(isinstance(label, str) for label in labels):
-        raise UserError(f"labels {shown(labels)}: give a list of texts")
+    labels = several
     if len(set(labels)) < len(labels):
         raise UserError(f"labels {', '.join(labels)}: one is there twice")
     if not all(map(has_text, labels)):
@@ -192,7 +191,7 @@ class Chooser(Decoder[TextToText], ABC):
         if not texts or len(texts) != len(expected):
             raise UserError(f"give a label for each source: {len(texts)} sources, {len(expected)} labels")
         if unknown := [label for label in expected if label not in names]:
-            raise UserError(f"{unknown[0]!r} is not among the labels: {', '.join(names)}")
+            raise UserError(f"{shown(unknown[0])} is not among the labels: {', '.join(names)}")
         indices = np.array([names.index(label) for label in expected])
         return best_temperature(self._log_p(texts, names), indices)
 
@@ -205,6 +204,7 @@ class Chooser(Decoder[TextToText], ABC):
 
     def _labels(self, labels: Sequence[str]) -> list[str]:
         known = getattr(self.task, "labels", ())
+        labels = list(labels) if is_list(labels) else labels
         if not labels and not known:
             raise UserError(
                 "labels: this model was not trained with --data.task labels; say what to choose from"

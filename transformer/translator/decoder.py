@@ -12,7 +12,7 @@ import jax
 from transformer.config.arguments import any_number, seconds, true_or_false, whole_number
 from transformer.config.decoding import DecodingConfig, MbrConfig, changed_search
 from transformer.config.options import Config
-from transformer.config.ranges import Option, shown
+from transformer.config.ranges import Option, instance, shown
 from transformer.data.sequences import length_in_search
 from transformer.data.store import Record
 from transformer.decoding.service.lanes import Preparation
@@ -128,7 +128,7 @@ class Decoder(LoadedModel[TaskT]):
                     if numbered is None:
                         is_paused = True
                         break
-                    chunk.append((numbered[0], self.task.as_read(numbered[1], longest)))
+                    chunk.append((numbered[0], self._as_read(numbered[1], longest)))
                 is_over = is_over or (len(chunk) < room and not is_paused)
                 if chunk:
                     futures += self._submit_all(chunk, settings, n_best, extras)
@@ -203,9 +203,10 @@ class Decoder(LoadedModel[TaskT]):
           UserError: an option is invalid, or the model was closed.
         """
         line = whole_number("line", line)
+        instance("extras", extras, Extras)
         extras, options = extras.asked(self.extras, options)
         settings = self.settings(n_best, options)
-        numbered = [(line, self.task.as_read(record, settings.buckets[-1]))]
+        numbered = [(line, self._as_read(record, settings.buckets[-1]))]
         return self._admitted(numbered, settings, n_best, extras, priority, deadline, partial)
 
     def _admitted(
@@ -293,6 +294,7 @@ class Decoder(LoadedModel[TaskT]):
     def preparation(self, *, extras: Extras = NO_EXTRAS, **options: Option) -> Preparation:
         """What `warm_up` does, in stages. As soon as the first are done nobody needs to wait for programs who
         wants no `extras`; until all are done, the search has fewer of them, and may be slower."""
+        instance("extras", extras, Extras)
         return self._preparation({}, *extras.asked(self.extras, options))
 
     def _preparation(
@@ -316,6 +318,8 @@ class Decoder(LoadedModel[TaskT]):
     def settings(self, n_best: int | None, options: dict[str, Option]) -> DecodingConfig:
         """The options of a search: those given, otherwise the run's. Raises UserError if they are invalid
         for this model."""
+        instance("options", options, Mapping)
+        instance("method", options.get("method"), str | None)
         settings = changed_search(self.config.decoding, options)
         most = settings.num_hypotheses
         is_too_low = isinstance(n_best, int) and n_best < 1
@@ -333,6 +337,13 @@ class Decoder(LoadedModel[TaskT]):
         """The outputs of a request, best first. It runs in the thread that has searched it."""
         with jax.default_device(None):  # in any worker the programs that `programs_of_extras` compiles
             return search_outputs(self, request, result)
+
+    def _as_read(self, record: Record, longest: int) -> Record:
+        """A record without what the search does not read. Raises UserError if it is no record of the task."""
+        kind = self.task.record_type
+        if not isinstance(record, kind):
+            raise UserError(f"a record must be of the type {kind.__name__}, not {shown(record)}")
+        return self.task.as_read(record, longest)
 
     def _submit_all(
         self,

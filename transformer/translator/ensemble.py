@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from transformer.config.arguments import choice
+from transformer.config.ranges import shown
 from transformer.decoding.beside.ensemble import Ensemble, alike, as_one_model, by_members, ensemble_scores
 from transformer.decoding.calls import Inputs
 from transformer.decoding.searches.search import autoregressive_search
@@ -51,7 +53,7 @@ def shares_of(weights: Sequence[float], models: int, name: str) -> Float[np.ndar
     except (TypeError, ValueError, OverflowError):
         shares = np.array([])
     if len(shares) != models or not (np.isfinite(shares) & (shares > 0)).all():
-        raise UserError(f"{name} {weights!r}: give a positive number for {subject}")
+        raise UserError(f"{name} {shown(weights)}: give a positive number for {subject}")
     shares /= shares.max()  # their sum may be no number
     normalised: np.ndarray = shares / shares.sum()
     return normalised
@@ -66,8 +68,7 @@ def ensemble_of(
         raise UserError("an ensemble is made of translators: give a list with at least one")
     first = members[0]
     member_shares = shares_of(() if weights is None else weights, len(members), "--weights")
-    if not isinstance(mean, str) or mean not in ("probabilities", "logarithms"):
-        raise UserError(f"mean {mean!r}: choose probabilities or logarithms")
+    choice("mean", mean, ("probabilities", "logarithms"))
     for member in members:
         name = member.origin or member.config.system
         if member.system.search != autoregressive_search:

@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer.config.arguments import true_or_false
 from transformer.config.options import Config
-from transformer.config.ranges import instance, typed
+from transformer.config.ranges import instance, shown, typed
 from transformer.decoding.calls import Inputs
 from transformer.decoding.service.queue import Request
 from transformer.model.encoder_decoder import EncoderDecoder
@@ -67,7 +67,7 @@ class LoadedModel(Generic[TaskT]):
         if INT8 not in variables:
             params = model_shapes(self.system, config)["params"]
             if not isinstance(variables["params"], Mapping):
-                raise UserError(f"variables: params must be a dictionary, not {variables['params']!r}")
+                raise UserError(f"variables: params must be a dictionary, not {shown(variables['params'])}")
             try:
                 compare(variables["params"], params, "variables")
             except ValueError as error:
@@ -122,7 +122,7 @@ class LoadedModel(Generic[TaskT]):
         """
         for name, path in (("run_dir", run_dir), *([("adapter", adapter)] if adapter is not None else [])):
             if not isinstance(path, str | Path):
-                raise UserError(f"{name} {path!r}: must be the path of a run directory")
+                raise UserError(f"{name} {shown(path)}: must be the path of a run directory")
         int8 = true_or_false("int8", int8)
         refuse_forked()
         keep_programs()

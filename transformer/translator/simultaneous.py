@@ -11,7 +11,7 @@ import numpy as np
 from jaxtyping import Array, Int
 
 from transformer.config.decoding import METHODS, RULES, names_of
-from transformer.config.ranges import Option
+from transformer.config.ranges import Option, shown
 from transformer.decoding.calls import as_variables, special_ids, whole
 from transformer.decoding.hooks import never_predicted
 from transformer.model.parameters import Variables
@@ -130,7 +130,7 @@ def check_used(options: Mapping[str, Option]) -> None:
 
 def _text_of(word: object) -> str:
     if not isinstance(word, str):
-        raise UserError(f"words must be texts, not {word!r}")
+        raise UserError(f"words must be texts, not {shown(word)}")
     return word
 
 

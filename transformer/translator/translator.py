@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import reprlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -13,10 +12,10 @@ import jax
 import numpy as np
 from jaxtyping import Float, Int
 
-from transformer.config.arguments import any_number, true_or_false, whole_number
+from transformer.config.arguments import any_number, is_list, true_or_false, whole_number
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config, text_data
-from transformer.config.ranges import LONGEST, Option, instance, typed
+from transformer.config.ranges import LONGEST, Option, instance, shown, typed
 from transformer.data.sources.context import TURN
 from transformer.data.sources.tables import input_text
 from transformer.data.sources.text_files import one_line
@@ -120,7 +119,9 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
           UserError: as `Decoder.load` and `together`.
         """
         if isinstance(run_dir, bytes) or not isinstance(run_dir, str | Path | Sequence):
-            raise UserError(f"run_dir {run_dir!r}: must be the path of a run directory, or a list of them")
+            raise UserError(
+                f"run_dir {shown(run_dir)}: must be the path of a run directory, or a list of such"
+            )
         several = [run_dir] if isinstance(run_dir, str | Path) else list(run_dir)
         if not several:
             raise UserError("an ensemble needs at least one run directory")
@@ -463,8 +464,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         settings: DecodingConfig,
     ) -> tuple[Float[np.ndarray, " pairs"], Int[np.ndarray, " pairs"]]:
         for name, side in ("sources", sources), ("targets", targets):
-            if isinstance(side, str | bytes) or not isinstance(side, Iterable):
-                raise UserError(f"{name} must be a list with one for each pair, not {reprlib.repr(side)}")
+            if not is_list(side):
+                raise UserError(f"{name} must be a list with one for each pair, not {shown(side)}")
         last = settings.buckets[-1]
         texts = [self.task.read(self.task.source_of(source), last) for source in sources]
         targets = list(targets)

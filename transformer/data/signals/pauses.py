@@ -3,14 +3,14 @@ network that tells speech from noise."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from transformer.config.arguments import choice
 from transformer.config.records import Detector
 from transformer.data.signals.audio import HOP, RATE
-from transformer.runtime.errors import UserError
 from transformer.runtime.machine import library
 
 CONTEXT = 30.0
@@ -225,9 +225,6 @@ def detector_of(name: Detector | None) -> Silero | None:
     Raises:
       UserError: there is none of this name, or its library is not installed.
     """
-    match name:
-        case None | "energy":
-            return None
-        case "silero":
-            return Silero()
-    raise UserError(f"detector {name!r}: choose energy or silero")
+    if name is not None:
+        choice("detector", name, get_args(Detector))
+    return Silero() if name == "silero" else None

@@ -6,8 +6,9 @@ import hashlib
 import itertools
 import math
 import re
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from array import array
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from html.entities import html5
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import regex
 
 from transformer.config.corpus import written_as
+from transformer.data.sequences import Sequences, ends_of
 from transformer.data.sources.text_files import named_ranges
 from transformer.data.store import AnyPair, DirectedPair, Progress, Records, silent
 from transformer.runtime.errors import UserError, abbreviated, counted
@@ -58,7 +60,9 @@ def unusual_pairs(
     number = min(len(records), MOST if total in (None, len(records)) else OF_SAMPLE)
     hashes = np.zeros(number, np.int64)
     lengths = np.zeros((number, 2))
-    counts: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+    numbers = defaultdict[str, int]()
+    numbers.default_factory = numbers.__len__
+    of_words, sizes = (array("i"), array("i")), (array("i"), array("i"))
     entities, lacking = 0, list[int]()
     looked = progress("looking for unusual pairs", _pairs(records, number), number)
     for index, (source, target) in enumerate(looked):
@@ -68,14 +72,17 @@ def unusual_pairs(
         if not (has_text(source) and has_text(target)):
             lacking.append(index + 1)
         if is_translated:
-            for side, text in zip(counts, (source, target), strict=True):
-                side.update(words(text.lower()))
+            for side, text in enumerate((source, target)):
+                several = words(text.lower())
+                of_words[side].extend(map(numbers.__getitem__, several))
+                sizes[side].append(len(several))
     remarks = []
     if repeated := number - len(np.unique(hashes)):
         remarks.append(f"{repeated:,} repeat another")
     if entities:
         remarks.append(f"{entities:,} with HTML entities such as &amp;")
-    if is_translated and (swapped := sum(_swapped(_pairs(records, number), counts))):
+    sides = [Sequences(np.array(x), ends_of(count)) for x, count in zip(of_words, sizes, strict=True)]
+    if is_translated and (swapped := _swapped(sides, len(numbers))):
         remarks.append(f"{swapped:,} with source and target swapped, by their words")
     if is_translated and (uneven := _uneven(lengths)):
         remarks.append(f"{uneven:,} whose lengths differ {FACTOR:g} times more than usual")
@@ -128,25 +135,27 @@ def _has_entity(text: str) -> bool:
     return "&" in text and any(name[0] == "#" or name in html5 for name in _ENTITY.findall(text))
 
 
-def _swapped(pairs: Iterable[tuple[str, str]], counts: tuple[Counter[str], Counter[str]]) -> Iterator[bool]:
-    """Whether the source of each pair has rather the words of targets, and the target those of sources. What
-    a pair itself adds to the counts is left out."""
-    totals = [sum(side.values()) + 1 for side in counts]
-    prior = math.log(totals[1] / totals[0])
+def _swapped(sides: Sequence[Sequences], count: int) -> int:
+    """How many pairs have a source with rather the words of targets, and a target with those of sources. What
+    a pair itself adds to the counts is left out.
 
-    def leaning(text: str, side_of_text: int) -> float:
-        """Mean log-ratio of P(word | source side) and P(word | target side)."""
-        several = words(text.lower())
-        less = Counter(several)
-        sides = [
-            [counts[side][word] - less[word] * (side == side_of_text) + 0.5 for word in several]
-            for side in (0, 1)
+    Args:
+      sides: the words of sources and of targets, as numbers.
+      count: of different words.
+    """
+    of_side = [np.bincount(side.values, minlength=count) for side in sides]
+    prior = math.log((len(sides[1].values) + 1) / (len(sides[0].values) + 1))
+    leanings = []
+    for number, side in enumerate(sides):
+        sizes = np.diff(side.ends)
+        texts = np.repeat(np.arange(len(side)), sizes)
+        _, index, repeats = np.unique(texts * count + side.values, return_inverse=True, return_counts=True)
+        others = [
+            counts[side.values] - repeats[index] * (number == i) + 0.5 for i, counts in enumerate(of_side)
         ]
-        ratios = (math.log(first / second) for first, second in zip(*sides, strict=True))
-        return sum(ratios) / len(several) + prior if several else 0.0
-
-    for source, target in pairs:
-        yield leaning(source, 0) < -MARGIN and leaning(target, 1) > MARGIN
+        sums = np.bincount(texts, np.log(others[0] / others[1]), minlength=len(side))
+        leanings.append(np.where(sizes, sums / np.maximum(sizes, 1) + prior, 0))
+    return int(((leanings[0] < -MARGIN) & (leanings[1] > MARGIN)).sum())
 
 
 def _uneven(lengths: np.ndarray) -> int:

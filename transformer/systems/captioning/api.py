@@ -1,13 +1,14 @@
 """The Python API for captioning: a decoder whose records are pictures."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from transformer.config.ranges import Option
+from transformer.config.arguments import any_number
+from transformer.config.ranges import Option, shown
 from transformer.runtime.errors import UserError
 from transformer.systems.captioning.system import Captioning
 from transformer.tasks.text import Hypothesis
@@ -48,6 +49,7 @@ class Captioner(Decoder[Captioning]):
           options: `n_best`, outputs for each (None: all that the search returns); `alignments=True` for the
             cross-attention of each token, with a column for every patch, row by row; and as in `caption`.
         """
-        if isinstance(pictures, Path | str) or not isinstance(pictures, Iterable):
-            raise UserError(f"search takes a list of pictures: [{pictures!r}]")
-        return list(self.stream(map(self.task.seen, pictures), **options))
+        if isinstance(pictures, Path | str):
+            raise UserError(f"search takes a list of pictures: [{shown(pictures)}]")
+        several = any_number("pictures", pictures, "pictures")
+        return list(self.stream(map(self.task.seen, several), **options))

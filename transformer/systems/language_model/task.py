@@ -81,6 +81,7 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
     service = "transformer.systems.language_model.service"
     decodes = False
     inputs = ("source",)
+    record_type = str
 
     def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
         super().__init__(config, tokenizer)

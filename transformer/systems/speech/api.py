@@ -271,13 +271,15 @@ class Transcriber(Decoder[SpeechToText]):
         """
         if isinstance(recordings, Path | str):
             raise UserError(f"search takes a list of recordings: [{str(recordings)!r}]")
-        if isinstance(recordings, CONTENT) or not isinstance(recordings, Iterable):
+        if isinstance(recordings, CONTENT):
             raise _unheard(recordings)
+        several = any_number("recordings", recordings, "recordings")
+        instance("windows", windows, WindowsConfig | None)
         extras, options = NO_EXTRAS.asked(self.extras, options)
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
         settings = self.settings(n_best, options)
         rules = self.rules(settings, "windows", windows=windows) if windows else None
-        heard = (with_rules(self._begun(source, start), rules) for source in recordings)
+        heard = (with_rules(self._begun(source, start), rules) for source in several)
         return list(self.outputs(enumerate(heard, 1), settings, n_best, extras))
 
     def _begun(self, source: Heard, start: tuple[int, ...]) -> Recording:

@@ -16,8 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
+from transformer.config.arguments import choice
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config
+from transformer.config.ranges import instance
 from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.data.sequences import Example, Field
 from transformer.data.signals.audio import HOP, RATE
@@ -260,6 +262,8 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
           UserError: there is no such language or task, or the vocabulary has none of them.
         """
         asked: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
+        for name, kind in (("language", str | None), ("task", str | None), ("timestamps", bool)):
+            instance(name, asked[name], kind)
         if self.codes:
             return self.codes.opening(self.tokenizer.start, **asked)
         if named := [name for name, value in asked.items() if value]:
@@ -284,8 +288,9 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         Raises:
           UserError: there is no such way, the model has no times, or an option is for the other way.
         """
-        if cut not in (None, *get_args(Cut)):
-            raise UserError(f"cut {cut!r}: choose {' or '.join(get_args(Cut))}")
+        if cut is not None:
+            choice("cut", cut, get_args(Cut))
+        instance("windows", windows, WindowsConfig | None)
         can_be = self.codes is not None and bool(self.data.padded_length)
         if cut == "windows" and not can_be:
             raise UserError("cut windows: this model has no times among its tokens; choose pauses")

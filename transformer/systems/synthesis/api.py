@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from transformer.config.arguments import texts_of
-from transformer.config.ranges import Option
+from transformer.config.ranges import Option, instance
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief
 from transformer.systems.synthesis.task import TextToSpeech, Utterance
@@ -52,6 +52,7 @@ class Synthesizer(Decoder[TextToSpeech]):
           options: as in `speak`.
         """
         texts = texts_of(texts, "texts")
+        instance("pronunciation", self.pronunciation, Translator | None)
         if self.pronunciation:
             spoken = [best for best, *_ in self.pronunciation.search(texts, n_best=1)]
             pairs = zip(spoken, texts, strict=True)

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from transformer.config.arguments import any_number
-from transformer.config.ranges import Option
+from transformer.config.ranges import Option, shown
 from transformer.data.sources.tagged import TaggedSentence
-from transformer.runtime.errors import UserError, abbreviated
+from transformer.runtime.errors import UserError
 from transformer.systems.tagging.system import Tagged, Tagging
 from transformer.translator.decoder import Decoder
 
@@ -27,7 +27,7 @@ class Tagger(Decoder[Tagging]):
           UserError: a sentence is neither, or longer than the search reads.
         """
         if isinstance(sentences, str):
-            raise UserError(f"tag takes a list of sentences: [{abbreviated(repr(sentences))}]")
+            raise UserError(f"tag takes a list of sentences: [{shown(sentences)}]")
         several = any_number("sentences", sentences, "sentences")
         records = [self.record(sentence) for sentence in several]
         return [tagged for (tagged,) in self.decode(records, **options)]
@@ -42,5 +42,5 @@ class Tagger(Decoder[Tagging]):
 def check_words(words: object) -> tuple[str, ...]:
     """A list of words. Raises UserError if it is something else, or a word is empty."""
     if not isinstance(words, Sequence) or not all(isinstance(word, str) and word for word in words):
-        raise UserError(f"a sentence is a string or a list of words, not {abbreviated(repr(words))}")
+        raise UserError(f"a sentence is a string or a list of words, not {shown(words)}")
     return tuple(words)

@@ -82,6 +82,7 @@ class Tagging(Overview, DecodingTask, Lines):
     writer = "transformer.systems.tagging.writer"
     service = "transformer.systems.tagging.service"
     inputs = ("source",)
+    record_type = TaggedSentence
 
     def __init__(self, config: Config, tokenizer: Tokenizer, labels: Sequence[str]) -> None:
         super().__init__(config)

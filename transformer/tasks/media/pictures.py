@@ -58,6 +58,7 @@ class Pictures(Exhibits, Lines, DecodingTask):
 
     unit = "pictures"
     inputs = ("source",)
+    record_type = AnnotatedPicture
     annotation: ClassVar[Annotation]
 
     @property

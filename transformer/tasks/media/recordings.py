@@ -78,6 +78,7 @@ class Recordings(Exhibits, Lines, DecodingTask):
     """
 
     unit = "recordings"
+    record_type = Recording
     learned = "vocabulary or scale of the features"
     sound: ClassVar[str]
     """The field that has the frames: source or target."""

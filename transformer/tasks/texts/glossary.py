@@ -1,6 +1,5 @@
 """Glossaries: the terms that a translation must have, found in its source."""
 
-import reprlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import regex
 
+from transformer.config.ranges import shown
 from transformer.data.sources.text_files import read_lines
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief, display_path
@@ -37,9 +37,7 @@ class Glossary:
 
     def __init__(self, entries: Mapping[str, str], keep: str = "") -> None:
         if not isinstance(entries, Mapping):
-            raise UserError(
-                f"entries {reprlib.repr(entries)}: must be a dictionary of terms and translations"
-            )
+            raise UserError(f"entries {shown(entries)}: must be a dictionary of terms and translations")
         self._exact: Phrases = {}
         self._any_case: Phrases = {}
         self.entries: dict[tuple[str, ...], str] = {}
@@ -47,7 +45,7 @@ class Glossary:
         for term, target in entries.items():
             texts = [without_formatting(text) for text in (term, target) if isinstance(text, str)]
             if not (len(texts) == 2 and all(map(has_text, texts)) and _words(texts[0])):
-                entry = f"{reprlib.repr(term)}: {reprlib.repr(target)}"
+                entry = f"{shown(term)}: {shown(target)}"
                 raise UserError(f"the glossary entry {entry} must be a term and its translation")
             for text in texts:
                 if (size := len(_words(text))) > LONGEST:
@@ -71,7 +69,7 @@ class Glossary:
           UserError: the file is missing, or a line is not like that.
         """
         if not isinstance(path, Path | str):
-            raise UserError(f"path {reprlib.repr(path)}: must be that of a file of terms and translations")
+            raise UserError(f"path {shown(path)}: must be that of a file of terms and translations")
         entries: dict[str, str] = {}
         for number, line in enumerate(read_lines(Path(path)), start=1):
             if not has_text(line):
@@ -132,7 +130,7 @@ def _compiled(keep: str) -> Any:
       UserError: it is invalid.
     """
     if not isinstance(keep, str):
-        raise UserError(f"keep {reprlib.repr(keep)}: must be a regular expression")
+        raise UserError(f"keep {shown(keep)}: must be a regular expression")
     try:
         return regex.compile(keep) if keep else None
     except (regex.error, RecursionError, OverflowError, MemoryError) as error:

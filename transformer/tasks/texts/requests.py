@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, NamedTuple
 
+from transformer.config.arguments import is_list
 from transformer.config.corpus import DataConfig
 from transformer.data.sources.context import TURN, after, sentence_of
 from transformer.data.sources.tables import TARGET_LENGTH, check_inputs, input_text, joined
@@ -69,7 +70,7 @@ def make_requests(
       UserError: their numbers differ, or something else than text is among them.
     """
     for name, values in ("prefixes", prefixes), ("terms", terms):
-        if isinstance(values, str) or not isinstance(values, Iterable):
+        if not is_list(values):
             raise UserError(f"{name} must be a list: one for each sentence")
         if isinstance(values, Sized) and isinstance(sources, Sized) and len(values) not in (0, len(sources)):
             sentences = counted(len(sources), "sentence")
@@ -77,7 +78,7 @@ def make_requests(
     prefixes = itertools.repeat("") if _none(prefixes) else itertools.chain(prefixes, _ended("prefixes"))
     terms = itertools.repeat(()) if _none(terms) else itertools.chain(terms, _ended("terms"))
     for source, prefix, sentence_terms in zip(sources, prefixes, terms, strict=False):
-        if isinstance(sentence_terms, str) or not isinstance(sentence_terms, Iterable):
+        if not is_list(sentence_terms):
             raise UserError("the terms of a sentence must be a list of words and phrases")
         texts = (
             without_formatting(sentence(text, "terms must be words and phrases")) for text in sentence_terms
