@@ -140,6 +140,49 @@ class KilledOnce(Translation):
         return super().stored_examples(records)
 
 
+def test_hosts_without_a_shared_disk_make_each_its_shards_and_exchange_them(
+    tmp_path, here, monkeypatch, caplog
+):
+    made = list[Path]()
+    make = preparation._is_made
+    monkeypatch.setattr(
+        preparation, "_is_made", lambda path, *others: made.append(path) or make(path, *others)
+    )
+    monkeypatch.setattr(preparation, "_ASK", 0.1)
+    exchange = Path("file://" + str(tmp_path / "bucket"))
+
+    def shards_of(disk: str, host: int, hosts: int) -> tuple[PreparedShards, list[int]]:
+        config = config_of(tmp_path, cache_dir=tmp_path / disk, exchange=exchange)
+        task, corpus = opened(config)
+        batcher = prepare(task, corpus, host=host, hosts=hosts).batcher
+        batcher.plan.shards.wait(range(5))
+        return batcher.plan.shards, [batcher.plan(step).chosen.tolist() for step in range(9)]
+
+    with ThreadPoolExecutor(2) as threads:
+        hosts = list(threads.map(shards_of, ("a", "b"), (0, 1), (2, 2)))
+    counts = Counter(path.relative_to(tmp_path).parts[0] for path in made)
+    assert counts == {"a": 3, "b": 2}
+    assert hosts[0][1] == hosts[1][1]
+    for number in range(5):
+        files = [sorted(shards._path(number).iterdir()) for shards, _ in hosts]
+        for one, other in zip(*files, strict=True):
+            assert one.read_bytes() == other.read_bytes()
+    # a machine that begins anew, alone, makes none; what was not copied is copied
+    about = next((tmp_path / "bucket").glob("*/*/00002/about.json"))
+    about.unlink()
+    assert shards_of("c", 0, 1)[1] == hosts[0][1]
+    assert len(made) == 6
+    assert made[-1].name == "00002"
+    assert about.exists()
+    # one that has other text waits, and says so
+    monkeypatch.setattr(preparation, "_MOST_LATE", -1)
+    task, corpus = opened(config_of(tmp_path, cache_dir=tmp_path / "d"))
+    text, other = corpus.splits["train"], Path("file://" + str(tmp_path / "other"))
+    alone = PreparedShards(task, text, SHARD, corpus.folder, b"", exchange=other, host=1, hosts=2)
+    assert not any(alone._is_there(0) for _ in range(2))
+    assert "waiting for another host: has it the same text?" in caplog.text
+
+
 @pytest.mark.parametrize("batching", ["packed", "buckets"])
 def test_every_pair_once_an_epoch_and_a_pure_function(tmp_path, here, batching):
     config = config_of(tmp_path, batching=batching)

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from transformer.config.pairs import filters_of, mix_stages, noise_of
 from transformer.config.ranges import COUNTS, IDS, LARGEST, LONGEST, NOT_NEGATIVE, POSITIVE, Range, Section
 from transformer.runtime.errors import UserError, nearest
-from transformer.runtime.files import check_local
+from transformer.runtime.files import address, check_local
 
 # Codes of languages: how they are written, and in the names of files.
 
@@ -289,6 +289,10 @@ class DataConfig(CorpusConfig):
     workers: Annotated[int, Range(0, 4096)] = 0
     """Processes that prepare shards, at most one for each core. What they make does not depend on it. 0: one
     for each core."""
+    exchange: Path | None = None
+    """Address, such as s3://bucket/shards, at which hosts without a shared disk exchange shards: each makes
+    its share, and copies those of the others. None: each host makes all that are not in its
+    --data.cache-dir."""
     engine: Literal["local", "ray"] = "local"
     """Where shards are prepared. local: by processes of this machine; ray: by the cores of the Ray cluster of
     this machine, or of $RAY_ADDRESS, which share the folder of this command, the text and
@@ -410,12 +414,19 @@ class DataConfig(CorpusConfig):
 
     def _check_shards(self) -> None:
         if not self.pairs_of_a_shard:
-            if self.workers or self.engine == "ray":
-                option = "--data.workers" if self.workers else "--data.engine ray"
-                raise UserError(f"{option}: only shards are prepared by several; give --data.shard-pairs")
+            on_ray = "engine ray" * (self.engine == "ray")
+            if option := "workers" * bool(self.workers) or on_ray or "exchange" * bool(self.exchange):
+                raise UserError(
+                    f"--data.{option}: only shards are prepared by several; give --data.shard-pairs"
+                )
             return
         if self.workers and self.engine == "ray":
             raise UserError("--data.workers: Ray decides how many there are; leave it out")
+        if self.exchange and (self.engine == "ray" or not address(self.exchange)):
+            raise UserError(
+                f"--data.exchange {self.exchange}: give an address, such as s3://bucket/shards; machines "
+                "that share a folder, as those of Ray do, name it with --data.cache-dir"
+            )
         option = f"--data.shard-pairs {self.pairs_of_a_shard}"
         if self.mix:
             option = f"--data.mix {' '.join(self.mix)}"

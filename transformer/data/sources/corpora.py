@@ -92,7 +92,7 @@ def of_corpus(data: DataConfig, corpus: str) -> DataConfig:
         for name in (split, *(f"{split}_{kind}" for kind in ("source", "target", "tsv")))
         if (path := getattr(data, name)) is not None
     }
-    alone = {"mix": (), "default_tag": None, "workers": 0, "engine": "local"}
+    alone = {"mix": (), "default_tag": None, "workers": 0, "engine": "local", "exchange": None}
     return replace(data, **alone, **names)  # type: ignore[arg-type]
 
 
@@ -359,7 +359,7 @@ SAMPLED = 400_000  # pairs of a corpus in shards of which the vocabulary is lear
 def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     """The corpus of text files whose training text is prepared in shards."""
     check_text(data)
-    whole = replace(data, filter=(), noise=(), shard_pairs=0, workers=0, engine="local")
+    whole = replace(data, filter=(), noise=(), shard_pairs=0, workers=0, engine="local", exchange=None)
     corpora = [of_corpus(data, name) for name in data.mixed] or [data]
     files = [  # (number of the corpus, direction, the files of a part of its text)
         (number, direction, part)
