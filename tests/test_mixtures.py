@@ -211,6 +211,15 @@ def test_a_run_of_tagged_corpora_resumes_bit_for_bit_and_has_their_scores_and_sh
         translator.translate("red dog", target_language="noisy")
 
 
+def test_each_corpus_has_held_out_validation_text(tmp_path, here):
+    nothing = dict.fromkeys(f"{split}_{side}" for split in SPLITS[1:] for side in ("source", "target"))
+    _, corpus = opened(config_of(tmp_path, **nothing))
+    counts = Counter((record.group, record.source.split()[0]) for record in corpus.splits["validation"])
+    assert counts == {("clean", "clean"): 15, ("noisy", "noisy"): 35}
+    held_out = {record.source for record in corpus.splits["validation"]}
+    assert not held_out & {source for source, _ in corpus.splits["train"]}
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "arrow", "jsonl"])
 def test_a_mixture_of_tables_is_that_of_their_text(tmp_path, here, suffix):
     config = tagged_config(tmp_path)
@@ -298,7 +307,5 @@ def test_what_a_mixture_needs():
     assert corpora.of_corpus(DataConfig(mix=("a=1",), engine="ray", **files), "a").train_tsv == Path("a.tsv")
     with pytest.raises(UserError, match="write {corpus} where the names of the training files"):
         DataConfig(mix=("a=1",), **{**files, "train_tsv": Path("train.tsv")})
-    with pytest.raises(UserError, match="nothing is held out of shards"):
-        DataConfig(mix=("a=1",), train_tsv=Path("{corpus}.tsv"))
     with pytest.raises(UserError, match="with --data.temperature: each gives weights"):
         DataConfig(mix=("a=1",), directions=("en:de", "de:en"), temperature=2.0, **files)

@@ -39,6 +39,7 @@ from transformer.tasks.texts.translation import Translation
 from transformer.trainer.train import prepare_corpus
 
 ROOT = Path(__file__).parent.parent
+SIDES = ("source", "target")
 PAIRS, SHARD = 700, 150  # five shards, in blocks of two lines
 
 
@@ -497,6 +498,42 @@ def test_a_second_part_of_the_text_follows_the_first(tmp_path):
             assert list(part) == pairs.__getitems__(part.numbers.tolist())
 
 
+@pytest.mark.parametrize("directions", [(), ("en:de", "de:en")])
+def test_what_is_held_out_of_shards_is_that_of_the_whole(tmp_path, here, monkeypatch, directions):
+    """Where the sample is all of the text. Of larger text no source of the validation is trained on."""
+    words = [f"house {number % 250} is {'old' * (number % 2)}" for number in range(300)]
+    for name, text in {"train.en": words, "train.de": [f"haus {word}" for word in words]}.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in text))
+    (tmp_path / "train.en").write_text((tmp_path / "train.en").read_text() + "haus house 7 is old\n")
+    (tmp_path / "train.de").write_text((tmp_path / "train.de").read_text() + "house 7 is old\n")
+    nothing = dict.fromkeys(f"{split}_{side}" for split in ("validation", "test") for side in SIDES)
+    names = ("{source}", "{target}") if directions else ("en", "de")
+    files = {f"train_{side}": tmp_path / f"train.{name}" for side, name in zip(SIDES, names, strict=True)}
+
+    def splits(**options):
+        options = {
+            "directions": directions,
+            "tokenizer": "bpe",
+            "vocab_size": 290,
+            **files,
+            **nothing,
+            **options,
+        }
+        _, corpus = opened(config_of(tmp_path, **options))
+        train = [pair for pair in corpus.splits["train"] if any(pair[:2])]
+        return Counter(train), Counter(corpus.splits["validation"])
+
+    whole, shards = splits(shard_pairs=0), splits(shard_pairs=80)
+    assert shards == whole
+    assert len(whole[1]) > 5
+    monkeypatch.setattr(corpora, "SAMPLED", 80)
+    train, validation = splits(shard_pairs=80)
+    held_out = {pair[0] for pair in validation}
+    assert 2 < len(held_out) < len({pair[0] for pair in whole[1]})
+    assert not held_out & {text for pair in train for text in pair[: 2 if directions else 1]}
+    assert {pair for pair in (whole[0] | whole[1]) if pair not in train} >= set(validation)
+
+
 # What there is no shard of.
 
 
@@ -504,7 +541,10 @@ def test_a_second_part_of_the_text_follows_the_first(tmp_path):
     ("options", "message"),
     [
         ({}, "give --data.train-source and --data.train-target, --data.train-tsv, or --data.train"),
-        ({"train_tsv": Path("a.tsv")}, "nothing is held out of shards: give --data.validation-source"),
+        (
+            {"train": Path("a.jsonl"), "target": ("a", "b")},
+            "what is held out of shards has no --data.group and no further references: give --data.valid",
+        ),
         (
             {"train_tsv": Path("a"), "validation_tsv": Path("b"), "context": 2, "subword_sampling": 0.1},
             "with --data.context and --data.subword-sampling: shards have none of that",

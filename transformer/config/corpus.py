@@ -274,8 +274,8 @@ class DataConfig(CorpusConfig):
     each word begins with one; punctuation=0.1: the end of both sides has none."""
     shard_pairs: Annotated[int, Range(0, COUNTS)] = 0
     """Prepare training text from files in shards of about so many pairs, such as 1000000, by all processor
-    cores and in bounded memory. Training begins when the first two shards are there. It needs validation
-    text. 0: prepare it as a whole; with --data.mix 1000000."""
+    cores and in bounded memory. Training begins when the first two shards are there. 0: prepare it as a
+    whole; with --data.mix 1000000."""
     mix: tuple[str, ...] = ()
     """Several corpora and the weights of their pairs, such as europarl=1 paracrawl=3. The names of training
     files have {corpus}, such as --data.train-source {corpus}.en --data.train-target {corpus}.de. From an
@@ -436,10 +436,10 @@ class DataConfig(CorpusConfig):
                 f"{option}: give --data.train-source and --data.train-target, --data.train-tsv, or "
                 "--data.train"
             )
-        if not (self.validation_tsv or self.validation_source or self.validation):
+        if not self._named("validation") and (self.group or len(self.target) > 1):
             raise UserError(
-                f"{option}: nothing is held out of shards: give --data.validation-source and "
-                "--data.validation-target, --data.validation-tsv, or --data.validation"
+                f"{option}: what is held out of shards has no --data.group and no further references: give "
+                "--data.validation"
             )
         others = {
             "context": self.context,
