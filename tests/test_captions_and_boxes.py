@@ -2,7 +2,9 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -378,3 +380,15 @@ def test_damaged_classes_are_named(boxes: Run, tmp_path: Path) -> None:
         (tmp_path / "classes.json").write_text(text)
         with pytest.raises(UserError, match=message):
             type(boxes.task).load(boxes.config, tmp_path)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("captions", Captioner), ("boxes", Detector)])
+def test_a_run_whose_pictures_have_no_whole_patches_is_refused(
+    name: str, kind: Any, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(request.getfixturevalue(name).path, tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    config["data"]["picture_size"] = 18
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="--data.picture-size 18 must be a multiple of --model.patch-size 8"):
+        kind.load(folder).decode([])

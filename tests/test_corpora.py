@@ -3,12 +3,14 @@
 import bz2
 import dataclasses
 import gzip
+import io
 import json
 import lzma
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
@@ -382,6 +384,23 @@ def test_further_references_of_a_test_set(tmp_path):
     ]
 
 
+def damaged_offsets():
+    """An Arrow file whose first text ends after the second one, which the library reads unchecked."""
+    offsets, texts = (pa.py_buffer(x) for x in (np.array([0, 5, 2], np.int32), b"abcde"))
+    table = pa.table({"source": pa.Array.from_buffers(pa.string(), 2, [None, offsets, texts])})
+    with io.BytesIO() as file:
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+        return file.getvalue()
+
+
+def damaged_name():
+    """A Parquet file with the name of a column that is not UTF-8."""
+    with io.BytesIO() as file:
+        pyarrow.parquet.write_table(pa.table({"source": ["a"]}), file, store_schema=False)
+        return file.getvalue().replace(b"source", b"sour\xffe")
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -389,6 +408,12 @@ def test_further_references_of_a_test_set(tmp_path):
         ("a.arrow", b"ARROW1 and more", "a.arrow is damaged: "),
         ("a.arrow", b"no table", "a.arrow is damaged: "),
         ("a.tmx", None, "cannot read .*a.tmx: no such file"),
+        *(
+            ("a.tmx", b"<?xml version='1.0' encoding='" + name + b"'?><tmx/>", "a.tmx names an encoding that")
+            for name in (b"ebcdic", b"utf-7", b"idna", b"zlib_codec", b"x" * 1000)
+        ),
+        ("a.arrow", damaged_offsets(), "a.arrow is damaged: "),
+        ("a.parquet", damaged_name(), "a.parquet is damaged: 'utf-8' codec"),
         ("a.tmx", b"<tmx>\n<tu>", "a.tmx, line 2: it is no XML .no element found"),
         ("a.tmx", b"<tmx>\n<tu></body>", "a.tmx, line 2: it is no XML .mismatched tag"),
         ("a.xml", b"<!DOCTYPE a [<!ENTITY b 'c'>]>", "a.xml, line 1: it defines an entity .b"),

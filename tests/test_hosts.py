@@ -334,9 +334,13 @@ def test_whom_a_process_waits_for(
     assert message in capfd.readouterr().err
 
 
-def test_the_line_that_resumes_names_the_job(monkeypatch: pytest.MonkeyPatch, untrained_run: Path) -> None:
+def test_the_line_that_resumes_names_the_job(
+    monkeypatch: pytest.MonkeyPatch, untrained_run: Path, capsys: pytest.CaptureFixture
+) -> None:
     monkeypatch.setattr(hosts, "_given", [])
     assert "--hosts" not in resume_command(Run(untrained_run))
+    hosts.join(None, None, None, 30)
+    assert "--hosts.heartbeat has no effect" in capsys.readouterr().err
     hosts.join("node1:99", 1, 0, 30)
     line = resume_command(Run(untrained_run))
     _, *words = shlex.split(line)[1:]

@@ -51,6 +51,18 @@ def cache(tmp_path_factory) -> Path:
         (["RUN", "--extra-length", "99999999999"], b"x\n", "--extra-length must be from 0"),
         (["RUN", "--beam-size", "200"], b"x\n", "--beam-size 200 is more than half the vocabulary"),
         (["RUN", "--beam-sise", "3"], b"", "beam-sise"),
+        (["RUN", "--seed", "3"], b"x\n", "--seed: nothing is drawn in this search; leave it out"),
+        (
+            ["RUN", "--length-penalty=0", "--penalty", "power"],
+            b"x\n",
+            "--penalty: there is no length penalty",
+        ),
+        (["RUN", "--method=mbr", "--length-penalty", "2"], b"x\n", "--length-penalty: method mbr compares"),
+        (
+            ["RUN", "--choices", "a", "b", "--temperature-of-choices", "2"],
+            b"x\n",
+            "--temperature-of-choices needs --format scores or json",
+        ),
         (["RUN", __file__], b"", "is a file, not a run: to translate it, give RUN --input"),
         ([], b"", "Missing from transformer decode"),
     ],
@@ -151,6 +163,25 @@ def test_a_file_of_a_run_is_not_replaced(untrained_run, tmp_path, refused):
         (["--optimizer.peak", "nan"], "--optimizer.peak must be a finite number"),
         (["--run-dir", "/dev/null/x"], "cannot create /dev/null/x"),
         (["--optimizer.clip-norm", "-1"], "--optimizer.clip-norm must be positive"),
+        (["--decoding.seed", "3"], "--decoding.seed: nothing is drawn in this search; leave it out"),
+        *(
+            (words.split(), f"{words.split()[-2]}: it has no effect without --{needed}")
+            for words, needed in (
+                ("--optimizer.scale 2", "optimizer.schedule paper"),
+                (
+                    "--optimizer.schedule paper --optimizer.peak 1",
+                    "optimizer.schedule inverse_sqrt or",
+                ),
+                ("--optimizer.decay 0.5", "optimizer.schedule exponential or plateau"),
+                ("--optimizer.algorithm adam --optimizer.matrix-scale 2", "optimizer.algorithm muon"),
+                ("--optimizer.algorithm adafactor --optimizer.beta1 0", "optimizer.algorithm adam or muon"),
+                ("--model.max-positions 9", "model.positions learned"),
+                ("--model.encoder-stack.position-buckets 9", "model.positions buckets"),
+                ("--model.location-width 3", "model.cross-mechanism location"),
+                ("--scheduled.updates 9", "scheduled.share, which is 0"),
+                ("--adapter.base-step 9", "adapter.rank, which is 0"),
+            )
+        ),
     ],
 )
 def test_train_says_what_is_wrong(call, cache, tmp_path, monkeypatch, arguments, message):

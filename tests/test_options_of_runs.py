@@ -87,7 +87,7 @@ def test_a_way_refuses_the_options_of_others(way, options):
             with pytest.raises(UserError) as caught:
                 writer.checked_way(arguments)
             assert str(caught.value) == way.refusal.format(f"--{name.replace('_', '-')}")
-        elif not option.in_json:
+        elif not option.formats:
             assert writer.checked_way(arguments) is way
     assert ("rescore" in refused) == (way is not Way.LINES)
 

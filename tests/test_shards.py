@@ -48,8 +48,8 @@ class Threads(ThreadPoolExecutor):
 
     def __init__(self, workers, context, initializer, arguments) -> None:
         super().__init__(workers)
-        task, stop = arguments
-        preparation._process.update(task=pickle.loads(task), stop=stop)
+        about, stop = arguments
+        preparation._process.update(about=pickle.loads(about), stop=stop)
 
 
 @pytest.fixture
@@ -452,6 +452,18 @@ def test_blocks_have_the_lines_of_the_files(tmp_path, monkeypatch, read, end):
         parts = pairs.dealt(shard)
         assert sum(map(len, parts)) == 7
         assert Counter(itertools.chain(*parts)) == Counter(expected)
+
+
+def test_text_at_an_address_is_read_from_its_copy(tmp_path, monkeypatch):
+    """Which other processes read, rather than copy it too."""
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "copies"))
+    (path,) = files_of(tmp_path, b"a\tb\nc\td\n")
+    pairs = pair_blocks([[Path(f"file://{path}")]], 1)
+    path.unlink()
+    assert list(pairs) == [("a", "b"), ("c", "d")]
+    shutil.rmtree(tmp_path / "copies")
+    with pytest.raises(UserError, match="cannot read .*copies.*text0: No such file"):
+        list(pairs)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ sound, per second of processor time, and per second of the clock.
 `python -m benchmarks.speed.input --pairs 250000 1000000 --workers 1 2 --whole` makes text files of so many
 pairs (the built-in corpus, with numbers, so that none repeats another), prepares them in shards with a given
 vocabulary, and prints a line each: seconds, processor seconds, the largest process, and the disk as a
-multiple of the ids. `--whole` also prepares them as a whole, as training does without `--data.shard-pairs`.
+multiple of the ids. The processor time of this process, which no worker shares, is given twice: without and
+with the remarks on unusual pairs. There may be more workers than cores, to see what they cost. `--whole` also
+prepares them as a whole, as training does without `--data.shard-pairs`.
 `--shuffle` adds how well 200 batches are shuffled: how far apart neighbours are in the text (a third of it,
 if at random), how many are within a thousandth of it (0.2 %), and the deviation of the mean position of a
 batch (1).
@@ -130,18 +132,19 @@ from dataclasses import replace
 from pathlib import Path
 from transformer.systems.presets import preset
 from transformer.systems.registry import find_system
-from transformer.tasks.preparation import prepare
+from transformer.tasks import preparation
 
 def main():
     given = json.loads(sys.argv[1])
+    preparation.cores = lambda: given["options"].get("workers")
     config = preset("quickstart")
     paths = {name: Path(path) for name, path in given["paths"].items()}
     changes = dict(max_length=128, batch_tokens=25_000, vocab_size=given["vocab_size"], **given["options"])
     config = replace(config, data=replace(config.data, **paths, **changes))
     kind = find_system(config.system).task
-    start = time.monotonic()
+    start, imported = time.monotonic(), time.process_time()
     corpus = kind.open_corpus(config)
-    data = prepare(kind.create(config, corpus), corpus)
+    data = preparation.prepare(kind.create(config, corpus), corpus)
     data.batcher(0)
     first = time.monotonic() - start
     shards = getattr(data.batcher.plan, "shards", None)
@@ -150,13 +153,17 @@ def main():
         shards.wait(range(len(shards)))
         folder = shards.folder
     data.batcher.plan.close()
-    seconds = time.monotonic() - start
+    seconds, alone = time.monotonic() - start, time.process_time() - imported
     shuffle = shuffled(data.batcher.plan, len(corpus.splits["train"])) if given["shuffle"] else None
     usage = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    before = time.process_time()
+    kind.remarks(config, corpus)
+    remarked = alone + time.process_time() - before
     disk = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     ids = sum(file.stat().st_size for name in ("source", "target") for file in folder.rglob(name + ".uint16"))
     print(json.dumps({
-        "first": first, "seconds": seconds, "cpu": sum(x.ru_utime + x.ru_stime for x in usage),
+        "first": first, "seconds": seconds, "alone": [alone, remarked],
+        "cpu": sum(x.ru_utime + x.ru_stime for x in usage),
         "largest": max(x.ru_maxrss for x in usage) / 1024, "disk": disk, "ids": ids,
         "shuffle": shuffle,
     }))
@@ -184,7 +191,7 @@ def prepare_text_files(given: argparse.Namespace) -> None:
     from transformer.data import built_in
 
     print(machine())
-    print("| pairs | workers | first batch, s | all, s | CPU s | pairs a CPU s | largest, MB | disk / ids |")
+    print("| pairs | workers | first batch, s | all, s | CPU s (here) | pairs a CPU s | MB | disk / ids |")
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -213,9 +220,11 @@ def prepare_text_files(given: argparse.Namespace) -> None:
                 command = [sys.executable, str(root / "prepare.py"), json.dumps(about)]
                 told = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
                 subprocess.run(["rm", "-rf", str(cache)], check=True)
+                alone = ", ".join(f"{seconds:.1f}" for seconds in told["alone"])
                 print(
                     f"| {pairs:,} | {workers or 'whole'} | {told['first']:.1f} | {told['seconds']:.1f} "
-                    f"| {told['cpu']:.1f} | {pairs / told['cpu']:,.0f} | {told['largest']:,.0f} "
+                    f"| {told['cpu']:.1f} ({alone}) | {pairs / told['cpu']:,.0f} "
+                    f"| {told['largest']:,.0f} "
                     f"| {told['disk'] / told['ids']:.2f} |",
                     flush=True,
                 )

@@ -1,7 +1,8 @@
 """What a training spends before its first update, by stage: from nothing, and when it is resumed.
 
 `python -m benchmarks.speed.start quickstart`. Each start is its own process, stopped after its first
-update. The first one has an empty cache; the second one resumes the run.
+update. The first one has an empty cache; the second one resumes the run. `--config runs/mine/config.json`
+measures another training, such as one in shards, with the cache that it names.
 
 `python -m benchmarks.speed.start --serve RUN` is about a server: until it is ready, and until all programs
 are compiled.
@@ -26,6 +27,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.command import run
+from transformer.config.options import Config
+from transformer.runs.config_json import from_json
 from transformer.systems.presets import preset
 
 NAMES = "imports", "corpus", "vocabulary", "examples", "plan", "state", "first update"
@@ -36,6 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Prints a table."""
     parser = argparse.ArgumentParser(prog=f"python -m {__spec__.name}", description=__doc__)
     parser.add_argument("preset", nargs="?", default="quickstart", help="see train.py --list-presets")
+    parser.add_argument("--config", type=Path, help="config.json of a run, instead of a preset")
     parser.add_argument("--serve", type=Path, metavar="RUN", help="a run to serve, instead of a training")
     parser.add_argument("--stages", type=Path, help=argparse.SUPPRESS)  # in its own process
     parser.add_argument("--save", action="store_true", help="measure checkpoints")
@@ -51,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     preset(given.preset)
     if given.stages:
-        started(given.preset, given.stages)
+        started(_config(given.preset, given.config), given.stages)
         return
 
     from rich.console import Console
@@ -60,7 +64,8 @@ def main(arguments: list[str] | None = None) -> None:
     from benchmarks.measure import machine
 
     with tempfile.TemporaryDirectory() as folder:
-        starts = [measured(given.preset, Path(folder)) for _ in range(2)]
+        config = ["--config", os.fspath(given.config)] if given.config else []
+        starts = [measured([given.preset, *config], Path(folder)) for _ in range(2)]
     table = Table("stage", "from nothing, CPU s", "wall s", "resumed, CPU s", "wall s")
     for name in (*NAMES, "rest", "all"):
         cells = (starts[i].get(name, (0.0, 0.0))[j] for i in range(2) for j in range(2))
@@ -112,10 +117,14 @@ def print_saves(name: str) -> None:
     print(machine())
 
 
-def measured(name: str, folder: Path) -> dict[str, tuple[float, float]]:
+def _config(name: str, path: Path | None) -> Config:
+    return from_json(path.read_text(encoding="utf-8")) if path else preset(name)
+
+
+def measured(options: list[str], folder: Path) -> dict[str, tuple[float, float]]:
     """The CPU and wall seconds of each stage of a start, or of a resumption if the folder has a run."""
     environment = os.environ | {"TRANSFORMER_CACHE": os.fspath(folder / "cache")}
-    command = [sys.executable, "-m", "benchmarks.speed.start", "--stages", os.fspath(folder), name]
+    command = [sys.executable, "-m", "benchmarks.speed.start", "--stages", os.fspath(folder), *options]
     subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     found: dict[str, tuple[float, float]] = json.loads((folder / "stages.json").read_text())
     return found
@@ -137,8 +146,8 @@ def serve(run: Path, folder: Path) -> None:
         server.terminate()
 
 
-def started(name: str, folder: Path) -> None:
-    """Trains one update of a preset, and writes the stages to the folder."""
+def started(config: Config, folder: Path) -> None:
+    """Trains one update of a config, and writes the stages to the folder."""
     begun = 0.0, time.time() - time.process_time()  # when the process began, about
     import jax
 
@@ -149,7 +158,6 @@ def started(name: str, folder: Path) -> None:
     from transformer.trainer.loop import Loop
     from transformer.trainer.train import train
 
-    config = preset(name)
     task: Any = find_system(config.system).task
     stages = {"imports": _since(begun)}
 
@@ -173,6 +181,7 @@ def started(name: str, folder: Path) -> None:
     task.create, task.load = (timed("vocabulary", each) for each in (task.create, task.load))
     task.plan = timed("plan", task.plan)
     preparation.examples_of = timed("examples", preparation.examples_of)
+    preparation._in_shards = timed("examples", preparation._in_shards)
     module.first_state = timed("state", module.first_state)
     take_steps = Loop._take_steps
 

@@ -16,6 +16,7 @@ from transformer.cli.command_line import options_in, with_method
 from transformer.cli.parser import parse
 from transformer.config.corpus import DataConfig
 from transformer.config.decoding import DecodingConfig, methods_of
+from transformer.config.methods import check_idle_search
 from transformer.config.names import DECODING
 from transformer.config.options import Config, HostsConfig, flatten
 from transformer.config.records import Cut, Detector, WindowsConfig
@@ -79,8 +80,8 @@ class Applies:
     """Another option without which it means nothing."""
     why: str = ""
     """The message if that one is missing, with {} for the name of the option."""
-    in_json: bool = False
-    """Whether it adds to the format json alone."""
+    formats: tuple[str, ...] = ()
+    """Those that it adds to. Empty: all."""
 
 
 LINES = frozenset({Way.LINES})
@@ -102,7 +103,7 @@ ENSEMBLE = replace(
 )
 ROWS = Applies("translation", STEERED | {Way.CHOICES})
 CHOICE = Applies("choices", frozenset({Way.CHOICES}))
-EXTRA = Applies(ways=SEARCHED, in_json=True)
+EXTRA = Applies(ways=SEARCHED, formats=("json",))
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,12 @@ class DecodeArguments:
     each. `trained`: those of the training text."""
     temperature_of_choices: Annotated[
         float,
-        replace(CHOICE, needs="choices", why="{} needs --choices: it is about their probabilities"),
+        replace(
+            CHOICE,
+            needs="choices",
+            why="{} needs --choices: it is about their probabilities",
+            formats=("scores", "json"),
+        ),
     ] = 1.0
     """How certain probabilities of --choices are: more than 1, less certain. See Translator.calibrated."""
     bleu_tokenize: Annotated[
@@ -236,13 +242,13 @@ class DecodeArguments:
     word_confidences: Annotated[bool, replace(EXTRA, to="confidence")] = False
     """Add the probability that each word of the output is right (format json). It is learned by transformer
     calibrate."""
-    times: Annotated[bool, replace(SPEECH, in_json=True)] = False
+    times: Annotated[bool, replace(SPEECH, formats=("json",))] = False
     """Speech: add when each word begins and ends, in seconds, to the output (format json)."""
     language: Annotated[str | None, Applies("whisper")] = None
     """Whisper: code of the language that is spoken, such as en. Default: the one of the import."""
     task: Annotated[str | None, Applies("whisper")] = None
     """Whisper: transcribe, or translate (to English). Default: the one of the import."""
-    timestamps: Annotated[bool, Applies("whisper", TIMED, in_json=True)] = False
+    timestamps: Annotated[bool, Applies("whisper", TIMED, formats=("json",))] = False
     """Whisper: add the segments of the text with their begin and end, in seconds, to the output (format
     json)."""
     cut: Annotated[Cut | None, SPEECH] = None
@@ -371,6 +377,7 @@ def parse_decode(
         option = f"--{item.name.replace('_', '-')}"
         if arguments.choices and option in options:
             raise UserError(Way.CHOICES.refusal.format(option))
+    check_idle_search(arguments.decoding, default.decoding)
     forbidden = arguments.decoding.forbidden
     if forbidden != defaults.decoding.forbidden:  # those of the command line, not of the run
         for phrase in forbidden:

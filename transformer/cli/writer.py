@@ -132,8 +132,8 @@ class Writer:
         if cls.formats == ("text",) and arguments.n_best not in (None, 1):
             raise UserError(f"--n-best {arguments.n_best}: {arguments.run_dir} {cls.does}; leave it out")
         for name, option in options.items():
-            if option.in_json and arguments.format != "json":
-                needs = "{} needs --format json: the text formats do not have them"
+            if option.formats and arguments.format not in option.formats:
+                needs = f"{{}} needs --format {' or '.join(option.formats)}: other formats have nothing of it"
                 raise UserError(_refusal(arguments, name, needs))
         return way
 

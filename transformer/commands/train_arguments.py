@@ -9,8 +9,9 @@ import tyro
 
 from transformer.cli.command_line import TrainLine, with_method
 from transformer.cli.parser import parse
+from transformer.config.methods import CHOSEN, check_idle, check_idle_search
 from transformer.config.names import TRAINING
-from transformer.config.options import Config, HostsConfig
+from transformer.config.options import Config, HostsConfig, flatten
 from transformer.runtime.errors import UserError
 
 
@@ -65,6 +66,8 @@ def parse_train(line: TrainLine, default: Config) -> TrainArguments:
         names=TRAINING,
     )
     _check(arguments)
+    check_idle(flatten(arguments.config), flatten(default), CHOSEN)
+    check_idle_search(arguments.config.decoding, decoding)
     return arguments
 
 

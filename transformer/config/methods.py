@@ -1,10 +1,13 @@
 """Options of training methods: additions to the objective of a system. Each is off unless its weight, rate or
 share is above 0."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal, get_args
 
-from transformer.config.ranges import COUNTS, DEEPEST, LARGEST, POSITIVE, SHARE, Range, Section
+from transformer.config.decoding import DecodingConfig
+from transformer.config.ranges import COUNTS, DEEPEST, LARGEST, POSITIVE, SHARE, Option, Range, Section
+from transformer.config.training import Schedule
 from transformer.runtime.errors import UserError
 
 HEAVIEST = 1000  # weights of losses that are added
@@ -135,26 +138,73 @@ class AdapterConfig(Section):
 
 
 ONLY_WITH = {
-    ("adapter", "rank"): ("scale", "pattern"),
+    ("adapter", "rank"): ("scale", "pattern", "base_step", "base_hash"),
     ("guidance", "weight"): ("layers", "heads", "width"),
-    ("scheduled", "share"): ("decay", "predictions", "tokens", "passes"),
+    ("scheduled", "share"): ("decay", "updates", "predictions", "tokens", "passes"),
     ("scheduled", "tokens", "mixture"): ("top_k", "gradient"),
     ("reward", "share"): ("loss", "candidates", "samples", "reward", "anneal", "extra_length"),
     ("reward", "loss", "risk"): ("candidates", "sharpness"),
     ("reward", "loss", "reinforce"): ("baseline",),
 }
-"""(part of the config, option): what is read only if that option is not 0; with a third, if it has that
-value."""
+"""(part of the config, option): what is read only if that option is not 0; with further values, if it has
+one of them."""
+CHOSEN = {
+    ("optimizer", "schedule", "paper"): ("scale",),
+    ("optimizer", "schedule", "stable"): ("cooldown",),
+    ("optimizer", "schedule", "exponential"): ("decay_steps",),
+    ("optimizer", "schedule", "plateau"): ("decay_patience",),
+    ("optimizer", "schedule", "exponential", "plateau"): ("decay",),
+    ("optimizer", "schedule", *get_args(Schedule)[1:]): ("peak",),
+    ("optimizer", "algorithm", "muon"): ("matrix_scale",),
+    ("optimizer", "algorithm", "adam", "muon"): ("beta1", "beta2", "epsilon"),
+    ("model", "positions", "learned"): ("max_positions",),
+    ("model", "positions", "buckets"): ("position_buckets", "bucket_distance"),
+    ("model", "positions", "sinusoidal", "sinusoidal-halves"): ("first_position",),
+    ("model", "cross_mechanism", "location"): ("location_filters", "location_width"),
+    ("model", "cross_mechanism", "monotonic"): ("monotonic_scale", "monotonic_noise", "monotonic_offset"),
+}
+"""The same of options that presets and runs have though nothing reads them: refused only if a command line
+changes them."""
 
 
-def check_idle(config: Any) -> None:
-    """Raises UserError if an option has been changed that is not read, since its method is off."""
-    for (part, switch, *needed), idle in ONLY_WITH.items():
-        options = getattr(config, part)
-        value = getattr(options, switch)
-        if value in needed if needed else value:
+def check_idle(
+    now: Mapping[str, Option],
+    before: Mapping[str, Option],
+    only_with: Mapping[tuple[str, ...], Sequence[str]] = ONLY_WITH,
+) -> None:
+    """Raises UserError if an option has been changed that is not read.
+
+    Args:
+      now: all options, by dotted name.
+      before: what they were.
+      only_with: as `ONLY_WITH`.
+    """
+    for (part, switch, *needed), idle in only_with.items():
+        parts = (part, f"{part}.encoder_stack")
+        values = {now.get(f"{name}.{switch}") for name in parts}
+        if not values.isdisjoint(needed) if needed else any(values):
             continue
-        required = f"--{part}.{switch} {needed[0]}" if needed else f"--{part}.{switch}, which is 0"
-        for name in idle:
-            if getattr(options, name) != getattr(type(options)(), name):
-                raise UserError(f"--{part}.{name.replace('_', '-')}: it has no effect without {required}")
+        required = f"--{part}.{switch.replace('_', '-')}"
+        required += f" {' or '.join(needed)}" if needed else ", which is 0"
+        for option in (f"{name}.{item}" for name in parts for item in idle):
+            if now.get(option) != before.get(option, now.get(option)):
+                option = option.replace("_", "-")
+                raise UserError(f"--{option}: it has no effect without {required}; leave it out")
+
+
+def check_idle_search(decoding: DecodingConfig, start: DecodingConfig) -> None:
+    """Raises UserError if an option of a search that a command line has changed is not read.
+
+    Args:
+      decoding: all options.
+      start: what they were.
+    """
+    draws = decoding.method not in ("beam", "greedy") or decoding.noisy
+    ranks = decoding.method != "mbr" or getattr(decoding, "candidates", "") == "beam"
+    for name, is_read, why in (
+        ("seed", draws, "nothing is drawn in this search"),
+        ("length_penalty", ranks, "method mbr compares the samples with each other"),
+        ("penalty", ranks and decoding.length_penalty, "there is no length penalty"),
+    ):
+        if not is_read and getattr(decoding, name) != getattr(start, name):
+            raise UserError(f"--decoding.{name.replace('_', '-')}: {why}; leave it out")

@@ -11,6 +11,7 @@ from transformer.runtime.errors import UserError
 BleuTokenizer = Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200"]
 ErrorRate = Literal["words", "characters"]
 TextNormalisation = Literal["none", "basic", "english"]
+Schedule = Literal["paper", "inverse_sqrt", "cosine", "stable", "constant", "exponential", "plateau"]
 
 
 DROPOUTS = {10_000: 0.3, 100_000: 0.2, 1_000_000: 0.1}
@@ -35,9 +36,7 @@ class OptimizerConfig(Section):
     """Optimizer. adam: as in the paper; adafactor: keeps a number for each row and column of a matrix in
     place of two for each element (Shazeer and Stern 2018), for big models on small memories (no betas, no
     epsilon); muon: orthogonal updates of matrices (Jordan et al. 2024), and Adam for the rest."""
-    schedule: Literal["paper", "inverse_sqrt", "cosine", "stable", "constant", "exponential", "plateau"] = (
-        "paper"
-    )
+    schedule: Schedule = "paper"
     """Learning-rate schedule. paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5), times scale.
     The others warm up linearly to peak over warmup_steps, then decay as step^-0.5 or a cosine, stay constant
     (stable: until the last updates, see --optimizer.cooldown), or are multiplied by --optimizer.decay: each

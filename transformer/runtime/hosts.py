@@ -97,6 +97,8 @@ def join(coordinator: str | None, processes: int | None, process: int | None, he
     _given[:] = [word for pair in words for word in pair]
     launcher = cluster(os.environ)
     if processes == 1 or (coordinator is None and launcher is None):
+        if "heartbeat" in values and processes is None:
+            print("--hosts.heartbeat has no effect: no launcher started this process", file=sys.stderr)
         return
     if coordinator is None and launcher == "SLURM" and "SLURM_STEP_NODELIST" not in os.environ:
         raise UserError(

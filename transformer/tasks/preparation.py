@@ -301,17 +301,17 @@ class RayTasks(Executor):
     """Calls functions by cores of a Ray cluster, in processes whose working folder is that of this one.
 
     Args:
-      task: is given to `_make_there`.
+      about: is given to `_make_there`.
 
     Raises:
       UserError: Ray is not installed, or its cluster cannot be reached.
     """
 
-    def __init__(self, task: Task) -> None:
+    def __init__(self, about: bytes) -> None:
         with contextlib.ExitStack() as stack:
             ray = stack.enter_context(ray_cluster("--data.engine ray"))
             self._made_there = ray.remote(_make_there).options(num_cpus=1, max_retries=_RETRIES)
-            self._common = os.getcwd(), ray.put(pickle.dumps(task))
+            self._common = os.getcwd(), ray.put(about)
             self._stack = stack.pop_all()
 
     def submit(self, _: Any, /, *arguments: Any) -> "Future[bool]":  # type: ignore[override] # of `_make`
@@ -353,7 +353,8 @@ class PreparedShards:
         host: int = 0,
         hosts: int = 1,
     ) -> None:
-        self.task, self.batching = task, task.batching()
+        self.batching = task.batching()
+        self._about = pickle.dumps((task, pairs))
         dealt = [group.dealt(shard_pairs) for group in pairs.by_group()]
         self.parts = [part for parts in dealt for part in parts]
         ends = ends_of([len(parts) for parts in dealt]).tolist()
@@ -395,11 +396,10 @@ class PreparedShards:
         except OSError as error:
             raise UserError(f"cannot write {self.folder}: {error.strerror}; see --data.cache-dir") from error
         if self._on_ray:
-            self._pool = RayTasks(self.task)
+            self._pool = RayTasks(self._about)
         else:
-            spawn = multiprocessing.get_context("spawn")
-            about = pickle.dumps(self.task), self._stop
-            self._pool = ProcessPoolExecutor(min(self._workers, len(missing)), spawn, _begin, about)
+            spawn, workers = multiprocessing.get_context("spawn"), min(self._workers, len(missing))
+            self._pool = ProcessPoolExecutor(workers, spawn, _begin, (self._about, self._stop))
         for number in missing:
             self._submit(number)
 
@@ -409,7 +409,7 @@ class PreparedShards:
     def _submit(self, number: int) -> None:
         assert self._pool
         where = self._exchange and f"{self._exchange}/{number:05d}"
-        about = self._path(number), self.parts[number], self.batching, where
+        about = self._path(number), self.parts[number].chosen, self.batching, where
         self._made[number] = self._pool.submit(_make, *about)
 
     def __call__(self, number: int) -> Shard:
@@ -496,7 +496,6 @@ class PreparedShards:
                 yield from (None for _ in range(shown, now))
                 shown = max(shown, now)
                 time.sleep(_POLL)
-            self(number)
         yield from (None for _ in range(shown, total))
 
     def _pairs_read(self, number: int) -> int:
@@ -522,15 +521,16 @@ class PreparedShards:
 _process: dict[str, Any] = {}
 
 
-def _begin(task: bytes, stop: Any) -> None:
-    """Reads the task. The process gives way to training, leaves Ctrl-C to its parent, and ends with it."""
+def _begin(about: bytes, stop: Any) -> None:
+    """Reads the task and where the pairs are. The process gives way to training, leaves Ctrl-C to its parent,
+    and ends with it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)
     parent = multiprocessing.parent_process()
     assert parent
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    _process.update(task=pickle.loads(task), stop=stop)
+    _process.update(about=pickle.loads(about), stop=stop)
 
 
 def _end_with(parent: Any) -> None:
@@ -538,13 +538,13 @@ def _end_with(parent: Any) -> None:
     os._exit(1)
 
 
-def _make_there(folder: str, task: bytes, *shard: Any) -> bool:
+def _make_there(folder: str, about: bytes, *shard: Any) -> bool:
     """Makes a shard in a process of a cluster, which gives way and ends by itself.
 
     Args:
       folder: the working folder of the process that asks for it.
-      task: pickled.
-      shard: the arguments of `_make`.
+      about: the task and the pairs, pickled.
+      shard: arguments of `_make`.
 
     Raises:
       UserError: this machine has not this folder.
@@ -556,31 +556,36 @@ def _make_there(folder: str, task: bytes, *shard: Any) -> bool:
             f"--data.engine ray: {platform.node()} has no folder {folder}: run the command in one that all "
             "machines of the cluster share, with its text and --data.cache-dir"
         ) from error
-    if "task" not in _process:
-        _process.update(task=pickle.loads(task), stop=threading.Event())
+    if not _process:
+        _process.update(about=pickle.loads(about), stop=threading.Event())
     return _make(*shard)
 
 
-def _make(path: Path, pairs: PairBlocks, batching: Batching, where: str | None = None) -> bool:
-    """Makes a shard, or copies it from an address that has it; and to the address. Returns whether it is
-    there; else another process has begun it."""
+def _make(
+    path: Path, blocks: Int[np.ndarray, " blocks"], batching: Batching, where: str | None = None
+) -> bool:
+    """Makes a shard of some blocks, or copies it from an address that has it; and to the address. Returns
+    whether it is there; else another process has begun it."""
     if where and not path.exists():
         with contextlib.suppress(OSError):  # else another process has copied it meanwhile
             receive(where, path, ABOUT)
-    if not path.exists() and not _is_made(path, pairs, batching):
+    if not path.exists() and not _is_made(path, blocks, batching):
         return False
     if where:
         send(path, where, ABOUT)
     return True
 
 
-def _is_made(path: Path, pairs: PairBlocks, batching: Batching) -> bool:
-    """Makes a shard. Returns whether it did; else another process has begun it."""
+def _is_made(path: Path, blocks: Int[np.ndarray, " blocks"], batching: Batching) -> bool:
+    """Makes a shard of some blocks. Returns whether it did; else another process has begun it."""
     with _claimed(path.with_suffix(".lock")) as lock:
         if lock is None or path.exists():
             time.sleep(_POLL)
             return path.exists()
-        task: Task = _process["task"]
+        task: Task
+        pairs: PairBlocks
+        task, pairs = _process["about"]
+        pairs = pairs.of(blocks)
         parts = list[Mapping[str, Any]]()
         data = text_data(task.config)
         rules = Filter({name: value for name, value in data.filters.items() if name != "repeated"})

@@ -15,6 +15,7 @@ from jaxtyping import Array
 from transformer.config.corpus import DataConfig
 from transformer.config.decoding import methods_of
 from transformer.config.methods import check_idle
+from transformer.config.options import Config, flatten
 from transformer.data.sequences import sides
 from transformer.data.store import Corpus, Record
 from transformer.model.statistics import INTERMEDIATES
@@ -99,7 +100,7 @@ def check_slices(resolved: Resolved) -> None:
 def check_idle_options(resolved: Resolved) -> None:
     """Raises UserError if an option is for a method that is off. Older runs may have such options."""
     if resolved.run is None:
-        check_idle(resolved.config)
+        check_idle(flatten(resolved.config), flatten(Config()))
 
 
 def check_replacing(resolved: Resolved) -> None:

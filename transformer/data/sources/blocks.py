@@ -44,6 +44,8 @@ class Blocks:
     """Where the blocks of a text file begin."""
 
     path: Path
+    file: Path
+    """The path, or the copy here of a file that is remote or packed, which other processes read."""
     starts: Int[np.ndarray, " blocks_and_one"]
     """In bytes; the last one is the size of the file."""
     lines: int
@@ -61,12 +63,12 @@ class Blocks:
         """
         start, end = (int(x) for x in self.starts[number : number + 2])
         try:
-            with open_regular(plain(self.path)) as file:
+            with open_regular(self.file) as file:
                 file.seek(start)
                 content = file.read(end - start)
                 is_changed = os.fstat(file.fileno()).st_mtime_ns != self.changed
         except OSError as error:
-            raise UserError(f"cannot read {self.path}: {error.strerror or error}") from error
+            raise UserError(f"cannot read {self.file}: {error.strerror or error}") from error
         if is_changed or len(content) < end - start:
             raise UserError(f"{self.path}: the text changed while it was read; run the same command again")
         return _lines(content, number == 0)
@@ -105,7 +107,8 @@ def located(path: Path, size: int, columns: int) -> Blocks:
     """
     digest, starts, lines, position, rest = hashlib.blake2b(), [0], 0, 0, b""
     next(read_lines(path), None)  # the messages of files that cannot be opened or are no text
-    with open_regular(plain(path)) as file:
+    copy = plain(path)
+    with open_regular(copy) as file:
         changed = os.fstat(file.fileno()).st_mtime_ns
         while read := file.read(_READ):
             digest.update(read)
@@ -124,7 +127,7 @@ def located(path: Path, size: int, columns: int) -> Blocks:
         raise UserError(f"{path} is empty: there is no training text in it")
     if starts[-1] != position:
         starts.append(position)
-    return Blocks(path, np.array(starts, np.int64), lines, changed, digest.hexdigest())
+    return Blocks(path, copy, np.array(starts, np.int64), lines, changed, digest.hexdigest())
 
 
 def _at_last_end(content: bytes) -> tuple[bytes, bytes]:

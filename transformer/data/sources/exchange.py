@@ -79,8 +79,10 @@ def _opened(path: Path) -> Iterator[Any]:
         if error.strerror:
             raise UserError(f"cannot read {path}: {unreadable(error)}") from error
         raise UserError(f"{path} is damaged: {first_line(error)}") from error
-    except pyarrow.ArrowException as error:
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:  # the latter of a column's name
         raise UserError(f"{path} is damaged: {first_line(error)}") from error
+    except MemoryError as error:
+        raise UserError(f"{path} is damaged, or a part of it does not fit into the memory") from error
 
 
 def _rows(path: Path, batches: Iterator[Any]) -> Rows:
@@ -90,18 +92,28 @@ def _rows(path: Path, batches: Iterator[Any]) -> Rows:
         for start in range(0, len(batch), BATCH):
             some = batch.slice(start, BATCH)
             try:
-                rows = some.to_pylist()
-            except UnicodeDecodeError:
+                rows = _whole(some)
+            except ValueError:
                 rows = [_row(path, number + index, some.slice(index, 1)) for index in range(len(some))]
             yield from ((number + index, row) for index, row in enumerate(rows) if row is not None)
             number += len(some)
 
 
+def _whole(batch: Any) -> list[Any]:
+    """The rows of a batch. Raises ValueError if it is damaged: the library does not look where texts begin
+    and end, which can end the process."""
+    batch.validate(full=True)
+    rows: list[Any] = batch.to_pylist()
+    return rows
+
+
 def _row(path: Path, number: int, one: Any) -> Any:
     """A row; None if it is not UTF-8."""
     try:
-        return one.to_pylist()[0]
-    except UnicodeDecodeError:
+        return _whole(one)[0]
+    except ValueError as error:
+        if not isinstance(error, UnicodeDecodeError) and "UTF8" not in str(error):
+            raise
         bad_line(path, number, NOT_UTF8, f"; {CONVERT}")
         return None
 
@@ -174,6 +186,8 @@ class _Elements:
             except expat.ExpatError as error:
                 reason = expat.ErrorString(error.code)
                 raise UserError(f"{self.path}, line {error.lineno}: it is no XML ({reason})") from error
+            except (LookupError, ValueError) as error:  # of the codec that it names
+                raise UserError(f"{self.path} names an encoding that is not read: {CONVERT}") from error
             self._check(position - max(self._parser.CurrentByteIndex, 0) if not is_last else 0)
             yield from self.rows
             self.rows.clear()

@@ -9,9 +9,17 @@ from transformer.model.layers import Affine
 from transformer.model.masks import Mask
 from transformer.model.stack import Memory
 from transformer.model.transformer import Transformer
+from transformer.runtime.errors import UserError
 
 NO_PICTURE = float("-inf")
 """What pads pictures: the rows of a batch that have none."""
+
+
+def patches_along(side: int, size: int) -> int:
+    """The number of patches along a side of a picture. Raises UserError if it is no whole number."""
+    if side % size:
+        raise UserError(f"--data.picture-size {side} must be a multiple of --model.patch-size {size}")
+    return side // size
 
 
 class PatchTransformer(Transformer):
@@ -27,8 +35,9 @@ class PatchTransformer(Transformer):
     def in_patches(self, source: Float[Array, "b h w c"]) -> Float[Array, "b s values"]:
         """The values of each patch."""
         size = self.config.patch_size
-        rows, height, width, channels = source.shape
-        grid = source.reshape(rows, height // size, size, width // size, size, channels).swapaxes(2, 3)
+        rows, *sides, channels = source.shape
+        down, across = (patches_along(side, size) for side in sides)
+        grid = source.reshape(rows, down, size, across, size, channels).swapaxes(2, 3)
         return grid.reshape(rows, -1, size * size * channels)
 
     @nn.nowrap

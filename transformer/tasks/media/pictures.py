@@ -28,7 +28,7 @@ from transformer.data.sources.pictures import (
 )
 from transformer.data.sources.source import files_of, listed
 from transformer.data.store import Corpus, Progress, Records, silent
-from transformer.model.variants.patches import NO_PICTURE
+from transformer.model.variants.patches import NO_PICTURE, patches_along
 from transformer.runtime.errors import UserError
 from transformer.tasks.exhibit import Axis, Exhibits, Picture
 from transformer.tasks.outputs import DecodingTask, Lines
@@ -86,12 +86,7 @@ class Pictures(Exhibits, Lines, DecodingTask):
         """Raises UserError if pictures are missing, or their patches have no positions."""
         data, model = data_of(config), config.model
         assert isinstance(model, PatchConfig)
-        if data.picture_size % model.patch_size:
-            raise UserError(
-                f"--data.picture-size {data.picture_size} must be a multiple of --model.patch-size "
-                f"{model.patch_size}"
-            )
-        patches = (data.picture_size // model.patch_size) ** 2
+        patches = patches_along(data.picture_size, model.patch_size) ** 2
         longest = model.of_encoder.longest
         if longest is not None and patches > longest:
             raise UserError(
