@@ -3,17 +3,23 @@
 import asyncio
 import gc
 import json
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+import numpy as np
 import pytest
 from served import asked, translations
+from small_run import WORDS
 
 from transformer.decoding.service.lanes import Preparation
-from transformer.serve import refusals
+from transformer.runtime.errors import UserError
+from transformer.serve import answers, app, refusals
 from transformer.serve.app import server_app
 from transformer.serve.services.limits import Limits
 from transformer.serve.services.service import Service
+from transformer.tasks import text
 
 TEXT = {"text": []}
 READ = 422
@@ -95,7 +101,91 @@ def test_names_are_short(service):
         assert answer.json()["error"] == "target: string should have at most 255 characters"
 
 
-async def longest_turn(app, requests):
+def test_alignments_grow_as_the_square_of_a_text(monkeypatch):
+    with pytest.raises(
+        UserError, match="1,200 tokens by 1,200 are more than 1,000,000 numbers: divide the text"
+    ):
+        text._blocks([np.zeros((600, 600))] * 2)
+    body = {"text": ["red", "green"], "alignments": True}
+    with asked(translations()) as client:
+        assert client.post("/translate", json=body).status_code == 200
+        monkeypatch.setattr(answers, "NUMBERS", 5)
+        answer = client.post("/translate", json=body)
+        assert answer.status_code == 422
+        assert answer.json()["error"].startswith("alignments: these outputs have more than 5 numbers")
+        assert "event: error" in client.post("/translate", json=body | {"stream": True}).text
+        monkeypatch.setattr(text, "MOST_ALIGNED", 5)
+        answer = client.post("/translate", json=body | {"text": "red\ngreen"})
+        assert (answer.status_code, "divide the text" in answer.json()["error"]) == (422, True)
+
+
+def test_sentences_are_counted_until_there_are_too_many(service, monkeypatch):
+    counted = []
+    monkeypatch.setattr(service, "limits", Limits(sentences=100))
+    sentences_of = service.decoder.sentences_of
+    monkeypatch.setattr(
+        service.decoder,
+        "sentences_of",
+        lambda *read, **options: counted.append(1) or sentences_of(*read, **options),
+    )
+    with asked(service) as client:
+        answer = client.post("/translate", json={"text": ["red\n" * 60] * 20})
+    message = "text: more than 100 sentences, as many as may be: divide them"
+    assert (answer.status_code, answer.json()["error"]) == (422, message)
+    assert len(counted) == 2
+
+
+def test_scores_are_made_and_written_in_turns(monkeypatch):
+    """In another thread: other requests are answered meanwhile, and a client that leaves ends them."""
+    service, sizes, threads = translations(), [], set()
+    score = service.decoder.score
+    monkeypatch.setattr(
+        service.decoder,
+        "score",
+        lambda several, *rest, **lines: sizes.append(len(several)) or score(several, *rest, **lines),
+    )
+    monkeypatch.setattr(
+        app,
+        "in_pieces",
+        lambda value: threads.add(threading.current_thread().name) or refusals.in_pieces(value),
+    )
+    many = [f"red {word}" for word in WORDS]
+    rows = service.settings.rows
+    with asked(service) as client:
+        expected = [service.decoder.score([one], [one])[0] for one in many]
+        sizes.clear()
+        scores = client.post("/score", json={"text": many, "target": many}).json()["scores"]
+        assert [one["log_probability"] for one in scores] == pytest.approx(expected, abs=1e-4)
+        assert len(sizes) > 1
+        assert max(sizes) <= rows
+        sizes.clear()
+        client.post("/choose", json={"text": many[:4], "choices": many[:5]})
+    assert {name.partition("_")[0] for name in threads} == {"score"}
+
+
+def test_who_leaves_ends_what_is_scored():
+    begun, released, made = threading.Event(), threading.Event(), []
+
+    def parts():
+        for number in range(3):
+            made.append(number)
+            begun.set()
+            released.wait(10)
+            yield [{"score": number}]
+
+    async def leave():
+        scoring = asyncio.ensure_future(app.in_turns(parts(), pool))
+        await asyncio.to_thread(begun.wait, 10)
+        scoring.cancel()
+        released.set()
+        await asyncio.wait({scoring})
+
+    with ThreadPoolExecutor(1) as pool:
+        asyncio.run(leave())
+    assert made == [0]
+
+
+async def longest_turn(server, requests):
     """The most CPU seconds of one turn of the loop while requests are answered: so long /health waits."""
     worst, before = 0.0, time.thread_time()
 
@@ -106,12 +196,12 @@ async def longest_turn(app, requests):
             now = time.thread_time()
             worst, before = max(worst, now - before), now
 
-    transport = httpx.ASGITransport(app)
+    transport = httpx.ASGITransport(server)
     async with (
-        app.router.lifespan_context(app),
+        server.router.lifespan_context(server),
         httpx.AsyncClient(transport=transport, base_url="http://a") as client,
     ):
-        while not app.state.readiness.is_ready:
+        while not server.state.readiness.is_ready:
             await asyncio.sleep(0.01)
         await client.post("/translate", content=b"{}")  # the first one imports what it needs
         gc.freeze()  # as a server that is ready
@@ -142,5 +232,4 @@ def test_no_request_holds_up_the_others(monkeypatch):
     bodies += [(b"text=" + b"%41" * 330_000, "application/x-www-form-urlencoded")]
     bodies += [(b"q=a&" * 240_000, "application/x-www-form-urlencoded"), (b"," * 990_000, "application/json")]
     requests = [(path, body, kind) for path in ("/translate", "/score") for body, kind in bodies]
-    app = server_app([translations()], Limits(), "")
-    assert asyncio.run(longest_turn(app, requests)) < 0.05
+    assert asyncio.run(longest_turn(server_app([translations()], Limits(), ""), requests)) < 0.05

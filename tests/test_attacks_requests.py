@@ -88,6 +88,12 @@ def test_a_name_of_a_stranger_that_leads_here_is_not_answered(service):
             "127.0.0.1:80@evil",
             "evil@127.0.0.1",
             "127.0.0.1/evil",
+            "[::1]evil",
+            "evil[::1]",
+            "[::1]:80evil",
+            "localhost:evil",
+            "localhost:80:90",
+            "[::1%lo]",
             "[",
             "",
         ):
@@ -95,13 +101,16 @@ def test_a_name_of_a_stranger_that_leads_here_is_not_answered(service):
                 answer = client.request(method, path, headers={"host": host})
                 assert answer.status_code == 403, (method, path)
                 assert answer.json()["error"].startswith("the server is not called ")
-        for host in "localhost", "LOCALHOST:8000", "127.0.0.1:9", "[::1]:8000", "[::1]", "mt.example:80":
+        for host in "localhost", "LOCALHOST:8000", "127.0.0.1.:9", "[::1]:8000", "[::1]", "mt.example:80":
             assert client.get("/health", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
     "origin",
-    ["null", "file://", "data:", "http://elsewhere.example", "http://[", "http://testserver:81", "x"],
+    [
+        *("null", "file://", "data:", "http://elsewhere.example", "http://[", "http://testserver:81", "x"),
+        *("x://testserver", "//testserver", "http://testserver/path", "http://x@testserver"),
+    ],
 )
 def test_a_page_of_another_server_is_not_answered(service, origin):
     with asked(service) as client:
@@ -114,11 +123,15 @@ def test_a_page_of_another_server_is_not_answered(service, origin):
         ):
             pass
         assert client.get("/health", headers={"origin": "http://testserver"}).status_code == 200
+        for own in "http://testserver", "":
+            several = [("origin", own), ("origin", origin)]
+            assert client.get("/health", headers=several).status_code == 403
 
 
 def test_a_form_of_another_site_makes_nobody_work(service):
     with asked(service) as client:
-        for site, status in {"cross-site": 403, "same-site": 403, "same-origin": READ, "none": READ}.items():
+        refused = dict.fromkeys(("cross-site", "Cross-Site", "none, cross-site", "same-site"), 403)
+        for site, status in {**refused, "same-origin": READ, "none": READ}.items():
             answer = client.post("/translate", json=TEXT, headers={"sec-fetch-site": site})
             assert answer.status_code == status, site
         opened = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate"}
@@ -273,6 +286,8 @@ def test_how_a_token_is_written(service):
         for value in "secret", "Basic secret", "Bearer", "Bearer ", "Bearersecret", "Bearer secret x":
             answer = client.post("/translate", json=TEXT, headers={"authorization": value})
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), value
+        twice = [("authorization", "Bearer secret"), ("authorization", "Bearer other")]
+        assert client.post("/translate", json=TEXT, headers=twice).status_code == 401
         for value in "Bearer secret", "bearer secret", "BEARER  secret":
             answer = client.post("/translate", json=TEXT, headers={"authorization": value})
             assert answer.status_code == READ, value
@@ -404,10 +419,13 @@ def test_a_client_that_has_gone_leaves_its_place_at_once(service, monkeypatch):
         released.set()
 
 
-def test_two_lengths_of_a_body_are_refused(service):
+@pytest.mark.parametrize("begin", [b"POST /translate", b"GET /health", b"GET /", b"GET /nothing"])
+def test_two_lengths_of_a_body_are_refused(service, begin):
+    """And the connection is closed: a proxy may have read another one, and what follows was a stranger's."""
     with served(service) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as one:
         lengths = b"Content-Length: 3\r\nTransfer-Encoding: chunked"
-        one.sendall(b"POST /translate HTTP/1.1\r\nHost: a\r\n" + lengths + b"\r\n\r\n0\r\n\r\n")
+        one.sendall(begin + b" HTTP/1.1\r\nHost: a\r\n" + lengths + b"\r\n\r\n0\r\n\r\n")
+        one.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
         answer = all_of(one)
         assert answer.startswith(b"HTTP/1.1 400")
         assert answer.count(b"HTTP/1.1") == 1
@@ -474,8 +492,11 @@ def test_who_reads_slowly_is_not(monkeypatch):
         _, again, before = loop.call_later.call_args.args
         again(before)
     assert transport.abort.called
+    connection.connections, connection.cycle = set(), Mock(response_complete=False)
+    assert connection.can_give_way  # while it has not read all
     connection.resume_writing()
     assert loop.call_later.return_value.cancel.called
+    assert not connection.can_give_way
 
 
 PROXY = Path(__file__).parent.parent / "deploy" / "nginx.conf"

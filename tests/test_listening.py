@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import json
+import socket
 import subprocess
 import sys
 import time
 
+import httpx
 import numpy as np
 import pytest
 from served import asked
@@ -150,6 +152,30 @@ def test_silent_strangers_do_not_keep_out_who_sends_the_token(service):
         assert "others came meanwhile" in strangers[0].receive_json()["error"]
         strangers[-1].send_text(json.dumps({"token": "guess"}))  # it was still waited for
         assert strangers[-1].receive_json()["error"] == "the token is missing or wrong"
+
+
+HANDSHAKE = (
+    b"GET /listen HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: MDEyMzQ1Njc4OTAxMjM0NQ==\r\n\r\n"
+)
+
+
+def test_clients_that_were_refused_make_room(service):
+    """Though they do not close their connections: others are answered, also probes."""
+    with running(service, limits=Limits(connections=4)) as address, contextlib.ExitStack() as stack:
+        port = int(address.rpartition(":")[2])
+        for _ in range(12):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+            first_message = b"\x81\x81\0\0\0\0x"
+            for sent, end in (HANDSHAKE, b"\r\n\r\n"), (first_message, b"\x03\xe8"):
+                one.sendall(sent)
+                answer = b""
+                while not answer.endswith(end):
+                    part = one.recv(1000)
+                    assert part, answer
+                    answer += part
+            assert b"is not JSON" in answer
+        assert httpx.get(f"{address}/health").status_code == 200
 
 
 def said_after_leaving(client, service):

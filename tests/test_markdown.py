@@ -8,6 +8,7 @@ from random import Random
 import pytest
 import random_markdown
 from markdown_it import MarkdownIt
+from python_calls import python_calls
 from test_documents import Pretender
 
 from transformer.documents.document import check_text
@@ -193,6 +194,15 @@ def test_what_is_no_text_is_refused(format):
     for other in (None, 3, b"a"):
         with pytest.raises(UserError, match="document must be text, not"):
             check_text(other)
+
+
+@pytest.mark.parametrize("passage", ["|a|\n|-|\n", "1. a\n\n", "a\n\n"])
+def test_translating_takes_time_in_proportion_to_passages(passage):
+    def calls(count):
+        return python_calls(lambda: copied(passage * count))
+
+    calls(2)
+    assert calls(800) < 4 * calls(200)
 
 
 @pytest.mark.thorough

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from transformer import UserError
 from transformer.data.signals.audio import RATE
 from transformer.data.signals.pauses import LIBRARY, MARGIN, detector_of, parts_of
 from transformer.data.sources.recordings import digits
@@ -146,3 +147,9 @@ def test_silero_tells_a_voice_from_noise():
     speech = detector.speech(0, (2 * len(noise) + len(voice)) // 160)
     assert speech[:280].mean() < 0.05
     assert speech[300 : 300 + len(voice) // 160].mean() > 0.3
+
+
+@pytest.mark.parametrize("longest", [0.0, 0.01, 0.5])
+def test_parts_of_less_than_a_second_are_refused(longest):
+    with pytest.raises(UserError, match=f"{longest:.2f} s is what the search hears at once"):
+        list(parts_of(iter([np.random.default_rng(0).normal(size=32_000)]), longest))

@@ -14,6 +14,7 @@ from test_serving_systems import one_run, recording, served
 import transformer
 from transformer import UserError
 from transformer.decoding.service.lanes import Preparation
+from transformer.serve import bodies
 from transformer.serve.bodies import FORM, form_of, parameters_of
 from transformer.serve.refusals import Refusal, refusal_of
 from transformer.systems.language_model.api import _read
@@ -167,10 +168,42 @@ def test_a_recording_is_a_file_of_a_form(client):
     assert (wrong.status_code, "boundary" in wrong.json()["error"]) == (422, True)
 
 
+def test_a_form_is_searched_in_pieces_by_another_thread(client, monkeypatch):
+    """All others wait while one call looks through 25 MB."""
+    threads = set()
+    divided = bodies._divided
+    monkeypatch.setattr(
+        bodies, "_divided", lambda *form: threads.add(threading.current_thread()) or divided(*form)
+    )
+    body = b"--ab\r\nContent-Disposition: form-data; name=text\r\n\r\nred\r\n--ab--"
+    for size in 1, 3, 50, 10**6:
+        monkeypatch.setattr(bodies, "SEARCHED", size)
+        assert list(divided(b"\r\n" + body, b"\r\n--ab")) == (b"\r\n" + body).split(b"\r\n--ab")[1:]
+        assert list(divided(b"aaaaaaa", b"aa")) == b"aaaaaaa".split(b"aa")[1:]
+    expected = client.post("/translate", json={"text": "red"}).json()
+    assert post(client, "/translate", body, "MULTIPART/form-data; boundary=ab").json() == expected
+    assert post(client, "/translate", b"text=red", FORM.upper()).json() == expected
+    assert threading.main_thread() not in threads
+    assert {thread.name.partition("_")[0] for thread in threads} == {"asyncio"}
+
+
+def test_another_type_of_body_is_named(client):
+    for content in "text/plain", "application/xml":
+        for path in "/translate", "/score", "/generate":
+            wrong = post(client, path, b'{"text": "red"}', content)
+            assert wrong.status_code == 422
+            assert wrong.json()["error"].endswith(
+                "must be a JSON object, and its Content-Type application/json"
+            )
+
+
 def test_fields_beside_a_file_are_few_and_short(client):
     files = {"file": ("a.wav", recording(), "audio/wav")}
     wrong = client.post("/transcribe", files=files, data={"language": "a" * 10_001})
     assert (wrong.status_code, "more than 10,000 characters" in wrong.json()["error"]) == (422, True)
+    part = b"--b\r\nContent-Disposition: form-data; name=a\r\n\r\n"
+    with pytest.raises(Refusal, match="more than 10 characters"):
+        form_of(part + b"\xff" * 41, "multipart/form-data; boundary=b", 10)  # which are not decoded
     wrong = client.post("/transcribe?" + "a&" * 100, content=recording())
     assert (wrong.status_code, wrong.json()["error"]) == (422, "the address has more than 100 fields")
 

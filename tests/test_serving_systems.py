@@ -294,8 +294,8 @@ def test_a_line_of_the_log_names_run_and_request(caplog):
     class Warns:
         name, limits = "small", SimpleNamespace(sentences=2)
 
-        def number(self, items, asked):
-            return len(items)
+        def numbers(self, items, asked):
+            return [1] * len(items)
 
         def submit(self, item, asked, line, partial):
             log.warning("line %d: truncated", line)

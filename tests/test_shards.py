@@ -48,8 +48,7 @@ class Threads(ThreadPoolExecutor):
 
     def __init__(self, workers, context, initializer, arguments) -> None:
         super().__init__(workers)
-        about, stop = arguments
-        preparation._process.update(about=pickle.loads(about), stop=stop)
+        preparation._process.update(stop=arguments[0])
 
 
 @pytest.fixture
@@ -146,9 +145,7 @@ def test_hosts_without_a_shared_disk_make_each_its_shards_and_exchange_them(
 ):
     made = list[Path]()
     make = preparation._is_made
-    monkeypatch.setattr(
-        preparation, "_is_made", lambda path, *others: made.append(path) or make(path, *others)
-    )
+    monkeypatch.setattr(preparation, "_is_made", lambda *shard: made.append(shard[1]) or make(*shard))
     monkeypatch.setattr(preparation, "_ASK", 0.1)
     exchange = Path("file://" + str(tmp_path / "bucket"))
 
@@ -279,10 +276,13 @@ def test_an_epoch_in_options_waits_for_all_shards(tmp_path, here):
     assert run.config.training.steps == 2 * prepare(task, corpus).batcher.plan.steps_per_epoch
 
 
-def test_what_was_made_is_not_made_again(tmp_path, here):
+def test_what_was_made_is_not_made_again(tmp_path, here, monkeypatch):
     config = config_of(tmp_path, prepare=True)
     with pytest.raises(UserError, match="--data.prepare trains nothing: leave it out"):
         train(config, tmp_path / "run", watch=quiet())
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match="needs ray: pip install '.\\[cluster\\]'"):
+        prepare_corpus(config_of(tmp_path, engine="ray"), None, quiet(), "")
     prepare_corpus(config, tmp_path / "run", quiet(), "")
     task, corpus = opened(config_of(tmp_path))
     plan = prepare(task, corpus).batcher.plan
@@ -329,6 +329,23 @@ class Killed(Translation):
 
     def stored_examples(self, records):
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_machines_that_share_no_folder_are_told(tmp_path, monkeypatch):
+    class Elsewhere(Threads):
+        """Makes shards where this process does not see them."""
+
+        def submit(self, make, *shard):
+            return super().submit(lambda: True)
+
+    monkeypatch.setattr(preparation, "ProcessPoolExecutor", Elsewhere)
+    monkeypatch.setattr(preparation, "_MOST_LATE", 0.0)
+    with pytest.raises(
+        UserError, match=r"shards-\w+/0000\d was made on another machine, and is not here: name"
+    ):
+        prepare(*opened(config_of(tmp_path)))
+    with pytest.raises(UserError, match="has no folder /none: run the command in one that all machines"):
+        preparation._make_there("/none", b"")
 
 
 def test_there_are_at_most_as_many_processes_as_cores(tmp_path, monkeypatch):

@@ -21,6 +21,8 @@ from transformer.config.decoding import BeamConfig
 from transformer.config.options import position_limits
 from transformer.interop.pretrained import import_model
 from transformer.runs.config_json import to_json
+from transformer.serve.services.limits import ALLOWED, Limits
+from transformer.serve.services.service import service_of
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.task import SpeechToText
@@ -40,6 +42,13 @@ def folder(tmp_path_factory):
     soundfile.write(folder / "short.wav", sound(0), 16_000)
     soundfile.write(folder / "long.wav", np.resize(sound(1), 16_000 * 31), 16_000)
     return folder
+
+
+def test_a_server_prepares_an_imported_model(folder):
+    """Whose outputs begin with tokens, before there is a recording."""
+    run = folder / "run"
+    kind = service_of(run)
+    assert any(kind("ears", kind.loads.load(run), ALLOWED, Limits()).preparation().stages)
 
 
 @pytest.mark.thorough

@@ -1,6 +1,7 @@
 """A document as its readers give it, what stays as it is, and the passages that are translated; and the
 reader of plain text."""
 
+import functools
 import itertools
 import re
 import textwrap
@@ -175,7 +176,7 @@ class Document:
     unread: tuple[tuple[int, str], ...] = ()
     """Line and text of what the reader could not divide: it stays as it is."""
 
-    @property
+    @functools.cached_property
     def passages(self) -> list[Passage]:
         """What is translated, in order."""
         return [part for part in self.parts if isinstance(part, Passage)]

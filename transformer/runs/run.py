@@ -71,6 +71,11 @@ from transformer.training.step import Parametrised
 # The run that an adapter changes: found again, and compared.
 
 
+def bytes_of(array: Any) -> memoryview:
+    """The bytes of an array. They are not copied if they lie one after the other in this machine's memory."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
 def hash_of(params: Params) -> str:
     """A hash of the names, shapes, types and values of parameters."""
     leaves = jax.tree_util.tree_leaves_with_path(params)
@@ -80,7 +85,7 @@ def hash_of(params: Params) -> str:
         array = np.ascontiguousarray(leaf)
         about = f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}"
         digest = hashlib.blake2b(about.encode(), digest_size=16)
-        digest.update(array.tobytes())
+        digest.update(bytes_of(array))
         return digest.digest()
 
     with ThreadPoolExecutor() as threads:  # hashing does not hold the interpreter's lock

@@ -22,10 +22,12 @@ from flax.traverse_util import flatten_dict
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError, first_line
 from transformer.runtime.files import MiB, forbid_links, parse_object, read_text, write_whole
+from transformer.runtime.machine import release_memory
 
 # Bounds the memory that reading a checkpoint takes, by its headers, before it is read.
 
 
+LARGE = 64 * MiB  # arrays of which the memory of a second copy is worth 0.1 s
 LARGEST_HEADER = 64 * MiB  # largest file without arrays
 _KEY = re.compile(r"(?P<array>.*?)/?(?P<part>\.zarray|\d+(\.\d+)*)")
 _FRAME = b"\x28\xb5\x2f\xfd"  # magic number of a zstd frame
@@ -238,7 +240,10 @@ def read(checkpoint: Path, like: Variables, item: str = "") -> Variables:
         with ocp.StandardCheckpointer() as checkpointer:
             if item != "training":  # detect another model here: Orbax's threads would print tracebacks
                 compare(checkpointer.metadata(folder.absolute()).item_metadata.tree, like, "the checkpoint")
-            return checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
+            restored = checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
+        if sum(leaf.nbytes for leaf in jax.tree.leaves(restored)) > LARGE:
+            release_memory()  # Orbax's copies of arrays are in cycles
+        return restored
     except Exception as error:
         if _is_interrupted(error):
             raise KeyboardInterrupt from None

@@ -2,6 +2,8 @@
 that are not always installed."""
 
 import contextlib
+import ctypes
+import gc
 import importlib
 import logging
 import os
@@ -259,6 +261,15 @@ def use_large_pages(root: Path = ROOT) -> None:
         if version.startswith("glibc ") and tuple(map(int, version[6:].split("."))) >= (2, 35):
             environment = {**os.environ, "GLIBC_TUNABLES": HUGE}
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
+
+
+def release_memory() -> None:
+    """Gives the system what this process no longer uses: what is left in cycles, and on Linux what the C
+    library keeps for later. It takes about a tenth of a second."""
+    gc.collect()
+    if sys.platform == "linux":
+        with contextlib.suppress(AttributeError):  # another library than glibc
+            ctypes.CDLL(None).malloc_trim(0)
 
 
 def folder_size(folder: Path) -> tuple[int, bool]:

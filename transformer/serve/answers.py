@@ -3,11 +3,10 @@ asked for is cancelled."""
 
 import asyncio
 import itertools
-import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar
 from typing import Any
@@ -20,12 +19,14 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 from transformer.serve.gate import Disconnected
 from transformer.serve.metrics import Metrics
-from transformer.serve.refusals import UNAVAILABLE, later, of_json_parts, refusal_of
+from transformer.serve.refusals import UNAVAILABLE, in_pieces, later, of_json_parts, refusal_of
 from transformer.serve.services.messages import Asked
 from transformer.serve.services.service import Service
 
 log = logging.getLogger("transformer")
 STOPPING = later(UNAVAILABLE, "the server is stopping")
+NUMBERS = 4_000_000
+"""Numbers in all alignments of an answer, which takes memory and time to write."""
 
 
 class Answers:
@@ -82,14 +83,16 @@ class Answers:
             return Events(work, self._written)
         outputs = await self.outputs(request, work)
         written = await self.run(
-            lambda: [json.dumps(written_output(work, *pair)) for pair in enumerate(outputs)]
+            lambda: [in_pieces(written_output(work, *pair)) for pair in enumerate(outputs)]
         )
         return of_json_parts({"model": service.name}, "outputs", written)
 
-    async def _written(self, work: "Work", index: int, outputs: list[Any]) -> Json:
-        """The outputs of an item as JSON, when others are still searched."""
+    async def _written(self, work: "Work", index: int, outputs: list[Any]) -> str:
+        """The outputs of an item as an event, when others are still searched."""
         self.metrics.searched(work.service.name, outputs[:1])
-        return await self.run(written_output, work, index, outputs)
+        return await self.run(
+            lambda: event("output", {"index": index, **written_output(work, index, outputs)})
+        )
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function in another thread."""
@@ -97,7 +100,15 @@ class Answers:
 
 
 def written_output(work: "Work", index: int, outputs: list[Any]) -> Json:
-    """The outputs of an item as JSON."""
+    """The outputs of an item as JSON. Raises UserError if a request has too many numbers of alignments."""
+    work.numbers += sum(
+        alignment.size for one in outputs if (alignment := getattr(one, "alignment", None)) is not None
+    )
+    if work.numbers > NUMBERS:
+        raise UserError(
+            f"alignments: these outputs have more than {NUMBERS:,} numbers: send fewer or shorter texts, or "
+            "ask for a smaller n_best"
+        )
     return work.service.answer(work.items[index], outputs, work.asked)
 
 
@@ -122,6 +133,8 @@ class Work:
         self.shown: dict[int, Any] = {}
         """The latest unfinished output of an item that was not sent yet."""
         self.changed = asyncio.Event()
+        self.numbers = 0
+        """Of all alignments that are written."""
         self._loop = asyncio.get_running_loop()
         self._is_cancelled = False
 
@@ -145,11 +158,15 @@ class Work:
             REQUEST.set("")
 
     def _submit_items(self) -> None:
-        most, count = self.service.limits.sentences, self.service.number(self.items, self.asked)
-        if count > most:
-            raise UserError(
-                f"text: {counted(count, 'sentence')}, and a request may have {most:,}: divide them"
-            )
+        most, count = self.service.limits.sentences, 0
+        for number in self.service.numbers(self.items, self.asked):
+            count += number
+            if count > most:
+                raise UserError(
+                    f"text: more than {counted(most, 'sentence')}, as many as may be: divide them"
+                )
+            if self._is_cancelled:
+                return
         for index, item in enumerate(self.items):
             partial = self._partial(index) if self.asked.stream else None
             future = self.service.submit(item, self.asked, index + 1, partial)
@@ -208,7 +225,7 @@ class Events(StreamingResponse):
     """Server-sent events: `partial` with the best unfinished output of a text, `output` with its outputs,
     `error`, and `done` at the end. A client that reads slowly misses unfinished outputs, and nothing else."""
 
-    def __init__(self, work: Work, write: Callable[[Work, int, list[Any]], Any]) -> None:
+    def __init__(self, work: Work, write: Callable[[Work, int, list[Any]], Awaitable[str]]) -> None:
         super().__init__(self._events(work, write), media_type="text/event-stream")
         self.headers["Cache-Control"] = "no-store"
         self.headers["X-Accel-Buffering"] = "no"
@@ -221,7 +238,9 @@ class Events(StreamingResponse):
         finally:
             self.work.cancel()
 
-    async def _events(self, work: Work, write: Callable[[Work, int, list[Any]], Any]) -> AsyncIterator[str]:
+    async def _events(
+        self, work: Work, write: Callable[[Work, int, list[Any]], Awaitable[str]]
+    ) -> AsyncIterator[str]:
         waiting = {asyncio.wrap_future(future): index for index, future in enumerate(work.futures)}
         for future in waiting:
             future.add_done_callback(lambda _: work.changed.set())
@@ -239,7 +258,7 @@ class Events(StreamingResponse):
                 try:
                     if future.cancelled():
                         raise STOPPING
-                    yield event("output", {"index": index, **await write(work, index, future.result())})
+                    yield await write(work, index, future.result())
                 except Exception as error:
                     yield event("error", {"index": index, "error": refusal_of(error).message})
         yield event("done", {"model": work.service.name})
@@ -247,4 +266,4 @@ class Events(StreamingResponse):
 
 def event(name: str, data: Json) -> str:
     """A server-sent event."""
-    return f"event: {name}\ndata: {json.dumps(data)}\n\n"
+    return f"event: {name}\ndata: {in_pieces(data)}\n\n"

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
@@ -34,7 +34,7 @@ from transformer.serve.libretranslate import (
 )
 from transformer.serve.listening import LISTEN_PATH, Listening
 from transformer.serve.metrics import Metrics, Readiness
-from transformer.serve.refusals import INVALID, JsonResponse, Refusal, refuse
+from transformer.serve.refusals import INVALID, JsonResponse, Refusal, in_pieces, of_json_parts, refuse
 from transformer.serve.services.limits import Limits
 from transformer.serve.services.messages import AskedChoices, AskedScores, Endpoint, Sent, with_options
 from transformer.serve.services.service import Service, named
@@ -211,9 +211,9 @@ def add_scores(router: APIRouter, able: Sequence[Service], scoring: Executor) ->
     async def score(asked: Annotated[AskedScores, Body(openapi_examples=examples)]) -> Response:
         service = named(able, asked.model)
         assert service.scores
-        loop = asyncio.get_running_loop()
-        scores = await loop.run_in_executor(scoring, service.scores, asked)
-        return JsonResponse({"model": service.name, "scores": scores})
+        return of_json_parts(
+            {"model": service.name}, "scores", await in_turns(service.scores(asked), scoring)
+        )
 
 
 def add_choices(router: APIRouter, able: Sequence[Service], scoring: Executor) -> None:
@@ -229,9 +229,21 @@ def add_choices(router: APIRouter, able: Sequence[Service], scoring: Executor) -
     async def choose(asked: Annotated[AskedChoices, Body(openapi_examples=examples)]) -> Response:
         service = named(able, asked.model)
         assert service.choices
-        loop = asyncio.get_running_loop()
-        outputs = await loop.run_in_executor(scoring, service.choices, asked)
-        return JsonResponse({"model": service.name, "outputs": outputs})
+        chosen = await in_turns(service.choices(asked), scoring)
+        return of_json_parts({"model": service.name}, "outputs", chosen)
+
+
+async def in_turns(parts: Iterator[list[Json]], pool: Executor) -> list[str]:
+    """All of several lists, as JSON. Each list is made and written in another thread, in its turn with those
+    of other requests; what nobody waits for any more ends with the one that has begun."""
+    loop, written = asyncio.get_running_loop(), list[str]()
+
+    def following() -> list[str]:
+        return [in_pieces(one) for one in next(parts, [])]
+
+    while several := await loop.run_in_executor(pool, following):
+        written += several
+    return written
 
 
 def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metrics, page: str) -> APIRouter:

@@ -1,10 +1,11 @@
 """Bodies of requests within bounds, however clients send them: JSON, forms, files. No body that is allowed
 takes long to read, since all requests of a server wait while one is read."""
 
+import asyncio
 import json
 import re
 from codecs import BOM_UTF8
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs, urlencode
 
@@ -121,6 +122,10 @@ LONGEST_FIELDS = 10_000
 """Characters in all fields beside a file: what they are, such as languages, is short."""
 LONGEST_HEAD = 4096
 """Bytes of the lines before the content of a part."""
+LONGEST_CHARACTER = 4
+"""Bytes of one in UTF-8."""
+SEARCHED = 1_000_000
+"""Bytes of a form that are searched at once."""
 ALL_HEADS = 32_768
 """The most bytes of the heads of all parts of a form together."""
 PARAMETER = re.compile(r""";((?:[^;"]|"(?:[^"\\]|\\.)*+"?)*+)""", re.DOTALL)
@@ -135,17 +140,19 @@ class Form(NamedTuple):
     files: list[bytes]
 
 
-def form_of(body: bytes, content: str) -> Form | None:
+def form_of(body: bytes, content: str, longest: int | None = None) -> Form | None:
     """A form; None for another body, such as JSON of which the header says that it is a form.
 
     Args:
       body: of the request.
       content: its Content-Type, or empty.
+      longest: characters of all fields beside a file. None: any number.
 
     Raises:
-      Refusal: it has too many fields or one twice, or its header names no boundary between its parts.
+      Refusal: it has too many or too long fields or one twice, or its header names no boundary between its
+        parts.
     """
-    if content.startswith(FORM) and body.removeprefix(BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
+    if content.lower().startswith(FORM) and body.removeprefix(BOM_UTF8).lstrip()[:1] not in (b"{", b"["):
         if body.count(b"%") > ESCAPES:
             raise Refusal(INVALID, f"the form has more than {ESCAPES:,} escaped bytes: send JSON")
         try:
@@ -155,23 +162,23 @@ def form_of(body: bytes, content: str) -> Form | None:
         if repeated := [name for name, values in fields.items() if len(values) > 1]:
             raise _twice(repeated[0])
         return Form({name: value for name, (value,) in fields.items()}, [])
-    return _parts(body, content) if content.startswith(MULTIPART) else None
+    return _parts(body, content, longest) if content.lower().startswith(MULTIPART) else None
 
 
-def _parts(body: bytes, content: str) -> Form:
+def _parts(body: bytes, content: str, longest: int | None) -> Form:
     """A form in parts (RFC 7578), such as that of curl -F."""
     boundary = parameters_of(content).get("boundary")
     if not boundary:
         raise Refusal(INVALID, "the form names no boundary of its parts in its Content-Type")
     form = Form({}, [])
-    parts = (b"\r\n" + body).split(b"\r\n--" + boundary.encode("latin-1"), FIELDS + 2)[1:]
-    if len(parts) > FIELDS + 1:
-        raise Refusal(INVALID, f"the form has more than {FIELDS} fields")
-    read = 0
-    for part in parts:
+    read, size = 0, 0
+    for count, part in enumerate(_divided(b"\r\n" + body, b"\r\n--" + boundary.encode("latin-1"))):
         if part.startswith(b"--"):
             break  # the end
-        about, _, value = part.partition(b"\r\n\r\n")
+        if count >= FIELDS:
+            raise Refusal(INVALID, f"the form has more than {FIELDS} fields")
+        end = part.find(b"\r\n\r\n", 0, LONGEST_HEAD + len(b"\r\n\r\n"))
+        about, value = (part[:end], part[end + 4 :]) if end >= 0 else (part, b"")
         read += len(about)
         if len(about) > LONGEST_HEAD:
             raise Refusal(INVALID, f"a part of the form has a head of more than {LONGEST_HEAD:,} bytes")
@@ -187,11 +194,36 @@ def _parts(body: bytes, content: str) -> Form:
         name = named.get("name", "")
         if named.keys() & {"filename", "filename*"}:
             form.files.append(value)
-        elif name in form.fields:
+            continue
+        size += len(value)
+        if longest is not None and size > longest * LONGEST_CHARACTER:
+            raise _too_long(longest)
+        if name in form.fields:
             raise _twice(name)
-        elif name:
+        if name:
             form.fields[name] = value.decode("utf-8", "replace")
+    if longest is not None and sum(map(len, form.fields.values())) > longest:
+        raise _too_long(longest)
     return form
+
+
+def _divided(text: bytes, separator: bytes) -> Iterator[bytes]:
+    """What is after each separator, until the next. It is looked for piece by piece, since other threads
+    wait meanwhile."""
+    start = 0
+    for first in range(0, len(text), SEARCHED):
+        last = first + SEARCHED + len(separator) - 1
+        at = max(first, start)
+        while (at := text.find(separator, at, last)) >= 0:
+            if start:
+                yield text[start:at]
+            at = start = at + len(separator)
+    if start:
+        yield text[start:]
+
+
+def _too_long(longest: int) -> Refusal:
+    return Refusal(INVALID, f"the fields beside the file have more than {longest:,} characters")
 
 
 def parameters_of(value: str) -> dict[str, str]:
@@ -237,18 +269,16 @@ class ReadBodies:
             return
         if scope["type"] == "http" and query.count(b"&") >= FIELDS:
             raise Refusal(INVALID, f"the address has more than {FIELDS} fields")
-        is_form = content.startswith(MULTIPART if hears else (FORM, MULTIPART))
+        is_form = content.lower().startswith(MULTIPART if hears else (FORM, MULTIPART))
         if scope.get("method") != "POST" or not (is_form or (not content and not hears)):
             await self.app(scope, receive, send)
             return
         body = (await receive()).get("body", b"")  # whole: the gate has read it
-        form = form_of(body, content)
+        form = None
+        if is_form:
+            form = await asyncio.to_thread(form_of, body, content, LONGEST_FIELDS if hears else None)
         if form and hears:
             body = _only_file(form)
-            if sum(map(len, form.fields.values())) > LONGEST_FIELDS:
-                raise Refusal(
-                    INVALID, f"the fields beside the file have more than {LONGEST_FIELDS:,} characters"
-                )
             query = b"&".join(filter(None, [query, urlencode(form.fields).encode()]))
         elif form:
             body = json.dumps(form.fields).encode()

@@ -2,12 +2,12 @@
 
 import asyncio
 import hmac
+import re
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any
-from urllib.parse import urlsplit
 
 from transformer.runtime.files import brief
 from transformer.serve.metrics import Metrics
@@ -37,6 +37,9 @@ from transformer.serve.services.limits import Limits
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Names of a machine that only the machine itself reaches."""
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^][:@/\\?#]*)(?::[0-9]*)?")
+"""Of a request, in small letters: a name or an address, and a port."""
+ORIGIN = re.compile(r"https?://([^/?#]+)")
 FORBIDDEN = 403
 OF_OTHERS = ("cross-site", "same-site")
 """Values of Sec-Fetch-Site by which a browser says that a page of another server asks. Another port of the
@@ -71,6 +74,9 @@ class Origins:
         path = scope["path"]
         if not path.isprintable():  # a route would also match its address with a line break at the end
             raise Refusal(404, f"{path!r}: there is no such address")
+        if header(scope, b"transfer-encoding") and header(scope, b"content-length"):
+            both = "the body has a Content-Length and a Transfer-Encoding: send one"
+            raise Refusal(400, both, {"Connection": "close"})
         host = header(scope, b"host")
         if self.hosts is not None and name_of(host) not in self.hosts:
             raise Refusal(
@@ -83,7 +89,8 @@ class Origins:
                 FORBIDDEN, f"the page is of {brief(origin)}, and only pages of this server are answered"
             )
         is_opened = scope.get("method") == "GET" and header(scope, b"sec-fetch-mode") == "navigate"
-        if not origin and not is_opened and header(scope, b"sec-fetch-site") in OF_OTHERS:
+        sites = header(scope, b"sec-fetch-site").lower()
+        if not origin and not is_opened and any(site in sites for site in OF_OTHERS):
             raise Refusal(
                 FORBIDDEN, "the page is of another server, and only pages of this server are answered"
             )
@@ -112,20 +119,14 @@ def is_loopback(host: str) -> bool:
 
 def name_of(host: str) -> str:
     """The name in a Host header, without port and brackets; empty if there is none, or more than a name."""
-    if any(sign in host for sign in "@/\\?#"):
-        return ""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
-    except ValueError:
-        return ""
+    parts = HOST.fullmatch(host.lower())
+    return parts[1].strip("[]").rstrip(".") if parts else ""
 
 
 def address_of(origin: str) -> str:
-    """The host and port of an origin; empty if it has none, as `null`."""
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""
+    """The host and port of the origin of a page; empty if it has none, as `null`."""
+    parts = ORIGIN.fullmatch(origin.lower())
+    return parts[1] if parts else ""
 
 
 DISCARDED = 8  # bodies that are longer than this many allowed ones are not even read to their end
@@ -240,12 +241,6 @@ class Gate:
     async def _admitted(self, scope: Message, receive: Receive, answer: "Answer") -> None:
         """The answer to a client that has the token."""
         path, content = scope["path"], header(scope, b"content-type")
-        if header(scope, b"transfer-encoding") and header(scope, b"content-length"):
-            raise Refusal(
-                400,
-                "the body has a Content-Length and a Transfer-Encoding: send one",
-                {"Connection": "close"},
-            )
         encoding = header(scope, b"content-encoding")
         if encoding.lower() not in ("", "identity"):
             raise Refusal(

@@ -31,8 +31,8 @@ def begun(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
 
 
 def header(scope: Message, name: bytes) -> str:
-    """A header of a request; empty if it has none."""
-    return next((value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name), "")
+    """A header of a request, all values if there are several; empty if it has none."""
+    return ", ".join(value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name)
 
 
 def replayed(body: bytes, receive: Receive) -> Receive:
@@ -117,6 +117,11 @@ class JsonResponse(Response):
         super().__init__(json.dumps(content), status, headers)
 
 
+def in_pieces(value: Any) -> str:
+    """JSON, as `json.dumps` writes it, which holds up all threads until the whole is written."""
+    return "".join(json.JSONEncoder().iterencode(value))
+
+
 def of_json_parts(fields: Mapping[str, Any], name: str, parts: Sequence[str]) -> Response:
     """An answer with a list whose items are JSON already, since nothing else is served while JSON is written.
 
@@ -168,6 +173,8 @@ def sentence_of(error: RequestValidationError) -> str:
         return f"{where}: there is no such field"
     if first["type"] == "missing":
         return f"{where} is missing"
+    if not names and first["type"] == "model_attributes_type":
+        return "the body must be a JSON object, and its Content-Type application/json"
     message = str(first["msg"]).removeprefix("Value error, ")
     return f"{where}: {message[:1].lower()}{message[1:]}"
 

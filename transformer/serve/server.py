@@ -62,10 +62,22 @@ class Read(asyncio.Protocol):
 
     transport: asyncio.Transport
     loop: asyncio.AbstractEventLoop
+    since = 0.0
+    """When it began to wait for the client."""
     _reading: asyncio.TimerHandle | None = None
+
+    @property
+    def can_give_way(self) -> bool:
+        """Whether it waits for the client, so that it may be closed when another one needs the room."""
+        return self._reading is not None
+
+    def give_way(self) -> None:
+        """Closes it at once."""
+        self.transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins to notice what is not read at once."""
+        self.since = self.loop.time()
         cast(asyncio.Transport, transport).set_write_buffer_limits(0)
         super().connection_made(transport)
 
@@ -124,6 +136,11 @@ class SocketConnection(Read, WebSocketsSansIOProtocol):
 
         self.conn.reject = reject_as_json  # type: ignore[method-assign]
 
+    @property
+    def can_give_way(self) -> bool:
+        """Also one that is refused, while its client does not close it."""
+        return (self.close_sent or super().can_give_way) and not self.transport.is_closing()
+
     def data_received(self, data: bytes) -> None:
         """Reads a part of a message."""
         if self.transport.get_write_buffer_size() > MOST_UNREAD:
@@ -152,8 +169,8 @@ FULL = later(UNAVAILABLE, "as many connections are open as may be: try again lat
 
 class Connection(Read, H11Protocol):
     """A connection that is closed if the head of a request takes too long. If there are as many as there may
-    be (`limit_concurrency` of the server's config), the one that has waited longest without a request gives
-    way to a new one. Refusals are JSON, as those of the application."""
+    be (`limit_concurrency` of the server's config), the one that has waited longest for its client gives way
+    to a new one. Refusals are JSON, as those of the application."""
 
     _head: asyncio.TimerHandle | None = None
     _logged = -LOGGED
@@ -165,11 +182,8 @@ class Connection(Read, H11Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins to wait for a request, after making room."""
-        self._since = self.loop.time()
         if len(self.connections) >= self._most:
-            idle = [one for one in self.connections if isinstance(one, Connection) and one.is_idle]
-            if idle:
-                min(idle, key=lambda one: one._since).give_way()
+            self._make_room()
         transport.max_size = PIECE  # type: ignore[attr-defined]
         super().connection_made(cast(asyncio.Transport, transport))
         self._wait_for_head()
@@ -200,19 +214,30 @@ class Connection(Read, H11Protocol):
         """Whether no request is being answered."""
         return self.cycle is None or bool(self.cycle.response_complete)
 
+    @property
+    def can_give_way(self) -> bool:
+        """Also one without a request."""
+        return self.is_idle or super().can_give_way
+
     def give_way(self) -> None:
-        """Closes the connection, since another one needs the room."""
+        """Closes it, which takes another turn of the loop."""
+        self.connections.discard(self)
+        super().give_way()
+
+    def _make_room(self) -> None:
+        waiting = [one for one in self.connections if isinstance(one, Read) and one.can_give_way]
+        if not waiting:
+            return
         if self.loop.time() - Connection._logged >= LOGGED:
             Connection._logged = self.loop.time()
             log.warning(
                 "%d connections are open, as many as may: idle ones are closed (--limits.connections)",
                 len(self.connections),
             )
-        self.connections.discard(self)  # closing takes another turn of the loop
-        self.transport.abort()
+        min(waiting, key=lambda one: one.since).give_way()
 
     def _wait_for_head(self) -> None:
-        self._since = self.loop.time()
+        self.since = self.loop.time()
         self._head = self.loop.call_later(HEAD, self.transport.close)
 
     def _stop_waiting(self) -> None:

@@ -298,24 +298,21 @@ _RETRIES = 3  # of a shard whose process was lost
 
 
 class RayTasks(Executor):
-    """Calls functions by cores of a Ray cluster, in processes whose working folder is that of this one.
-
-    Args:
-      about: is given to `_make_there`.
+    """Makes shards by cores of a Ray cluster, in processes whose working folder is that of this one.
 
     Raises:
       UserError: Ray is not installed, or its cluster cannot be reached.
     """
 
-    def __init__(self, about: bytes) -> None:
+    def __init__(self) -> None:
         with contextlib.ExitStack() as stack:
             ray = stack.enter_context(ray_cluster("--data.engine ray"))
             self._made_there = ray.remote(_make_there).options(num_cpus=1, max_retries=_RETRIES)
-            self._common = os.getcwd(), ray.put(about)
+            self._put = functools.lru_cache(maxsize=1)(ray.put)
             self._stack = stack.pop_all()
 
-    def submit(self, _: Any, /, *arguments: Any) -> "Future[bool]":  # type: ignore[override] # of `_make`
-        future: Future[bool] = self._made_there.remote(*self._common, *arguments).future()
+    def submit(self, _: Any, /, about: bytes, *shard: Any) -> "Future[bool]":  # type: ignore[override] # of `_make`
+        future: Future[bool] = self._made_there.remote(os.getcwd(), self._put(about), *shard).future()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -396,10 +393,10 @@ class PreparedShards:
         except OSError as error:
             raise UserError(f"cannot write {self.folder}: {error.strerror}; see --data.cache-dir") from error
         if self._on_ray:
-            self._pool = RayTasks(self._about)
+            self._pool = RayTasks()
         else:
             spawn, workers = multiprocessing.get_context("spawn"), min(self._workers, len(missing))
-            self._pool = ProcessPoolExecutor(workers, spawn, _begin, (self._about, self._stop))
+            self._pool = ProcessPoolExecutor(workers, spawn, _begin, (self._stop,))
         for number in missing:
             self._submit(number)
 
@@ -409,8 +406,8 @@ class PreparedShards:
     def _submit(self, number: int) -> None:
         assert self._pool
         where = self._exchange and f"{self._exchange}/{number:05d}"
-        about = self._path(number), self.parts[number].chosen, self.batching, where
-        self._made[number] = self._pool.submit(_make, *about)
+        shard = self._path(number), self.parts[number].chosen, self.batching
+        self._made[number] = self._pool.submit(_make, self._about, where, *shard)
 
     def __call__(self, number: int) -> Shard:
         """A shard, once it is there.
@@ -519,18 +516,19 @@ class PreparedShards:
 
 
 _process: dict[str, Any] = {}
+_unpickled = functools.lru_cache(maxsize=1)(pickle.loads)
 
 
-def _begin(about: bytes, stop: Any) -> None:
-    """Reads the task and where the pairs are. The process gives way to training, leaves Ctrl-C to its parent,
-    and ends with it."""
+def _begin(stop: Any) -> None:
+    """The process gives way to training, leaves Ctrl-C to its parent, and ends with it. What it is told here
+    must be short: the parent waits until it is read."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with contextlib.suppress(OSError, AttributeError):
         os.nice(10)
     parent = multiprocessing.parent_process()
     assert parent
     threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
-    _process.update(about=pickle.loads(about), stop=stop)
+    _process.update(stop=stop)
 
 
 def _end_with(parent: Any) -> None:
@@ -538,12 +536,11 @@ def _end_with(parent: Any) -> None:
     os._exit(1)
 
 
-def _make_there(folder: str, about: bytes, *shard: Any) -> bool:
+def _make_there(folder: str, *shard: Any) -> bool:
     """Makes a shard in a process of a cluster, which gives way and ends by itself.
 
     Args:
       folder: the working folder of the process that asks for it.
-      about: the task and the pairs, pickled.
       shard: arguments of `_make`.
 
     Raises:
@@ -556,27 +553,31 @@ def _make_there(folder: str, about: bytes, *shard: Any) -> bool:
             f"--data.engine ray: {platform.node()} has no folder {folder}: run the command in one that all "
             "machines of the cluster share, with its text and --data.cache-dir"
         ) from error
-    if not _process:
-        _process.update(about=pickle.loads(about), stop=threading.Event())
+    _process.setdefault("stop", threading.Event())
     return _make(*shard)
 
 
-def _make(
-    path: Path, blocks: Int[np.ndarray, " blocks"], batching: Batching, where: str | None = None
-) -> bool:
-    """Makes a shard of some blocks, or copies it from an address that has it; and to the address. Returns
-    whether it is there; else another process has begun it."""
+def _make(about: bytes, where: str | None, path: Path, *shard: Any) -> bool:
+    """Makes a shard, or copies it from an address that has it; and to the address. Returns whether it is
+    there; else another process has begun it.
+
+    Args:
+      about: the task and the pairs, pickled.
+      where: the address. None: there is none.
+      path: of the shard.
+      shard: further arguments of `_is_made`.
+    """
     if where and not path.exists():
         with contextlib.suppress(OSError):  # else another process has copied it meanwhile
             receive(where, path, ABOUT)
-    if not path.exists() and not _is_made(path, blocks, batching):
+    if not path.exists() and not _is_made(about, path, *shard):
         return False
     if where:
         send(path, where, ABOUT)
     return True
 
 
-def _is_made(path: Path, blocks: Int[np.ndarray, " blocks"], batching: Batching) -> bool:
+def _is_made(about: bytes, path: Path, blocks: Int[np.ndarray, " blocks"], batching: Batching) -> bool:
     """Makes a shard of some blocks. Returns whether it did; else another process has begun it."""
     with _claimed(path.with_suffix(".lock")) as lock:
         if lock is None or path.exists():
@@ -584,7 +585,7 @@ def _is_made(path: Path, blocks: Int[np.ndarray, " blocks"], batching: Batching)
             return path.exists()
         task: Task
         pairs: PairBlocks
-        task, pairs = _process["about"]
+        task, pairs = _unpickled(about)
         pairs = pairs.of(blocks)
         parts = list[Mapping[str, Any]]()
         data = text_data(task.config)

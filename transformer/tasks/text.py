@@ -248,13 +248,24 @@ def _of_all(sequences: Sequence[Sequence[Any] | None]) -> tuple[Any, ...] | None
     return tuple(itertools.chain.from_iterable(values)) if values else None
 
 
+MOST_ALIGNED = 1_000_000
+"""Numbers in the alignment of a text of several parts."""
+
+
 def _blocks(
     alignments: Sequence[Float[np.ndarray, "_ _"] | None],
 ) -> Float[np.ndarray, "target source"] | None:
-    """The alignments of all parts as the blocks of one matrix, which is zero elsewhere."""
+    """The alignments of all parts as the blocks of one matrix, which is zero elsewhere. Raises UserError if
+    it would be too large: it grows as the square of the text."""
     from scipy.linalg import block_diag  # slow to import
 
     blocks = [alignment for alignment in alignments if alignment is not None]
+    rows, columns = (sum(block.shape[axis] for block in blocks) for axis in (0, 1))
+    if rows * columns > MOST_ALIGNED:
+        raise UserError(
+            f"alignments: {rows:,} tokens by {columns:,} are more than {MOST_ALIGNED:,} numbers: divide the "
+            "text"
+        )
     return block_diag(*blocks).astype(blocks[0].dtype) if blocks else None
 
 

@@ -21,7 +21,7 @@ from transformer.decoding.beside.ngram import ShallowFusion, Trie
 from transformer.decoding.hooks import SearchHook
 from transformer.decoding.searches.search import unchanged
 from transformer.model.parameters import Variables
-from transformer.runs.run import Run
+from transformer.runs.run import Run, bytes_of
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import on_local_devices
 from transformer.systems.parameters import as_computed, declared_parameters
@@ -160,7 +160,7 @@ class TrainedLanguageModel:
         model = run.system.model(run.config.model)
         digest = hashlib.blake2b(repr(model).encode(), digest_size=16)
         for leaf in jax.tree.leaves(variables):
-            digest.update(np.asarray(leaf).tobytes())
+            digest.update(bytes_of(leaf))
         return cls(model, variables, digest.digest(), run.config.model.longest, weight)
 
 

@@ -17,11 +17,12 @@ from transformer.decoding.calls import Inputs
 from transformer.decoding.service.queue import Request
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.parameters import INT8, Params, Variables, count
-from transformer.runs.run import Run, adapter_run
+from transformer.runs.run import Run, adapter_run, bytes_of
 from transformer.runs.sealed import compare
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import on_local_devices, refuse_forked
+from transformer.runtime.machine import release_memory
 from transformer.systems.parameters import as_computed, declared_parameters, in_int8, model_shapes
 from transformer.systems.registry import system_of
 from transformer.systems.system import System
@@ -140,6 +141,7 @@ class LoadedModel(Generic[TaskT]):
         if int8:
             declared = declared_parameters(run.system, run.config)
             variables = in_int8(variables, {path: leaf.summed for path, leaf in declared.items()})
+            release_memory()
         loaded = cls.of_run(run, variables)
         if run.config.model.compute_dtype != "float32":
             loaded._whole = lambda: read()["params"]  # not kept in memory
@@ -236,7 +238,7 @@ class LoadedModel(Generic[TaskT]):
         digest.update(self.task.content())
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.variables):
             digest.update(jax.tree_util.keystr(path).encode())
-            digest.update(np.asarray(leaf).tobytes())
+            digest.update(bytes_of(leaf))
         if self.language_model and self.language_model.weight:
             digest.update(repr((self.language_model.identity, self.language_model.weight)).encode())
         if self.bias and self.bias.weight:

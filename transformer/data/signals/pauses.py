@@ -11,6 +11,7 @@ from jaxtyping import Bool, Float
 from transformer.config.arguments import choice
 from transformer.config.records import Detector
 from transformer.data.signals.audio import HOP, RATE
+from transformer.runtime.errors import UserError
 from transformer.runtime.machine import library
 
 CONTEXT = 30.0
@@ -77,7 +78,15 @@ def parts_of(
       longest: seconds of a part, at least 1.
       pause: seconds of silence at which a part ends. At shorter ones it ends only if it would be too long.
       detector: tells speech from silence. None: energy does, by the frames around it.
+
+    Raises:
+      UserError: a part would be too short.
     """
+    if longest < 1:
+        raise UserError(
+            f"{longest:.2f} s is what the search hears at once, and recordings have parts of 1 s or more: "
+            "raise --decoding.buckets"
+        )
     most = round(longest * RATE)
     ahead = round((longest + pause + 2 * MARGIN) * RATE)  # what decides where a part ends
     needed = max(ahead, round(CONTEXT * RATE))

@@ -74,9 +74,9 @@ class Service(ABC):
         """
         return texts_of(asked.text, self.limits)
 
-    def number(self, items: Sequence[Any], asked: Any) -> int:
-        """How many searches a request takes."""
-        return len(items)
+    def numbers(self, items: Sequence[Any], asked: Any) -> Iterator[int]:
+        """How many searches each item of a request takes."""
+        return itertools.repeat(1, len(items))
 
     def answer(self, item: Any, outputs: list[Any], asked: Any) -> Json:
         """The outputs for an item, as JSON."""
@@ -99,13 +99,13 @@ class Service(ABC):
         return ()
 
     @property
-    def scores(self) -> Callable[[AskedScores], list[Json]] | None:
-        """The scores of given texts, as JSON. None: it has none."""
+    def scores(self) -> Callable[[AskedScores], Iterator[list[Json]]] | None:
+        """The scores of given texts, as JSON, a part of them after the other. None: it has none."""
         return None
 
     @property
-    def choices(self) -> Callable[[AskedChoices], list[Json]] | None:
-        """The probabilities of given outputs, as JSON. None: it has none."""
+    def choices(self) -> Callable[[AskedChoices], Iterator[list[Json]]] | None:
+        """The probabilities of given outputs, as JSON, as those of `scores`. None: it has none."""
         return None
 
     @property

@@ -72,12 +72,11 @@ class Translations(Service):
             answer["source_tokens"] = with_ends(tokens)
         return answer
 
-    def number(self, items: Sequence[Source], asked: Any) -> int:
-        """How many sentences and lines the texts have, or the number of texts if they are too short to have
-        too many."""
+    def numbers(self, items: Sequence[Source], asked: Any) -> Iterator[int]:
+        """How many sentences and lines each text has, or 1 if they are too short to have too many."""
         if sum(size_of(item) + 1 for item in items) <= self.limits.sentences:
-            return len(items)
-        return sum(len(self._sentences(item, asked)) for item in items)
+            return super().numbers(items, asked)
+        return (len(self._sentences(item, asked)) for item in items)
 
     def _sentences(self, item: Source, asked: Any) -> list[str]:
         is_whole = any(search_options(asked, OF_RECORDS).values())
@@ -106,7 +105,7 @@ class Translations(Service):
         return tuple(tokenizer.codes) if tokenizer.has_codes else ()
 
     @property
-    def scores(self) -> Callable[[AskedScores], list[Json]] | None:
+    def scores(self) -> Callable[[AskedScores], Iterator[list[Json]]] | None:
         """log P(target | text) of each pair."""
         return self._scores if self.decoder.system.scores else None
 
@@ -114,7 +113,7 @@ class Translations(Service):
         """Those of the translator."""
         return self.decoder.score_programs()
 
-    def _scores(self, asked: AskedScores) -> list[Json]:
+    def _scores(self, asked: AskedScores) -> Iterator[list[Json]]:
         texts = texts_of(asked.text, self.limits)
         if asked.target is None:
             raise UserError(f"target is missing: run {self.name} scores translations")
@@ -124,31 +123,48 @@ class Translations(Service):
                 f"{counted(len(texts), 'text')} and {counted(len(targets), 'target')}: give one for each"
             )
         languages = languages_of(asked)
-        scores = self.decoder.score(texts, targets, **languages)
         translator = self.decoder.between(**languages)
-        truncated = map(translator.truncates, texts, targets)
-        return [
-            {"log_probability": float(score), **({"truncated": True} if is_truncated else {})}
-            for score, is_truncated in zip(scores, truncated, strict=True)
-        ]
+        for lines in parts_of(len(texts), self.settings.rows):
+            several, outputs = ([side[line - 1] for line in lines] for side in (texts, targets))
+            scores = self.decoder.score(several, outputs, lines=lines, **languages)
+            truncated = map(translator.truncates, several, outputs)
+            yield [
+                {"log_probability": float(score), **({"truncated": True} if is_truncated else {})}
+                for score, is_truncated in zip(scores, truncated, strict=True)
+            ]
 
     @property
-    def choices(self) -> Callable[[AskedChoices], list[Json]] | None:
+    def choices(self) -> Callable[[AskedChoices], Iterator[list[Json]]] | None:
         """The probabilities of labels for each text."""
         return self._choices if self.decoder.system.scores else None
 
-    def _choices(self, asked: AskedChoices) -> list[Json]:
+    def _choices(self, asked: AskedChoices) -> Iterator[list[Json]]:
         texts: list[Source] = [
             self.decoder.task.source_of(text) for text in texts_of(asked.text, self.limits)
         ]
         if asked.choices:
             texts_of(asked.choices, self.limits, "choices")
         translator = self.decoder.between(**languages_of(asked))
-        probabilities = translator.choices(texts, asked.choices, temperature=asked.temperature)
-        return [
-            {"choices": of_labels, **({"truncated": True} if translator.truncates(text) else {})}
-            for text, of_labels in zip(texts, probabilities, strict=True)
-        ]
+        labels: Sequence[str] = asked.choices or getattr(self.decoder.task, "labels", [])
+        for lines in parts_of(len(texts), self.settings.rows // max(len(labels), 1)):
+            several = [texts[line - 1] for line in lines]
+            probabilities = translator.choices(several, asked.choices, temperature=asked.temperature)
+            yield [
+                {"choices": of_labels, **({"truncated": True} if translator.truncates(text) else {})}
+                for text, of_labels in zip(several, probabilities, strict=True)
+            ]
+
+
+def parts_of(count: int, size: int) -> Iterator[range]:
+    """The numbers of texts, from 1, in parts: other requests have their turn between them, and a client that
+    leaves ends it.
+
+    Args:
+      count: of texts.
+      size: how many are scored at once; less than 1: one.
+    """
+    size = max(size, 1)
+    return (range(start, min(start + size, count + 1)) for start in range(1, count + 1, size))
 
 
 def languages_of(asked: Any) -> Json:

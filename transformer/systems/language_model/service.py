@@ -47,7 +47,7 @@ class Continuations(Service):
         return super().answer(item, ended, asked)
 
     @property
-    def scores(self) -> Callable[[AskedScores], list[Json]] | None:
+    def scores(self) -> Callable[[AskedScores], Iterator[list[Json]]] | None:
         """log P(text) of each text as a whole document."""
         return self._scores
 
@@ -56,10 +56,11 @@ class Continuations(Service):
         text = " ".join("a" * self.decoder.config.data.max_length)  # type: ignore[attr-defined]
         yield functools.partial(self.decoder.score, [text])  # type: ignore[misc]
 
-    def _scores(self, asked: AskedScores) -> list[Json]:
+    def _scores(self, asked: AskedScores) -> Iterator[list[Json]]:
         if asked.target is not None:
             raise UserError(f"target: run {self.name} scores texts alone; leave it out")
-        return [scored.to_json() for scored in self.decoder.score(texts_of(asked.text, self.limits))]
+        for text in texts_of(asked.text, self.limits):
+            yield [scored.to_json() for scored in self.decoder.score([text])]
 
 
 SERVICE = Continuations

@@ -322,7 +322,8 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         if not (usual or any(starts)):
             return []
         examples, lengths = [opening.opening_example(start) for start in starts], list(map(len, starts))
-        hook = opening.Opening(max(lengths), is_counted=False)
+        size = max(lengths, default=len(usual))  # without records, to compile a search before there are some
+        hook = opening.Opening(size, is_counted=False)
         steerings = [Steering("start", hook, opening.OPENING_FIELDS, examples, lengths)]
         if self.codes and any(self.codes.untimed not in start for start in starts):
             times = Timestamps(self.codes.first_time, self.special.eos, LATEST)

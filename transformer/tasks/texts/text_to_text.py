@@ -138,8 +138,10 @@ class TextToText(SteeredText, TextInContext, Lines):
 
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:
-        """Also what tells languages."""
-        return (*super().libraries(config), *[IDENTIFIER] * ("languages" in text_data(config).filters))
+        """Also what tells languages, and what shards are prepared by."""
+        data = text_data(config)
+        others = [IDENTIFIER] * ("languages" in data.filters), ["ray"] * (data.engine == "ray")
+        return (*super().libraries(config), *itertools.chain(*others))
 
     @classmethod
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
