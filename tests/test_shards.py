@@ -149,10 +149,16 @@ def test_hosts_without_a_shared_disk_make_each_its_shards_and_exchange_them(
     monkeypatch.setattr(preparation, "_ASK", 0.1)
     exchange = Path("file://" + str(tmp_path / "bucket"))
 
+    config = config_of(tmp_path, exchange=exchange)
+    disks = {
+        disk: opened(
+            dataclasses.replace(config, data=dataclasses.replace(config.data, cache_dir=tmp_path / disk))
+        )
+        for disk in "abc"
+    }
+
     def shards_of(disk: str, host: int, hosts: int) -> tuple[PreparedShards, list[int]]:
-        config = config_of(tmp_path, cache_dir=tmp_path / disk, exchange=exchange)
-        task, corpus = opened(config)
-        batcher = prepare(task, corpus, host=host, hosts=hosts).batcher
+        batcher = prepare(*disks[disk], host=host, hosts=hosts).batcher
         batcher.plan.shards.wait(range(5))
         return batcher.plan.shards, [batcher.plan(step).chosen.tolist() for step in range(9)]
 
@@ -174,9 +180,9 @@ def test_hosts_without_a_shared_disk_make_each_its_shards_and_exchange_them(
     assert about.exists()
     # one that has other text waits, and says so
     monkeypatch.setattr(preparation, "_MOST_LATE", -1)
-    task, corpus = opened(config_of(tmp_path, cache_dir=tmp_path / "d"))
+    task, corpus = disks["c"]
     text, other = corpus.splits["train"], Path("file://" + str(tmp_path / "other"))
-    alone = PreparedShards(task, text, SHARD, corpus.folder, b"", exchange=other, host=1, hosts=2)
+    alone = PreparedShards(task, text, SHARD, tmp_path / "d", b"", exchange=other, host=1, hosts=2)
     assert not any(alone._is_there(0) for _ in range(2))
     assert "waiting for another host: has it the same text?" in caplog.text
 
