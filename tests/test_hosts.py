@@ -127,9 +127,9 @@ def test_two_processes_train_like_one(config: Config, tmp_path: Path, shard_pair
     results = [json.loads((run.path / "results.json").read_text()) for run in (one, two)]
     assert results[0] == results[1]
     lines = map(json.loads, (two.path / "metrics.jsonl").read_text().splitlines())
-    waits = [line["input_waits"] for line in lines if line["kind"] == "training"]
+    waits = [(line["input_wait"], line["input_waits"]) for line in lines if line["kind"] == "training"]
     assert waits
-    assert all(len(of_hosts) == 2 for of_hosts in waits)
+    assert all(len(of_hosts) == 2 and slowest == max(of_hosts) for slowest, of_hosts in waits)
 
 
 @pytest.mark.slow

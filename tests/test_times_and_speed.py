@@ -25,15 +25,15 @@ from transformer.runs.report.logged import Logged, time_spent
 from transformer.runtime.console import ProgressReporter
 from transformer.systems.registry import find_system
 from transformer.tasks.preparation import TrainingData
-from transformer.trainer import journal as clocks
 from transformer.trainer import journal as journals
+from transformer.trainer import loop as loops
 from transformer.trainer.journal import EVALUATION, TRAINING, WAITING, Clock
 from transformer.trainer.train import train
 
 
 def test_every_second_belongs_to_one_phase(monkeypatch):
     now = iter([0.0, 5.0, 6.0, 7.0, 8.0, 10.0, 11.0, 15.0, 20.0])
-    monkeypatch.setattr(clocks, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
+    monkeypatch.setattr(journals, "time", types.SimpleNamespace(monotonic=lambda: next(now)))
     clock = Clock()  # 0
     clock.enter(TRAINING)  # 5
     with clock.during(WAITING):  # 6
@@ -54,8 +54,9 @@ def test_every_second_belongs_to_one_phase(monkeypatch):
 
 
 @pytest.mark.slow
-def test_waiting_for_input_is_measured_and_warned_of(tmp_path, monkeypatch):
-    """Each batch takes a second to come, as the clocks of the trainer see it."""
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_waiting_for_input_is_measured_and_warned_of(tmp_path, monkeypatch, hosts):
+    """Each batch takes a second to come, as the clocks of the trainer see it; on the last host."""
     seconds = [0.0]
     stream = Batcher.stream
 
@@ -65,16 +66,18 @@ def test_waiting_for_input_is_measured_and_warned_of(tmp_path, monkeypatch):
             yield batch
 
     monkeypatch.setattr(Batcher, "stream", slow)
-    now = types.SimpleNamespace(monotonic=lambda: seconds[0], strftime=time.strftime)
-    monkeypatch.setattr(clocks, "time", now)
+    now = types.SimpleNamespace(**vars(time) | {"monotonic": lambda: seconds[0]})
     monkeypatch.setattr(journals, "time", now)
+    monkeypatch.setattr(loops, "gathered", lambda waited: [0.0, waited][-hosts:])
     out = io.StringIO()
     config = changed(small_config(tmp_path), steps=6, evaluate_every=6, log_every=2)
     train(config, tmp_path / "run", watch=ProgressReporter(console=Console(file=out, width=200)))
     records = Run(tmp_path / "run").log.records("training")
     waits = [record["input_wait"] for record in records]
     assert waits == [1.0, 1.0, 0.0]  # the last batches were placed ahead
-    assert out.getvalue().count("Training waited for its input 100% of the time up to step 2") == 1
+    where = " on host 1" * (hosts == 2)
+    warning = f"Training waited for its input 100% of the time up to step 2{where}. The"
+    assert out.getvalue().count(warning) == 1
     assert spent_of(list(Run(tmp_path / "run").log.stream()))["waiting for input"] == 6.0
 
 
