@@ -345,8 +345,8 @@ class DataConfig(CorpusConfig):
         noise_of(self.noise)
         if (languages := filters_of(self.filter).get("languages")) and self.directions:
             raise UserError(
-                f"--data.filter languages={languages}: pairs are in the languages of --data.directions; write "
-                "languages alone"
+                f"--data.filter languages={languages}: pairs are in the languages of --data.directions; "
+                "write languages alone"
             )
         if self.subword_sampling > 1 and self.tokenizer == "bpe":
             strength = f"--data.subword-sampling {self.subword_sampling}"
