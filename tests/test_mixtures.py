@@ -278,6 +278,6 @@ def test_what_a_mixture_needs():
     with pytest.raises(UserError, match="write {corpus} where the names of the training files"):
         DataConfig(mix=("a=1",), **{**files, "train_tsv": Path("train.tsv")})
     with pytest.raises(UserError, match="nothing is held out of shards"):
-        DataConfig(mix=("a=1",), train_tsv=Path("{corpus}.tsv"))
+        DataConfig(mix=("a=1",), train_tsv=Path("{corpus}.tsv")).check_files()
     with pytest.raises(UserError, match="with --data.temperature: each gives weights"):
         DataConfig(mix=("a=1",), directions=("en:de", "de:en"), temperature=2.0, **files)

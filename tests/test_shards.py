@@ -504,7 +504,7 @@ def test_a_second_part_of_the_text_follows_the_first(tmp_path):
 )
 def test_options_without_shards(options, message):
     with pytest.raises(UserError, match=message):
-        DataConfig(**{"shard_pairs": 100, **options})
+        DataConfig(**{"shard_pairs": 100, **options}).check_files()
 
 
 OF_TEXT = {name: preset for name, preset in PRESETS.items() if isinstance(preset.data, DataConfig)}
@@ -656,7 +656,7 @@ def test_a_script_that_is_none_and_text_that_is_not_filtered(tmp_path, here):
     with pytest.raises(UserError, match="scripts=Klingonese: Unicode has no such script"):
         opened(filtered_config(tmp_path, GOOD, ("scripts=Klingonese",), False))
     with pytest.raises(UserError, match="only pairs of text files are filtered"):
-        DataConfig(filter=("copies",))
+        corpora.open_corpus(DataConfig(filter=("copies",)))
 
 
 def test_languages_are_those_of_the_options_the_files_or_the_pairs(monkeypatch):

@@ -324,18 +324,8 @@ class DataConfig(CorpusConfig):
         self._check_context()
         self._check_shards()
         self._check_tag()
-        are_pairs = self.task == "translation" and not self.context
-        if noise_of(self.noise) and not (are_pairs and (self.train_tsv or self.train_source)):
-            raise UserError(
-                f"--data.noise {' '.join(self.noise)}: only pairs of sentences in text files get noise: give "
-                "--data.train-source and --data.train-target, or --data.train-tsv; no --data.context, no "
-                "--data.task"
-            )
-        if self.filters and not (self.train_tsv or self.train_source or self.train):
-            raise UserError(
-                "--data.filter: only pairs of text files are filtered: give --data.train-source and "
-                "--data.train-target, --data.train-tsv, or --data.train"
-            )
+        noise_of(self.noise)
+        filters_of(self.filter)
         if self.subword_sampling > 1 and self.tokenizer == "bpe":
             strength = f"--data.subword-sampling {self.subword_sampling}"
             raise UserError(f"{strength}: at least 0; with bpe a probability, at most 1")
@@ -406,16 +396,6 @@ class DataConfig(CorpusConfig):
         if self.mix:
             option = f"--data.mix {' '.join(self.mix)}"
             self._check_mix(option)
-        if not (self.train_tsv or self.train_source or self.train):
-            raise UserError(
-                f"{option}: give --data.train-source and --data.train-target, --data.train-tsv, or "
-                "--data.train"
-            )
-        if not (self.validation_tsv or self.validation_source or self.validation):
-            raise UserError(
-                f"{option}: nothing is held out of shards: give --data.validation-source and "
-                "--data.validation-target, --data.validation-tsv, or --data.validation"
-            )
         others = {
             "context": self.context,
             "subword-sampling": self.subword_sampling,
@@ -423,6 +403,32 @@ class DataConfig(CorpusConfig):
         }
         if wrong := [f"--data.{name}" for name, is_there in others.items() if is_there]:
             raise UserError(f"{option} with {' and '.join(wrong)}: shards have none of that; leave one out")
+
+    def check_files(self) -> None:
+        """Raises UserError if options need text files that are not named, as those of a run are."""
+        are_pairs = self.task == "translation" and not self.context
+        if self.noise and not (are_pairs and (self.train_tsv or self.train_source)):
+            raise UserError(
+                f"--data.noise {' '.join(self.noise)}: only pairs of sentences in text files get noise: give "
+                "--data.train-source and --data.train-target, or --data.train-tsv; no --data.context, no "
+                "--data.task"
+            )
+        option = f"--data.mix {' '.join(self.mix)}" if self.mix else f"--data.shard-pairs {self.shard_pairs}"
+        if self.filter and not self._named("train"):
+            raise UserError(
+                "--data.filter: only pairs of text files are filtered: give --data.train-source and "
+                "--data.train-target, --data.train-tsv, or --data.train"
+            )
+        if self.pairs_of_a_shard and not self._named("train"):
+            raise UserError(
+                f"{option}: give --data.train-source and --data.train-target, --data.train-tsv, or "
+                "--data.train"
+            )
+        if self.pairs_of_a_shard and not self._named("validation"):
+            raise UserError(
+                f"{option}: nothing is held out of shards: give --data.validation-source and "
+                "--data.validation-target, --data.validation-tsv, or --data.validation"
+            )
 
     def _check_mix(self, option: str) -> None:
         mix_stages(self.mix)

@@ -50,15 +50,9 @@ def checked(kind: type[DecodingConfig]) -> Callable[[F], F]:
                     f"key must be a random key, such as jax.random.key(0), not {shown(arguments['key'])}"
                 )
             _check_arrays(arguments, len(source_ids))
-            arrays_and_functions = {
-                x for x in arguments if callable(arguments[x]) or hasattr(arguments[x], "dtype")
-            }
-            kind(
-                **{
-                    name: arguments[name]
-                    for name in (names_of(kind) & arguments.keys()) - arrays_and_functions
-                }
-            )
+            others = {"temperature"} if hasattr(arguments.get("temperature"), "dtype") else set()
+            others |= {"length_penalty"} if callable(arguments.get("length_penalty")) else set()
+            kind(**{name: arguments[name] for name in (names_of(kind) & arguments.keys()) - others})
             try:
                 return search(model, params, jnp.asarray(source_ids), **arguments)
             except FlaxError as error:  # a parameter is missing, or has another shape
@@ -96,9 +90,11 @@ def _check_arrays(arguments: dict[str, Any], rows: int) -> None:
         dtype = getattr(lines, "dtype", None)
         if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or lines.shape != (rows,):
             raise UserError(f"lines must be a whole number for each of {counted(rows, 'row')}")
-    shape = getattr(arguments.get("temperature"), "shape", ())
-    if shape:
+    temperature = arguments.get("temperature")
+    if shape := getattr(temperature, "shape", ()):
         raise UserError(f"temperature must be one number, not an array of the shape {shape}")
+    if not jnp.issubdtype(getattr(temperature, "dtype", jnp.float32), jnp.number):
+        raise UserError(f"temperature must be a number, not {shown(temperature)}")
 
 
 def _is_key(key: Any) -> bool:

@@ -214,6 +214,7 @@ def open_corpus(data: DataConfig, progress: Progress = silent) -> Corpus:
       UserError: files are missing, empty, not UTF-8 or of unequal length (the message names file and line);
         the dataset is unknown, or cannot be downloaded.
     """
+    check_text(data)
     if data.pairs_of_a_shard:
         return _sharded(data, progress)
     if data.has_files:
@@ -286,6 +287,7 @@ def _rows(data: DataConfig, seed: int, split: str) -> Iterator[TextRecord]:
 
 def check_text(data: DataConfig) -> None:
     """Raises UserError if text files are missing, or their options are inconsistent."""
+    data.check_files()
     if data.context and not data.has_files and data.dataset not in DOCUMENTS:
         raise UserError(
             f"--data.context: the sentences of {data.dataset} are in no documents; give text files, or "
@@ -302,7 +304,6 @@ def check_text(data: DataConfig) -> None:
 
 
 def _text_files(data: DataConfig, progress: Progress) -> Source:
-    check_text(data)
     files = _files(data)
     further = set[str]()  # columns of further references that a row has
     counts = Counter[Direction]()
@@ -358,7 +359,6 @@ SAMPLED = 400_000  # pairs of a corpus in shards of which the vocabulary is lear
 
 def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     """The corpus of text files whose training text is prepared in shards."""
-    check_text(data)
     whole = replace(data, filter=(), noise=(), shard_pairs=0, workers=0, engine="local")
     corpora = [of_corpus(data, name) for name in data.mixed] or [data]
     files = [  # (number of the corpus, direction, the files of a part of its text)
