@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 STEERING = "steer_"  # begins the names of inputs that only hooks read
 
 
-def checked(kind: type[DecodingConfig]) -> Callable[[F], F]:
+def checked(config_class: type[DecodingConfig]) -> Callable[[F], F]:
     """Gives a compiled search the checks of its arguments: of the ids, and of the options of that kind.
 
     Raises:
@@ -53,10 +53,10 @@ def checked(kind: type[DecodingConfig]) -> Callable[[F], F]:
             arrays_and_functions = {
                 x for x in arguments if callable(arguments[x]) or hasattr(arguments[x], "dtype")
             }
-            kind(
+            config_class(
                 **{
                     name: arguments[name]
-                    for name in (names_of(kind) & arguments.keys()) - arrays_and_functions
+                    for name in (names_of(config_class) & arguments.keys()) - arrays_and_functions
                 }
             )
             try:
