@@ -95,8 +95,11 @@ def test_a_run_directory_does_not_say_where_text_is(
 
 
 def test_given_again_the_text_is_read(run_dir: Path, config: Config) -> None:
-    """Tokenizers need not be given again, since the run has copies."""
-    stored = replace(Run(run_dir).config, data=replace(config.data, source_tokenizer=Path("/nowhere")))
+    """Tokenizers need not be given again, since the run has copies. Options that need text, such as those of
+    shards, do not refuse a stored config without it."""
+    needs_text = {"filter": ("copies",), "noise": ("upper=0.1",), "shard_pairs": 100}
+    data = replace(config.data, source_tokenizer=Path("/nowhere"), **needs_text)
+    stored = replace(Run(run_dir).config, data=data)
     (run_dir / "config.json").write_text(to_json(stored))
     text = [
         word

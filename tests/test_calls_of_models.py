@@ -18,6 +18,7 @@ from transformer import (
     Run,
     Transformer,
     TransformerConfig,
+    Translator,
     UserError,
     beam_search,
     decoder_input,
@@ -106,6 +107,13 @@ def test_ids_outside_the_vocabulary(search: Any, wrong: int, variables: Any) -> 
             for search in (beam_search, greedy_search, sample)
             for name, value in (("max_length", -3), ("max_length", 0), ("extra_length", -1))
         ),
+        *(
+            (search, {name: wrong}, f"{name.replace('_', '-')} .*: must be a whole number")
+            for search, names in ((beam_search, ("max_length", "beam_size")), (sample, ("samples", "top_k")))
+            for name in names
+            for wrong in (np.ones(2), np.array("x"), np.float32(2))
+        ),
+        (beam_search, {"length_penalty": np.ones(2)}, "length-penalty .*: must be a number"),
         (sample, {"samples": 0}, "samples must be from 1 to"),
         (sample, {"temperature": 0}, "temperature must be from 0.001"),
         (sample, {"temperature": -1.0}, "temperature must be from 0.001"),
@@ -127,6 +135,7 @@ def test_what_is_no_key(key: Any, variables: Any) -> None:
 
 
 CONFIG = Config(model=MODEL.config)
+NO_RUN: Any = object.__new__(Run)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +146,13 @@ CONFIG = Config(model=MODEL.config)
         (lambda: train(CONFIG, 3), "run_dir must be a path or a text, not 3"),
         (lambda: translation_objective(0.1, "source"), "inputs must be a list of phrases, not 'source'"),
         (lambda: Run(3), "path must be a path or a text, not 3"),
+        (lambda: Run.check_free(3), "path must be a path or a text, not 3"),
+        (lambda: Run.averaged(NO_RUN, 7), "steps must be a Sequence, not 7"),
+        (lambda: Run.variables(NO_RUN, np.ones(2)), "checkpoint must be a text or a whole number, not array"),
+        (lambda: Run.check_corpus(NO_RUN, None), "corpus must be a text, not None"),
+        (lambda: Run.check_free("a\0"), r"'a.x00': the name has a null character"),
+        (lambda: Run.check_free("a" * 5000), "cannot create aaa"),
+        (lambda: Translator.load("x", mean=np.ones(2)), "mean must be a text, not array"),
         (lambda: translation_objective("x"), "smoothing must be a number, not 'x'"),
         (lambda: translation_objective(1.5), r"--training.label-smoothing must be in \[0, 1\)"),
         (lambda: step_of(accumulate=0), "--training.accumulate must be from 1"),

@@ -106,4 +106,4 @@ def test_wrong_noise(noise, message):
 )
 def test_what_has_no_noise(options):
     with pytest.raises(UserError, match="only pairs of sentences in text files get noise"):
-        DataConfig(noise=("upper=0.1",), **options)
+        DataConfig(noise=("upper=0.1",), **options).check_files()

@@ -27,7 +27,7 @@ from transformer.decoding.service.lanes import Preparation
 from transformer.serve import server as server_module
 from transformer.serve.answers import Answers
 from transformer.serve.metrics import Readiness
-from transformer.serve.services.limits import ALLOWED, Limits
+from transformer.serve.services.limits import ALLOWED, OF_RECORDS, Limits
 from transformer.serve.services.service import Service, service_of
 from transformer.systems.registry import REGISTRY
 
@@ -52,9 +52,9 @@ def one_run(name: str, folder: Path) -> Path:
     return folder / name / "run"
 
 
-def served(path: Path, name: str, int8: bool = False) -> Service:
+def served(path: Path, name: str, int8: bool = False, allowed: tuple[str, ...] = ALLOWED) -> Service:
     kind = service_of(path)
-    return kind(name, kind.loads.load(path, int8=int8), ALLOWED, Limits())
+    return kind(name, kind.loads.load(path, int8=int8), allowed, Limits())
 
 
 def recording(seconds: int = 1) -> bytes:
@@ -83,7 +83,7 @@ def test_a_system_that_translates_is_served(runs, name, int8):
 @pytest.mark.parametrize("name", sorted(REGISTRY.keys() - NOT_SERVED))
 def test_what_a_server_prepares_are_arguments_of_the_decoder(runs, name, monkeypatch):
     """A server whose preparation fails is never ready."""
-    service = served(runs[name], name)
+    service = served(runs[name], name, allowed=(*ALLOWED, *OF_RECORDS))
     prepared = list[Any]()
 
     def prepare(*arguments: Any) -> Preparation:

@@ -10,7 +10,14 @@ import pytest
 
 from transformer import UserError
 from transformer.data.signals import audio, waveforms
-from transformer.data.signals.waveforms import comment_of, read_audio, waveform_of, write_audio
+from transformer.data.signals.waveforms import (
+    Resampling,
+    comment_of,
+    is_sound,
+    read_audio,
+    waveform_of,
+    write_audio,
+)
 from transformer.data.sources.tfds_sets import Waves
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
@@ -225,3 +232,13 @@ def test_what_is_written_is_read(tmp_path):
         with pytest.raises(UserError, match="a waveform must have"):
             write_audio(tmp_path / "b.wav", bad)
     assert not (tmp_path / "b.wav").exists()
+
+
+def test_what_is_loud_is_sound_at_another_rate():
+    """Where clipped sound exceeds its largest samples: a server refused what `decode.py` hears."""
+    soxr = pytest.importorskip("soxr", reason="needs soxr: pip install '.[speech]'")
+    clipped = np.random.default_rng(0).choice([-1, 1], 8_000).astype(np.float32)
+    assert not is_sound(soxr.resample(clipped, 8_000, RATE)).all()
+    resample = Resampling(8_000, RATE)
+    wave = np.concatenate([resample(clipped), resample.rest()])
+    assert waveform_of(wave).shape == (16_000,)

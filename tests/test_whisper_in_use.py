@@ -6,6 +6,7 @@ import math
 import re
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -44,11 +45,23 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_a_server_prepares_an_imported_model(folder):
-    """Whose outputs begin with tokens, before there is a recording."""
+def test_a_server_prepares_an_imported_model(folder, monkeypatch):
+    """Whose outputs begin with tokens, before there is a recording, and may have times."""
     run = folder / "run"
     kind = service_of(run)
-    assert any(kind("ears", kind.loads.load(run), ALLOWED, Limits()).preparation().stages)
+    service = kind("ears", kind.loads.load(run), ALLOWED, Limits())
+    starts = list[tuple[int, ...] | None]()
+    prepare = service.decoder._preparation
+
+    def prepared(records, *options):
+        starts.extend(record.start for record in records.values() or [Mock(start=None)])
+        return prepare(records, *options)
+
+    monkeypatch.setattr(service.decoder, "_preparation", prepared)
+    assert any(service.preparation().stages)
+    with_times = service.decoder.task.start(timestamps=True)
+    assert set(starts) == {None, with_times}
+    assert starts.count(None) == starts.count(with_times)
 
 
 @pytest.mark.thorough

@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 STEERING = "steer_"  # begins the names of inputs that only hooks read
 
 
-def checked(config_class: type[DecodingConfig]) -> Callable[[F], F]:
+def checked(cls: type[DecodingConfig]) -> Callable[[F], F]:
     """Gives a compiled search the checks of its arguments: of the ids, and of the options of that kind.
 
     Raises:
@@ -50,15 +50,9 @@ def checked(config_class: type[DecodingConfig]) -> Callable[[F], F]:
                     f"key must be a random key, such as jax.random.key(0), not {shown(arguments['key'])}"
                 )
             _check_arrays(arguments, len(source_ids))
-            arrays_and_functions = {
-                x for x in arguments if callable(arguments[x]) or hasattr(arguments[x], "dtype")
-            }
-            config_class(
-                **{
-                    name: arguments[name]
-                    for name in (names_of(config_class) & arguments.keys()) - arrays_and_functions
-                }
-            )
+            others = {"temperature"} if hasattr(arguments.get("temperature"), "dtype") else set()
+            others |= {"length_penalty"} if callable(arguments.get("length_penalty")) else set()
+            cls(**{name: arguments[name] for name in (names_of(cls) & arguments.keys()) - others})
             try:
                 return search(model, params, jnp.asarray(source_ids), **arguments)
             except FlaxError as error:  # a parameter is missing, or has another shape
@@ -96,9 +90,11 @@ def _check_arrays(arguments: dict[str, Any], rows: int) -> None:
         dtype = getattr(lines, "dtype", None)
         if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or lines.shape != (rows,):
             raise UserError(f"lines must be a whole number for each of {counted(rows, 'row')}")
-    shape = getattr(arguments.get("temperature"), "shape", ())
-    if shape:
+    temperature = arguments.get("temperature")
+    if shape := getattr(temperature, "shape", ()):
         raise UserError(f"temperature must be one number, not an array of the shape {shape}")
+    if not jnp.issubdtype(getattr(temperature, "dtype", jnp.float32), jnp.number):
+        raise UserError(f"temperature must be a number, not {shown(temperature)}")
 
 
 def _is_key(key: Any) -> bool:

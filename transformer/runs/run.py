@@ -240,6 +240,7 @@ class Run:
         return cls(path)
 
     @staticmethod
+    @typed
     def check_free(path: Path | str) -> None:
         """Raises UserError if a run directory cannot be created."""
         check_name(Path(path))
@@ -275,6 +276,7 @@ class Run:
         """Sends what was changed here to a remote run directory."""
         self.store.push()
 
+    @typed
     def check_corpus(self, corpus: str) -> None:
         """Raises UserError if this is not the corpus that the run was started with. A built-in one may have
         its earlier name. Where that cannot be compared, a warning says so."""
@@ -335,6 +337,7 @@ class Run:
         declared = declared_parameters(self.system, self.config)
         return parametrisation_of(self.config, self.shapes["params"], declared)
 
+    @typed
     def variables(self, checkpoint: str | int, base: Params | None = None) -> Variables:
         """The variables of its model. Those of an adapter are merged into the parameters that it changes.
 
@@ -361,6 +364,7 @@ class Run:
             variables = on_local_devices(variables)  # as the base may be
         return {**variables, "params": how.merge(variables["params"], base)}
 
+    @typed
     def averaged(self, steps: Sequence[int] = (), base: Params | None = None) -> Variables:
         """The mean of several checkpoints' variables (section 6.1), computed in float64, then rounded.
 

@@ -102,7 +102,11 @@ class LocalStore:
     @staticmethod
     def check_free(path: Path | str) -> None:
         path = Path(path)
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        try:
+            is_taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
+        except OSError as error:  # such as a name that is too long
+            raise UserError(f"cannot create {path}: {error.strerror}") from None
+        if is_taken:
             raise UserError(f"{path} exists already: name a new directory")
         above = next(folder for folder in path.absolute().parents if folder.exists())
         try:  # permission bits are not enough on every file system

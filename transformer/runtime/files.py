@@ -324,6 +324,8 @@ def check_name(path: Path) -> None:
         os.fspath(path).encode()
     except UnicodeEncodeError as error:
         raise UserError(f"{str(path)!r}: the name is not UTF-8; choose another") from error
+    if not is_name(path):
+        raise UserError(f"{str(path)!r}: the name has a null character; choose another")
 
 
 def append_flags(name: str, flags: int) -> int:

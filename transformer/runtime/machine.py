@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -128,7 +129,9 @@ def ray_cluster(option: str) -> Iterator[Any]:
 
     handler = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(logging_level=logging.WARNING)
+        with warnings.catch_warnings():  # of JAX: processes of Ray run another program at once
+            warnings.filterwarnings("ignore", r"os\.fork\(\) was called")
+            ray.init(logging_level=logging.WARNING)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UserError(f"{option}: the cluster cannot be reached: {first_line(error)}") from error
     finally:

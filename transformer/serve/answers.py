@@ -25,7 +25,7 @@ from transformer.serve.services.service import Service
 
 log = logging.getLogger("transformer")
 STOPPING = later(UNAVAILABLE, "the server is stopping")
-NUMBERS = 4_000_000
+NUMBERS = 2_000_000
 """Numbers in all alignments of an answer, which takes memory and time to write."""
 
 

@@ -1,6 +1,7 @@
 """A language model of the output beside a model, in its search (shallow fusion, Gulcehre et al. 2015)."""
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -171,7 +172,7 @@ def read_language_model(
     path: Path, weight: float | int, system: System, task: DecodingTask
 ) -> AnyLanguageModel:
     """The language model of a file in ARPA form, or of a run directory. Raises UserError as they do."""
-    model_class: Any = TrainedLanguageModel if path.is_dir() else LanguageModel
+    model_class: Any = TrainedLanguageModel if os.path.isdir(path) else LanguageModel
     model: AnyLanguageModel = model_class.read(path, weight, system, task)
     return model
 

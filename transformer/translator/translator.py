@@ -118,6 +118,7 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         Raises:
           UserError: as `Decoder.load` and `together`.
         """
+        instance("mean", mean, str)
         if isinstance(run_dir, bytes) or not isinstance(run_dir, str | Path | Sequence):
             raise UserError(
                 f"run_dir {shown(run_dir)}: must be the path of a run directory, or a list of such"

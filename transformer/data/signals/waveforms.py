@@ -256,7 +256,8 @@ def _blocks(file: Any) -> Iterator[Float[np.ndarray, "frames channels"]]:
 
 
 class Resampling:
-    """Resamples a waveform block by block, with the same result as all at once."""
+    """Resamples a waveform block by block, with the same result as all at once. What is loud at its rate may
+    exceed `LOUDEST` at the other one, and is clipped there."""
 
     def __init__(self, rate: int, new_rate: int) -> None:
         same = rate == new_rate
@@ -267,7 +268,7 @@ class Resampling:
         if self._stream is None:
             return block
         samples: np.ndarray = self._stream.resample_chunk(block)
-        return samples
+        return samples.clip(-LOUDEST, LOUDEST)
 
     def rest(self) -> Float[np.ndarray, " _"]:
         """What follows after the last block."""
@@ -275,7 +276,7 @@ class Resampling:
         if self._stream is None:
             return end
         samples: np.ndarray = self._stream.resample_chunk(end, last=True)
-        return samples
+        return samples.clip(-LOUDEST, LOUDEST)
 
 
 def write_audio(path: Path, wave: Float[np.ndarray, " samples"], comment: str = "") -> None:

@@ -3,7 +3,7 @@
 import importlib
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import MappingProxyType
@@ -42,6 +42,8 @@ class Service(ABC):
     """What it searches."""
     loads: ClassVar[type[Decoder[Any]]]
     """The type of its decoder."""
+    of_records: ClassVar[Collection[str]] = ()
+    """What may be asked of each text besides options of the search: names of `OF_RECORDS`."""
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class Service(ABC):
         self.languages = languages or self.known_languages
         self.settings: DecodingConfig = decoder.settings(None, self.defaults)
         decoder.queue_limit = limits.queue
-        known = {*names_of(type(self.settings)), *OF_RECORDS}
+        known = {*names_of(type(self.settings)), *self.of_records}
         is_shared = decoder.system.stepwise  # by requests of any options
         self.options = tuple(option for option in allowed if option in known) if is_shared else ()
 

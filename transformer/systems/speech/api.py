@@ -24,6 +24,7 @@ from transformer.data.signals.pauses import PAUSE, Part, detector_of, parts_of
 from transformer.data.signals.waveforms import StoredRecording, audio_blocks, seconds_of, waveform_of
 from transformer.data.sources.recordings import Recording, recording, recording_of
 from transformer.decoding.scores import SearchResult
+from transformer.decoding.service.lanes import Preparation
 from transformer.decoding.service.queue import Request
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.alignment import (
@@ -297,6 +298,13 @@ class Transcriber(Decoder[SpeechToText]):
         if not _is_array(source):
             raise _unheard(source)
         return recording_of("waveform", waveform_of(source), self.task.data)
+
+    def preparation(self, *, extras: Extras = NO_EXTRAS, **options: Option | bool) -> Preparation:
+        """As `Decoder.preparation`. With `timestamps`: of outputs with times, in place of those without."""
+        has_times = true_or_false("timestamps", options.pop("timestamps", False))
+        silence = self.heard(np.zeros(RATE, np.float32)) if has_times else None
+        records = {1: replace(silence, start=self.task.start(timestamps=True))} if silence else {}
+        return self._preparation(records, *self._asked(extras, options))
 
     def align(self, source: Heard, text: str) -> Alignment:
         """When each word of a text is said in a recording: by the most probable of all divisions of the

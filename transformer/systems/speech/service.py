@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, ClassVar
 
@@ -81,9 +82,16 @@ class Transcriptions(Service):
             self.decoder, self.settings, rules, self.decoder.task.start(), NO_EXTRAS, is_whole=True
         )
         silence = self.decoder.heard(np.zeros(RATE, np.float32))
-        sampled = self.decoder.preparation(**vars(search.at(max(rules.temperatures))), **self.prepared)
+        sampled = vars(search.at(max(rules.temperatures))) | self.prepared
+        several = (self.decoder.preparation(**sampled, timestamps=timed).stages for timed in (False, True))
         is_silent: Job = functools.partial(search.silence, silence)  # type: ignore[misc]
-        return Preparation((*prepared.first, [is_silent]), (*sampled.stages, *prepared.rest))
+        return Preparation((*prepared.first, [is_silent]), (*itertools.chain(*several), *prepared.rest))
+
+    def _variants(self) -> Iterator[Json]:
+        """As of all services, and those of outputs with times, which Whisper has."""
+        yield from super()._variants()
+        if self.decoder.task.codes:
+            yield from ({**options, "timestamps": True} for options in super()._variants())
 
     def answer(self, item: bytes, outputs: list[Any], asked: Any) -> Json:
         """As of all services, with lists of words and segments that were asked for."""
