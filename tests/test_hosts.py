@@ -134,13 +134,17 @@ def test_two_processes_train_like_one(config: Config, tmp_path: Path, shard_pair
 
 @pytest.mark.slow
 def test_two_processes_without_a_shared_disk(config: Config, tmp_path: Path) -> None:
+    config = replace(config, data=replace(config.data, shard_pairs=50))  # four shards
     train(config, tmp_path / "one", watch=ProgressReporter(quiet=True))
     where = f"file://{tmp_path}/bucket/run"
-    apart = replace(config, data=replace(config.data, cache_dir=None))
+    exchange = Path(f"file://{tmp_path}/bucket/shards")
+    apart = replace(config, data=replace(config.data, cache_dir=None, exchange=exchange))
     sharded = replace(apart, mesh=MeshConfig(fsdp=2), training=replace(apart.training, steps=8))
     assert ended(start(sharded, tmp_path, 2, where)) == [0, 0], log_of(tmp_path, 0)
     assert ended(start(apart, tmp_path, 2, where)) == [0, 0], log_of(tmp_path, 0)
     assert f"Resuming {where} from step 8" in log_of(tmp_path, 0)
+    made = {path.parent.name for path in tmp_path.glob("bucket/shards/*/*/*/about.json")}
+    assert len(made) == 4
     one, two = Run(tmp_path / "one"), Run(where)
     assert one.checkpoints.steps() == two.checkpoints.steps()
     shapes = one.shapes

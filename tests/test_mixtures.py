@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from small_run import changed, interrupted, quiet, same, small_config, write_text
+from test_corpora import write_table
 from test_shards import OF_COLUMNS, OF_TEXT, here, opened
 
 from transformer import PRESETS, Run, Translator, UserError, train
-from transformer.config.corpus import DataConfig
+from transformer.config.corpus import SPLITS, DataConfig
 from transformer.config.pairs import mix_stages
 from transformer.data.sources import corpora
 from transformer.tasks.preparation import prepare
@@ -210,6 +211,35 @@ def test_a_run_of_tagged_corpora_resumes_bit_for_bit_and_has_their_scores_and_sh
         translator.translate("red dog", target_language="noisy")
 
 
+def test_each_corpus_has_held_out_validation_text(tmp_path, here):
+    nothing = dict.fromkeys(f"{split}_{side}" for split in SPLITS[1:] for side in ("source", "target"))
+    _, corpus = opened(config_of(tmp_path, **nothing))
+    counts = Counter((record.group, record.source.split()[0]) for record in corpus.splits["validation"])
+    assert counts == {("clean", "clean"): 15, ("noisy", "noisy"): 35}
+    held_out = {record.source for record in corpus.splits["validation"]}
+    assert not held_out & {source for source, _ in corpus.splits["train"]}
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow", "jsonl"])
+def test_a_mixture_of_tables_is_that_of_their_text(tmp_path, here, suffix):
+    config = tagged_config(tmp_path)
+    for name in SIZES:
+        for split, ends in ((name, ("en", "de")), (f"valid-{name}", ("in", "out"))):
+            columns = [(tmp_path / f"{split}.{end}").read_text().splitlines() for end in ends]
+            write_table(tmp_path / f"{split}.{suffix}", list(zip(*columns, strict=True)))
+    names = dict.fromkeys(f"{split}_{side}" for split in SPLITS for side in ("source", "target"))
+    tables = {split: tmp_path / f"{'valid-' * (split != 'train')}{{corpus}}.{suffix}" for split in SPLITS}
+    data = dataclasses.replace(config.data, **names, **tables, source_language="en", target_language="de")
+    made = []
+    for some in (config, dataclasses.replace(config, data=data)):
+        task, corpus = opened(some)
+        plan = prepare(task, corpus).batcher.plan
+        validation = [tuple(record) for record in corpus.splits["validation"]]
+        made.append((list(corpus.splits["train"]), validation, drawn(plan, corpus, 0, 20)))
+        plan.close()
+    assert made[0] == made[1]
+
+
 @pytest.mark.parametrize("name", sorted(OF_TEXT.keys() - set(OF_COLUMNS)))
 def test_every_system_of_pairs_has_tags(tmp_path, here, name):
     preset = PRESETS[name]
@@ -277,7 +307,5 @@ def test_what_a_mixture_needs():
     assert corpora.of_corpus(DataConfig(mix=("a=1",), engine="ray", **files), "a").train_tsv == Path("a.tsv")
     with pytest.raises(UserError, match="write {corpus} where the names of the training files"):
         DataConfig(mix=("a=1",), **{**files, "train_tsv": Path("train.tsv")})
-    with pytest.raises(UserError, match="nothing is held out of shards"):
-        DataConfig(mix=("a=1",), train_tsv=Path("{corpus}.tsv")).check_files()
     with pytest.raises(UserError, match="with --data.temperature: each gives weights"):
         DataConfig(mix=("a=1",), directions=("en:de", "de:en"), temperature=2.0, **files)

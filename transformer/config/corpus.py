@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 from transformer.config.pairs import filters_of, mix_stages, noise_of
 from transformer.config.ranges import COUNTS, IDS, LARGEST, LONGEST, NOT_NEGATIVE, POSITIVE, Range, Section
 from transformer.runtime.errors import UserError, nearest
-from transformer.runtime.files import check_local
+from transformer.runtime.files import address, check_local
 
 # Codes of languages: how they are written, and in the names of files.
 
@@ -24,13 +24,27 @@ _ISO_639_1 = (
     "rn ro ru rw sa sc sd se sg sh si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn to tr "
     "ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu"
 )
+_ISO_639_3 = (  # the same languages
+    "aar abk ave afr aka amh arg ara asm ava aym aze bak bel bul bis bam ben bod bre bos cat che cha cos "
+    "cre ces chu chv cym dan deu div dzo ewe ell eng epo spa est eus fas ful fin fij fao fra fry gle gla "
+    "glg grn guj glv hau heb hin hmo hrv hat hun hye her ina ind ile ibo iii ipk ido isl ita iku jpn jav "
+    "kat kon kik kua kaz kal khm kan kor kau kas kur kom cor kir lat ltz lug lim lin lao lit lub lav mlg "
+    "mah mri mkd mal mon mar msa mlt mya nau nob nde nep ndo nld nno nor nbl nav nya oci oji orm ori oss "
+    "pan pli pol pus por que roh run ron rus kin san srd snd sme sag hbs sin slk slv smo sna som sqi srp "
+    "ssw sot sun swe swa tam tel tgk tha tir tuk tgl tsn ton tur tso tat twi tah uig ukr urd uzb ven vie "
+    "vol wln wol xho yid yor zha zho zul"
+)
 _SUFFIX = re.compile(r"[a-z]{3}_[A-Z][a-z]{3}|([a-z]{2})([-_]([A-Za-z]{2}|[A-Z][a-z]{3}))?")
 """Such as zho_Hans (FLORES), de, pt-BR or zh_Hant; .txt and .src are none of them."""
 _SAME = {
+    **dict(zip(_ISO_639_3.split(), _ISO_639_1.split(), strict=True)),
     **dict.fromkeys(("zho", "chi", "cmn", "yue", "wuu", "nan", "hak", "gan", "hsn", "lzh"), "zh"),
-    **{"jpn": "ja", "kor": "ko", "tha": "th", "lao": "lo", "khm": "km", "mya": "my", "bur": "my"},
-    **{"bod": "bo", "tib": "bo", "dzo": "dz"},
+    **dict.fromkeys(("arb", "acm", "acq", "aeb", "ajp", "apc", "ars", "ary"), "ar"),
+    **{"bur": "my", "tib": "bo", "pes": "fa", "prs": "fa", "npi": "ne", "lvs": "lv", "khk": "mn"},
+    **{"plt": "mg", "swh": "sw", "uzn": "uz", "azj": "az", "ory": "or", "ydd": "yi", "pbt": "ps"},
+    **{"kmr": "ku", "zsm": "ms", "gaz": "om", "quy": "qu", "ayr": "ay", "ekk": "et"},
 }
+"""Variants of languages, as FLORES names them."""
 
 
 PACKED = (".gz", ".bz2", ".xz", ".zst")
@@ -56,8 +70,8 @@ def language_of(path: Path | str | None) -> str | None:
 
 
 def written_as(code: str | None) -> str:
-    """The two letters of a language, which decide how its text is divided: `zh` of zh-TW, zho_Hans and yue.
-    Codes of other languages are as they are, but for region and script; empty if there is none."""
+    """The two letters of a language: `de` of deu_Latn, and `zh` of zh-TW, zho_Hans and yue, which is written
+    so. Other codes are as they are, but for region and script; empty if there is none."""
     language = re.split("[-_]", (code or "").lower())[0]
     return _SAME.get(language, language)
 
@@ -260,8 +274,8 @@ class DataConfig(CorpusConfig):
     each word begins with one; punctuation=0.1: the end of both sides has none."""
     shard_pairs: Annotated[int, Range(0, COUNTS)] = 0
     """Prepare training text from files in shards of about so many pairs, such as 1000000, by all processor
-    cores and in bounded memory. Training begins when the first two shards are there. It needs validation
-    text. 0: prepare it as a whole; with --data.mix 1000000."""
+    cores and in bounded memory. Training begins when the first two shards are there. 0: prepare it as a
+    whole; with --data.mix 1000000."""
     mix: tuple[str, ...] = ()
     """Several corpora and the weights of their pairs, such as europarl=1 paracrawl=3. The names of training
     files have {corpus}, such as --data.train-source {corpus}.en --data.train-target {corpus}.de. From an
@@ -275,6 +289,10 @@ class DataConfig(CorpusConfig):
     workers: Annotated[int, Range(0, 4096)] = 0
     """Processes that prepare shards, at most one for each core. What they make does not depend on it. 0: one
     for each core."""
+    exchange: Path | None = None
+    """Address, such as s3://bucket/shards, at which hosts without a shared disk exchange shards: each makes
+    its share, and copies those of the others. None: each host makes all that are not in its
+    --data.cache-dir."""
     engine: Literal["local", "ray"] = "local"
     """Where shards are prepared. local: by processes of this machine; ray: by the cores of the Ray cluster of
     this machine, or of $RAY_ADDRESS, which share the folder of this command, the text and
@@ -325,7 +343,11 @@ class DataConfig(CorpusConfig):
         self._check_shards()
         self._check_tag()
         noise_of(self.noise)
-        filters_of(self.filter)
+        if (languages := filters_of(self.filter).get("languages")) and self.directions:
+            raise UserError(
+                f"--data.filter languages={languages}: pairs are in the languages of --data.directions; "
+                "write languages alone"
+            )
         if self.subword_sampling > 1 and self.tokenizer == "bpe":
             strength = f"--data.subword-sampling {self.subword_sampling}"
             raise UserError(f"{strength}: at least 0; with bpe a probability, at most 1")
@@ -386,12 +408,19 @@ class DataConfig(CorpusConfig):
 
     def _check_shards(self) -> None:
         if not self.pairs_of_a_shard:
-            if self.workers or self.engine == "ray":
-                option = "--data.workers" if self.workers else "--data.engine ray"
-                raise UserError(f"{option}: only shards are prepared by several; give --data.shard-pairs")
+            on_ray = "engine ray" * (self.engine == "ray")
+            if option := "workers" * bool(self.workers) or on_ray or "exchange" * bool(self.exchange):
+                raise UserError(
+                    f"--data.{option}: only shards are prepared by several; give --data.shard-pairs"
+                )
             return
         if self.workers and self.engine == "ray":
             raise UserError("--data.workers: Ray decides how many there are; leave it out")
+        if self.exchange and (self.engine == "ray" or not address(self.exchange)):
+            raise UserError(
+                f"--data.exchange {self.exchange}: give an address, such as s3://bucket/shards; machines "
+                "that share a folder, as those of Ray do, name it with --data.cache-dir"
+            )
         option = f"--data.shard-pairs {self.pairs_of_a_shard}"
         if self.mix:
             option = f"--data.mix {' '.join(self.mix)}"
@@ -424,10 +453,11 @@ class DataConfig(CorpusConfig):
                 f"{option}: give --data.train-source and --data.train-target, --data.train-tsv, or "
                 "--data.train"
             )
-        if self.pairs_of_a_shard and not self._named("validation"):
+        further = self.group or len(self.target) > 1
+        if self.pairs_of_a_shard and not self._named("validation") and further:
             raise UserError(
-                f"{option}: nothing is held out of shards: give --data.validation-source and "
-                "--data.validation-target, --data.validation-tsv, or --data.validation"
+                f"{option}: what is held out of shards has no --data.group and no further references: give "
+                "--data.validation"
             )
 
     def _check_mix(self, option: str) -> None:

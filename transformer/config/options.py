@@ -219,7 +219,8 @@ class HostsConfig(Section):
 
 
 C = TypeVar("C", Config, DataConfig)
-NOT_OPENED = ("cache_dir", "source_tokenizer", "target_tokenizer", "add_tokens")  # after a run has started
+CACHES = ("cache_dir", "exchange")
+NOT_OPENED = (*CACHES, "source_tokenizer", "target_tokenizer", "add_tokens")  # after a run has started
 STARTS = ("training.init_from", "training.init_encoder_from")
 """Runs that a run starts from."""
 
@@ -245,7 +246,7 @@ def without_locations(config: C) -> C:
 def to_resume(paths: dict[str, Path], has_checkpoint: bool, is_adapter: bool) -> dict[str, Path]:
     """Those of a run's paths that a command has to name to resume it as before: its text, its cache and,
     until it has a checkpoint, the run that it starts from; that of an adapter always."""
-    unused = {f"data.{name}" for name in NOT_OPENED} - {"data.cache_dir"}
+    unused = {f"data.{name}" for name in NOT_OPENED if name not in CACHES}
     unused |= {*STARTS} if has_checkpoint else set()
     unused -= {"training.init_from"} if is_adapter else set()
     return {name: path for name, path in paths.items() if name not in unused}

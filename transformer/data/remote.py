@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from transformer.runtime.errors import UserError, first_line
-from transformer.runtime.files import MiB, address, atomic_open, cache_root
+from transformer.runtime.files import MiB, address, atomic_open, cache_root, folder_whole
 
 log = logging.getLogger("transformer")
 PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs", "az": "adlfs", "abfs": "adlfs"}
@@ -85,6 +85,45 @@ def has(folder: Path | str, name: str) -> bool:
     with reaching(where):
         store, root = opened(where)
         return bool(store.exists(f"{root}/{name}"))
+
+
+def send(folder: Path, where: str, last: str) -> None:
+    """Copies the files of a folder to an address, unless they are there.
+
+    Args:
+      folder: on this machine.
+      where: the address.
+      last: the file that is copied last: whoever sees it sees all.
+
+    Raises:
+      UserError: it cannot be written to.
+    """
+    if has(where, last):
+        return
+    with reaching(where):
+        store, root = opened(where)
+        store.makedirs(root, exist_ok=True)
+        for file in sorted(folder.iterdir(), key=lambda file: file.name == last):
+            store.put_file(os.fspath(file), f"{root}/{file.name}")
+
+
+def receive(where: str, folder: Path, last: str) -> bool:
+    """Copies what `send` has copied to an address into a new folder. Returns whether it is there.
+
+    Raises:
+      UserError: it cannot be reached.
+      OSError: the folder cannot be written.
+    """
+    with reaching(where):
+        store, root = opened(where)
+        files = listed(store, root)
+    if last not in files:
+        return False
+    with folder_whole(folder) as partial:
+        for name in files:
+            with reaching(where), open(partial / Path(name).name, "wb") as here:
+                copy(store, f"{root}/{name}", here, Allowance(where, None))
+    return True
 
 
 def matching_addresses(where: str) -> list[Path]:

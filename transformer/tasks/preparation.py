@@ -5,6 +5,8 @@ import fcntl
 import functools
 import hashlib
 import itertools
+import logging
+import math
 import multiprocessing
 import os
 import pickle
@@ -25,6 +27,7 @@ from jaxtyping import Int
 from transformer.config.options import Config, text_data
 from transformer.config.pairs import noise_of
 from transformer.data.plans import Batcher, Batching
+from transformer.data.remote import receive, send
 from transformer.data.sequences import (
     Arrays,
     Example,
@@ -36,6 +39,7 @@ from transformer.data.sequences import (
     stored,
 )
 from transformer.data.shards import (
+    ABOUT,
     WINDOW,
     MixedPlan,
     Shard,
@@ -52,10 +56,12 @@ from transformer.data.sources.unusual import Filter
 from transformer.data.store import Chosen, Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.runtime.errors import UserError
+from transformer.runtime.files import address
 from transformer.runtime.machine import cores, ray_cluster
 from transformer.tasks.outputs import most_frequent_in_words, unknown_of
 from transformer.tasks.task import Task
 
+log = logging.getLogger("transformer")
 VERSION = 1  # changes with what `stored_examples` of a task here makes of the same record
 MOST_NAMED = 10_000  # texts of which it is said what the vocabulary does not know
 CHUNK = 4096  # records that become examples at a time
@@ -218,7 +224,16 @@ def _in_shards(
             "--optimizer.decay-steps if the schedule asks for it"
         )
     shards = PreparedShards(
-        task, pairs, data.pairs_of_a_shard, corpus.folder, made_by, data.workers, data.engine == "ray"
+        task,
+        pairs,
+        data.pairs_of_a_shard,
+        corpus.folder,
+        made_by,
+        data.workers,
+        data.engine == "ray",
+        data.exchange,
+        host,
+        hosts,
     )
     with contextlib.ExitStack() as if_it_fails:
         if_it_fails.callback(shards.close)
@@ -278,6 +293,7 @@ def _made_by(task: Task) -> bytes:
 
 _POLL = 0.1  # seconds
 _MOST_LATE = 60.0  # seconds until a shard that another machine made is seen here
+_ASK = 2.0  # seconds between two questions whether another host has made a shard
 _RETRIES = 3  # of a shard whose process was lost
 
 
@@ -316,6 +332,9 @@ class PreparedShards:
       made_by: what decides about the examples, besides the text.
       workers: the number of processes, of which there is at most one for each core. 0: one for each.
       on_ray: whether the cores of a Ray cluster make them, which have the folder too.
+      exchange: an address to which hosts copy what they make. None: each makes all.
+      host: index of this process.
+      hosts: number of processes. With `exchange` this one makes each shard of this number.
     """
 
     def __init__(
@@ -327,6 +346,9 @@ class PreparedShards:
         made_by: bytes,
         workers: int = 0,
         on_ray: bool = False,
+        exchange: Path | None = None,
+        host: int = 0,
+        hosts: int = 1,
     ) -> None:
         self.batching = task.batching()
         self._about = pickle.dumps((task, pairs))
@@ -340,8 +362,12 @@ class PreparedShards:
         most = max(1, round(cores() or 1))  # more would only take memory and open files
         self._workers = min(workers or most, most)
         self._on_ray = on_ray
+        where = address(exchange) if exchange else None
+        self._exchange = where and f"{where}/{folder.name}/{self.folder.name}"
+        self._host, self._hosts = host, hosts
         self._pool: Executor | None = None
         self._made: dict[int, Future[bool]] = {}
+        self._asked = dict[int, float]()
         self._seen_late = dict[int, float]()  # until when shards of other machines are waited for
         self._open = functools.lru_cache(maxsize=len(self.groups) + 1)(
             lambda number: open_shard(self._path(number), task.stored_fields, self.batching)
@@ -358,6 +384,8 @@ class PreparedShards:
           UserError: the folder cannot be written.
         """
         missing = [number for number in order if not self._path(number).exists()]
+        if self._exchange:  # also what is here, but was not copied
+            missing = list(order[self._host :: self._hosts])
         if not missing:
             return
         try:
@@ -377,8 +405,9 @@ class PreparedShards:
 
     def _submit(self, number: int) -> None:
         assert self._pool
+        where = self._exchange and f"{self._exchange}/{number:05d}"
         shard = self._path(number), self.parts[number].chosen, self.batching
-        self._made[number] = self._pool.submit(_make, self._about, *shard)
+        self._made[number] = self._pool.submit(_make, self._about, where, *shard)
 
     def __call__(self, number: int) -> Shard:
         """A shard, once it is there.
@@ -395,6 +424,8 @@ class PreparedShards:
         path, made = self._path(number), self._made.get(number)
         if path.exists():
             return True
+        if made is None and self._exchange:  # another host makes it
+            return self._is_received(number)
         if made is None:
             raise UserError(f"{path} is missing: run the same command again")
         if not made.done():
@@ -411,6 +442,23 @@ class PreparedShards:
                 "(--data.cache-dir)"
             )
         return path.exists()
+
+    def _is_received(self, number: int) -> bool:
+        """Whether a shard of another host has been copied here. Asks every few seconds."""
+        if time.monotonic() < self._asked.get(number, 0):
+            return False
+        try:
+            is_received = receive(f"{self._exchange}/{number:05d}", self._path(number), ABOUT)
+        except OSError as error:
+            is_received = self._path(number).exists()  # another process of this host has copied it meanwhile
+            if not is_received:
+                raise self._refusal(self._path(number), error) from error
+        now = time.monotonic()
+        self._asked[number] = now + _ASK
+        if not is_received and now > self._seen_late.setdefault(number, now + 10 * _MOST_LATE):
+            self._seen_late[number] = math.inf
+            log.warning("%s/%05d: waiting for another host: has it the same text?", self._exchange, number)
+        return is_received
 
     def _refusal(self, path: Path, error: BaseException) -> BaseException:
         """What is said of an error for which a shard is not made."""
@@ -509,17 +557,28 @@ def _make_there(folder: str, *shard: Any) -> bool:
     return _make(*shard)
 
 
-def _make(about: bytes, path: Path, blocks: Int[np.ndarray, " blocks"], batching: Batching) -> bool:
-    """Makes a shard of some blocks. Returns whether it did; else another process has begun it.
+def _make(about: bytes, where: str | None, path: Path, *shard: Any) -> bool:
+    """Makes a shard, or copies it from an address that has it; and to the address. Returns whether it is
+    there; else another process has begun it.
 
     Args:
       about: the task and the pairs, pickled.
+      where: the address. None: there is none.
       path: of the shard.
-      blocks: of the pairs.
-      batching: how to make batches.
+      shard: further arguments of `_is_made`.
     """
-    if path.exists():
-        return True
+    if where and not path.exists():
+        with contextlib.suppress(OSError):  # else another process has copied it meanwhile
+            receive(where, path, ABOUT)
+    if not path.exists() and not _is_made(about, path, *shard):
+        return False
+    if where:
+        send(path, where, ABOUT)
+    return True
+
+
+def _is_made(about: bytes, path: Path, blocks: Int[np.ndarray, " blocks"], batching: Batching) -> bool:
+    """Makes a shard of some blocks. Returns whether it did; else another process has begun it."""
     with _claimed(path.with_suffix(".lock")) as lock:
         if lock is None or path.exists():
             time.sleep(_POLL)

@@ -47,6 +47,7 @@ CHANGEABLE = (
     "data.cache_dir",
     "data.workers",
     "data.engine",
+    "data.exchange",
     "mesh.fsdp",
     "mesh.tensor",
     "mesh.replicas",

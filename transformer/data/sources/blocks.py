@@ -177,6 +177,8 @@ class PairBlocks:
     """The group of each of the files, from 0. Each group has its own shards. None: all are in one."""
     tags: tuple[str, ...] = ()
     """The tag of each group, if pairs have one."""
+    held_out: frozenset[str] = frozenset()
+    """Sources of the validation: pairs with one of them have no text."""
     repeated: Path | None = None
     """A file that says of each pair of the text whether it was there before. None: this is not asked."""
 
@@ -251,6 +253,9 @@ class PairBlocks:
         else:
             columns = ((line or "").split("\t") for line in first)
             pairs = [visible((pair[0], pair[1])) if len(pair) == 2 else ("", "") for pair in columns]
+        if self.held_out:
+            sides = 2 if self.directions else 1  # with several directions it is no target of training either
+            pairs = [("", "") if self.held_out.intersection(pair[:sides]) else pair for pair in pairs]
         if self.tags:
             return [TextRecord(*pair, group=self.tags[self.groups[where]]) for pair in pairs]
         if not self.directions:

@@ -52,6 +52,7 @@ from transformer.data.store import (
     DIRECTED,
     PAIRS,
     TEXT_RECORDS,
+    AnyPair,
     Corpus,
     DirectedPair,
     Form,
@@ -92,7 +93,7 @@ def of_corpus(data: DataConfig, corpus: str) -> DataConfig:
         for name in (split, *(f"{split}_{kind}" for kind in ("source", "target", "tsv")))
         if (path := getattr(data, name)) is not None
     }
-    alone = {"mix": (), "default_tag": None, "workers": 0, "engine": "local"}
+    alone = {"mix": (), "default_tag": None, "workers": 0, "engine": "local", "exchange": None}
     return replace(data, **alone, **names)  # type: ignore[arg-type]
 
 
@@ -359,7 +360,7 @@ SAMPLED = 400_000  # pairs of a corpus in shards of which the vocabulary is lear
 
 def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     """The corpus of text files whose training text is prepared in shards."""
-    whole = replace(data, filter=(), noise=(), shard_pairs=0, workers=0, engine="local")
+    whole = replace(data, filter=(), noise=(), shard_pairs=0, workers=0, engine="local", exchange=None)
     corpora = [of_corpus(data, name) for name in data.mixed] or [data]
     files = [  # (number of the corpus, direction, the files of a part of its text)
         (number, direction, part)
@@ -377,8 +378,9 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
     pairs = pair_blocks(parts, data.pairs_of_a_shard, directions, groups)
     if data.default_tag and data.mix:
         pairs = replace(pairs, tags=data.tags)
-    form = _form(data)
     digests = _digests(whole, [split for split in _files(whole) if split != "train"], progress)
+    by_name = bool(data.mix and not data.directions and "validation" not in digests)
+    form = TEXT_RECORDS if by_name else _form(data)
     by_group = pairs.by_group()
     sizes = [len(group) for group in by_group]
     notes = [f"noise in training pairs: {' '.join(data.noise)}"] if data.noise else []
@@ -390,22 +392,34 @@ def _sharded(data: DataConfig, progress: Progress) -> Corpus:
             counts[direction] += first.lines
         notes.append(shares_in_words(counts, data.temperature))
 
+    # as many of each group, whatever its share: other shares have the same vocabulary, and so the same shards
+    several = math.ceil(SAMPLED / len(by_group))
+    samples = [group.dealt(min(several, len(group))) for group in by_group]
+    held_out = list[Any]()
+    if "validation" not in digests:
+        notes.append(HELD_OUT_NOTE)
+        for number, (sample, *_) in enumerate(samples):
+            _, _, part = files[groups.index(number) if groups else 0]
+            chosen = HeldOut(sample, part[0], str, math.ceil(HELD_OUT / len(samples)))
+            records = [pair for pair in sample if chosen.validates(pair)]
+            held_out += (_text_record(x, data.mixed[number]) for x in records) if by_name else records
+        pairs = replace(pairs, held_out=frozenset(record[0] for record in held_out))
+
     def read(split: str) -> Iterator[Any]:
-        records = _as_hashed(whole, digests, split)
+        records = _as_hashed(whole, digests, split) if split in digests else iter(held_out)
         if form is TEXT_RECORDS:
             records = map(_text_record, records)
-        return in_turns(records) if directions or data.by_corpus(split) else records
+        is_mixed = directions or data.by_corpus(split) or (by_name and split not in digests)
+        return in_turns(records) if is_mixed else records
 
     key = [sorted(digests.items()), [[file.digest for file in part] for part in pairs.files], pairs.size]
     key += [directions] if directions else []
     key += [groups] if groups else []
     key += [pairs.tags] if pairs.tags else []
+    key += [data.mixed, sorted(pairs.held_out)] if held_out else []
     name = str(data.train or data.train_tsv or data.train_source)
-    corpus = Source(name, form, "shards", key, read, list(digests), notes)
+    corpus = Source(name, form, "shards", key, read, {**digests, "validation": ""}, notes)
     opened = corpus.open(data.cache_dir, progress)
-    # as many of each group, whatever its share: other shares have the same vocabulary, and so the same shards
-    several = math.ceil(SAMPLED / len(by_group))
-    samples = [group.dealt(min(several, len(group))) for group in by_group]
     if "repeated" in data.filters:
         pairs = replace(pairs, repeated=marked(pairs, opened.folder / "repeated.bool", progress))
     splits = {"train": pairs, **opened.splits}
@@ -517,15 +531,18 @@ class HeldOut:
       pairs: of the training text.
       path: its file, for messages.
       key: what no two splits share of a source.
+      most: how many pairs are held out, about.
 
     Raises:
       UserError: there are too few different sentences.
     """
 
-    def __init__(self, pairs: Iterable[Any], path: Path, key: Callable[[str], str]) -> None:
+    def __init__(
+        self, pairs: Iterable[Any], path: Path, key: Callable[[str], str], most: int = HELD_OUT
+    ) -> None:
         self._key = key
         hashes = sorted(self._hash(pair[0]) for pair in pairs)
-        self._last = hashes[min(HELD_OUT, math.ceil(SHARE * len(hashes))) - 1]
+        self._last = hashes[min(most, math.ceil(SHARE * len(hashes))) - 1]
         if self._last == hashes[-1]:
             raise UserError(
                 f"{path} has too few different sentences to hold some out for validation: give "
@@ -536,11 +553,11 @@ class HeldOut:
     def _hash(self, text: str) -> bytes:
         return hashlib.blake2b(self._key(text).encode(), digest_size=8).digest()
 
-    def validates(self, pair: Pair | DirectedPair) -> bool:
+    def validates(self, pair: AnyPair) -> bool:
         """Whether a pair of the training text is in the validation."""
         return self._hash(pair[0]) <= self._last
 
-    def trains(self, pair: Pair | DirectedPair) -> bool:
+    def trains(self, pair: AnyPair) -> bool:
         """Whether it is in the training."""
         texts = pair[:2] if isinstance(pair, DirectedPair) else pair[:1]
         return all(self._hash(text) > self._last for text in texts)
@@ -565,9 +582,9 @@ def _files_of(data: DataConfig, split: str) -> list[Path]:
     return list(itertools.chain.from_iterable(_sides_of(data, split)))
 
 
-def _text_record(record: Pair | TextRecord, corpus: str = "") -> TextRecord:
+def _text_record(record: AnyPair, corpus: str = "") -> TextRecord:
     """A record of text, of a corpus if there are several."""
-    text = record if isinstance(record, TextRecord) else TextRecord(*record)
+    text = record if isinstance(record, TextRecord) else TextRecord(*record[:2])
     return text._replace(group=corpus or text.group)
 
 

@@ -219,7 +219,8 @@ def _identifier() -> Any:
 
 def _as_known(code: str) -> str:
     """A language as the identifier names it. Raises UserError if it does not know it."""
-    language = {"nb": "no", "iw": "he"}.get(written_as(code), written_as(code))
+    others = {"nb": "no", "iw": "he", "als_Latn": "sq"}  # its als is Alemannic, that of FLORES Albanian
+    language = others.get(code, others.get(written_as(code), written_as(code)))
     if language in _KNOWN.split():
         return language
     unknown = f"does not know {brief(code)}" if code else "is not told one of the languages"

@@ -304,7 +304,7 @@ class Transcriber(Decoder[SpeechToText]):
         has_times = true_or_false("timestamps", options.pop("timestamps", False))
         silence = self.heard(np.zeros(RATE, np.float32)) if has_times else None
         records = {1: replace(silence, start=self.task.start(timestamps=True))} if silence else {}
-        return self._preparation(records, *extras.asked(self.extras, options))
+        return self._preparation(records, *self._asked(extras, options))
 
     def align(self, source: Heard, text: str) -> Alignment:
         """When each word of a text is said in a recording: by the most probable of all divisions of the
