@@ -319,11 +319,11 @@ class Decoder(LoadedModel[TaskT]):
         instance("options", options, Mapping)
         instance("method", options.get("method"), str | None)
         settings = changed_search(self.config.decoding, options)
-        most = settings.num_hypotheses
+        limit = settings.num_hypotheses
         is_too_low = isinstance(n_best, int) and n_best < 1
-        if n_best is not None and (is_too_low or whole_number("n_best", n_best, 1) > most):
+        if n_best is not None and (is_too_low or whole_number("n_best", n_best, 1) > limit):
             raise UserError(
-                f"--n-best {shown(n_best)}: must be at least 1 and at most {most}, which this search keeps; "
+                f"--n-best {shown(n_best)}: must be at least 1 and at most {limit}, which this search keeps; "
                 "see --decoding.beam-size, --decoding.samples and --decoding.method"
             )
         self.system.check_search(self.task, settings)
@@ -343,9 +343,9 @@ class Decoder(LoadedModel[TaskT]):
 
     def _as_read(self, record: Record, longest: int) -> Record:
         """A record without what the search does not read. Raises UserError if it is no record of the task."""
-        kind = self.task.record_type
-        if not isinstance(record, kind):
-            raise UserError(f"a record must be of the type {kind.__name__}, not {shown(record)}")
+        record_type = self.task.record_type
+        if not isinstance(record, record_type):
+            raise UserError(f"a record must be of the type {record_type.__name__}, not {shown(record)}")
         return self.task.as_read(record, longest)
 
     def _submit_all(
