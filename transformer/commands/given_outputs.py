@@ -118,12 +118,11 @@ def _scorer_of(arguments: ScoreArguments) -> tuple[Scorer, tuple[Any, ...]]:
       UserError: a run gives no scores, or options are not for it.
     """
     from transformer.runs.run import Run
-    from transformer.systems.masked_language_model.system import MaskedLanguageModelling
     from transformer.translator.translator import Translator, translation_of
 
     runs = [Run(path) for path in (arguments.run_dir, arguments.reverse) if path]
     languages = arguments.source_language, arguments.target_language
-    if isinstance(runs[0].task, MaskedLanguageModelling):
+    if runs[0].system.fluency:
         for option, value in ("--reverse", arguments.reverse), ("--int8", arguments.int8):
             if value:
                 raise UserError(f"{option}: {runs[0].name} is a masked language model; leave it out")
@@ -199,10 +198,9 @@ POSITIONS = 2048  # of a batch that a masked language model reads at once
 def _fluency(run: "Run", checkpoint: str) -> tuple[Scorer, tuple[Any, ...]]:
     """As `_scorer_of`, by the masked language model of a run: of the targets alone."""
     from transformer.runs.run import hash_of
-    from transformer.systems.masked_language_model.system import pseudo_log_likelihoods
     from transformer.translator.search_inputs import padded
 
-    task, config = run.task, run.config.model
+    task, config, fluency = run.task, run.config.model, run.system.required("fluency")
     model, variables = run.system.model(config), run.variables(checkpoint)
 
     def of_length(window: "list[tuple[int, Pair]]") -> Iterator[tuple[float, ...]]:
@@ -221,7 +219,7 @@ def _fluency(run: "Run", checkpoint: str) -> tuple[Scorer, tuple[Any, ...]]:
             for start in range(0, len(rows), size):
                 chosen = rows[start : start + size]
                 batch = padded([ids[row] for row in chosen], width, size, config.special.pad)
-                numbers[chosen] = np.stack(pseudo_log_likelihoods(model, variables, batch), 1)[: len(chosen)]
+                numbers[chosen] = np.stack(fluency(model, variables, batch), 1)[: len(chosen)]
         for (_, pair), (log_p, count) in zip(window, numbers.tolist(), strict=True):
             scored = count and all(map(has_text, pair))
             yield (log_p / count, log_p, count) if scored else (-math.inf, -math.inf, 0)

@@ -275,5 +275,6 @@ def _data(config: Config) -> SentencesConfig:
 SYSTEM = System(
     model=MaskedLanguageModel,
     objective=lambda config, _: masked_lm_objective(config),
+    fluency=pseudo_log_likelihoods,
     task=MaskedLanguageModelling,
 )
