@@ -241,6 +241,8 @@ def test_nor_does_one_of_another_system(name: str, tmp_path: Path, monkeypatch: 
 
 def test_arguments_of_a_transcriber() -> None:
     transcriber = object.__new__(Transcriber)
+    with pytest.raises(UserError, match="extras must be .* Extras, not 7"):
+        transcriber.warm_up(extras=7)  # type: ignore[arg-type]
     for name in "times", "alignments":
         with pytest.raises(UserError, match=f"{name} 'yes': must be True or False"):
             transcriber.search([], **{name: "yes"})  # type: ignore[arg-type]

@@ -166,4 +166,4 @@ def with_method(current: DecodingConfig, options: Mapping[str, str], prefix: str
 def _having(option: str) -> list[str]:
     """The systems with a search option."""
     systems = {name: methods_of(options_of(name).decoding).values() for name in REGISTRY}
-    return [name for name, kinds in systems.items() if any(option in names_of(kind) for kind in kinds)]
+    return [name for name, kinds in systems.items() if any(option in names_of(cls) for cls in kinds)]

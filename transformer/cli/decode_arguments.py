@@ -294,10 +294,10 @@ class DecodeArguments:
     """Print the folder of compiled programs."""
 
 
-def annotated(kind: type[Any], mark: type[T]) -> dict[str, T]:
+def annotated(cls: type[Any], mark: type[T]) -> dict[str, T]:
     """The mark of a type in the annotation of each option of a dataclass that has one."""
-    hints = get_type_hints(kind, include_extras=True)
-    parts = ((item.name, getattr(hints[item.name], "__metadata__", ())) for item in dataclasses.fields(kind))
+    hints = get_type_hints(cls, include_extras=True)
+    parts = ((item.name, getattr(hints[item.name], "__metadata__", ())) for item in dataclasses.fields(cls))
     return {name: part for name, several in parts for part in several if isinstance(part, mark)}
 
 
@@ -336,11 +336,11 @@ def short_options() -> Iterator[None]:
 def parse_decode(
     command_line: list[str],
     unused: Collection[str] = (),
-    kind: type[DecodeArguments] = DecodeArguments,
+    arguments_class: type[DecodeArguments] = DecodeArguments,
     command: str = "decode",
 ) -> DecodeArguments:
     """Parses the command line, with the run's options as defaults. Its help leaves `unused` options out, and
-    without --help-all those of `SELDOM`. `kind` may have more options, for another command."""
+    without --help-all those of `SELDOM`. `arguments_class` may have more options, for another command."""
     command_line = [
         word.replace("--decoding.", "--", 1) if word.startswith("--decoding.") else word  # as in train.py
         for word in command_line
@@ -351,15 +351,15 @@ def parse_decode(
         from transformer.translator.simultaneous import check_used  # imports JAX
 
         check_used({name.removeprefix("--").replace("-", "_"): value for name, value in options.items()})
-    default = kind(tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options, "--"))
+    default = arguments_class(tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options, "--"))
     is_short = not {"-h", "--help"}.isdisjoint(command_line) and "--help-all" not in command_line
     try:
         arguments = parse(
-            kind,
+            arguments_class,
             ["--help" if word == "--help-all" else word for word in command_line],
             command,
             default=default,
-            about=_about(defaults) if kind is DecodeArguments else "",
+            about=_about(defaults) if arguments_class is DecodeArguments else "",
             names=DECODING,
             hidden={*unused, *(SELDOM if is_short else ())},
         )
@@ -438,10 +438,10 @@ def _values_of_options() -> dict[str, int | None]:
     """How many words follow each option; None: all up to the next option."""
     kinds: list[tuple[str, type]] = [("", DecodeArguments), ("data.", DataConfig), ("hosts.", HostsConfig)]
     kinds += [("windows.", WindowsConfig)]
-    kinds += [("", kind) for name in REGISTRY for kind in methods_of(options_of(name).decoding).values()]
+    kinds += [("", cls) for name in REGISTRY for cls in methods_of(options_of(name).decoding).values()]
     numbers: dict[str, int | None] = {}
-    for prefix, kind in kinds:
-        for name, hint in get_type_hints(kind, include_extras=True).items():
+    for prefix, cls in kinds:
+        for name, hint in get_type_hints(cls, include_extras=True).items():
             option = f"{prefix}{name}".replace("_", "-")
             marks = getattr(hint, "__metadata__", ())
             plain = get_args(hint)[0] if marks else hint

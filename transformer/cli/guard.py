@@ -44,9 +44,9 @@ def _silence_late_callbacks() -> None:
     written, they would print one for each other array, even at exit."""
     tell, tell_lost = sys.excepthook, sys.unraisablehook
 
-    def tell_others(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    def tell_others(cls: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if str(error) != "Event loop is closed":
-            tell(kind, error, trace)
+            tell(cls, error, trace)
 
     def tell_other_lost(lost: "sys.UnraisableHookArgs") -> None:
         if str(lost.exc_value) != "Event loop is closed":
@@ -67,7 +67,7 @@ def _importing(frame: FrameType | None) -> bool:
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
     """SIGTERM and SIGINT raise `_Asked`, repeatedly in case it is lost."""
-    asked: list[_Asked] = []
+    interrupts: list[_Asked] = []
     tell = sys.unraisablehook
 
     def tell_others(lost: "sys.UnraisableHookArgs") -> None:
@@ -75,11 +75,11 @@ def _terminable() -> Iterator[None]:
             tell(lost)
 
     def ask(number: int, frame: FrameType | None) -> None:
-        asked.append(_Asked(number))
+        interrupts.append(_Asked(number))
         importing = _importing(frame)
         signal.setitimer(signal.ITIMER_REAL, SOON if importing else AGAIN)
         if not importing:
-            raise asked[0]  # the same one, with its notes
+            raise interrupts[0]  # the same one, with its notes
 
     before = {}
     try:

@@ -41,9 +41,9 @@ def check_output(option: str, path: Path, others: Iterable[tuple[str, Path]]) ->
     """
     if address(path):
         raise UserError(f"{option} {display_path(path)}: write to a file here, and copy it there")
-    for is_other, kind in (is_recording(path), "recording"), (path.suffix.lower() == ".png", "picture"):
+    for is_other, media_type in (is_recording(path), "recording"), (path.suffix.lower() == ".png", "picture"):
         if is_other:
-            raise UserError(f"{option} {path}: text is written to it, and its name is that of a {kind}")
+            raise UserError(f"{option} {path}: text is written to it, and its name is that of a {media_type}")
     if len(os.fsencode(path.name)) > LONGEST_NAME:
         raise UserError(f"{option} {brief(path.name)}: a name of a file may have {LONGEST_NAME} bytes")
     if is_device(path):
@@ -164,7 +164,7 @@ class Output:
         self._partial = temp_sibling(self._path)
         return open(self._partial, "x", encoding="utf-8", newline="\n")
 
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+    def __exit__(self, error_class: object, error: BaseException | None, _: object) -> None:
         try:
             self._file.flush()
         except OSError as trouble:

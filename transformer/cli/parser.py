@@ -27,19 +27,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-def parsed_command(kind: type[T], name: str) -> Callable[[Callable[[T], None]], Callable[[], int]]:
+def parsed_command(arguments_class: type[T], name: str) -> Callable[[Callable[[T], None]], Callable[[], int]]:
     """As `named_command`, of a function of the arguments: the command line is parsed as this dataclass."""
 
     def framed(function: Callable[[T], None]) -> Callable[[], int]:
         return named_command(name)(
-            functools.wraps(function)(lambda words: function(parse(kind, words, name)))
+            functools.wraps(function)(lambda words: function(parse(arguments_class, words, name)))
         )
 
     return framed
 
 
 def parse(
-    kind: type[T],
+    arguments_class: type[T],
     arguments: list[str],
     command: str,
     *,
@@ -51,13 +51,13 @@ def parse(
     """The arguments of a command.
 
     Args:
-      kind: the dataclass of its arguments; their docstrings are the help.
+      arguments_class: the dataclass of its arguments; their docstrings are the help.
       arguments: the command line, without the program.
       command: its name in `COMMANDS`, and what follows it in the line of usage.
       default: the values of arguments that are not given. None: those of the dataclass.
       about: what the command does. Empty: the docstring of the dataclass.
       names: of options in other toolkits, which get a hint.
-      hidden: fields of `kind` that the help leaves out.
+      hidden: fields of `arguments_class` that the help leaves out.
 
     Raises:
       UserError: an option has a name of another toolkit, or is out of its range.
@@ -69,14 +69,14 @@ def parse(
     name, _, rest = command.partition(" ")
     with printable_help():
         parsed: Any = tyro.cli(
-            kind,
+            arguments_class,
             args=arguments,
             default=default,
             prog=" ".join(filter(None, (program(name), rest))),
-            description=about or paragraphs(kind.__doc__ or ""),
+            description=about or paragraphs(arguments_class.__doc__ or ""),
             registry=_registry(hidden),
         )
-    if ranges_of(cast(Any, kind)):
+    if ranges_of(cast(Any, arguments_class)):
         check_ranges("", parsed)
     return cast(T, parsed)
 
@@ -119,19 +119,19 @@ def _value(info: StructTypeInfo, item: "dataclasses.Field[Any]") -> Any:
     return tyro.MISSING_NONPROP if item.default is dataclasses.MISSING else item.default
 
 
-def _shown(kind: "type[DataclassInstance]", name: str, value: Any) -> list[Any]:
+def _shown(options_class: "type[DataclassInstance]", name: str, value: Any) -> list[Any]:
     """How the help shows the value of a field, where it is not "(default: VALUE)"."""
-    if "Default: " in texts(kind).get(name, "") and value in (None, ()):
+    if "Default: " in texts(options_class).get(name, "") and value in (None, ()):
         return [tyro.conf.arg(help_behavior_hint="")]
     return [tyro.conf.arg(help_behavior_hint="(default: none)")] if value in ("", ()) else []
 
 
-def help_of(kind: "type[DataclassInstance]", name: str, value: Any) -> str | None:
+def help_of(options_class: "type[DataclassInstance]", name: str, value: Any) -> str | None:
     """The text of a field; of a section without one, the docstring of its options."""
-    text = texts(kind).get(name)
+    text = texts(options_class).get(name)
     if text is None and dataclasses.is_dataclass(value):
         return paragraphs(value.__doc__ or "")
-    limits = ranges_of(kind).get(name)
+    limits = ranges_of(options_class).get(name)
     if text and limits and limits.most < LONGEST:
         first, *more = text.split("\n\n")
         return "\n\n".join([f"{first} {limits.bounds.capitalize()}.", *more])
@@ -139,11 +139,11 @@ def help_of(kind: "type[DataclassInstance]", name: str, value: Any) -> str | Non
 
 
 @functools.cache
-def texts(kind: "type[DataclassInstance]") -> dict[str, str]:
+def texts(options_class: "type[DataclassInstance]") -> dict[str, str]:
     """The docstrings of a dataclass's fields, in paragraphs. A field that a subclass repeats without one has
     that of the class below."""
     docstrings = {}
-    for base in filter(dataclasses.is_dataclass, reversed(kind.__mro__)):
+    for base in filter(dataclasses.is_dataclass, reversed(options_class.__mro__)):
         try:
             (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         except (OSError, TypeError):  # defined where there is no file
@@ -153,8 +153,8 @@ def texts(kind: "type[DataclassInstance]") -> dict[str, str]:
             match statement, after:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
                     docstrings[name] = paragraphs(text)
-    if like := getattr(kind, "IN_THE_ENCODER", None):
-        for item in dataclasses.fields(kind):
+    if like := getattr(options_class, "IN_THE_ENCODER", None):
+        for item in dataclasses.fields(options_class):
             text = texts(like)[item.name].partition(" None: ")[0]
             docstrings[item.name] = f"In the encoder: {text[0].lower()}{text[1:]}"
     return docstrings

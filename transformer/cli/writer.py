@@ -264,7 +264,7 @@ class Writer:
             return self.read_object(parse_object(line))
         return line.partition("\t")[2] if self.arguments.format == "scores" else line
 
-    def read_object(self, about: Json) -> str:
+    def read_object(self, answer: Json) -> str:
         """The output in a JSON object; empty if the outputs are not scored."""
         return ""
 
@@ -431,8 +431,8 @@ def explored(
     total = sum(1 for _ in lines_of(arguments)) if arguments.input else None
     of_all = "" if total is None else f" of {total:,}"
     if chosen:
-        *most, last = map(str, chosen)
-        which = f"line{'s' * bool(most)} {' and '.join(filter(None, (', '.join(most), last)))}{of_all}"
+        *earlier, last = map(str, chosen)
+        which = f"line{'s' * bool(earlier)} {' and '.join(filter(None, (', '.join(earlier), last)))}{of_all}"
     elif total == len(shown):
         which = f"all {counted(len(shown), 'line')}"
     elif max(shown) == len(shown) and of_all:
@@ -483,5 +483,5 @@ class Texts(Writer):
     def scored(self, outputs: Sequence[Any]) -> str:
         return str(outputs[0].text)
 
-    def read_object(self, about: Json) -> str:
-        return str(about[self.outputs_key][0]["text"])
+    def read_object(self, answer: Json) -> str:
+        return str(answer[self.outputs_key][0]["text"])

@@ -130,13 +130,13 @@ def decode_lines(arguments: DecodeArguments) -> None:
     Raises:
       UserError: an option or a file is wrong, or the input changed meanwhile.
     """
-    kind = writer_of(arguments.run_dir)
-    if kind.write_file(arguments, kind.checked_way(arguments)):
+    writer_class = writer_of(arguments.run_dir)
+    if writer_class.write_file(arguments, writer_class.checked_way(arguments)):
         return
     total = check_files(arguments)
     if arguments.input and not address(arguments.input):  # whose files would all be fetched
-        kind.check_input(arguments)
-    writer = kind(arguments)
+        writer_class.check_input(arguments)
+    writer = writer_class(arguments)
     watch = ProgressReporter.beside_output(quiet=not is_main_process())
     writer.within = watch.within
     if len(arguments.lm_weight) > 1 or len(arguments.bias_weight) > 1:

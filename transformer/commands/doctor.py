@@ -97,11 +97,11 @@ def _installed() -> tuple[Json, list[str]]:
         return {"versions": {"Python": platform.python_version()}}, [
             f"{error.name} is missing, and perhaps more: install the package again (pip install .)"
         ]
-    about, here = installation.declared(), installation.versions()
-    extras = installation.missing_extras(about.requirements)
+    needs, here = installation.declared(), installation.versions()
+    extras = installation.missing_extras(needs.requirements)
     missing = {name: {"for": PURPOSES[name], "missing": list(lacks)} for name, lacks in extras.items()}
     facts = {"versions": here, "missing extras": missing}
-    return facts, list(installation.problems_of_versions(about, here))
+    return facts, list(installation.problems_of_versions(needs, here))
 
 
 def _this_machine() -> tuple[Json, list[str]]:
@@ -133,16 +133,16 @@ def _folders() -> tuple[Json, list[str]]:
             continue
         above = machine.existing(folder)
         is_writable = _is_writable(above)
-        about: Json = {"path": str(folder), "exists": folder.is_dir(), "writable": is_writable}
+        facts: Json = {"path": str(folder), "exists": folder.is_dir(), "writable": is_writable}
         if not is_writable and name in REMEDIES:
             problems.append(f"{above} cannot be written to ({name}): {REMEDIES[name]}")
         with contextlib.suppress(OSError):
-            about["free"] = shutil.disk_usage(above).free
-            if is_writable and about["free"] < LEAST_DISK:
-                problems.append(f"{above} has only {_gigabytes(about['free'])} left on its disk: make room")
+            facts["free"] = shutil.disk_usage(above).free
+            if is_writable and facts["free"] < LEAST_DISK:
+                problems.append(f"{above} has only {_gigabytes(facts['free'])} left on its disk: make room")
         if folder.is_dir() and name != "current folder":
-            about["size"], about["size is complete"] = machine.folder_size(folder)
-        folders[name] = about
+            facts["size"], facts["size is complete"] = machine.folder_size(folder)
+        folders[name] = facts
     return {"folders": folders}, list(dict.fromkeys(problems))
 
 
@@ -259,13 +259,13 @@ def _as_text(report: Json) -> str:
                 **{name: ", ".join(here[name]) for name in ("NVIDIA GPUs", "TPUs") if here[name]},
             },
         ),
-        ("folders", {name: _folder(about) for name, about in report["folders"].items()}),
+        ("folders", {name: _folder(facts) for name, facts in report["folders"].items()}),
         ("environment", report["environment"]),
         (
             "extras that are not installed",
             {
-                name: f"{about['for']} (needs {', '.join(about['missing'])})"
-                for name, about in report.get("missing extras", {}).items()
+                name: f"{extra['for']} (needs {', '.join(extra['missing'])})"
+                for name, extra in report.get("missing extras", {}).items()
             },
         ),
         ("devices", {str(device["id"]): _device(device) for device in report["devices"]}),
@@ -287,21 +287,21 @@ def _as_text(report: Json) -> str:
     return "\n".join([*lines, *(f"  - {problem}" for problem in problems)])
 
 
-def _folder(about: Json | None) -> str:
-    if about is None:
+def _folder(facts: Json | None) -> str:
+    if facts is None:
         return "off"
-    words = [about["path"], "" if about["exists"] else "does not exist yet"]
-    words.append("writable" if about["writable"] else "not writable")
-    if "size" in about:
-        words.append(f"holds {'' if about['size is complete'] else 'at least '}{_gigabytes(about['size'])}")
-    if "free" in about:
-        words.append(f"{_gigabytes(about['free'])} free")
+    words = [facts["path"], "" if facts["exists"] else "does not exist yet"]
+    words.append("writable" if facts["writable"] else "not writable")
+    if "size" in facts:
+        words.append(f"holds {'' if facts['size is complete'] else 'at least '}{_gigabytes(facts['size'])}")
+    if "free" in facts:
+        words.append(f"{_gigabytes(facts['free'])} free")
     return ", ".join(filter(None, words))
 
 
-def _device(about: Json) -> str:
-    memory = f", {_gigabytes(about['memory'])} for programs" if "memory" in about else ""
-    return f"{about['platform']}, {about['kind']}{memory}"
+def _device(device: Json) -> str:
+    memory = f", {_gigabytes(device['memory'])} for programs" if "memory" in device else ""
+    return f"{device['platform']}, {device['kind']}{memory}"
 
 
 def _result(result: Json) -> str:

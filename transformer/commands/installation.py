@@ -38,13 +38,13 @@ def declared() -> Declared:
     """What this package requires: of the checkout, if it is one, otherwise of what was installed."""
     project = Path(transformer.__file__).parent.parent / "pyproject.toml"
     if project.is_file():
-        about = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
-        lines = list(about["dependencies"])
-        for extra, needed in about["optional-dependencies"].items():
+        package_metadata = tomllib.loads(project.read_text(encoding="utf-8"))["project"]
+        lines = list(package_metadata["dependencies"])
+        for extra, needed in package_metadata["optional-dependencies"].items():
             lines += [_of_extra(line, extra) for line in needed]
-        return Declared(about["requires-python"], lines)
-    about = metadata.metadata(NAME)
-    return Declared(about["Requires-Python"] or "", metadata.requires(NAME) or [])
+        return Declared(package_metadata["requires-python"], lines)
+    package_metadata = metadata.metadata(NAME)
+    return Declared(package_metadata["Requires-Python"] or "", metadata.requires(NAME) or [])
 
 
 def _of_extra(line: str, extra: str) -> str:
@@ -93,15 +93,15 @@ def missing_extras(lines: list[str]) -> dict[str, tuple[str, ...]]:
     return {extra: names for extra, names in unmet_of.items() if names}
 
 
-def problems_of_versions(about: Declared, here: dict[str, str | None]) -> Iterator[str]:
+def problems_of_versions(needs: Declared, here: dict[str, str | None]) -> Iterator[str]:
     """A sentence for each mistake in what is installed."""
     python = str(here["Python"])
-    if not SpecifierSet(about.python).contains(python, prereleases=True):
+    if not SpecifierSet(needs.python).contains(python, prereleases=True):
         yield (
-            f"Python {python} is older than this package supports ({about.python}): make an environment with "
+            f"Python {python} is older than this package supports ({needs.python}): make an environment with "
             "a newer one and install the package there"
         )
-    if missing := list(unmet(about.requirements)):
+    if missing := list(unmet(needs.requirements)):
         number = counted(len(missing), "requirement")
         yield f"{number} missing or too old: {', '.join(missing)}: pip install ."
     jax, jaxlib = here["jax"], here["jaxlib"]

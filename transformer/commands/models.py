@@ -215,8 +215,8 @@ def _export(arguments: Export) -> None:
     for sentence in left_options(arguments.run_dir):
         print(f"Not exported: {sentence}")
     print(f"Written to {folder}, a {family.model_type} model")
-    about = json.loads((folder / "tokenizer_config.json").read_text())
-    if unknown := [name for name in LANGUAGES if family.model_type == "marian" and name not in about]:
+    options = json.loads((folder / "tokenizer_config.json").read_text())
+    if unknown := [name for name in LANGUAGES if family.model_type == "marian" and name not in options]:
         print(f"The run does not know its languages: add {' and '.join(unknown)} to tokenizer_config.json")
     print(f"Try: transformers.{family.model_class}.from_pretrained({str(folder)!r})")
     if (folder / WORD_LISTS[0]).exists():

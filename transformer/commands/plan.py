@@ -30,7 +30,7 @@ class PlanArguments:
     limits: Limits
 
 
-def print_plan(config: Config, arguments: PlanArguments, about: str) -> None:
+def print_plan(config: Config, arguments: PlanArguments, note: str) -> None:
     """Compiles, and prints the plan; writes it as JSON if asked to."""
     watch = ProgressReporter()
     target = machine(arguments.machine)
@@ -46,7 +46,7 @@ def print_plan(config: Config, arguments: PlanArguments, about: str) -> None:
             raise _unwritable(arguments.json)
         options = {f"--{name}".replace("_", "-"): path for name, path in locations(config).items()}
         check_replaced("--plan-json", arguments.json, options.items())
-    watch.message(about)
+    watch.message(note)
     watch.message(f"Compiling for {target}. This takes minutes; nothing runs there.")
 
     @contextlib.contextmanager
@@ -74,12 +74,12 @@ def rows(config: Config, estimate: Json) -> list[tuple[str, str]]:
     chosen = " (chosen: replicas do not fit)" if mesh != config.mesh else ""
     devices = f"{estimate['devices']} x {step['device']}"
     counted = config.data.counted
-    kind = "packed rows" if step["batching"] == "packed" else "rows"
+    row_unit = "packed rows" if step["batching"] == "packed" else "rows"
     table = [
         ("devices", devices),
         ("layout", layout_in_words(mesh) + chosen),
         ("products", step["dtype"]),
-        ("batch", f"{estimate['batch_tokens']:,} {counted} a side, {kind} of {config.data.lengths[-1]}"),
+        ("batch", f"{estimate['batch_tokens']:,} {counted} a side, {row_unit} of {config.data.lengths[-1]}"),
         ("memory of a device", memory(step)),
     ]
     if not step["limit"]:
@@ -125,9 +125,9 @@ def memory(program: Json) -> str:
     """Whether a program fits, and what takes the memory."""
     used, limit = program["memory"]["total"], program["limit"]
     parts = [
-        f"{gigabytes(size)} {kind}"
-        for kind, size in program["memory"].items()
-        if kind != "total" and size >= 0.005 * used
+        f"{gigabytes(size)} {purpose}"
+        for purpose, size in program["memory"].items()
+        if purpose != "total" and size >= 0.005 * used
     ]
     inside = f" ({', '.join(parts)})" if parts else ""
     if not limit:
@@ -142,7 +142,7 @@ def kinds(step: Json) -> str:
     sums: dict[str, float] = {}
     for transfer in step["collectives"]:
         sums[transfer["kind"]] = sums.get(transfer["kind"], 0) + transfer["sent"]
-    parts = [f"{kind} {sent / 1e6:,.0f}" for kind, sent in sums.items()]
+    parts = [f"{operation} {sent / 1e6:,.0f}" for operation, sent in sums.items()]
     return f" ({', '.join(parts)})" if len(parts) > 1 else ""
 
 

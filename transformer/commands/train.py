@@ -32,16 +32,16 @@ def train_main(command_line: list[str]) -> None:
         return
     if line.started and _is_run(line.started):
         arguments = _continued(line, Path(line.started))
-        about = f"Resuming {display_path(line.started)}"
+        note = f"Resuming {display_path(line.started)}"
     else:
-        arguments, about = _initial_arguments(line)
+        arguments, note = _initial_arguments(line)
 
     if arguments.plan is not None:
         from transformer.commands.plan import PlanArguments, print_plan
         from transformer.plan.plan import Limits
 
         limits = Limits(arguments.plan_minutes, arguments.plan_gigabytes)
-        print_plan(arguments.config, PlanArguments(arguments.plan, arguments.plan_json, limits), about)
+        print_plan(arguments.config, PlanArguments(arguments.plan, arguments.plan_json, limits), note)
         return
 
     from transformer.runs.config_json import to_json
@@ -49,18 +49,18 @@ def train_main(command_line: list[str]) -> None:
 
     join(**vars(arguments.hosts))
     if arguments.verbose:
-        about += "\n" + printable(to_json(arguments.config))
+        note += "\n" + printable(to_json(arguments.config))
 
     from transformer.runtime.console import ProgressReporter
     from transformer.trainer.train import check_corpus, prepare_corpus, train
 
     if arguments.config.data.check:
-        check_corpus(arguments.config, ProgressReporter(), about)
+        check_corpus(arguments.config, ProgressReporter(), note)
         return
     if arguments.config.data.prepare:
-        prepare_corpus(arguments.config, arguments.run_dir, ProgressReporter(), about)
+        prepare_corpus(arguments.config, arguments.run_dir, ProgressReporter(), note)
         return
-    train(arguments.config, arguments.run_dir, about=about, profile=arguments.profile)
+    train(arguments.config, arguments.run_dir, about=note, profile=arguments.profile)
 
 
 def _is_run(path: str) -> bool:
@@ -109,15 +109,15 @@ def _initial_arguments(line: TrainLine) -> tuple["TrainArguments", str]:
     name = ", variant ".join((line.preset, *line.variants))
     if "system" in values:  # without a preset
         name = ", variant ".join((line.config, *line.variants))
-        about = announced(arguments.config, base, name, "Config")
+        note = announced(arguments.config, base, name, "Config")
     else:
-        about = announced(arguments.config, base, name + f", config {line.config}" * bool(line.config))
+        note = announced(arguments.config, base, name + f", config {line.config}" * bool(line.config))
     if line.is_named and line.preset.startswith(("tiny", "multi30k")) and not line.has_text:
-        about += "\nNo --data.train-source: training on the built-in corpus instead of Multi30k."
+        note += "\nNo --data.train-source: training on the built-in corpus instead of Multi30k."
     if line.resumes and arguments.run_dir:
         text = "" if line.has_text else " on a built-in corpus, since no text is given"
-        about = f"{display_path(arguments.run_dir)} does not exist yet: starting a new run{text}.\n{about}"
-    return arguments, about
+        note = f"{display_path(arguments.run_dir)} does not exist yet: starting a new run{text}.\n{note}"
+    return arguments, note
 
 
 def _default(line: TrainLine, values: Json) -> Config:
@@ -231,9 +231,9 @@ def _check_vocabulary(data: CorpusConfig, default: CorpusConfig) -> None:
             )
 
 
-def announced(config: Config, base: Config, name: str, kind: str = "Preset") -> str:
+def announced(config: Config, base: Config, name: str, origin: str = "Preset") -> str:
     """The preset or file, and the options in which a config differs from it, in at most 320 characters."""
     known = flatten(config)
     options = [as_words(option, now) for option, _, now in changed(base, config) if option in known]
-    text = f"{kind} {name}" + (f", with {' '.join(options)}" if options else "")
+    text = f"{origin} {name}" + (f", with {' '.join(options)}" if options else "")
     return textwrap.shorten(printable(text), 320, placeholder=" ... (all: -v)", break_on_hyphens=False)

@@ -291,11 +291,11 @@ class Translations(Texts):
             for number, request in requests:
                 of_labels = next(shares) if has_text(request.source) else {}
                 label, probability = next(iter(of_labels.items()), ("", 0.0))
-                about = {"line": number, **self._about(request.source), "choices": of_labels}
+                record = {"line": number, **self._about(request.source), "choices": of_labels}
                 if translator.truncates(request.source):
-                    about["truncated"] = True
+                    record["truncated"] = True
                 text = f"{label}\n" if self.arguments.format == "text" else f"{probability:.4f}\t{label}\n"
-                yield json_line(about) if self.arguments.format == "json" else text, label
+                yield json_line(record) if self.arguments.format == "json" else text, label
             if not group:
                 yield None
 
@@ -319,8 +319,8 @@ class Translations(Texts):
         """A sentence, its subwords, and what is asked of its translation."""
         translator = self.translator.between(item.source_language, item.target_language)
         tokens = translator.source_tokens(item.source, **self.options)
-        asked = {name: value for name in COLUMNS[1:] if (value := getattr(item, name))}
-        return {**self._about(item.source), "source_tokens": tokens, **asked}
+        fields = {name: value for name in COLUMNS[1:] if (value := getattr(item, name))}
+        return {**self._about(item.source), "source_tokens": tokens, **fields}
 
     def _about(self, source: str) -> Json:
         """A sentence, and what the model reads before it, if it reads context."""
@@ -331,8 +331,8 @@ class Translations(Texts):
         read = task.read(source, settings.buckets[-1])
         return {"source": sentence_of(read), "context": context_of(read)}
 
-    def read_object(self, about: Json) -> str:
-        return next(iter(about["choices"]), "") if "choices" in about else super().read_object(about)
+    def read_object(self, answer: Json) -> str:
+        return next(iter(answer["choices"]), "") if "choices" in answer else super().read_object(answer)
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
         from transformer.tasks.metrics.segmentation import OPTION

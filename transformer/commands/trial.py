@@ -52,11 +52,11 @@ def findings() -> Iterator[Json]:
 
 
 def _described(device: Any) -> Json:
-    about: Json = {"id": device.id, "platform": device.platform, "kind": device.device_kind}
+    description: Json = {"id": device.id, "platform": device.platform, "kind": device.device_kind}
     with suppress(Exception):  # not on every platform
         memory = device.memory_stats()
-        about |= {"memory": memory["bytes_limit"], "memory_in_use": memory["bytes_in_use"]}
-    return about
+        description |= {"memory": memory["bytes_limit"], "memory_in_use": memory["bytes_in_use"]}
+    return description
 
 
 def _tried(devices: list[Any]) -> Json:

@@ -11,8 +11,8 @@ from transformer.runtime.errors import UserError
 def any_number(name: str, value: Any, what: str) -> Iterable[Any]:
     """Any number of things. Raises UserError if it is no list (`is_list`), with this name."""
     if not is_list(value):
-        kind = "one string" if isinstance(value, str) else type(value).__name__
-        raise UserError(f"{name} must be a list of {what}, not {kind}")
+        description = "one string" if isinstance(value, str) else type(value).__name__
+        raise UserError(f"{name} must be a list of {what}, not {description}")
     return value
 
 

@@ -374,7 +374,7 @@ class DataConfig(CorpusConfig):
                 "--data.inputs, --data.target, --data.group: they name columns of --data.train, which is not "
                 "given"
             )
-        for name in (f"{split}_{kind}" for split in SPLITS for kind in ("source", "target", "tsv")):
+        for name in (f"{split}_{suffix}" for split in SPLITS for suffix in ("source", "target", "tsv")):
             path = getattr(self, name)
             if path and text_suffix(path).lower() in (*TABULAR, ".jsonl"):
                 raise UserError(
@@ -499,7 +499,7 @@ class DataConfig(CorpusConfig):
 
     def _named(self, split: str) -> list[Path]:
         """What options name the files of a split."""
-        return [path for kind in _KINDS if (path := getattr(self, f"{split}{kind}"))]
+        return [path for suffix in _KINDS if (path := getattr(self, f"{split}{suffix}"))]
 
     def by_corpus(self, split: str) -> bool:
         """Whether each corpus of `mix` has its text of a split."""

@@ -79,8 +79,8 @@ class DecodingConfig(Section):
         super().__post_init__()  # also so that it is hashable: programs depend on it
         methods = methods_of(type(self))
         if methods[self.method] is not type(self):
-            kind = methods[self.method].__name__
-            raise UserError(f"--decoding.method {self.method}: its options are a {kind}")
+            class_name = methods[self.method].__name__
+            raise UserError(f"--decoding.method {self.method}: its options are a {class_name}")
         if self.max_length is not None and self.min_length >= self.max_length:
             raise UserError(
                 f"--decoding.min-length {self.min_length} leaves no room below --decoding.max-length "
@@ -218,17 +218,17 @@ class MbrConfig(SampleConfig):
 
 
 METHODS: dict[str, type[DecodingConfig]] = {
-    kind.method: kind for kind in (BeamConfig, GreedyConfig, SampleConfig, MbrConfig)
+    config_class.method: config_class for config_class in (BeamConfig, GreedyConfig, SampleConfig, MbrConfig)
 }
 """The options of each method."""
 
 
-def methods_of(kind: type[DecodingConfig]) -> dict[str, type[DecodingConfig]]:
+def methods_of(config_class: type[DecodingConfig]) -> dict[str, type[DecodingConfig]]:
     """The methods of a system by its type of search options, and the type of each. A type that is not in
     `METHODS` is for all its methods."""
-    if kind is DecodingConfig or kind in METHODS.values():
+    if config_class is DecodingConfig or config_class in METHODS.values():
         return METHODS
-    return dict.fromkeys(get_args(get_type_hints(kind)["method"]), kind)
+    return dict.fromkeys(get_args(get_type_hints(config_class)["method"]), config_class)
 
 
 def changed_search(current: DecodingConfig, values: Mapping[str, Option]) -> DecodingConfig:
@@ -244,21 +244,21 @@ def changed_search(current: DecodingConfig, values: Mapping[str, Option]) -> Dec
         if isinstance(method, str) and method in METHODS:
             needs = ": it needs an autoregressive model, and this one predicts all tokens at once"
         raise UserError(f"--decoding.method {method}{needs}: choose {' or '.join(kinds)}")
-    kind = kinds[method]
+    config_class = kinds[method]
     for name in values:
         check_option(kinds, method, name)
-    shared = names_of(kind) & names_of(type(current))
-    if kind is not type(current):
+    shared = names_of(config_class) & names_of(type(current))
+    if config_class is not type(current):
         shared &= names_of(DecodingConfig) - {"method"}
     shared_values = {name: getattr(current, name) for name in shared}
-    return kind(**{"method": method} | shared_values | dict(values))
+    return config_class(**{"method": method} | shared_values | dict(values))
 
 
 def check_option(kinds: Mapping[str, type[DecodingConfig]], method: str, name: str) -> None:
     """Raises UserError if a method does not have an option of that name."""
     if name in names_of(kinds[method]):
         return
-    owners = [other for other, kind in METHODS.items() if name in names_of(kind)]
+    owners = [other for other, config_class in METHODS.items() if name in names_of(config_class)]
     if owners:
         usable = [owner for owner in owners if owner in kinds]
         remedy = f"--decoding.method {usable[0]}, or leave it out" if usable else "leave it out"
@@ -275,9 +275,9 @@ def check_option(kinds: Mapping[str, type[DecodingConfig]], method: str, name: s
     raise UserError(f"search option {name!r} does not exist{meant}")
 
 
-def names_of(kind: type[Any]) -> set[str]:
+def names_of(options_class: type[Any]) -> set[str]:
     """The names of a type's options."""
-    return {item.name for item in dataclasses.fields(kind)}
+    return {item.name for item in dataclasses.fields(options_class)}
 
 
 def check_beam(decoding: DecodingConfig, model: ModelConfig) -> None:

@@ -70,9 +70,9 @@ def _written(number: float) -> str:
 
 
 @functools.cache
-def ranges_of(kind: Hashable) -> dict[str, Range]:
+def ranges_of(config_class: Hashable) -> dict[str, Range]:
     """The ranges of a dataclass's fields, by name. A field that a subclass repeats without one keeps it."""
-    classes: Any = kind
+    classes: Any = config_class
     return {
         name: limits
         for base in reversed(classes.__mro__)
@@ -130,9 +130,9 @@ def shown(value: object) -> str:
 def check_ranges(section: str, config: Any) -> None:
     """Raises UserError if a field of a config's section is outside its range, or a number that is not
     finite. The section of a command's own options is ""."""
-    kind: Any = type(config)
-    ranges = ranges_of(kind)
-    for field in dataclasses.fields(kind):
+    config_class: Any = type(config)
+    ranges = ranges_of(config_class)
+    for field in dataclasses.fields(config_class):
         value = getattr(config, field.name)
         limits = ranges.get(field.name, Range())
         for number in value if isinstance(value, tuple) else (value,):
@@ -148,8 +148,8 @@ def _option(section: str, name: str) -> str:
 
 
 @functools.cache
-def _hints(kind: Hashable) -> dict[str, Any]:
-    return get_type_hints(kind)
+def _hints(config_class: Hashable) -> dict[str, Any]:
+    return get_type_hints(config_class)
 
 
 _NAMES = {
@@ -170,8 +170,8 @@ def check_types(section: str, config: Any) -> None:
     Raises:
       UserError: a value has another type, with the name of its option.
     """
-    kind: Any = type(config)
-    hints = _hints(kind)
+    config_class: Any = type(config)
+    hints = _hints(config_class)
     for field in dataclasses.fields(config):
         value = getattr(config, field.name)
         try:
@@ -219,7 +219,7 @@ def _typed(value: Any, hint: Any) -> Any:
         raise TypeError(f"must be a subclass of {kinds[0].__name__}")
     if not kinds or (isinstance(value, bool) <= (bool in kinds) and isinstance(value, kinds)):
         return value
-    named = [_NAMES.get(kind, f"a {kind.__name__}") for kind in kinds if kind is not type(None)]
+    named = [_NAMES.get(cls, f"a {cls.__name__}") for cls in kinds if cls is not type(None)]
     raise TypeError(f"must be {' or '.join(named)}".replace("a O", "an O"))
 
 
@@ -230,7 +230,7 @@ def _classes(hint: Any) -> tuple[type, ...]:
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     kinds: list[Any] = [get_origin(part) or part for part in parts]
     checkable = all(isinstance(x, type) and x.__module__ not in ("jaxtyping", "typing") for x in kinds)
-    return tuple(Mapping if kind is dict else kind for kind in kinds) if checkable else ()
+    return tuple(Mapping if cls is dict else cls for cls in kinds) if checkable else ()
 
 
 @functools.cache
@@ -251,9 +251,9 @@ def instance(name: str, value: Any, hint: Any) -> None:
 def typed(function: F) -> F:
     """Decorates a function or a class: an argument of another type than annotated is a UserError."""
     if isinstance(function, type):
-        kind: Any = function
-        constructor = "__init__" if "__init__" in vars(kind) else "__new__"  # of a named tuple
-        setattr(kind, constructor, typed(getattr(kind, constructor)))
+        cls: Any = function
+        constructor = "__init__" if "__init__" in vars(cls) else "__new__"  # of a named tuple
+        setattr(cls, constructor, typed(getattr(cls, constructor)))
         return function
     signature = inspect.signature(function)
 

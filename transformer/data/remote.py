@@ -37,13 +37,13 @@ def fetched(path: Path, largest: int | None = None) -> Path:
         return path
     with reaching(where):
         store, name = opened(where)
-        about = store.info(name)
-        if about.get("type") == "other":
+        info = store.info(name)
+        if info.get("type") == "other":
             raise UserError(f"{where}: not a regular file")
-        Allowance(where, largest).take(about.get("size") or 0)
-        local_copy = cache_root(None) / "remote" / "files" / hashed(where, version(about)) / path.name
+        Allowance(where, largest).take(info.get("size") or 0)
+        local_copy = cache_root(None) / "remote" / "files" / hashed(where, version(info)) / path.name
         if not local_copy.exists():
-            announce(about.get("size") or 0, where)
+            announce(info.get("size") or 0, where)
             local_copy.parent.mkdir(parents=True, exist_ok=True)
             with atomic_open(local_copy) as here:
                 copy(store, name, here, Allowance(where, largest))
@@ -158,14 +158,14 @@ def listed(store: Any, root: str) -> dict[str, dict[str, Any]]:
         files = store.find(root, detail=True)
     except FileNotFoundError:
         return {}
-    for path, about in files.items():
-        if about.get("islink") or about.get("type") in ("link", "other"):
+    for path, info in files.items():
+        if info.get("islink") or info.get("type") in ("link", "other"):
             raise UserError(
                 f"{path} is a link, a pipe or a device: a run directory may contain only regular files and "
                 "folders, since it could lead to files outside. Put the file itself in its place"
             )
     start = len(store._strip_protocol(root).rstrip("/")) + 1
-    return {path[start:]: about for path, about in files.items() if path[start:] != WRITER}
+    return {path[start:]: info for path, info in files.items() if path[start:] != WRITER}
 
 
 def opened(where: str) -> tuple[Any, str]:
@@ -203,9 +203,9 @@ def reaching(where: str) -> Iterator[None]:
         raise UserError(f"{where}: cannot be reached: {first_line(error)}") from error
 
 
-def version(about: dict[str, Any]) -> str:
+def version(info: dict[str, Any]) -> str:
     """What changes when a remote file does."""
-    return hashed(*(f"{key} {value}" for key, value in sorted(about.items())))
+    return hashed(*(f"{key} {value}" for key, value in sorted(info.items())))
 
 
 def hashed(*parts: str) -> str:

@@ -74,8 +74,8 @@ class BeamSearch:
         live = jnp.take_along_axis(jnp.where(ended, NEVER, candidates.log_p), unfinished, axis=1)
         certain = slots.row_inputs
         num_certain = jnp.full(len(live), n, jnp.int32) if isinstance(certain, tuple) else certain
-        most = live if reach is None else live + reach(token, parent)
-        enough = self._enough(slots, finished, live, most, length, num_certain)
+        bound = live if reach is None else live + reach(token, parent)
+        enough = self._enough(slots, finished, live, bound, length, num_certain)
         return Selection(token, parent, live, finished, enough)
 
     def candidates(self, slots: Slots, predicted: Predicted) -> Candidates:
@@ -92,11 +92,11 @@ class BeamSearch:
         slots: Slots,
         finished: Finished,
         live: Float[Array, "b n"],
-        most: Float[Array, "b n"],
+        bound: Float[Array, "b n"],
         length: Float[Array, " b"],
         num_certain: Int[Array, " b"],
     ) -> Bool[Array, " b"]:
-        """Whether the search of each sentence can stop. The live beams cannot become better than `most`."""
+        """Whether the search of each sentence can stop. The live beams cannot become better than `bound`."""
         worst = finished.scores[:, -1]  # of the best, which are in order
         match self.stop:
             case "full":
@@ -106,7 +106,7 @@ class BeamSearch:
             case _:  # the penalty is monotonic: the best reachable length is the next one or the last one
                 worst = jnp.take_along_axis(finished.scores, num_certain[:, None] - 1, axis=1)[:, 0]
                 ends = length + 1, jnp.maximum(slots.limits, length + 1)
-                return worst >= most.max(axis=1) / jnp.maximum(*map(slots.penalty, ends))
+                return worst >= bound.max(axis=1) / jnp.maximum(*map(slots.penalty, ends))
 
 
 @checked(BeamConfig)

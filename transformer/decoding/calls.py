@@ -31,7 +31,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 STEERING = "steer_"  # begins the names of inputs that only hooks read
 
 
-def checked(kind: type[DecodingConfig]) -> Callable[[F], F]:
+def checked(cls: type[DecodingConfig]) -> Callable[[F], F]:
     """Gives a compiled search the checks of its arguments: of the ids, and of the options of that kind.
 
     Raises:
@@ -52,7 +52,7 @@ def checked(kind: type[DecodingConfig]) -> Callable[[F], F]:
             _check_arrays(arguments, len(source_ids))
             others = {"temperature"} if hasattr(arguments.get("temperature"), "dtype") else set()
             others |= {"length_penalty"} if callable(arguments.get("length_penalty")) else set()
-            kind(**{name: arguments[name] for name in (names_of(kind) & arguments.keys()) - others})
+            cls(**{name: arguments[name] for name in (names_of(cls) & arguments.keys()) - others})
             try:
                 return search(model, params, jnp.asarray(source_ids), **arguments)
             except FlaxError as error:  # a parameter is missing, or has another shape

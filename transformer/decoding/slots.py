@@ -200,8 +200,8 @@ def results(slots: Slots, special: SpecialIds) -> SearchResult:
     unfilled = finished.scores == NEVER
     order = (slots.start[:, None] + jnp.arange(columns)) % columns
 
-    def back(beam: Int[Array, "b n"], at: tuple[Array, ...]) -> tuple[Int[Array, "b n"], Int[Array, "b n"]]:
-        step, tokens, parents = at
+    def back(beam: Int[Array, "b n"], x: tuple[Array, ...]) -> tuple[Int[Array, "b n"], Int[Array, "b n"]]:
+        step, tokens, parents = x
         token = jnp.take_along_axis(tokens, beam, axis=1)
         token = jnp.where(step < finished.step, token, special.pad)
         token = jnp.where(step == finished.step, special.eos, token)
@@ -215,6 +215,6 @@ def results(slots: Slots, special: SpecialIds) -> SearchResult:
     log_p = finished.scores * slots.penalty(lengths(tokens, special.pad))
     if slots.log_p is not None:
         row = jnp.arange(len(order))[:, None]
-        at = (slots.start[:, None] + finished.step) % columns
-        log_p = jnp.where(unfilled, NEVER, slots.log_p.ended[row, at, finished.beam])
+        end = (slots.start[:, None] + finished.step) % columns
+        log_p = jnp.where(unfilled, NEVER, slots.log_p.ended[row, end, finished.beam])
     return in_order(tokens, finished.scores, log_p)

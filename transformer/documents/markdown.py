@@ -129,13 +129,13 @@ class _Reading:
     def _end_line(self) -> None:
         """Removes white space at the end. What is written after it has it."""
         text = self.text
-        end = at = max([len(text.rstrip(" ")), *(begin for *_, begin in self.opened)])
+        end = position = max([len(text.rstrip(" ")), *(begin for *_, begin in self.opened)])
         self.text = text[:end]
         for index, mark in enumerate(self.marks):
             if mark is not None and mark.end > end:
                 literal = mark.literal
                 if literal is not None and mark.start == mark.end:
-                    literal, at = text[at : mark.start] + literal, mark.start
+                    literal, position = text[position : mark.start] + literal, mark.start
                 start = min(mark.start, end)
                 self.marks[index] = replace(mark, start=start, end=end, literal=literal)
 
@@ -310,11 +310,11 @@ def read_markdown(text: str) -> Document:
     parser, environment = markdown_parser(), Environment()
     tokens = parser.parse(source.normal[begin:], environment)
     reader = _Reader(source, begin, parser, environment)
-    parts, at = list[str | Passage](), 0
+    parts, position = list[str | Passage](), 0
     for start, end, passage in reader.passages(tokens):
-        parts += [text[at:start], passage]
-        at = end
-    return Document([*parts, text[at:]], tuple(reader.unread))
+        parts += [text[position:start], passage]
+        position = end
+    return Document([*parts, text[position:]], tuple(reader.unread))
 
 
 class _Source:
@@ -430,11 +430,11 @@ class _Reader:
             rows, (starts[0] + offset, *starts[1:]), content.split("\n"), strict=True
         ):
             words = text.strip()
-            at = len(row) - len(row.lstrip())
+            indent = len(row) - len(row.lstrip())
             is_whole = block in ("paragraph", "underlined", "dt")
-            if not row.startswith(words, at) or (is_whole and row.strip() != words):
+            if not row.startswith(words, indent) or (is_whole and row.strip() != words):
                 return None
-            spans.append((start + at, start + at + len(words)))
+            spans.append((start + indent, start + indent + len(words)))
         return spans
 
 

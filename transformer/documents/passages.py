@@ -48,8 +48,8 @@ class MarkedText:
           is_last: whether so does what is written after the last character.
         """
 
-        def is_spaced(at: int) -> bool:
-            return self.text[at : at + 1].isspace()
+        def is_spaced(index: int) -> bool:
+            return self.text[index : index + 1].isspace()
 
         first = begin + bool(begin and is_spaced(begin))
         beyond = end + is_spaced(end)

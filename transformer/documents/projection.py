@@ -26,12 +26,12 @@ def token_spans(tokens: Sequence[str], text: str) -> list[Span]:
     position = 0
     for token in tokens:
         surface = token.replace(GLUE, " ").removesuffix("@@").strip()
-        at = text.find(surface, position, position + len(surface) + 16) if surface else -1
-        if at < 0:
+        start = text.find(surface, position, position + len(surface) + 16) if surface else -1
+        if start < 0:
             spans.append((position, position))
         else:
-            position = at + len(surface)
-            spans.append((at, position))
+            position = start + len(surface)
+            spans.append((start, position))
     return spans
 
 
@@ -119,24 +119,24 @@ def project(content: MarkedText, pair: Aligned) -> tuple[MarkedText, list[Mark]]
         span = _words_of(mark, pair, room) if mark.start < mark.end else None
         literal = mark.literal
         if span is None:
-            at = _insertion(mark.start, pair, room)
-            span = at, at
+            position = _insertion(mark.start, pair, room)
+            span = position, position
             if mark.start < mark.end and literal is None:
                 literal = content.inside(index).written(str)
                 homeless.append(mark)
-            literal = _apart(literal or "", content.text[: mark.start], pair.target, at)
+            literal = _apart(literal or "", content.text[: mark.start], pair.target, position)
         placed[index] = replace(mark, start=span[0], end=span[1], literal=literal)
     return MarkedText(pair.target, tuple(placed[index] for index in sorted(placed))), homeless
 
 
-def _apart(literal: str, before: str, target: str, at: int) -> str:
+def _apart(literal: str, before: str, target: str, position: int) -> str:
     """What is written between two characters of a translation, with white space around it if its source has
     some."""
     core = literal.strip()
     if not core or (core == literal and not before[-1:].isspace()):
         return literal
-    is_led = at > 0 and not target[at - 1].isspace()
-    is_followed = begins_with_word(target[at:])
+    is_led = position > 0 and not target[position - 1].isspace()
+    is_followed = begins_with_word(target[position:])
     return " " * is_led + core + " " * is_followed
 
 

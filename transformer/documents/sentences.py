@@ -88,12 +88,12 @@ def _split_at_clauses(
     middle = (start + end) / 2
     for pattern, margin in (_CLAUSE, (end - start) / 5), (_SPACE, 0):
         breaks = [match.end() for match in pattern.finditer(text, start, end)]
-        inside = [at for at in breaks if start + margin < at < end - margin]
+        inside = [boundary for boundary in breaks if start + margin < boundary < end - margin]
         if inside:
-            at = min(inside, key=lambda at: abs(at - middle))
-            left = start + len(text[start:at].rstrip())
+            boundary = min(inside, key=lambda boundary: abs(boundary - middle))
+            left = start + len(text[start:boundary].rstrip())
             yield from _split_at_clauses(text, start, left, size, longest)
-            yield from _split_at_clauses(text, at, end, size, longest)
+            yield from _split_at_clauses(text, boundary, end, size, longest)
             return
     yield start, end
 

@@ -105,8 +105,8 @@ def _deep(state: Any, start: int, end: int, silent: bool) -> bool:
     return True
 
 
-def _push(state: Any, kind: str, start: int, end: int) -> None:
-    token = state.push(kind, "", 0)
+def _push(state: Any, token_type: str, start: int, end: int) -> None:
+    token = state.push(token_type, "", 0)
     token.map = [start, end]
     token.content = state.getLines(start, end, state.blkIndent, False)
     state.line = end
@@ -127,9 +127,9 @@ def _opaque(state: Any, start: int, end: int, silent: bool) -> bool:
         return False
     text = _line(state, start)
     if _ABBREVIATION.match(text):
-        kind, last = UNREAD, start + 1
+        token_type, last = UNREAD, start + 1
     else:
-        kind, last = OPAQUE, start + 1
+        token_type, last = OPAQUE, start + 1
         if text.startswith(("{%", "{{", "{#")):
             while last < min(end, start + _TEMPLATE_LINES) and not _LINE.match(text):
                 text += "\n" + _line(state, last)
@@ -137,7 +137,7 @@ def _opaque(state: Any, start: int, end: int, silent: bool) -> bool:
         if not _LINE.match(text):
             return False
     if not silent:
-        _push(state, kind, start, last)
+        _push(state, token_type, start, last)
     return True
 
 

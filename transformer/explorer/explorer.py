@@ -252,12 +252,12 @@ def explore_pictures(
 
 
 def _part(part: Located) -> Json:
-    about: dict[str, Any] = {"text": part.text, "patches": whole(np.array(part.patches))}
+    fields: dict[str, Any] = {"text": part.text, "patches": whole(np.array(part.patches))}
     if part.box is not None:
-        about["box"] = [round(side, 4) for side in part.box]
+        fields["box"] = [round(side, 4) for side in part.box]
     if part.probability is not None:
-        about["probability"] = round(part.probability, 4)
-    return about
+        fields["probability"] = round(part.probability, 4)
+    return fields
 
 
 # A self-contained page that shows which parts of a sound belong to which token: of recordings that are

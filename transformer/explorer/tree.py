@@ -111,11 +111,11 @@ def search_tree(
     """
     check_inspectable(translator, source)
     settings = translator.settings(None, options)
-    asked: Any = (
+    request: Any = (
         TranslationRequest(source, "", prefix, tuple(terms)) if isinstance(translator, Translator) else source
     )
     system, task = translator.system, translator.task
-    search, inputs = search_of_one(system, task, asked, settings, translator.language_model)
+    search, inputs = search_of_one(system, task, request, settings, translator.language_model)
     strategy: Any = strategy_of(settings, getattr(search, "hooks", NO_HOOKS))
     if not isinstance(strategy, BeamSearch):
         raise UserError(
@@ -126,7 +126,7 @@ def search_tree(
     forced = 0
     if isinstance(translator, Translator):
         phrases = {term: translator.task.term(term) for term in terms}
-        forced = len(translator.task.forced_ids(asked)) + len(translator.task.split_prefix(prefix)[0])
+        forced = len(translator.task.forced_ids(request)) + len(translator.task.split_prefix(prefix)[0])
     elif prefix or terms:
         raise UserError("a prefix and terms are for sentences with a source: begin the prompt with them")
     job = translator.model, search, settings.shared(), translator.variables
@@ -182,7 +182,7 @@ def search_tree(
     positions = {
         ends[int(steps[rank]), int(parents[rank])]: position for position, rank in enumerate(returned)
     }
-    pieces = translator.task.pieces(_named(*job[:2], tokens, inputs), asked)
+    pieces = translator.task.pieces(_named(*job[:2], tokens, inputs), request)
     return SearchTree(
         tuple(
             replace(candidate, token=piece, place=positions.get(index))

@@ -64,10 +64,10 @@ def detect(folder: Path) -> Family[Any]:
     if is_ctranslate2_folder(folder):
         return CONVERTED.get(Variables(folder).specification, CTRANSLATE2)
     if (folder / CONFIG).exists():
-        kind = read_json(folder / CONFIG).get("model_type")
-        if not isinstance(kind, str) or kind not in FAMILIES:
-            raise UserError(f"{folder / CONFIG}: model_type is {kind!r}; known are {', '.join(FAMILIES)}")
-        return FAMILIES[kind]
+        family = read_json(folder / CONFIG).get("model_type")
+        if not isinstance(family, str) or family not in FAMILIES:
+            raise UserError(f"{folder / CONFIG}: model_type is {family!r}; known are {', '.join(FAMILIES)}")
+        return FAMILIES[family]
     if marian_models(folder):
         return MARIAN_FILES
     inside = [str(path) for path in sorted(folder.iterdir()) if path.is_dir() and _has_model(path)]

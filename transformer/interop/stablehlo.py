@@ -66,9 +66,9 @@ def export_stablehlo(
     Raises:
       UserError: the system has no such programs; the folder exists; a number is out of range.
     """
-    for name, value, most in (("rows", rows, ROWS), ("length", length, LONGEST)):
-        if not 1 <= value <= most:
-            raise UserError(f"--{name} {value}: must be from 1 to {most:,}")
+    for name, value, largest in (("rows", rows, ROWS), ("length", length, LONGEST)):
+        if not 1 <= value <= largest:
+            raise UserError(f"--{name} {value}: must be from 1 to {largest:,}")
     if importlib.util.find_spec("flatbuffers") is None:
         raise UserError("--to stablehlo needs flatbuffers: pip install '.[stablehlo]'")
     run, folder = Run(run_dir), Path(folder)
@@ -97,8 +97,8 @@ def export_stablehlo(
 
     def encoder(flat: Params, source: Int[Array, "b s"]) -> Cache:
         cache = calls.init_cache(model, variables(flat), {"source": source}, 1, length)
-        leaves, kind = jax.tree.flatten(cache)
-        kinds.append(kind)
+        leaves, structure = jax.tree.flatten(cache)
+        kinds.append(structure)
         return leaves
 
     def decoder(flat: Params, cache: Cache, tokens: Int[Array, " b"]) -> tuple[Float[Array, "b v"], Cache]:
@@ -112,7 +112,7 @@ def export_stablehlo(
     stepped = export.export(jax.jit(decoder), platforms=PLATFORMS)(shapes, leaves, newest)
 
     special, (source, target) = config.model.search_ids, task.tokenizers
-    about = {
+    description = {
         "pad": special.pad,
         "bos": special.bos,
         "eos": special.eos,
@@ -129,7 +129,7 @@ def export_stablehlo(
         (partial / "encoder.bin").write_bytes(encoded.serialize())
         (partial / "decoder.bin").write_bytes(stepped.serialize())
         (partial / "params.npz").write_bytes(stored.getvalue())
-        (partial / "programs.json").write_bytes(as_json(about))
+        (partial / "programs.json").write_bytes(as_json(description))
         task.save(partial)
         if isinstance(source, HubTokenizer):
             (partial / PIECES).write_bytes(source.model.encode())

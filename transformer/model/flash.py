@@ -116,14 +116,14 @@ def _attend_forward(shape: Shape, *arrays: Array) -> tuple[Array, tuple[Array, .
 
 def _attend_backward(shape: Shape, arrays: tuple[Array, ...], gradient: Array) -> tuple[Array | None, ...]:
     whole = shape.block == arrays[0].shape[1]  # otherwise the blocks' gradients of the keys are added
-    kinds = ("query", "keys", "keys")
-    types = [x.dtype for x in arrays[:3]]
+    roles = ("query", "keys", "keys")
+    dtypes = [x.dtype for x in arrays[:3]]
     out = tuple(
-        jax.ShapeDtypeStruct(x.shape, x.dtype if whole or kind == "query" else jnp.float32)
-        for x, kind in zip(arrays, kinds, strict=False)
+        jax.ShapeDtypeStruct(x.shape, x.dtype if whole or role == "query" else jnp.float32)
+        for x, role in zip(arrays, roles, strict=False)
     )
-    gradients = _call(_backward, shape, (*arrays, gradient), kinds, out, products=5)
-    return *(x.astype(kind) for x, kind in zip(gradients, types, strict=True)), None, None, None
+    gradients = _call(_backward, shape, (*arrays, gradient), roles, out, products=5)
+    return *(x.astype(dtype) for x, dtype in zip(gradients, dtypes, strict=True)), None, None, None
 
 
 _attend.defvjp(_attend_forward, _attend_backward)
@@ -133,7 +133,7 @@ def _call(
     kernel: Any,
     shape: Shape,
     arrays: tuple[Array, ...],
-    kinds: tuple[str, ...],
+    roles: tuple[str, ...],
     out: tuple[Any, ...],
     products: int,
 ) -> tuple[Array, ...]:
@@ -142,20 +142,20 @@ def _call(
     block = shape.block
     num_keys = arrays[1].shape[1]
 
-    def part(x: Any, kind: str) -> pl.BlockSpec:
-        if kind == "query":
-            return pl.BlockSpec((1, block, x.shape[2]), lambda row, at: (row, at, 0))
-        if kind == "words":
-            return pl.BlockSpec((1, 2), lambda row, at: (0, 0))
-        return pl.BlockSpec((1, *x.shape[1:]), lambda row, at: (row, 0, 0))
+    def part(x: Any, role: str) -> pl.BlockSpec:
+        if role == "query":
+            return pl.BlockSpec((1, block, x.shape[2]), lambda row, index: (row, index, 0))
+        if role == "words":
+            return pl.BlockSpec((1, 2), lambda row, index: (0, 0))
+        return pl.BlockSpec((1, *x.shape[1:]), lambda row, index: (row, 0, 0))
 
     read = ("query", "keys", "keys", "query", "keys", "words", "query")
     moved = sum(x.size * x.dtype.itemsize for x in (*arrays, *out))
     return pl.pallas_call(  # type: ignore[no-any-return]
         functools.partial(kernel, shape),
         grid=(rows, queries // block),
-        in_specs=[part(x, kind) for x, kind in zip(arrays, read, strict=False)],
-        out_specs=[part(x, kind) for x, kind in zip(out, kinds, strict=True)],
+        in_specs=[part(x, role) for x, role in zip(arrays, read, strict=False)],
+        out_specs=[part(x, role) for x, role in zip(out, roles, strict=True)],
         out_shape=out,
         interpret=shape.interpret,
         cost_estimate=pl.CostEstimate(

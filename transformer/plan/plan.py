@@ -136,8 +136,8 @@ def _largest_batch(config: Config, step: Json, tokens: int, other: Json) -> int 
     slope = (used[1] - used[0]) / (sizes[1] - sizes[0])
     if slope <= 0:
         return None
-    most = sizes[0] + (step["limit"] - used[0]) / slope
-    return int(most // shortest * shortest) or None
+    largest = sizes[0] + (step["limit"] - used[0]) / slope
+    return int(largest // shortest * shortest) or None
 
 
 Variants = dict[str, tuple[int, Json]]

@@ -74,15 +74,15 @@ class Instruction:
 def arrays_of(shape: str) -> list[tuple[str, tuple[int, ...]]]:
     """The arrays of a shape such as `(f32[512,16]{1,0}, bf16[8])`: their types and axes."""
     return [
-        (kind, tuple(map(int, filter(None, axes.split(",")))))
-        for kind, axes in ARRAY.findall(shape)
-        if kind in SIZES
+        (dtype, tuple(map(int, filter(None, axes.split(",")))))
+        for dtype, axes in ARRAY.findall(shape)
+        if dtype in SIZES
     ]
 
 
 def sizes_of(shape: str) -> int:
     """The bytes of a shape."""
-    return sum(SIZES[kind] * math.prod(axes) for kind, axes in arrays_of(shape))
+    return sum(SIZES[dtype] * math.prod(axes) for dtype, axes in arrays_of(shape))
 
 
 class Program:
@@ -179,13 +179,13 @@ class Program:
         totals: dict[tuple[str, int, bool, int], tuple[float, float]] = {}
         seen: set[tuple[str, str]] = set()
         for computation, instruction, times in self._communicating():
-            kind = instruction.operation.removesuffix("-start")
+            operation = instruction.operation.removesuffix("-start")
             channel = re.search(r"channel_id=(\d+)", instruction.rest)
             if channel and computation not in self.times:
                 # a TPU's text repeats one transfer in the fusions that are its parts
-                if (channel[1], kind) in seen:
+                if (channel[1], operation) in seen:
                     continue
-                seen.add((channel[1], kind))
+                seen.add((channel[1], operation))
             groups = groups_of(instruction.rest) or [list(range(self.devices))]
             size = len(groups[0])
             if size == 1:
@@ -194,20 +194,20 @@ class Program:
                 device // near != group[0] // near for group in groups for device in group
             )
             shapes = [self.computations[computation][name].shape for name in instruction.operands]
-            whole = sum(map(sizes_of, shapes)) * (size if kind == "all-gather" else 1)
-            if kind == "all-reduce":
+            whole = sum(map(sizes_of, shapes)) * (size if operation == "all-gather" else 1)
+            if operation == "all-reduce":
                 if not instruction.operation.endswith("-start"):  # whose shape also has the operands
                     whole = max(whole, instruction.bytes)  # a TPU may add bfloat16 operands in float32
                 if "all-reduce-scatter" in computation:
-                    kind = "reduce-scatter"  # every device keeps only its part of the sum
+                    operation = "reduce-scatter"  # every device keeps only its part of the sum
             bits = (
                 8
                 * SIZES[
                     max(arrays_of(instruction.shape), key=lambda one: math.prod(one[1]) * SIZES[one[0]])[0]
                 ]
             )
-            before = totals.get((kind, size, across, bits), (0.0, 0.0))
-            totals[kind, size, across, bits] = before[0] + whole * times, before[1] + times
+            before = totals.get((operation, size, across, bits), (0.0, 0.0))
+            totals[operation, size, across, bits] = before[0] + whole * times, before[1] + times
         for key, sent, times in self._between_slices():
             before = totals.get(key, (0.0, 0.0))
             totals[key] = before[0] + sent * times, before[1] + times
@@ -217,15 +217,15 @@ class Program:
         """Transfers between slices of TPUs, which their text has as `send`: kind, slices, that they reach
         beyond the near links, and the width of the numbers in bits; bytes on each device; and how often."""
         for _, instruction, times in self.running():
-            kind = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.rest)
+            match = re.search(r'_xla_megascale_transfer_type="(\w+)"', instruction.rest)
             target = re.search(r'_xla_megascale_target="\{([\d,:]+)\}', instruction.rest)
-            if instruction.operation != "send" or not kind or not target:
+            if instruction.operation != "send" or not match or not target:
                 continue
             ends = (list(map(int, span.split(":"))) for span in target[1].split(","))
             slices = sum(span[-1] - span[0] + 1 for span in ends)
             (width, axes), *_ = arrays_of(instruction.shape)
-            sent = SIZES[width] * math.prod(axes) * (slices if kind[1] == "ALL_GATHER" else 1)
-            name = {"ONE_TO_ONE": "collective-permute"}.get(kind[1], kind[1].lower().replace("_", "-"))
+            sent = SIZES[width] * math.prod(axes) * (slices if match[1] == "ALL_GATHER" else 1)
+            name = {"ONE_TO_ONE": "collective-permute"}.get(match[1], match[1].lower().replace("_", "-"))
             yield (name, slices, True, 8 * SIZES[width]), sent, times
 
     def _communicating(self) -> Iterator[tuple[str, Instruction, float]]:

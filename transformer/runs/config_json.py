@@ -56,8 +56,8 @@ def is_earlier_name(began_with: str, corpus: str) -> bool:
 def may_be_earlier_name(began_with: str, corpus: str) -> bool:
     """Whether it may have: the name has the same built-in corpus, whose version is the first, and a hash that
     nobody can compare."""
-    kind, version, _ = corpus.rpartition("-v1-")
-    return bool(version) and bool(re.fullmatch(f"{re.escape(kind)}-[0-9a-f]{{16}}", began_with))
+    prefix, version, _ = corpus.rpartition("-v1-")
+    return bool(version) and bool(re.fullmatch(f"{re.escape(prefix)}-[0-9a-f]{{16}}", began_with))
 
 
 def to_json(config: "DataclassInstance") -> str:
@@ -89,10 +89,10 @@ def config_of(values: dict[str, Any]) -> Config:
     values["system"] = _RENAMED_SYSTEMS.get(name, name) if isinstance(name, str) else name
     options = options_of(values["system"])
     for name in ("model", "decoding", "data"):
-        kind = getattr(options, name)
+        config_class = getattr(options, name)
         if isinstance(values.get(name), dict):
-            build = _search if issubclass(kind, DecodingConfig) else _build
-            values[name] = build(kind, values[name], f"{name}.")
+            build = _search if issubclass(config_class, DecodingConfig) else _build
+            values[name] = build(config_class, values[name], f"{name}.")
     return _build(Config, values)
 
 
@@ -109,11 +109,11 @@ _RENAMED = {"parallel": "mesh", "fed": "decoder_input", "places": "bos_length"}
 _RENAMED_SYSTEMS = {"parallel": "nonautoregressive"}
 
 
-def _search(kind: type[DecodingConfig], values: dict[str, Any], prefix: str) -> Any:
+def _search(default_class: type[DecodingConfig], values: dict[str, Any], prefix: str) -> Any:
     """The options of a search. Earlier versions stored those of all methods, and the number of samples as
     the beam size."""
-    kinds = methods_of(kind)
-    config_class = kinds.get(values.get("method", "beam"), kind)
+    kinds = methods_of(default_class)
+    config_class = kinds.get(values.get("method", "beam"), default_class)
     others = set().union(*map(names_of, METHODS.values())) - names_of(config_class)
     if issubclass(config_class, SampleConfig) and "beam_size" in values:
         values = {"samples": values["beam_size"]} | values

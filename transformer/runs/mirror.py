@@ -75,7 +75,7 @@ def checkpoint_of(name: str) -> str:
 def whole(files: Mapping[str, T]) -> dict[str, T]:
     """The files, by name, that are part of a run and complete: nothing hidden, temporary or local, and no
     checkpoint without its manifest."""
-    return {name: about for name, about in files.items() if _is_whole(name, files)}
+    return {name: info for name, info in files.items() if _is_whole(name, files)}
 
 
 def _is_whole(name: str, files: Mapping[str, T]) -> bool:
@@ -193,8 +193,8 @@ class RemoteStore:
         self._leave()
 
     def _claim(self) -> None:
-        about = f"{socket.gethostname()}, process {os.getpid()}, {secrets.token_hex(8)}"
-        self._mark = about.encode()
+        owner = f"{socket.gethostname()}, process {os.getpid()}, {secrets.token_hex(8)}"
+        self._mark = owner.encode()
         with reaching(self.name):
             self._store.pipe_file(f"{self._root}/{WRITER}", self._mark)
         write_whole(self._mark_file, self._mark)
@@ -247,12 +247,12 @@ class RemoteStore:
                     folder.rmdir()
             self._copy(remote, is_light, MOST)
 
-    def pull(self, prefix: str, most: int) -> None:
+    def pull(self, prefix: str, largest: int) -> None:
         with self._turn, self._alone(), reaching(self.name):
-            self._copy(whole(self._listing()), lambda name: name.startswith(prefix), most, f"/{prefix}")
+            self._copy(whole(self._listing()), lambda name: name.startswith(prefix), largest, f"/{prefix}")
 
     def _copy(
-        self, remote: dict[str, Any], selects: Callable[[str], bool], most: int, part: str = ""
+        self, remote: dict[str, Any], selects: Callable[[str], bool], largest: int, part: str = ""
     ) -> None:
         """Copies the files whose names are selected."""
         known = _read(self._index)
@@ -263,9 +263,9 @@ class RemoteStore:
             if known.get(name) != version(remote[name]) or not (self.folder / name).is_file()
         ]
         sizes = {name: remote[name].get("size") or 0 for name in names}
-        Allowance(f"{self.name}{part}", most).take(sum(sizes.values()))
+        Allowance(f"{self.name}{part}", largest).take(sum(sizes.values()))
         announce(sum(sizes[name] for name in old), self.name)
-        allowance = Allowance(f"{self.name}{part}", most)
+        allowance = Allowance(f"{self.name}{part}", largest)
         allowance.take(sum(sizes[name] for name in set(names) - set(old)))
         for name in old:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -361,8 +361,8 @@ class RemoteStore:
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:
-    about = path.stat()
-    return about.st_size, about.st_mtime_ns
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
 
 
 def _read(path: Path) -> dict[str, str]:

@@ -83,8 +83,8 @@ def hash_of(params: Params) -> str:
     def one(named: tuple[Any, Any]) -> bytes:
         path, leaf = named
         array = np.ascontiguousarray(leaf)
-        about = f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}"
-        digest = hashlib.blake2b(about.encode(), digest_size=16)
+        header = f"{jax.tree_util.keystr(path)} {array.dtype} {array.shape}"
+        digest = hashlib.blake2b(header.encode(), digest_size=16)
         digest.update(bytes_of(array))
         return digest.digest()
 

@@ -95,15 +95,15 @@ def _array_sizes(folder: Path) -> Iterator[int]:
             raise ValueError(f"{key!r} is not part of an array")
         if parts["part"] != ".zarray":
             continue
-        about = parse_object(database.read(key).result().value.decode())
-        shape = about["shape"]
-        chunks = about["chunks"]
-        width = jnp.dtype(about["dtype"]).itemsize
+        metadata = parse_object(database.read(key).result().value.decode())
+        shape = metadata["shape"]
+        chunks = metadata["chunks"]
+        width = jnp.dtype(metadata["dtype"]).itemsize
         if not all(type(size) is int and size >= 0 for size in [*shape, *chunks]) or width > _WIDEST:
             raise ValueError(f"{parts['array']} has no sensible shape or type")
         if len(shape) != len(chunks) or any(map(lambda c, s: c > max(s, 1), chunks, shape)):
             raise ValueError(f"{parts['array']} has chunks of {chunks} and a shape of {shape}")
-        if (about.get("compressor") or {}).get("id") not in (None, "zstd") or about.get("filters"):
+        if (metadata.get("compressor") or {}).get("id") not in (None, "zstd") or metadata.get("filters"):
             raise ValueError(f"{parts['array']} has an unsupported compressor or filter")
         size = width
         for length in shape:
@@ -117,33 +117,35 @@ def _decoded_sizes(path: Path) -> Iterator[int]:
         return
     with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         # other data that happens to contain the magic number adds next to nothing
-        at = data.find(_FRAME)
-        while at >= 0:
-            yield from _block_sizes(data, at + len(_FRAME))
-            at = data.find(_FRAME, at + 1)
+        offset = data.find(_FRAME)
+        while offset >= 0:
+            yield from _block_sizes(data, offset + len(_FRAME))
+            offset = data.find(_FRAME, offset + 1)
 
 
-def _block_sizes(data: mmap.mmap, at: int) -> Iterator[int]:
+def _block_sizes(data: mmap.mmap, offset: int) -> Iterator[int]:
     """Yields the maximum decompressed size of each block of a zstd frame (RFC 8878, section 3.1.1).
 
     Args:
       data: the file that contains the frame.
-      at: the offset of the frame header, after the magic number.
+      offset: the offset of the frame header, after the magic number.
     """
-    about = data[at] if at < len(data) else 0
-    single = about >> 5 & 1
-    wide = (single, 2, 4, 8)[about >> 6]
-    at += 1 + (1 - single) + (0, 1, 2, 4)[about & 3]
+    descriptor = data[offset] if offset < len(data) else 0
+    single = descriptor >> 5 & 1
+    wide = (single, 2, 4, 8)[descriptor >> 6]
+    offset += 1 + (1 - single) + (0, 1, 2, 4)[descriptor & 3]
     block_size = _BLOCK
     if single:  # the header states the decompressed size, which no block exceeds
-        block_size = min(_BLOCK, int.from_bytes(data[at : at + wide], "little") + (256 if wide == 2 else 0))
-    at += wide
+        block_size = min(
+            _BLOCK, int.from_bytes(data[offset : offset + wide], "little") + (256 if wide == 2 else 0)
+        )
+    offset += wide
     last = 0
-    while not last and len(header := data[at : at + 3]) == 3:
+    while not last and len(header := data[offset : offset + 3]) == 3:
         block = int.from_bytes(header, "little")
-        last, kind, length = block & 1, block >> 1 & 3, block >> 3
-        yield block_size if kind == 2 else length
-        at += 3 + (1 if kind == 1 else length)
+        last, block_type, length = block & 1, block >> 1 & 3, block >> 3
+        yield block_size if block_type == 2 else length
+        offset += 3 + (1 if block_type == 1 else length)
 
 
 MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last

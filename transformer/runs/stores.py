@@ -52,11 +52,11 @@ class RunStore(Protocol):
         """
         ...
 
-    def pull(self, prefix: str, most: int) -> None:
+    def pull(self, prefix: str, largest: int) -> None:
         """Makes the files whose names begin so readable in `folder`.
 
         Raises:
-          UserError: they must be copied, and have more than `most` bytes.
+          UserError: they must be copied, and have more than `largest` bytes.
         """
         ...
 
@@ -129,7 +129,7 @@ class LocalStore:
                     raise UserError(f"cannot write to {self.name}: {error.strerror}") from error
             yield
 
-    def pull(self, prefix: str, most: int) -> None:
+    def pull(self, prefix: str, largest: int) -> None:
         pass
 
     def push(self, written: str = "") -> None:

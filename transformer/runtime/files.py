@@ -138,10 +138,10 @@ def open_regular(path: Path, largest: int | None = None) -> Iterator[io.Buffered
         raise NotRegular(path, "not the name of a file")
     # without O_NONBLOCK, opening a pipe would wait for a writer
     with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise NotRegular(path, "not a regular file")
-        if largest is not None and about.st_size > largest:
+        if largest is not None and status.st_size > largest:
             raise NotRegular(path, f"larger than {largest // MiB:,} MiB")
         yield file
 
@@ -377,10 +377,10 @@ def _check_plain(folder: Path, what: str, depth: int) -> None:
                 if entry.is_dir(follow_symlinks=False):
                     _check_plain(Path(entry.path), what, depth - 1)
                 elif not entry.is_file(follow_symlinks=False):
-                    kind = "a link" if entry.is_symlink() else "a pipe or a device"
+                    file_type = "a link" if entry.is_symlink() else "a pipe or a device"
                     raise UserError(
-                        f"{entry.path} is {kind}: {what} only regular files and folders, since it could lead "
-                        "to files outside. Put the file itself in its place"
+                        f"{entry.path} is {file_type}: {what} only regular files and folders, since it could "
+                        "lead to files outside. Put the file itself in its place"
                     )
     except OSError as error:
         raise UserError(f"cannot read {folder}: {error.strerror}") from error

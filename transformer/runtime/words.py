@@ -81,4 +81,4 @@ def ends_unspaced(text: str) -> bool:
 
 def within_words(text: str) -> set[int]:
     """The positions in a text at which a division would cut a word."""
-    return {at for match in WORD.finditer(text) for at in range(match.start() + 1, match.end())}
+    return {position for match in WORD.finditer(text) for position in range(match.start() + 1, match.end())}

@@ -71,12 +71,12 @@ class Origins:
 
     def _check(self, scope: Message) -> None:
         """Raises Refusal if a request is not answered."""
-        path = scope["path"]
-        if not path.isprintable():  # a route would also match its address with a line break at the end
-            raise Refusal(404, f"{path!r}: there is no such address")
         if header(scope, b"transfer-encoding") and header(scope, b"content-length"):
             both = "the body has a Content-Length and a Transfer-Encoding: send one"
             raise Refusal(400, both, {"Connection": "close"})
+        path = scope["path"]
+        if not path.isprintable():  # a route would also match its address with a line break at the end
+            raise Refusal(404, f"{path!r}: there is no such address")
         host = header(scope, b"host")
         if self.hosts is not None and name_of(host) not in self.hosts:
             raise Refusal(

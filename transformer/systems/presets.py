@@ -29,9 +29,9 @@ VARIANT_GROUPS: dict[str, dict[str, str]] = {}
 
 def add(system: str, options: Options) -> None:
     """Adds the presets and variants of a system to the tables."""
-    for name, (config, about, group) in options.presets.items():
+    for name, (config, summary, group) in options.presets.items():
         PRESETS[name] = config
-        PRESET_GROUPS.setdefault(group or f"system {system}", {})[name] = about
+        PRESET_GROUPS.setdefault(group or f"system {system}", {})[name] = summary
     for name, change in options.variants.items():
         VARIANTS[name] = change
         VARIANT_GROUPS.setdefault(change.group or f"system {system}", {})[name] = change.described
@@ -113,13 +113,13 @@ def _fitting(change: Variant) -> list[str]:
     return [name for name, config in PRESETS.items() if _fits(change, config)]
 
 
-def _known(name: str, table: Mapping[str, object], kind: str) -> str:
+def _known(name: str, table: Mapping[str, object], noun: str) -> str:
     """The name. Raises UserError if the table does not have it, even with the systems of other packages."""
     if name not in table:
         load_entry_points()
     if name not in table:
         hint = _as_variant(name) or nearest(name, table) or "; see --list-presets"
-        raise unknown(f"no {kind} {name!r}{hint}")
+        raise unknown(f"no {noun} {name!r}{hint}")
     return name
 
 

@@ -185,15 +185,15 @@ def _split_time(arrays: tuple[Array, ...], logits: int, platform: str) -> tuple[
     return tuple(map(split, arrays))
 
 
-def _width(time: int, most: int, platform: str) -> int:
-    """The length of a slice, at most `most`. On accelerators it consists of tiles, as many as need little
+def _width(time: int, limit: int, platform: str) -> int:
+    """The length of a slice, at most `limit`. On accelerators it consists of tiles, as many as need little
     padding, and there are two slices: compilers unroll a loop that runs once, and what they make of it can
     take twice the time."""
-    width = math.ceil(time / math.ceil(time / most))
+    width = math.ceil(time / math.ceil(time / limit))
     if platform == "cpu" or width < TILE:
         return width
-    most = min(most // TILE, math.ceil(time / 2 / TILE))
-    widths = (TILE * tiles for tiles in range(most, most // 2, -1))
+    limit = min(limit // TILE, math.ceil(time / 2 / TILE))
+    widths = (TILE * tiles for tiles in range(limit, limit // 2, -1))
     return min(widths, key=lambda width: math.ceil(time / width) * width)
 
 

@@ -203,8 +203,7 @@ class Decoder(LoadedModel[TaskT]):
           UserError: an option is invalid, or the model was closed.
         """
         line = whole_number("line", line)
-        instance("extras", extras, Extras)
-        extras, options = extras.asked(self.extras, options)
+        extras, options = self._asked(extras, options)
         settings = self.settings(n_best, options)
         numbered = [(line, self._as_read(record, settings.buckets[-1]))]
         return self._admitted(numbered, settings, n_best, extras, priority, deadline, partial)
@@ -294,8 +293,7 @@ class Decoder(LoadedModel[TaskT]):
     def preparation(self, *, extras: Extras = NO_EXTRAS, **options: Option) -> Preparation:
         """What `warm_up` does, in stages. As soon as the first are done nobody needs to wait for programs who
         wants no `extras`; until all are done, the search has fewer of them, and may be slower."""
-        instance("extras", extras, Extras)
-        return self._preparation({}, *extras.asked(self.extras, options))
+        return self._preparation({}, *self._asked(extras, options))
 
     def _preparation(
         self, records: Mapping[int, Record], extras: Extras, options: dict[str, Option]
@@ -321,11 +319,11 @@ class Decoder(LoadedModel[TaskT]):
         instance("options", options, Mapping)
         instance("method", options.get("method"), str | None)
         settings = changed_search(self.config.decoding, options)
-        most = settings.num_hypotheses
+        limit = settings.num_hypotheses
         is_too_low = isinstance(n_best, int) and n_best < 1
-        if n_best is not None and (is_too_low or whole_number("n_best", n_best, 1) > most):
+        if n_best is not None and (is_too_low or whole_number("n_best", n_best, 1) > limit):
             raise UserError(
-                f"--n-best {shown(n_best)}: must be at least 1 and at most {most}, which this search keeps; "
+                f"--n-best {shown(n_best)}: must be at least 1 and at most {limit}, which this search keeps; "
                 "see --decoding.beam-size, --decoding.samples and --decoding.method"
             )
         self.system.check_search(self.task, settings)
@@ -338,11 +336,16 @@ class Decoder(LoadedModel[TaskT]):
         with jax.default_device(None):  # in any worker the programs that `programs_of_extras` compiles
             return search_outputs(self, request, result)
 
+    def _asked(self, extras: Extras, options: Mapping[str, Option]) -> tuple[Extras, dict[str, Option]]:
+        """Extras, also those among the keywords of a search, and its other keywords."""
+        instance("extras", extras, Extras)
+        return extras.asked(self.extras, options)
+
     def _as_read(self, record: Record, longest: int) -> Record:
         """A record without what the search does not read. Raises UserError if it is no record of the task."""
-        kind = self.task.record_type
-        if not isinstance(record, kind):
-            raise UserError(f"a record must be of the type {kind.__name__}, not {shown(record)}")
+        record_type = self.task.record_type
+        if not isinstance(record, record_type):
+            raise UserError(f"a record must be of the type {record_type.__name__}, not {shown(record)}")
         return self.task.as_read(record, longest)
 
     def _submit_all(

@@ -88,7 +88,7 @@ def distill(
         check_given(locations(data, "data."), locations(run.config.data, "data."), run_dir)
     step = checkpoint if checkpoint == "average" else run.checkpoints.find(checkpoint)
     translator = Translator.load(run.name, checkpoint)
-    about = {
+    description = {
         "teacher": run.store.location,
         "checkpoint": step,
         "parameters": translator.fingerprint(),
@@ -97,7 +97,7 @@ def distill(
     translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})
     corpus = open_corpus(data or text_data(run.config))
     run.check_corpus(corpus.folder.name)
-    with _claimed(folder, json.loads(json.dumps(about, default=str))):
+    with _claimed(folder, json.loads(json.dumps(description, default=str))):
         _write(folder, run, translator, decoding, corpus)
 
 
@@ -180,7 +180,7 @@ def suffixes(data: DataConfig) -> tuple[str, str]:
 
 
 @contextlib.contextmanager
-def _claimed(folder: Path, about: Json) -> Iterator[None]:
+def _claimed(folder: Path, description: Json) -> Iterator[None]:
     """Claims the folder for this distillation, or checks that it belongs to it already, and locks it."""
     with contextlib.ExitStack() as held:
         try:
@@ -188,10 +188,10 @@ def _claimed(folder: Path, about: Json) -> Iterator[None]:
             if not (folder / ABOUT).exists():
                 if any(not _LEFT.fullmatch(path.name) for path in folder.iterdir()):
                     raise UserError(f"{folder} is not empty: choose another folder")
-                write_whole(folder / ABOUT, json.dumps(about, indent=2) + "\n")
+                write_whole(folder / ABOUT, json.dumps(description, indent=2) + "\n")
             file = held.enter_context(open_regular(folder / ABOUT, MiB))
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if parse_object(file.read(MiB).decode()) != about:
+            if parse_object(file.read(MiB).decode()) != description:
                 raise UserError(f"{folder} holds another distillation (see {ABOUT}): choose another folder")
             for path in folder.iterdir():
                 if _LEFT.fullmatch(path.name):

@@ -32,8 +32,8 @@ class MeanAlignment:
     def __call__(
         self, model: Ensemble, variables: Variables, inputs: Inputs, target: Array
     ) -> Float[Array, "b t s"]:
-        def one(index: int, kind: nn.Module, member_variables: Variables) -> Array:
-            return self.systems[index].required("alignment")(kind, member_variables, inputs, target)
+        def one(index: int, module: nn.Module, member_variables: Variables) -> Array:
+            return self.systems[index].required("alignment")(module, member_variables, inputs, target)
 
         alignments = jnp.concatenate(by_members(model, variables, one))
         return jnp.tensordot(jnp.array(sum(model.weights, ())), alignments, axes=1)
@@ -94,7 +94,7 @@ def ensemble_of(
         scores=ensemble_scores,
     )
     shares = tuple(tuple(float(member_shares[index]) for index in indices) for indices in kinds.values())
-    model = Ensemble(tuple(kind for _, kind, _ in kinds), shares, mean)
+    model = Ensemble(tuple(module for _, module, _ in kinds), shares, mean)
     variables = as_one_model([[members[index].variables for index in indices] for indices in kinds.values()])
     return system, model, variables
 

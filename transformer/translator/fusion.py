@@ -172,8 +172,8 @@ def read_language_model(
     path: Path, weight: float | int, system: System, task: DecodingTask
 ) -> AnyLanguageModel:
     """The language model of a file in ARPA form, or of a run directory. Raises UserError as they do."""
-    kind: Any = TrainedLanguageModel if os.path.isdir(path) else LanguageModel
-    model: AnyLanguageModel = kind.read(path, weight, system, task)
+    model_class: Any = TrainedLanguageModel if os.path.isdir(path) else LanguageModel
+    model: AnyLanguageModel = model_class.read(path, weight, system, task)
     return model
 
 

@@ -45,13 +45,13 @@ def rescored(
     shares = shares_of(weights, len(models), "weights")
     pairs = enumerate(zip(sources, hypotheses, strict=True), start=first_line)
     while chunk := list(itertools.islice(pairs, window)):
-        asked = [
+        candidates = [
             (line, source, hypothesis)
             for line, (source, several) in chunk
             if has_text(source)
             for hypothesis in several
         ]
-        scores = np.array([reranker_scores(model, asked) for model in models])  # [rerankers, hypotheses]
+        scores = np.array([reranker_scores(model, candidates) for model in models])  # [rerankers, hypotheses]
         new_scores = iter((shares @ scores).tolist())
         for _, (source, several) in chunk:
             if not has_text(source):  # an empty line
@@ -62,17 +62,17 @@ def rescored(
 
 
 def reranker_scores(
-    reranker: Translator, asked: Sequence[tuple[int, str, Hypothesis]]
+    reranker: Translator, candidates: Sequence[tuple[int, str, Hypothesis]]
 ) -> Float[np.ndarray, " hypotheses"]:
     """The scores of a reranker.
 
     Args:
       reranker: the model.
-      asked: line number, source and hypothesis.
+      candidates: line number, source and hypothesis.
     """
-    lines = [line for line, _, _ in asked]
-    sources = [source for _, source, _ in asked]
-    texts = [reranker.as_trained(hypothesis) for *_, hypothesis in asked]
+    lines = [line for line, _, _ in candidates]
+    sources = [source for _, source, _ in candidates]
+    texts = [reranker.as_trained(hypothesis) for *_, hypothesis in candidates]
     log_p = reranker.score(sources, texts, lines=lines)
     penalty = length_penalty(reranker.config.decoding)
     lengths = [len(reranker.tokenizers[1].encode(text)) + 1 for text in texts]

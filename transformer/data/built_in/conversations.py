@@ -75,11 +75,11 @@ def _conversation(chance: random.Random, split: str) -> Conversation:
         turns.append(correction + _wording(chance, topic, 0).format(value))
         turns.append(chance.choice(ANSWERS))
     if chance.random() < UNANSWERABLE:
-        asked = chance.choice([topic for topic in TOPICS if topic not in values])
+        subject = chance.choice([topic for topic in TOPICS if topic not in values])
     else:
-        asked = chance.choice(topics)
-    turns.append(_wording(chance, asked, 1))
-    reply = _wording(chance, asked, 2).format(values[asked]) if asked in values else UNTOLD
+        subject = chance.choice(topics)
+    turns.append(_wording(chance, subject, 1))
+    reply = _wording(chance, subject, 2).format(values[subject]) if subject in values else UNTOLD
     return Conversation(tuple(turns), reply)
 
 

@@ -78,18 +78,18 @@ def _opinion(chance: random.Random) -> Opinion:
     if label == NEUTRAL:
         clauses = [_fact(chance, thing) for thing in (one, other)]
         return Opinion(_sentence(" and ".join(clauses[: chance.choice((1, 2, 2, 2, 2))])), label)
-    kind = chance.random()
+    draw = chance.random()
     first, second = _clause(chance, one, label), _clause(chance, other, label)
     contrary = _clause(chance, other, OPPOSITE[label])
-    if kind < 0.2:
+    if draw < 0.2:
         text = f"{first} and {second}"
-    elif kind < 0.4:
+    elif draw < 0.4:
         text = f"{contrary}, but {first}"
-    elif kind < 0.55:
+    elif draw < 0.55:
         text = f"although {contrary}, {first}"
-    elif kind < 0.7:
+    elif draw < 0.7:
         text = f"{first}, although {contrary}"
-    elif kind < 0.85:
+    elif draw < 0.85:
         text = " and ".join(chance.sample((first, _fact(chance, other)), 2))
     else:
         text = first

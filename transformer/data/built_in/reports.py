@@ -143,8 +143,8 @@ def listed(names: list[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _report(chance: random.Random, kind: str, opening: str, facts: list[str], *summaries: str) -> Report:
+def _report(chance: random.Random, event: str, opening: str, facts: list[str], *summaries: str) -> Report:
     sentences = list(facts)
-    for aside in chance.sample(ASIDES[kind], chance.randint(max(0, 4 - len(facts)), 3)):
+    for aside in chance.sample(ASIDES[event], chance.randint(max(0, 4 - len(facts)), 3)):
         sentences.insert(chance.randint(0, len(sentences)), aside)
     return Report(" ".join((opening, *sentences)), summaries)

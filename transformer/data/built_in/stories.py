@@ -89,21 +89,21 @@ def _story(chance: random.Random) -> Story:
 
 def _event(chance: random.Random, world: World, persons: list[str], things: list[str]) -> str:
     """Something happens, and the sentence that tells it."""
-    person, kind = chance.choice(persons), chance.random()
+    person, draw = chance.choice(persons), chance.random()
     free = [thing for thing in things if _can_take(world, person, thing)]
     held = [thing for thing, holder in world.holder.items() if holder == person]
     near = [other for other in persons if other != person and _can_meet(world, person, other)]
-    if kind < 0.3 and free:
+    if draw < 0.3 and free:
         thing = chance.choice(free)
         world.holder[thing] = person
         world.place_of_object.pop(thing, None)
         return f"{person} {chance.choice(TAKES).format(thing)}."
-    if kind < 0.45 and held:
+    if draw < 0.45 and held:
         thing = chance.choice(held)
         del world.holder[thing]
         world.place_of_object[thing] = world.place_of_person.get(person, UNKNOWN)
         return f"{person} {chance.choice(DROPS).format(thing)}."
-    if kind < 0.6 and held and near:
+    if draw < 0.6 and held and near:
         thing, other = chance.choice(held), chance.choice(near)
         world.holder[thing] = other
         return f"{person} {chance.choice(GIVES).format(thing, other)}."

@@ -92,14 +92,14 @@ def _sentence(chance: random.Random) -> Sentence:
 
 
 def _root(chance: random.Random) -> Node:
-    kind = chance.random()
+    draw = chance.random()
     stop = Node(".", word=".")
-    if kind < 0.12:
+    if draw < 0.12:
         return _question(chance)
-    if kind < 0.24:
+    if draw < 0.24:
         conjunction = Node("CC", word=chance.choice(("and", "but")))
         return Node("S", (_clause(chance), conjunction, _clause(chance), stop))
-    if kind < 0.34:
+    if draw < 0.34:
         front = _subordinate(chance)
         return Node("S", (front, Node(",", word=","), *_clause(chance).children, stop))
     return Node("S", (*_clause(chance, detail=True).children, stop))
@@ -115,20 +115,20 @@ def _question(chance: random.Random) -> Node:
 
 def _clause(chance: random.Random, detail: bool = False) -> Node:
     """Subject and predicate. With `detail` there may be an adverb or a clause within it."""
-    kind = chance.random() if detail else 0.0
-    verb = chance.choice(THINKING if kind > 0.85 else TRYING if kind > 0.75 else ACTIONS)
+    draw = chance.random() if detail else 0.0
+    verb = chance.choice(THINKING if draw > 0.85 else TRYING if draw > 0.75 else ACTIONS)
     subject, is_plural = _subject(chance, verb)
     children = [subject]
     if detail and chance.random() < 0.15:
         children.append(_adverb(chance.choice(FREQUENCIES)[0]))
     extra: tuple[Node, ...] = ()
-    if kind > 0.85:
+    if draw > 0.85:
         extra = (Node("SBAR", (Node("IN", word="that"), _clause(chance))),)
-    elif kind > 0.75:
+    elif draw > 0.75:
         action = chance.choice(ACTIONS)
         infinitive = Node("VP", (Node("TO", word="to"), _verb_phrase(chance, action, "VB", action.english)))
         extra = (Node("S", (infinitive,)),)
-    elif detail and kind < 0.12:
+    elif detail and draw < 0.12:
         extra = (_subordinate(chance),)
     children.append(_predicate(chance, verb, is_plural, extra))
     return Node("S", tuple(children))
@@ -140,12 +140,12 @@ def _subordinate(chance: random.Random) -> Node:
 
 def _predicate(chance: random.Random, verb: Verb, is_plural: bool, extra: tuple[Node, ...] = ()) -> Node:
     """A finite verb phrase: present, past, negated or with a modal."""
-    kind, is_past = chance.random(), chance.random() < 0.5
-    if kind < 0.12:
+    draw, is_past = chance.random(), chance.random() < 0.5
+    if draw < 0.12:
         modal = Node("MD", word=chance.choice(MODALS))
         return Node("VP", (modal, _verb_phrase(chance, verb, "VB", verb.english, extra)))
     tag = _finite(is_past, is_plural)
-    if kind < 0.24:
+    if draw < 0.24:
         inner = _verb_phrase(chance, verb, "VB", verb.english, extra)
         return Node("VP", (Node(tag, word=AUXILIARIES[tag]), Node("RB", word="not"), inner))
     present = conjugate(verb, "present", 3 if is_plural else 2).plain
@@ -185,23 +185,23 @@ def _is_described(phrase: Node) -> bool:
 
 def _subject(chance: random.Random, verb: Verb) -> tuple[Node, bool]:
     """A noun phrase, and whether its verb is that of "they"."""
-    kind = chance.random()
-    if kind < 0.2:
+    draw = chance.random()
+    if draw < 0.2:
         word, *_, agreement = chance.choice(PRONOUNS)[:4]
         return Node("NP", (Node("PRP", word=str(word)),)), agreement != 2
-    if kind < 0.3:
+    if draw < 0.3:
         return Node("NP", (Node("NNP", word=chance.choice(NAMES)),)), False
-    if kind < 0.38:
+    if draw < 0.38:
         one, other = (_noun_phrase(chance, chance.choice(verb.subjects), False) for _ in range(2))
         return Node("NP", (one, Node("CC", word="and"), other)), True
     noun = chance.choice(verb.subjects)
     is_plural = bool(noun.english_plural) and chance.random() < 0.3
     phrase = _noun_phrase(chance, noun, is_plural)
-    if kind < 0.5:
+    if draw < 0.5:
         relative = Node("WHNP", (Node("WP" if "person" in noun.classes else "WDT", word=_relative(noun)),))
         predicate = _predicate(chance, chance.choice([v for v in ACTIONS if noun in v.subjects]), is_plural)
         phrase = Node("NP", (phrase, Node("SBAR", (relative, Node("S", (predicate,))))))
-    elif kind < 0.6:
+    elif draw < 0.6:
         phrase = Node("NP", (phrase, _prepositional(chance, chance.choice(("with", "in", "from")))))
     return phrase, is_plural
 
@@ -232,11 +232,11 @@ def _noun_phrase(chance: random.Random, noun: Noun, is_plural: bool) -> Node:
     leaves.append(Node("NNS", word=noun.english_plural) if is_plural else Node("NN", word=noun.english))
     if "mass" in noun.classes or (is_plural and chance.random() < 0.4):
         return Node("NP", tuple(leaves))
-    kind = chance.random()
-    if kind < 0.2 and "public" not in noun.classes:
+    draw = chance.random()
+    if draw < 0.2 and "public" not in noun.classes:
         return Node("NP", (Node("PRP$", word=chance.choice(list(POSSESSIVES))), *leaves))
     article = "the"
-    if kind > 0.6 and not is_plural:
+    if draw > 0.6 and not is_plural:
         article = "an" if leaves[0].word[0] in "aeiou" else "a"
     return Node("NP", (Node("DT", word=article), *leaves))
 

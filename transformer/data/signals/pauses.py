@@ -87,7 +87,7 @@ def parts_of(
             f"{longest:.2f} s is what the search hears at once, and recordings have parts of 1 s or more: "
             "raise --decoding.buckets"
         )
-    most = round(longest * RATE)
+    max_samples = round(longest * RATE)
     ahead = round((longest + pause + 2 * MARGIN) * RATE)  # what decides where a part ends
     needed = max(ahead, round(CONTEXT * RATE))
     unread, is_over = iter(blocks), False
@@ -108,7 +108,7 @@ def parts_of(
             speech = detector.speech(begin, len(loudness))
         else:
             speech = loudness > _threshold(np.concatenate([past, loudness]))
-        part = _first(loudness, len(wave), most, pause, speech)
+        part = _first(loudness, len(wave), max_samples, pause, speech)
         is_last = is_over and len(wave) == len(buffer)
         if part is None:  # silence; its end may belong to a word that follows
             used = len(wave) - (0 if is_last else round(2 * MARGIN * RATE))
@@ -125,7 +125,7 @@ def parts_of(
 def _first(
     loudness: Float[np.ndarray, " frames"],
     length: int,
-    most: int,
+    max_samples: int,
     pause: float,
     speech: Bool[np.ndarray, " frames"],
 ) -> tuple[int, int, int, int] | None:
@@ -138,15 +138,15 @@ def _first(
     first = max(0, sounds[0][0] * HOP - margin)
     end, following = sounds[0][1], None
     for start, after in sounds[1:]:
-        if (start - end) * HOP >= pause * RATE or after * HOP + margin - first > most:
+        if (start - end) * HOP >= pause * RATE or after * HOP + margin - first > max_samples:
             following = start
             break
         end = after
     last = min(end * HOP + margin, length if following is None else (end + following) * HOP // 2)
     begins, ends = sounds[0][0] * HOP, min(end * HOP, length)
-    if last - first <= most:
+    if last - first <= max_samples:
         return first, last, begins, ends
-    middle, latest = (first + most // 2) // HOP, (first + most) // HOP
+    middle, latest = (first + max_samples // 2) // HOP, (first + max_samples) // HOP
     cut = (middle + int(loudness[middle:latest].argmin())) * HOP
     return first, cut, begins, cut
 
@@ -221,11 +221,11 @@ class Silero:
         not complete yet is like the one before it."""
         middles = (begin + HOP * np.arange(frames) + HOP // 2) // self._size - self._first
         known = self._speech if len(self._speech) else np.zeros(1, bool)
-        asked: np.ndarray = known[np.minimum(middles, len(known) - 1)]
+        is_speech: np.ndarray = known[np.minimum(middles, len(known) - 1)]
         passed = min(begin // self._size - self._first, len(self._speech) - 1)
         if passed > 0:
             self._speech, self._first = self._speech[passed:], self._first + passed
-        return asked
+        return is_speech
 
 
 def detector_of(name: Detector | None) -> Silero | None:

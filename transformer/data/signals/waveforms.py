@@ -137,12 +137,12 @@ def _pieces(
             file.seekable = lambda: False  # it would seek after each block, which fails where a FLAC ends
             file_rate = file.samplerate
             frames = samples = 0
-            most = _most(file, path, longest)
+            max_frames = _most(file, path, longest)
             stream = Resampling(file_rate, rate)
             sums = np.zeros(1 + file.channels)
             for block in _blocks(file):
-                if (frames := frames + len(block)) > most:
-                    raise _too_long(path, most / file_rate)
+                if (frames := frames + len(block)) > max_frames:
+                    raise _too_long(path, max_frames / file_rate)
                 if not (block.min() >= -LOUDEST and block.max() <= LOUDEST):
                     right = is_sound(block).all(axis=1)
                     number = frames - len(block) + int(np.flatnonzero(~right)[0])
@@ -239,10 +239,10 @@ def _most(file: Any, path: Path | StoredRecording, longest: int | None = LONGEST
         raise UserError(
             f"{path}: {file_rate:,} samples a second; there must be from {RATES[0]:,} to {RATES[1]:,}"
         )
-    most = math.inf if longest is None else min(longest * file_rate, MOST // file.channels)
-    if most < file.frames < UNKNOWN:
-        raise _too_long(path, most / file_rate)
-    return most
+    max_frames = math.inf if longest is None else min(longest * file_rate, MOST // file.channels)
+    if max_frames < file.frames < UNKNOWN:
+        raise _too_long(path, max_frames / file_rate)
+    return max_frames
 
 
 def _too_long(path: Path | StoredRecording, seconds: float) -> UserError:
@@ -351,11 +351,11 @@ def _samples(samples: Any) -> Float[np.ndarray, " samples"]:
 
 def scaled(samples: Float[np.ndarray, "..."] | Any) -> Any:
     """Whole numbers as numbers from -1 to 1, as in `waveform_of`; others as they are."""
-    kind = samples.dtype
-    if kind.kind not in "iu":
+    dtype = samples.dtype
+    if dtype.kind not in "iu":
         return samples
-    bits = np.iinfo(kind).bits
-    middle = 2.0 ** (bits - 1) if kind.kind == "u" else 0.0
+    bits = np.iinfo(dtype).bits
+    middle = 2.0 ** (bits - 1) if dtype.kind == "u" else 0.0
     centred = samples.astype(np.float64) - middle
     if bits == 64:
         peak = np.abs(centred).max(initial=0)

@@ -147,8 +147,8 @@ def _of_columns(line: str, annotation: Annotation) -> Line:
 
 
 def _of_object(line: str, annotation: Annotation) -> Line:
-    about = parse_object(line, named_once=True)
-    name, several = about.get("picture"), about.get("caption" if annotation == "captions" else annotation)
+    record = parse_object(line, named_once=True)
+    name, several = record.get("picture"), record.get("caption" if annotation == "captions" else annotation)
     if not isinstance(name, str):
         raise ValueError('"picture" must be a file name')
     if annotation == "boxes":
@@ -167,10 +167,10 @@ def _caption(text: Any) -> str:
     return " ".join(text.split())
 
 
-def _box(about: Any) -> LabelledBox:
-    if not isinstance(about, dict):
+def _box(json_box: Any) -> LabelledBox:
+    if not isinstance(json_box, dict):
         raise ValueError("a box must be an object")
-    label, sides = about.get("class"), about.get("box")
+    label, sides = json_box.get("class"), json_box.get("box")
     if not isinstance(label, str) or not has_text(label) or len(label) > CLASS_NAME or "\n" in label:
         raise ValueError(f'"class" must be a text of one line, of at most {CLASS_NAME} letters')
     if not isinstance(sides, list) or len(sides) != 4 or not all(map(_is_number, sides)):
@@ -221,8 +221,8 @@ def _built_in(data: PicturesConfig, progress: Progress) -> Source:
         indices = progress(f"drawing, {split}", range(sizes[split]), sizes[split])
         return (_drawn(split, index, data) for index in indices)
 
-    kind = f"drawings-v{drawings.VERSION}"
-    return Source("built-in drawings", PICTURES, kind, (sizes, options), read)
+    prefix = f"drawings-v{drawings.VERSION}"
+    return Source("built-in drawings", PICTURES, prefix, (sizes, options), read)
 
 
 def _drawn(split: str, index: int, data: PicturesConfig) -> AnnotatedPicture:

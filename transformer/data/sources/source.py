@@ -72,10 +72,10 @@ class Source:
         return Corpus(self.name, prepared, folder, note)
 
 
-def corpus_folder(cache_dir: Path | None, kind: str, *key: object) -> Path:
+def corpus_folder(cache_dir: Path | None, prefix: str, *key: object) -> Path:
     """The folder of a prepared corpus, named after what it is made from."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).hexdigest()
-    return cache_root(cache_dir) / "corpora" / f"{kind}-{digest}"
+    return cache_root(cache_dir) / "corpora" / f"{prefix}-{digest}"
 
 
 def files_of(data: CorpusConfig) -> dict[str, Path]:
@@ -151,15 +151,15 @@ def entries_of(path: Path, unit: str, parse: Callable[[str], L], must: str = "")
     is_empty = True
     for number, line in readable_lines(path):
         try:
-            about = parse(line)
-            file = listed(about[0], path, number, unit)
+            parsed = parse(line)
+            file = listed(parsed[0], path, number, unit)
         except (ValueError, TypeError, KeyError) as error:
             bad_line(path, number, str(error), subject=must)
         except UserError as error:
             bad_line_of(path, number, error)
         else:
             is_empty = False
-            yield Entry(file, path, number), about
+            yield Entry(file, path, number), parsed
     if is_empty:
         refuse_bad_lines()
         raise UserError(f"{path} is empty: it lists no {unit}s")

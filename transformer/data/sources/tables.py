@@ -148,9 +148,9 @@ def as_text(path: Path, data: DataConfig, progress: Progress) -> tuple[Path, Pat
     key = (data.task, data.inputs, data.target[0], data.group, data.named_languages, data.drop_bad)
     file = fetched(path)
     try:
-        about = file.stat()
+        status = file.stat()
         digest = hashlib.blake2b(
-            repr((file.resolve(), about.st_size, about.st_mtime_ns, key)).encode(), digest_size=8
+            repr((file.resolve(), status.st_size, status.st_mtime_ns, key)).encode(), digest_size=8
         )
         folder = cache_root(data.cache_dir) / "tables" / digest.hexdigest()
         names = folder / SOURCE, folder / TARGET
@@ -173,8 +173,8 @@ def _parted(message: str) -> tuple[str, str]:
     """What a message shares with those about other rows, and what it says of its own."""
     for mark in (", not ", ": "):
         if mark in message:
-            kind, _, detail = message.partition(mark)
-            return kind, f"{mark}{detail}"
+            problem, _, detail = message.partition(mark)
+            return problem, f"{mark}{detail}"
     return message, ""
 
 

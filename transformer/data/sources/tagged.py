@@ -300,5 +300,5 @@ def _built_in(data: TaggedConfig) -> Source:
         for record in itertools.islice(treebank.records(split), sizes[split]):
             yield TaggedSentence(record.words, record.tags)
 
-    kind = f"built-in-tagged-v{treebank.VERSION}"
-    return Source("built-in English parts of speech", TAGGED, kind, (sizes,), read)
+    prefix = f"built-in-tagged-v{treebank.VERSION}"
+    return Source("built-in English parts of speech", TAGGED, prefix, (sizes,), read)

@@ -52,9 +52,9 @@ class BadLines:
         self._lines: dict[tuple[str, str], dict[int, str]] = {}
         """The numbers of wrong lines, with what is wrong there, by file and kind of error."""
 
-    def add(self, path: Path | str, number: int, kind: str, message: str) -> None:
+    def add(self, path: Path | str, number: int, problem: str, message: str) -> None:
         """Counts a line, once however often it is read."""
-        self._lines.setdefault((str(path), kind), {}).setdefault(number, message)
+        self._lines.setdefault((str(path), problem), {}).setdefault(number, message)
 
     def __len__(self) -> int:
         return sum(map(len, self._lines.values()))
@@ -66,8 +66,9 @@ class BadLines:
           few: the most kinds, and the most numbers of each, that are named.
         """
         named = [
-            f"{path}, {named_ranges(unit_of(path), sorted(lines), few)}: {_wrong(unit_of(path), kind, lines)}"
-            for (path, kind), lines in itertools.islice(self._lines.items(), few)
+            f"{path}, {named_ranges(unit_of(path), sorted(lines), few)}: "
+            f"{_wrong(unit_of(path), problem, lines)}"
+            for (path, problem), lines in itertools.islice(self._lines.items(), few)
         ]
         others = list(itertools.islice(self._lines.values(), few, None))
         return [*named, f"{counted(sum(map(len, others)), 'line')} of other kinds"] if others else named
@@ -104,30 +105,30 @@ def reading(drops: bool) -> Iterator[BadLines]:
     bad.refuse()
 
 
-def bad_line(path: Path | str, number: int, kind: str, detail: str = "", subject: str = "") -> None:
+def bad_line(path: Path | str, number: int, problem: str, detail: str = "", subject: str = "") -> None:
     """Says that a line of a corpus cannot be read. The reader leaves it out and reads on.
 
     Args:
       path: of the file.
       number: of the line, from 1.
-      kind: what is wrong, in words that other such lines share.
+      problem: what is wrong, in words that other such lines share.
       detail: what follows in a message about this line.
       subject: what precedes in it.
 
     Raises:
       UserError: nobody counts such lines.
     """
-    bad, message = _current.get(), f"{subject}{kind}{detail}"
+    bad, message = _current.get(), f"{subject}{problem}{detail}"
     if bad is None:
         raise UserError(f"{path}, {unit_of(path)} {number}: {message}")
-    bad.add(path, number, kind, message)
+    bad.add(path, number, problem, message)
 
 
 def bad_line_of(path: Path, number: int, error: UserError) -> None:
     """As `bad_line`, of an error whose message ends with the kind, after a colon, and may begin with the
     line."""
-    subject, colon, kind = str(error).removeprefix(f"{path}, line {number}: ").rpartition(": ")
-    bad_line(path, number, kind, subject=subject + colon)
+    subject, colon, problem = str(error).removeprefix(f"{path}, line {number}: ").rpartition(": ")
+    bad_line(path, number, problem, subject=subject + colon)
 
 
 class Damaged:
@@ -151,8 +152,8 @@ class Damaged:
           error: its message is the name of the file, a colon and what is wrong, perhaps after the line.
         """
         file, _, wrong = str(error).removeprefix(f"{path}, line {number}: ").partition(": ")
-        kind, colon, detail = wrong.partition(": ")
-        words = [kind, colon + detail, f"{file}: "] if wrong else [file, "", ""]
+        problem, colon, detail = wrong.partition(": ")
+        words = [problem, colon + detail, f"{file}: "] if wrong else [file, "", ""]
         bad_line(path, number, *words)
         self._lines[str(path), number] = words
 
@@ -179,12 +180,12 @@ def unit_of(path: Path | str) -> str:
     return "row" if text_suffix(path).lower() in (".parquet", ".arrow") else "line"
 
 
-def _wrong(unit: str, kind: str, lines: dict[int, str]) -> str:
+def _wrong(unit: str, problem: str, lines: dict[int, str]) -> str:
     """What is wrong with lines of a kind; with an example if they differ."""
     first = min(lines)
-    if len(lines) == 1 or lines[first] == kind:
+    if len(lines) == 1 or lines[first] == problem:
         return lines[first]
-    return f"{kind}; {unit} {first}: {lines[first]}"
+    return f"{problem}; {unit} {first}: {lines[first]}"
 
 
 def named_ranges(unit: str, numbers: list[int], few: int = FEW) -> str:
@@ -260,8 +261,8 @@ def _lines(path: Path) -> Iterator[tuple[int, str | Unreadable]]:
                 try:
                     text = text_of(line, number)
                 except UnicodeDecodeError as error:
-                    if number == 1 and (kind := _kind_of(line)):
-                        raise UserError(f"{path}: {kind}") from error
+                    if number == 1 and (problem := _kind_of(line)):
+                        raise UserError(f"{path}: {problem}") from error
                     yield number, Unreadable(NOT_UTF8, f" (byte {error.start + 1} of the line); {CONVERT}")
                 else:
                     yield number, text
@@ -378,14 +379,14 @@ def plain(path: Path) -> Path:
         opener = next((x for start, x in _OPENERS.items() if beginning.startswith(start)), None)
         if opener is None:
             return file
-        about = os.fstat(content.fileno())
-        key = f"{file.resolve()} {about.st_size} {about.st_mtime_ns}".encode()
+        status = os.fstat(content.fileno())
+        key = f"{file.resolve()} {status.st_size} {status.st_mtime_ns}".encode()
         folder = cache_root(None) / "unpacked" / hashlib.blake2b(key, digest_size=8).hexdigest()
         if not (unpacked := folder / file.stem).exists():
             try:
                 folder.mkdir(parents=True, exist_ok=True)
                 with atomic_open(unpacked) as copy, _reading_packed(path):
-                    _unpack(opener(content), copy, path, about.st_size)
+                    _unpack(opener(content), copy, path, status.st_size)
             except OSError as error:
                 raise UserError(f"cannot unpack {path} into {folder}: {error.strerror or error}") from error
         return unpacked

@@ -59,8 +59,8 @@ def _built_in(data: TextsConfig) -> Source:
         while some := list(itertools.islice(pairs, paragraph)):
             yield "\n".join(english for english, _ in some)
 
-    kind = f"built-in-{name}-v{built_in.VERSION}"
-    return Source(f"built-in English {name}", DOCUMENTS, kind, (sizes,), read)
+    prefix = f"built-in-{name}-v{built_in.VERSION}"
+    return Source(f"built-in English {name}", DOCUMENTS, prefix, (sizes,), read)
 
 
 def check_texts(data: TextsConfig) -> None:

@@ -111,22 +111,22 @@ def _columns(features: Mapping[str, Any]) -> Iterator[tuple[str, Callable[[Any, 
     """The names of texts and labels, with functions that read them of a stored record. Names within others
     have slashes, such as answers/text of SQuAD; of a sequence there is a list."""
     of = store.tfds().features
-    for name, kind in features.items():
-        is_list = isinstance(kind, of.Sequence)
-        inner = kind.feature if is_list else kind
+    for name, feature in features.items():
+        is_list = isinstance(feature, of.Sequence)
+        inner = feature.feature if is_list else feature
         if isinstance(inner, of.FeaturesDict):
-            parts = {part: of.Sequence(kind) for part, kind in inner.items()} if is_list else inner
+            parts = {part: of.Sequence(feature) for part, feature in inner.items()} if is_list else inner
             yield from ((f"{name}/{part}", read) for part, read in _columns(parts))
         elif isinstance(inner, of.Text | of.ClassLabel):
             yield name, partial(_texts, inner, is_list)
 
 
-def _texts(kind: Any, is_list: bool, stored: Any, name: str) -> str | list[str]:
+def _texts(feature: Any, is_list: bool, stored: Any, name: str) -> str | list[str]:
     """What is stored of texts or labels: a list, or the only one."""
-    if isinstance(kind, store.tfds().features.Text):
+    if isinstance(feature, store.tfds().features.Text):
         texts = [text.decode() for text in stored[name].bytes_list.value]
     else:
-        texts = [kind.int2str(number) for number in stored[name].int64_list.value]
+        texts = [feature.int2str(number) for number in stored[name].int64_list.value]
     return texts if is_list else texts[0]
 
 
@@ -137,12 +137,12 @@ def _check_splits(builder: Any, dataset: str, *splits: str) -> None:
             raise UserError(f"{dataset} has no split named {split!r}, only {list(builder.info.splits)}")
 
 
-def _check_feature(dataset: str, kind: str, feature: str, offered: Sequence[str]) -> None:
+def _check_feature(dataset: str, media: str, feature: str, offered: Sequence[str]) -> None:
     """Raises UserError if a dataset does not have the text or audio of an option."""
     if feature not in offered:
         named = ", ".join(offered) or "none"
         raise UserError(
-            f"{dataset} has no {kind} named {feature!r}: choose one with --data.{kind}-feature; it has "
+            f"{dataset} has no {media} named {feature!r}: choose one with --data.{media}-feature; it has "
             f"{named}"
         )
 
@@ -155,7 +155,9 @@ def tfds_texts(data: TextsConfig, splits: Sequence[str]) -> tuple[dict[str, Stor
     """
     builder = _prepared_builder(data.dataset, data.cache_dir, _TEXT)
     offered = sorted(
-        name for name, kind in builder.info.features.items() if isinstance(kind, store.tfds().features.Text)
+        name
+        for name, feature in builder.info.features.items()
+        if isinstance(feature, store.tfds().features.Text)
     )
     _check_feature(data.dataset, "text", data.text_feature, offered)
     _check_splits(builder, data.dataset, "train")
@@ -165,7 +167,7 @@ def tfds_texts(data: TextsConfig, splits: Sequence[str]) -> tuple[dict[str, Stor
 
 def tfds_folder(
     data: DataConfig | TextsConfig,
-    kind: str,
+    prefix: str,
     identity: object,
     splits: Mapping[str, Records],
     is_invisible: Callable[[Any], bool],
@@ -177,7 +179,7 @@ def tfds_folder(
     Raises:
       UserError: the count cannot be stored.
     """
-    folder = corpus_folder(data.cache_dir, kind, identity)
+    folder = corpus_folder(data.cache_dir, prefix, identity)
     count_file = folder / "invisible"
     try:
         count = int(read_text(count_file))
@@ -188,7 +190,7 @@ def tfds_folder(
             write_whole(count_file, f"{count}\n")
         except OSError as error:
             raise UserError(f"cannot write {count_file}: {error.strerror}; see --data.cache-dir") from error
-    return corpus_folder(data.cache_dir, kind, identity, "invisible") if count else folder
+    return corpus_folder(data.cache_dir, prefix, identity, "invisible") if count else folder
 
 
 @dataclass(frozen=True)
@@ -242,21 +244,25 @@ def tfds_speech(data: RecordingsConfig, splits: Sequence[str]) -> tuple[dict[str
         raise UserError(
             f"{data.dataset}: TFDS reads audio with TensorFlow: pip install '.[tfds-prepare]'"
         ) from error
-    audio = [name for name, kind in features.items() if isinstance(kind, of.Tensor) and len(kind.shape) >= 1]
-    texts = [name for name, kind in features.items() if isinstance(kind, of.Text | of.ClassLabel)]
+    audio = [
+        name
+        for name, feature in features.items()
+        if isinstance(feature, of.Tensor) and len(feature.shape) >= 1
+    ]
+    texts = [name for name, feature in features.items() if isinstance(feature, of.Text | of.ClassLabel)]
     _check_feature(data.dataset, "audio", data.audio_feature, sorted(set(audio) - set(texts)))
     _check_feature(data.dataset, "text", data.text_feature, sorted(texts))
     _check_splits(builder, data.dataset, "train")
     label = features[data.text_feature]
-    about = (
+    columns = (
         data.audio_feature,
         data.text_feature,
         getattr(features[data.audio_feature], "sample_rate", None) or data.sample_rate,
         label if isinstance(label, of.ClassLabel) else None,
     )
-    opened, identity = _opened(builder, about[:2], splits, "DESERIALIZE_AND_DECODE")
-    waves = {split: Waves(source, name, *about) for split, (source, name) in opened.items()}
-    return waves, (identity, about[2])
+    opened, identity = _opened(builder, columns[:2], splits, "DESERIALIZE_AND_DECODE")
+    waves = {split: Waves(source, name, *columns) for split, (source, name) in opened.items()}
+    return waves, (identity, columns[2])
 
 
 def _stored(
@@ -290,7 +296,7 @@ def _opened(
                 "it with file_format='array_record'"
             ) from error
         opened[split] = source, f"{builder.data_dir}, {split}"
-    sizes = [(name, about.num_bytes, about.shard_lengths) for name, about in info.splits.items()]
+    sizes = [(name, subset.num_bytes, subset.shard_lengths) for name, subset in info.splits.items()]
     return opened, (info.full_name, sizes, keys)
 
 
@@ -345,7 +351,7 @@ def _stored_builder(name: re.Match[str], data_dir: str | None, kind: _Kind) -> A
         return None
     try:
         features = parse_object(read_text(folder / "features.json", MiB))
-        about = parse_object(read_text(folder / "dataset_info.json", MiB))
+        dataset_info = parse_object(read_text(folder / "dataset_info.json", MiB))
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} is not a TFDS dataset that can be read: {error}") from error
     # TFDS imports whatever classes these files name
@@ -354,7 +360,7 @@ def _stored_builder(name: re.Match[str], data_dir: str | None, kind: _Kind) -> A
         features.get("pythonClassName") != _CLASSES + kind.features
         or not features.keys() <= _FEATURES | {kind.content}
         or not _classes(inner) <= {_CLASSES + name for name in kind.inner}
-        or "features" in about
+        or "features" in dataset_info
     ):
         described = f"a {kind.holds} dataset ({_CLASSES}{kind.features})"
         raise UserError(f"{folder / 'features.json'} is not that of {described}")

@@ -237,7 +237,7 @@ class HubTokenizer(Tokenizer):
     def _marks(self) -> Plain:
         decoder = self._tokenizer.decoder
         state = decoder.wrapped.__getstate__().decode() if decoder else ""
-        return next((kind() for name, kind in MARKS.items() if f'"{name}"' in state), Plain())
+        return next((marks_class() for name, marks_class in MARKS.items() if f'"{name}"' in state), Plain())
 
     @functools.cached_property
     def added(self) -> dict[str, int]:

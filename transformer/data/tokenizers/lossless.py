@@ -63,9 +63,9 @@ _TOO_SMALL = re.compile(r"smaller than required_chars. \d+ vs (\d+)")
 
 
 def train_sentencepiece(
-    texts: Iterable[str], kind: str, vocab_size: int, special: SpecialIds, languages: Sequence[str] = ()
+    texts: Iterable[str], model_type: str, vocab_size: int, special: SpecialIds, languages: Sequence[str] = ()
 ) -> bytes:
-    """A SentencePiece model of `kind` unigram, bpe or char, as the content of a model file. It has a code for
+    """A SentencePiece model of type unigram, bpe or char, as the content of a model file. It has a code for
     each language, which no text can spell.
 
     The same lines give the same bytes. Of more than two million lines, a fixed sample of that size is used.
@@ -81,12 +81,12 @@ def train_sentencepiece(
         sentencepiece.SentencePieceTrainer.Train(
             sentence_iterator=iter(lines),
             model_writer=model,
-            model_type=kind,
+            model_type=model_type,
             vocab_size=size,
             control_symbols=list(map(code_piece, languages)),
-            hard_vocab_limit=kind != "char",
+            hard_vocab_limit=model_type != "char",
             # Rare ASCII costs one byte piece anyway; the rest of this tail is noise in most texts.
-            character_coverage=1.0 if kind == "char" else 0.9999,
+            character_coverage=1.0 if model_type == "char" else 0.9999,
             byte_fallback=True,
             normalization_rule_name="identity",
             remove_extra_whitespaces=False,
@@ -101,13 +101,13 @@ def train_sentencepiece(
         content = trained(max(vocab_size, smallest))
     except RuntimeError as error:
         if too_small := _TOO_SMALL.search(str(error)):
-            is_small = kind != "char" and len(lines) <= _FEW_LINES
+            is_small = model_type != "char" and len(lines) <= _FEW_LINES
             largest = _largest(trained, _BEYOND) if is_small else 0
             raise _too_small(vocab_size, int(too_small[1]), largest) from None
         if too_large := _TOO_LARGE.search(str(error)):
             largest = _largest(trained, int(too_large[1]))
             least = _least(trained, smallest) if largest else 0
-            raise VocabularyTooLarge(kind, vocab_size, largest, least) from None
+            raise VocabularyTooLarge(model_type, vocab_size, largest, least) from None
         raise
     if vocab_size < smallest:
         raise _too_small(vocab_size, smallest)
@@ -178,8 +178,8 @@ def with_pieces(model: bytes, words: Sequence[str], codes: Sequence[str] = ()) -
     """The content of a model file with more pieces: words, of a kind that is never divided and needs no space
     before it, and codes of languages, which no text has."""
     described = _MODEL.FromString(model)
-    for piece, kind in (*((word, _UNDIVIDED) for word in words), *((code, _CONTROL) for code in codes)):
-        described.pieces.add(piece=piece, score=0.0, type=kind)
+    for piece, piece_type in (*((word, _UNDIVIDED) for word in words), *((code, _CONTROL) for code in codes)):
+        described.pieces.add(piece=piece, score=0.0, type=piece_type)
     described.trainer_spec.vocab_size = len(described.pieces)
     content: bytes = described.SerializeToString(deterministic=True)
     return content
@@ -214,18 +214,18 @@ class VocabularyTooLarge(UserError):
     """A text does not yield so many subwords.
 
     Args:
-      kind: of the tokenizer.
+      model_type: of the tokenizer.
       vocab_size: what was asked for.
       largest: the largest size that works; 0 if none does.
       smallest: the smallest one.
     """
 
-    def __init__(self, kind: str, vocab_size: int, largest: int, smallest: int) -> None:
+    def __init__(self, model_type: str, vocab_size: int, largest: int, smallest: int) -> None:
         remedy = f"set it to at most {largest}, at least {smallest}, or bring more text"
         if not largest:
             remedy = "no size works; bring more text, or take another --data.tokenizer"
         super().__init__(
-            f"--data.vocab-size {vocab_size} is more than the training text yields as {kind}: {remedy}"
+            f"--data.vocab-size {vocab_size} is more than the training text yields as {model_type}: {remedy}"
         )
         self.largest = largest
 

@@ -26,15 +26,15 @@ def with_method(data: DataConfig, tokenizers: Sequence[Tokenizer]) -> DataConfig
     if not data.subword_sampling:
         return data
     for tokenizer in tokenizers:
-        kind = getattr(tokenizer, "kind", data.tokenizer)
-        if kind == "char":
+        model_type = getattr(tokenizer, "kind", data.tokenizer)
+        if model_type == "char":
             raise UserError(
                 "--data.subword-sampling: the given vocabulary has only one segmentation; leave it out"
             )
-        if kind != data.tokenizer:
+        if model_type != data.tokenizer:
             raise UserError(
                 f"--data.tokenizer {data.tokenizer} with --data.subword-sampling: the given vocabulary is a "
-                f"{kind} model, which is sampled in another way: give --data.tokenizer {kind}"
+                f"{model_type} model, which is sampled in another way: give --data.tokenizer {model_type}"
             )
     if data.sampling_by:
         return data

@@ -36,9 +36,9 @@ class Subwords:
 # Random segmentations for training: sampling among candidates, and BPE-dropout.
 
 
-def check_strength(strength: float, kind: str) -> None:
+def check_strength(strength: float, model_type: str) -> None:
     """Raises UserError if this is no alpha of a unigram model, or no dropout of a BPE model."""
-    if not 0 <= strength < np.inf or (strength > 1 and kind == "bpe"):
+    if not 0 <= strength < np.inf or (strength > 1 and model_type == "bpe"):
         raise UserError(f"--data.subword-sampling {strength}: at least 0; with bpe a probability, at most 1")
 
 
@@ -196,12 +196,12 @@ class DropoutSampler:
         ends = ends_of(sizes)
         old = spans(starts, sizes)
         old += old > np.repeat(lefts, sizes)  # without the right piece
-        at = ends[:-1] + lefts - starts
+        merges = ends[:-1] + lefts - starts
         values = rows.values[old]
         after = merged[old]
-        values[at] = merged[lefts]
-        after[at] = -1
-        for left in at[lefts + 2 < rows.ends[owners + 1]], at[lefts > starts] - 1:
+        values[merges] = merged[lefts]
+        after[merges] = -1
+        for left in merges[lefts + 2 < rows.ends[owners + 1]], merges[lefts > starts] - 1:
             after[left] = self._merge(values[left], values[left + 1])
         return Sequences(values, ends), after
 
@@ -277,8 +277,8 @@ class UnigramSampler:
             active, suffixes = active[unfinished], suffixes[unfinished]
         ends = ends_of(sizes)
         values = np.empty(ends[-1], np.int32)
-        for index, (at, pieces) in enumerate(steps):
-            values[ends[at] + index] = pieces
+        for index, (rows, pieces) in enumerate(steps):
+            values[ends[rows] + index] = pieces
         return Sequences(values, ends)
 
     def _lattice(self, words: Sequences) -> _Lattice:
@@ -290,17 +290,17 @@ class UnigramSampler:
 
         matches = self._matches(words.values, left)
         sizes = np.zeros(count, np.int64)  # how many pieces each suffix may begin with
-        for at, _, _ in matches:
-            sizes[suffix[at]] += 1
+        for positions, _, _ in matches:
+            sizes[suffix[positions]] += 1
         starts = np.cumsum(sizes) - sizes
         free = starts.copy()
         total = int(sizes.sum())
         pieces, rests = np.empty(total, np.int32), np.empty(total, np.int32)
-        for at, nodes, length in matches:
-            entries = free[suffix[at]]
-            free[suffix[at]] += 1
+        for positions, nodes, length in matches:
+            entries = free[suffix[positions]]
+            free[suffix[positions]] += 1
             pieces[entries] = nodes
-            rests[entries] = np.where(left[at] == length, count, suffix[at + length])
+            rests[entries] = np.where(left[positions] == length, count, suffix[positions + length])
 
         shares = self._shares(left[order], starts, sizes, pieces, rests)
         before = np.cumsum(shares) - shares
@@ -315,15 +315,15 @@ class UnigramSampler:
         """The pieces of each length: where they are, their ids, and the length."""
         matches = []
         length = 1
-        at: np.ndarray = np.arange(len(characters))
+        positions: np.ndarray = np.arange(len(characters))
         nodes: np.ndarray = characters.astype(np.int32)
-        while len(at):
+        while len(positions):
             whole = nodes < self._size
-            matches.append((at[whole], nodes[whole], length))
-            continues = left[at] > length
-            at, nodes = at[continues], nodes[continues]
-            nodes = self._longer(nodes, characters[at + length])
-            at, nodes = at[nodes >= 0], nodes[nodes >= 0]
+            matches.append((positions[whole], nodes[whole], length))
+            continues = left[positions] > length
+            positions, nodes = positions[continues], nodes[continues]
+            nodes = self._longer(nodes, characters[positions + length])
+            positions, nodes = positions[nodes >= 0], nodes[nodes >= 0]
             length += 1
         return matches
 

@@ -29,7 +29,7 @@ from transformer.runtime.text import is_invisible
 
 
 IMPORTED: dict[str, type[PiecesTokenizer] | type[HubTokenizer]] = {
-    kind.kind: kind for kind in (PiecesTokenizer, MarianTokenizer, HubTokenizer)
+    cls.kind: cls for cls in (PiecesTokenizer, MarianTokenizer, HubTokenizer)
 }
 """The tokenizers of imported models, by what a saved one is called."""
 _STANDARD_IDS = SpecialIds()

@@ -273,10 +273,10 @@ def read_vocabulary(saved: Json) -> VocabularyTokenizer:
     for word in [*saved["words"], *languages]:
         to_utf8(word)
     start = [int(index) for index in saved.get("start", ())]
-    kind, rule = KINDS[saved["kind"]], saved.get("rule", 1)
-    if rule not in range(1, kind.newest_rule + 1):
+    vocabulary_class, rule = KINDS[saved["kind"]], saved.get("rule", 1)
+    if rule not in range(1, vocabulary_class.newest_rule + 1):
         raise UserError(f"this vocabulary divides text by rule {rule!r}, which this version does not know")
-    return kind(saved["words"], SpecialIds(**saved["special"]), start, languages, rule)
+    return vocabulary_class(saved["words"], SpecialIds(**saved["special"]), start, languages, rule)
 
 
 # Vocabularies of characters and of bytes.

@@ -165,7 +165,7 @@ def estimated(
     for sentence in sentences:
         words = (START, *sentence, END)
         for n, counts in enumerate(raw, 1):
-            counts.update(words[at : at + n] for at in range(n == 1, len(words) - n + 1))
+            counts.update(words[start : start + n] for start in range(n == 1, len(words) - n + 1))
     orders: list[dict[Gram, tuple[float, float]]] = []
     weights: dict[Gram, float] = {}
     lower: dict[Gram, float] = {(): 1.0 / size}

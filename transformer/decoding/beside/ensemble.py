@@ -226,7 +226,9 @@ def by_members(
       one: (index of the kind, model, variables) -> result.
     """
     pairs = zip(model.kinds, variables["members"], strict=True)
-    return [jax.vmap(functools.partial(one, index, kind))(held) for index, (kind, held) in enumerate(pairs)]
+    return [
+        jax.vmap(functools.partial(one, index, module))(held) for index, (module, held) in enumerate(pairs)
+    ]
 
 
 @dataclass(frozen=True)
@@ -245,12 +247,12 @@ class _BoundModels:
     def init_cache(self, inputs: Inputs, beams: int, length: int) -> Caches:
         """The cache of each."""
 
-        def one(kind: nn.Module, held: Variables) -> AnyCache:
-            return init_cache(kind, held, inputs, beams, length)
+        def one(module: nn.Module, held: Variables) -> AnyCache:
+            return init_cache(module, held, inputs, beams, length)
 
         caches = []
-        for kind, held in zip(self.model.kinds, self.variables, strict=True):
-            make_cache = functools.partial(one, kind)
+        for module, held in zip(self.model.kinds, self.variables, strict=True):
+            make_cache = functools.partial(one, module)
             axes = StackedCache.axes(jax.eval_shape(make_cache, jax.tree.map(lambda x: x[0], held)))
             caches.append(StackedCache(jax.vmap(make_cache, out_axes=axes)(held)))
         return Caches(tuple(caches))
@@ -258,15 +260,15 @@ class _BoundModels:
     def decode_step(self, cache: Caches, tokens: Int[Array, "b n"]) -> tuple[Float[Array, "b n v"], Caches]:
         """The mean of what each predicts."""
 
-        def one(kind: nn.Module, held: Variables, cache: AnyCache) -> tuple[Array, AnyCache]:
-            return advance(kind, {**held, **self.noise}, cache, tokens)
+        def one(module: nn.Module, held: Variables, cache: AnyCache) -> tuple[Array, AnyCache]:
+            return advance(module, {**held, **self.noise}, cache, tokens)
 
         logits = []
         caches = []
         stacked_caches: Any = cache.members
-        for kind, held, stacked in zip(self.model.kinds, self.variables, stacked_caches, strict=True):
+        for module, held, stacked in zip(self.model.kinds, self.variables, stacked_caches, strict=True):
             axes = StackedCache.axes(stacked.cache)
-            advance_members = jax.vmap(functools.partial(one, kind), in_axes=(0, axes), out_axes=(0, axes))
+            advance_members = jax.vmap(functools.partial(one, module), in_axes=(0, axes), out_axes=(0, axes))
             predicted, after = advance_members(held, stacked.cache)
             logits.append(predicted)
             caches.append(StackedCache(after))
@@ -279,8 +281,8 @@ def ensemble_scores(
     """log P of each target token under the mean."""
     shifted = decoder_input(target, model.config.special)
 
-    def one(_: int, kind: nn.Module, held: Variables) -> Array:
-        return jnp.asarray(whole(kind, held, inputs, shifted))
+    def one(_: int, module: nn.Module, held: Variables) -> Array:
+        return jnp.asarray(whole(module, held, inputs, shifted))
 
     logits = by_members(model, variables, one)
     return score_tokens(model.combined(logits), target, model.config.special.pad)

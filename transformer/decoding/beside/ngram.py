@@ -58,7 +58,7 @@ class Trie:
 
         def known_end(gram: tuple[int, ...]) -> int:
             """The longest context that ends an n-gram."""
-            return next(contexts[gram[at:]] for at in range(len(gram) + 1) if gram[at:] in contexts)
+            return next(contexts[gram[start:]] for start in range(len(gram) + 1) if gram[start:] in contexts)
 
         self.order, self.start = highest, contexts.get((BEGIN,), 0)
         self.suffix = np.array([known_end(gram[1:]) for gram in contexts], np.int32)
@@ -143,8 +143,8 @@ class ShallowFusion(EqualByContent, Term):
         tokens = jnp.where(jnp.asarray(trie.missing)[tokens], trie.unknown, tokens)
         after = jnp.asarray(trie.after_single)[tokens]
         for context in reversed(self._contexts(state.context)):
-            at, is_there = self._entry(context, tokens)
-            after = jnp.where(is_there, jnp.asarray(trie.after)[at], after)
+            entry, is_there = self._entry(context, tokens)
+            after = jnp.where(is_there, jnp.asarray(trie.after)[entry], after)
         return replace(state, context=jnp.where(silent, state.context, after))
 
     def log_p(self, context: Int[Array, "b n"], size: int) -> Float[Array, "b n v"]:
@@ -175,9 +175,9 @@ class ShallowFusion(EqualByContent, Term):
     ) -> tuple[Int[Array, "b n"], Bool[Array, "b n"]]:
         """Where a token is stored among the continuations of a context, and whether it is."""
         trie = self._trie
-        most = int((trie.last - trie.first).max())
+        max_arcs = int((trie.last - trie.first).max())
         first, last, tokens = map(jnp.asarray, (trie.first, trie.last, trie.tokens))
-        return arc_of(first[context], last[context], tokens, token, most)
+        return arc_of(first[context], last[context], tokens, token, max_arcs)
 
 
 def example(weight: float) -> dict[str, Any]:

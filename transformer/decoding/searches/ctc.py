@@ -119,9 +119,9 @@ class CtcScores(Term):
         log_p_of_blank = jnp.broadcast_to(log_probs[..., self.special.pad], log_p.shape)
         by_position = tuple(jnp.moveaxis(x, 2, 0) for x in (entered, log_p, log_p_of_blank))
 
-        def step(paths: Paths, at: tuple[Array, ...]) -> tuple[Paths, Paths]:
+        def step(paths: Paths, frame: tuple[Array, ...]) -> tuple[Paths, Paths]:
             token, blank = paths
-            entered, log_p, log_p_of_blank = at
+            entered, log_p, log_p_of_blank = frame
             after = jnp.logaddexp(token, entered) + log_p, jnp.logaddexp(token, blank) + log_p_of_blank
             return after, after
 
@@ -186,8 +186,8 @@ class Prefixes:
     @property
     def last(self) -> Int[Array, "b n"]:
         """The last tokens; of an empty text the first blank."""
-        at = jnp.maximum(self.length - 1, 0)[..., None]
-        return jnp.take_along_axis(self.tokens, at, axis=2)[..., 0]
+        position = jnp.maximum(self.length - 1, 0)[..., None]
+        return jnp.take_along_axis(self.tokens, position, axis=2)[..., 0]
 
 
 @dataclass(frozen=True)
@@ -225,12 +225,12 @@ def _searched(
     log_probs, mask = log_probs_and_mask(model, params, inputs)
     limits = search.limits(inputs, special, options)
     room = max(1, min(limits.longest - 1, log_probs.shape[1]))
-    most = jnp.minimum(limits.each - 1, room)
+    limit = jnp.minimum(limits.each - 1, room)
     if options.method == "greedy":
-        tokens, is_text = best_path(log_probs, mask, most, room, special.pad)[:, None], (most >= 0)[:, None]
+        tokens, is_text = best_path(log_probs, mask, limit, room, special.pad)[:, None], (limit >= 0)[:, None]
     else:
-        beams = prefix_beam_search(log_probs, mask, most, room, options.num_hypotheses, special.pad)
-        tokens, is_text = beams.tokens, (beams.log_p > NEVER) & (most >= 0)[:, None]
+        beams = prefix_beam_search(log_probs, mask, limit, room, options.num_hypotheses, special.pad)
+        tokens, is_text = beams.tokens, (beams.log_p > NEVER) & (limit >= 0)[:, None]
     rows, n, _ = tokens.shape
     texts = tokens.reshape(rows * n, room)
     log_p = log_likelihoods(
@@ -264,14 +264,14 @@ def with_end(tokens: Int[Array, "b n t"], eos: int, pad: int) -> Int[Array, "b n
 
 
 def best_path(
-    log_probs: Float[Array, "b s v"], mask: Bool[Array, "b s"], most: Int[Array, " b"], room: int, blank: int
+    log_probs: Float[Array, "b s v"], mask: Bool[Array, "b s"], limit: Int[Array, " b"], room: int, blank: int
 ) -> Int[Array, "b t"]:
     """The text of the most probable path.
 
     Args:
       log_probs: of each token at each position.
       mask: False for padding.
-      most: tokens of each text; what comes after them is dropped.
+      limit: tokens of each text; what comes after them is dropped.
       room: columns of the texts.
       blank: its id.
     """
@@ -279,7 +279,7 @@ def best_path(
     before = jnp.pad(path, ((0, 0), (1, 0)), constant_values=blank)[:, :-1]
     is_new = (path != blank) & (path != before)
     column = jnp.cumsum(is_new, axis=1) - 1
-    column = jnp.where(is_new & (column < most[:, None]), column, room)  # which is dropped
+    column = jnp.where(is_new & (column < limit[:, None]), column, room)  # which is dropped
     rows = jnp.arange(len(path))[:, None]
     return jnp.full((len(path), room), blank, jnp.int32).at[rows, column].set(path, mode="drop")
 
@@ -287,7 +287,7 @@ def best_path(
 def prefix_beam_search(
     log_probs: Float[Array, "b s v"],
     mask: Bool[Array, "b s"],
-    most: Int[Array, " b"],
+    limit: Int[Array, " b"],
     room: int,
     beams: int,
     blank: int,
@@ -297,16 +297,16 @@ def prefix_beam_search(
     Args:
       log_probs: of each token at each position.
       mask: False for padding.
-      most: tokens of each text.
+      limit: tokens of each text.
       room: columns of the texts.
       beams: texts that are kept at each position.
       blank: its id.
     """
 
-    def step(prefixes: Prefixes, at: tuple[Array, Array]) -> tuple[Prefixes, None]:
-        log_p, is_there = at
+    def step(prefixes: Prefixes, frame: tuple[Array, Array]) -> tuple[Prefixes, None]:
+        log_p, is_there = frame
         log_p = jnp.where(log_p > NOTHING / 2, log_p, NEVER)
-        new = _read(prefixes, log_p, most, blank)
+        new = _read(prefixes, log_p, limit, blank)
         after = jax.tree.map(
             lambda x, y: jnp.where(is_there.reshape(-1, *[1] * (x.ndim - 1)), y, x), prefixes, new
         )
@@ -317,7 +317,7 @@ def prefix_beam_search(
     return prefixes
 
 
-def _read(prefixes: Prefixes, log_p: Float[Array, "b v"], most: Int[Array, " b"], blank: int) -> Prefixes:
+def _read(prefixes: Prefixes, log_p: Float[Array, "b v"], limit: Int[Array, " b"], blank: int) -> Prefixes:
     """The beams after another position."""
     rows, n, room = prefixes.tokens.shape
     size = log_p.shape[-1]
@@ -325,7 +325,7 @@ def _read(prefixes: Prefixes, log_p: Float[Array, "b v"], most: Int[Array, " b"]
     is_last = jnp.arange(size) == last[..., None]
     # each text with one more token; after a blank only, if that is the same as the last one
     longer = jnp.where(is_last, prefixes.blank[..., None], total[..., None]) + log_p[:, None]
-    has_room = (length < most[:, None])[..., None]
+    has_room = (length < limit[:, None])[..., None]
     longer = jnp.where(has_room & (jnp.arange(size) != blank), longer, NEVER)
     # where such a text is another beam, its paths are added to that
     columns = jnp.arange(room)

@@ -71,8 +71,8 @@ def best_paths(
     emitted = jnp.take_along_axis(log_probs, tokens[:, None], axis=2)
     leaps = can_leap(tokens, blank)
 
-    def step(best: Array, at: tuple[Array, Array]) -> tuple[Array, Array]:
-        log_p, is_there = at
+    def step(best: Array, frame: tuple[Array, Array]) -> tuple[Array, Array]:
+        log_p, is_there = frame
         ways = [best, later(best, 1, NEVER), jnp.where(leaps, later(best, 2, NEVER), NEVER)]
         came = jnp.stack(ways)
         moved = jnp.where(is_there[:, None], came.argmax(axis=0), 0)
@@ -223,15 +223,15 @@ def _read(
         return jnp.stack([scores, one, jnp.where(leaps, two, NEVER)])
 
     def step(
-        state: tuple[Scores, Scores, Array], at: tuple[Array, Array]
+        state: tuple[Scores, Scores, Array], frame: tuple[Array, Array]
     ) -> tuple[tuple[Scores, Scores, Array], Array]:
         best, total, offset = state
-        log_p, is_kept = at
+        log_p, is_kept = frame
         ways = ways_to(best)
         reached = ways.max(axis=0) + log_p
         summed = jax.nn.logsumexp(ways_to(total), axis=0) + log_p
-        most = summed.max()
-        new = reached - reached.max(), summed - most, offset + most
+        highest = summed.max()
+        new = reached - reached.max(), summed - highest, offset + highest
         moved = jnp.where(is_kept, ways.argmax(axis=0), 0).astype(jnp.uint8)
         after: tuple[Scores, Scores, Array] = jax.tree.map(lambda x, y: jnp.where(is_kept, y, x), state, new)
         return after, moved

@@ -157,8 +157,8 @@ class RowOptions:
         certain: Sequence[int | None] = (None,),
     ) -> "RowOptions":
         """Options of the first rows; the others repeat them. If `certain` is None, all outputs must be."""
-        most = options[0].num_hypotheses
-        num_certain = np.array([min(number or most, most) for number in certain], np.int32)
+        n_best = options[0].num_hypotheses
+        num_certain = np.array([min(number or n_best, n_best) for number in certain], np.int32)
         seeds = np.array([getattr(row, "seed", 0) for row in options], np.int64).astype(np.int32)
         numbers = (
             np.array([getattr(row, name, 1.0) for row in options], np.float32)
@@ -210,8 +210,8 @@ def row_limits(
     program's options."""
     free = search.limits(inputs, special, replace(options, max_length=None))
     longest = min(free.longest, options.max_length or free.longest)
-    most = jnp.minimum(row_options.max_lengths, longest)
-    limits = jnp.clip(free.each + row_options.extra_lengths - options.extra_length, 1, most)
+    max_lengths = jnp.minimum(row_options.max_lengths, longest)
+    limits = jnp.clip(free.each + row_options.extra_lengths - options.extra_length, 1, max_lengths)
     return Limits(jnp.where(free.each > 0, limits, 0), longest)
 
 

@@ -148,22 +148,24 @@ def counted_table(
         target.append(np.repeat(t, len(s)))
         position.append(offset + np.repeat(np.arange(len(t)), len(s)))
         offset += len(t)
-    from_, to, at = (np.concatenate(parts or [np.zeros(0, np.int64)]) for parts in (source, target, position))
+    from_, to, index = (
+        np.concatenate(parts or [np.zeros(0, np.int64)]) for parts in (source, target, position)
+    )
     links, link = np.unique(from_ * sizes[1] + to, return_inverse=True)
     sources, targets = links // sizes[1], links % sizes[1]
     probability: np.ndarray = np.ones(len(links))
     for _ in range(iterations):
         share = probability[link]
-        expected = np.bincount(link, share / np.bincount(at, share, offset)[at], len(links))
+        expected = np.bincount(link, share / np.bincount(index, share, offset)[index], len(links))
         probability = expected / np.bincount(sources, expected, sizes[0])[sources]
     number = np.bincount(np.concatenate([np.asarray(t, np.int64) for _, t in pairs]), minlength=sizes[1])
-    most = np.argsort(-number, kind="stable")[:frequent]
+    most_frequent = np.argsort(-number, kind="stable")[:frequent]
     order = np.lexsort((-probability, sources))
     starts = np.searchsorted(sources[order], np.arange(sizes[0] + 1))
     rank = np.arange(len(order)) - starts[sources[order]]
     chosen = order[(rank < best) & (sources[order] != eos)]
-    all_sources = np.concatenate([sources[chosen], np.full(len(most), eos)])
-    all_targets = np.concatenate([targets[chosen], most])
+    all_sources = np.concatenate([sources[chosen], np.full(len(most_frequent), eos)])
+    all_targets = np.concatenate([targets[chosen], most_frequent])
     order = np.lexsort((all_targets, all_sources))
     ends = np.searchsorted(all_sources[order], np.arange(sizes[0] + 1))
     return Shortlist(0, best, ends, all_targets[order].astype(np.int32))

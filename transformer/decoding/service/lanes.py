@@ -405,9 +405,9 @@ class Lane:
                 return
             assert self.slots is not None
             assert self._encoded is not None
-            most = len(self._encoded.done)
-            into = np.full(most, len(self.owners), np.int32)
-            rows = np.zeros(most, np.int32)
+            capacity = len(self._encoded.done)
+            into = np.full(capacity, len(self.owners), np.int32)
+            rows = np.zeros(capacity, np.int32)
             for index in range(min(len(free), len(self._pool))):
                 rows[index], request = self._pool.popleft()
                 into[index] = slot = free.pop(0)

@@ -319,12 +319,12 @@ class Queue:
     def __len__(self) -> int:
         return sum(map(len, self._waiting))
 
-    def take(self, lane: int, most: int) -> list[Request]:
-        """Removes up to `most` requests, which begin: the most urgent, and before them the oldest if it was
+    def take(self, lane: int, limit: int) -> list[Request]:
+        """Removes up to `limit` requests, which begin: the most urgent, and before them the oldest if it was
         overtaken often. Cancelled ones are dropped, and those whose deadline is over fail."""
         taken, expired = list[Request](), list[Request]()
         with self.changed:
-            while len(taken) < most and (some := self._waiting[lane].take(most - len(taken))):
+            while len(taken) < limit and (some := self._waiting[lane].take(limit - len(taken))):
                 for request in some:
                     (expired if request.is_expired else taken).append(request)
         for request in taken:
@@ -353,15 +353,15 @@ class Waiting:
         self._by_arrival[number] = request
         heapq.heappush(self._by_urgency, (request.urgency, number))
 
-    def take(self, most: int) -> list[Request]:
+    def take(self, limit: int) -> list[Request]:
         """Removes up to so many requests and returns them, as `Queue.take` does."""
         oldest = self._oldest()
         known, times = self._overtaken
         times = times if known == oldest else 0
         taken = list[Request]()
-        if oldest is not None and most and times >= OVERTAKING:
+        if oldest is not None and limit and times >= OVERTAKING:
             taken.append(self._by_arrival.pop(oldest))
-        while self._by_urgency and len(taken) < most:
+        while self._by_urgency and len(taken) < limit:
             _, number = heapq.heappop(self._by_urgency)
             request = self._by_arrival.pop(number, None)
             if request and not request.future.cancelled():

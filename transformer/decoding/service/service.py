@@ -299,8 +299,8 @@ def programs_for(search: Any, options: DecodingConfig) -> DecodingConfig:
 
 def has_room(program: DecodingConfig, options: DecodingConfig) -> bool:
     """Whether programs for some options have room for the outputs of others."""
-    most = program.max_length or LONGEST
-    return options.extra_length <= program.extra_length and (options.max_length or LONGEST) <= most
+    longest = program.max_length or LONGEST
+    return options.extra_length <= program.extra_length and (options.max_length or LONGEST) <= longest
 
 
 def with_room(program: DecodingConfig, options: DecodingConfig) -> DecodingConfig:
@@ -308,8 +308,8 @@ def with_room(program: DecodingConfig, options: DecodingConfig) -> DecodingConfi
     few programs are made."""
     extra = max(options.extra_length, min(2 * program.extra_length, LONGEST))
     bounded = program.max_length and options.max_length
-    most = max(options.max_length or 0, min(2 * (program.max_length or 0), LONGEST)) if bounded else None
-    return replace(options, extra_length=extra, max_length=most)
+    longest = max(options.max_length or 0, min(2 * (program.max_length or 0), LONGEST)) if bounded else None
+    return replace(options, extra_length=extra, max_length=longest)
 
 
 class SearchService:

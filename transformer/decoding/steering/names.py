@@ -53,11 +53,11 @@ def with_arcs(
 
     def some(carry: tuple[Array, Array]) -> tuple[Array, Array]:
         offset, values = carry
-        at = begin + offset + jnp.arange(AT_ONCE)
-        inside = at < end
-        at = jnp.minimum(at, len(of_arcs) - 1)
-        token = jnp.where(inside, tokens[at], values.shape[-1])
-        return offset + AT_ONCE, values.at[row, beam, token].set(of_arcs[at], mode="drop")
+        arc = begin + offset + jnp.arange(AT_ONCE)
+        inside = arc < end
+        arc = jnp.minimum(arc, len(of_arcs) - 1)
+        token = jnp.where(inside, tokens[arc], values.shape[-1])
+        return offset + AT_ONCE, values.at[row, beam, token].set(of_arcs[arc], mode="drop")
 
     def is_left(carry: tuple[Array, Array]) -> Array:
         return (begin + carry[0] < end).any()
@@ -70,7 +70,7 @@ def arc_of(
     last: Int[Array, "b n"],
     tokens: Int[Array, " a"],
     token: Int[Array, "b n"],
-    most: int,
+    max_arcs: int,
 ) -> tuple[Int[Array, "b n"], Bool[Array, "b n"]]:
     """Where the arc of a token is among those of a state, and whether there is one.
 
@@ -79,7 +79,7 @@ def arc_of(
       last: where they end.
       tokens: of the arcs.
       token: the token of each state.
-      most: arcs of a state.
+      max_arcs: arcs of a state.
     """
     low, high, end = first, last, last
 
@@ -89,7 +89,7 @@ def arc_of(
         is_later = (low < high) & (tokens[jnp.minimum(middle, len(tokens) - 1)] < token)
         return jnp.where(is_later, middle + 1, low), jnp.where(is_later, high, middle)
 
-    low, _ = jax.lax.fori_loop(0, most.bit_length(), halved, (low, high))
+    low, _ = jax.lax.fori_loop(0, max_arcs.bit_length(), halved, (low, high))
     return low, (low < end) & (tokens[jnp.minimum(low, len(tokens) - 1)] == token)
 
 
@@ -339,11 +339,11 @@ class Bias(EqualByContent, Term):
         starts, ends, silent = self._properties(tokens)
         log_p = jnp.maximum(log_p, LEAST)
         target, gain = self._flat(table.target), self._flat(table.gain)
-        at, is_within = arc_of(*self._within(state), tokens, self.size)
+        arc, is_within = arc_of(*self._within(state), tokens, self.size)
         first, is_first = arc_of(*self._arcs(state, jnp.zeros_like(tokens)), tokens, self.size)
         is_first &= ~(state.is_letter & starts)
-        node = jnp.where(is_within, target[at], jnp.where(is_first, target[first], 0))
-        net = jnp.where(is_within, state.net + log_p + gain[at], jnp.where(is_first, log_p + gain[first], 0))
+        node = jnp.where(is_within, target[arc], jnp.where(is_first, target[first], 0))
+        net = jnp.where(is_within, state.net + log_p + gain[arc], jnp.where(is_first, log_p + gain[first], 0))
         return replace(
             state,
             node=jnp.where(silent, state.node, node),
@@ -370,7 +370,7 @@ class Bias(EqualByContent, Term):
         """Where the arcs of states of the automaton begin and end, and the tokens of all arcs."""
         table = state.table.value
         offset = jnp.arange(len(table.first))[:, None] * self.size
-        first, last = (jnp.take_along_axis(table.first, node + at, axis=1) + offset for at in (0, 1))
+        first, last = (jnp.take_along_axis(table.first, node + shift, axis=1) + offset for shift in (0, 1))
         return first, last, self._flat(table.tokens)
 
     def _within(self, state: BiasState) -> tuple[Int[Array, "b n"], Int[Array, "b n"], Int[Array, " arcs"]]:

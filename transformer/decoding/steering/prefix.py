@@ -162,8 +162,8 @@ class Prefix(EqualByContent, SearchHook):
         if not self._joined:
             same &= lengths >= left
         for letter in range(LETTERS):
-            at = jnp.minimum(state.spelled + letter, LETTERS - 1)[..., None]
-            next_letter = jnp.take_along_axis(state.word, at, axis=-1)
+            position = jnp.minimum(state.spelled + letter, LETTERS - 1)[..., None]
+            next_letter = jnp.take_along_axis(state.word, position, axis=-1)
             same &= (letter >= lengths) | (letter >= left) | (codes[:, letter] == next_letter)
         # a complete word: the next one begins, or nothing follows
         whole = (state.word[..., :1] == ord(self._mark or "\0")) & (self._size(state) == 1)[..., None]

@@ -170,8 +170,8 @@ class Rules(SearchHook):
           options: its rules.
           phrases: the sequences of tokens of its forbidden phrases.
         """
-        ids, most, tokens = self.room
-        started, last = np.full((most, tokens), NONE, np.int32), np.full(most, NONE, np.int32)
+        ids, num_phrases, tokens = self.room
+        started, last = np.full((num_phrases, tokens), NONE, np.int32), np.full(num_phrases, NONE, np.int32)
         for row, (*before, token) in enumerate(phrases):
             started[row, tokens - len(before) :] = before
             last[row] = token
@@ -230,9 +230,9 @@ def _filled(ids: Sequence[int], size: int) -> Int[np.ndarray, " r"]:
 def _put(logits: Float[Array, "b n v"], tokens: Int[Array, "b n k"], values: Any) -> Float[Array, "b n v"]:
     """The logits with these values at these tokens; -1 is none."""
     rows, beams, width = logits.shape
-    at = jnp.where(tokens == NONE, width, tokens)  # beyond the last: dropped
+    column = jnp.where(tokens == NONE, width, tokens)  # beyond the last: dropped
     row, beam = jnp.arange(rows)[:, None, None], jnp.arange(beams)[None, :, None]
-    return logits.at[row, beam, at].set(values, mode="drop")
+    return logits.at[row, beam, column].set(values, mode="drop")
 
 
 def segmentations(text: str, pieces: Mapping[str, int], most: int = 256) -> list[tuple[int, ...]]:

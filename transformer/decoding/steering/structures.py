@@ -162,7 +162,7 @@ class WellFormedTrees(EqualByContent, SearchHook):
         each open bracket."""
         missing, depth, just_opened = state.num_words - state.position, state.depth, state.chain > 0
         spare = following - 3 * missing - depth
-        opens, parts, phrases = (jnp.asarray(kind) for kind in (self._opens, self._parts, self._phrases))
+        opens, parts, phrases = (jnp.asarray(labels) for labels in (self._opens, self._parts, self._phrases))
         after_word = (state.position > 0) & ~opens[state.last] & (state.last != self._close)
         may_open = (missing > 0) & ((depth > 0) | (state.position == 0))
         may_open &= jnp.where(just_opened, phrases[state.last], ~after_word)

@@ -166,17 +166,17 @@ def _stored(path: Names, model: TransformerConfig) -> Tensor:
         return Tensor(_tables(part, model))
     if part == "output_bias":
         return Tensor(("final_logits_bias",), "row", if_missing=0.0)
-    side, kind = part.rsplit("_", 1)
-    if kind == "positions" and leaf == "table":
+    side, module = part.rsplit("_", 1)
+    if module == "positions" and leaf == "table":
         return Tensor((POSITIONS.format(side=SIDES[side]),), rows_before=_ROWS_BEFORE)
-    if kind == "positions":
+    if module == "positions":
         return Tensor((f"model.{SIDES[side]}.layernorm_embedding.{LEAVES[leaf]}",))
-    if kind == "norm":
+    if module == "norm":
         return Tensor((f"model.{side}.layer_norm.{LEAVES[leaf]}",))
     name = LEAVES[".".join(inner[1:])]
     is_matrix = name.endswith("weight") and not inner[0].endswith("residual")
     return Tensor(
-        (f"model.{side}.layers.{kind}.{SUBLAYERS[inner[0]]}{name}",), "out-in" if is_matrix else "plain"
+        (f"model.{side}.layers.{module}.{SUBLAYERS[inner[0]]}{name}",), "out-in" if is_matrix else "plain"
     )
 
 

@@ -134,9 +134,9 @@ class Variables:
                 self._first_names[name] = of
         self._parts = dict(self._named())
 
-    def _number(self, kind: str) -> int:
-        size = struct.calcsize(f"<{kind}")
-        number: int = struct.unpack(f"<{kind}", self._bytes(size))[0]
+    def _number(self, format_code: str) -> int:
+        size = struct.calcsize(f"<{format_code}")
+        number: int = struct.unpack(f"<{format_code}", self._bytes(size))[0]
         return number
 
     def _bytes(self, size: int) -> bytes:
@@ -154,21 +154,21 @@ class Variables:
         if rank > _DIMENSIONS:
             raise UserError(f"{name} has {rank} dimensions")
         shape = tuple(self._number("I") for _ in range(rank))
-        kind = self._number("B")
+        type_code = self._number("B")
         size = self._number("I")
         if self.version < 4:
-            size *= kind
-            kind = _BY_SIZE.get(kind, -1)
+            size *= type_code
+            type_code = _BY_SIZE.get(type_code, -1)
         start = self._file.tell()
-        if kind not in _TYPES or size != math.prod(shape) * np.dtype(_TYPES[kind]).itemsize:
+        if type_code not in _TYPES or size != math.prod(shape) * np.dtype(_TYPES[type_code]).itemsize:
             raise UserError(
-                f"{name} has {size} bytes of type {kind}, which does not go with its shape {shape}"
+                f"{name} has {size} bytes of type {type_code}, which does not go with its shape {shape}"
             )
         if start + size > self._size:
             raise UserError("the file ends too early: copy it again")
         if name in self._stored:
             raise UserError(f"there are two {name}")
-        self._stored[name] = kind, start, shape
+        self._stored[name] = type_code, start, shape
         self._file.seek(start + size)
 
     def _named(self) -> Iterator[tuple[str, tuple[str, int, int]]]:
@@ -210,8 +210,8 @@ class Variables:
         if name not in self._parts:
             return None
         variable, index, _ = self._parts[name]
-        kind, *_ = self._stored[variable]
-        if kind in _INTEGERS and self._scale(variable) not in self._stored:
+        type_code, *_ = self._stored[variable]
+        if type_code in _INTEGERS and self._scale(variable) not in self._stored:
             raise UserError(
                 f"{self._path}: {variable} has whole numbers and no scale that they are multiplied with: "
                 "convert the original model with --quantization int8, int16, float16 or float32"
@@ -232,15 +232,15 @@ class Variables:
 
     def _values(self, name: str) -> np.ndarray:
         """A variable in float32."""
-        kind, start, shape = self._stored[name]
-        stored = np.dtype(_TYPES[kind])
+        type_code, start, shape = self._stored[name]
+        stored = np.dtype(_TYPES[type_code])
         with _named(self._path), open_regular(self._path) as file:
             file.seek(start)
             content = file.read(math.prod(shape) * stored.itemsize)
         if len(content) < math.prod(shape) * stored.itemsize:
             raise UserError(f"{self._path} ends too early: copy it again")
         values = np.frombuffer(content, stored).reshape(shape)
-        if kind == _BFLOAT16:
+        if type_code == _BFLOAT16:
             return (values.astype(np.uint32) << 16).view(np.float32)
         scale = self._scale(name)
         if scale not in self._stored:
@@ -419,18 +419,18 @@ class ListVocabulary(Vocabulary):
     unk = 3
 
     def __init__(self, folder: Path, family: Family[Any]) -> None:
-        about = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
+        described = read_json(folder / CONFIG) if (folder / CONFIG).exists() else {}
         with naming(folder / CONFIG):
             bos, eos, unk = (
-                str(about.get(f"{name}_token", default))
+                str(described.get(f"{name}_token", default))
                 for name, default in (("bos", "<s>"), ("eos", "</s>"), ("unk", "<unk>"))
             )
-            if (start := about.get("decoder_start_token", bos)) != bos:
+            if (start := described.get("decoder_start_token", bos)) != bos:
                 raise UserError(
                     f"decoder_start_token is {start!r}: this was converted from a model of another kind; "
                     "import that one"
                 )
-        self._starts = about.get("add_source_bos") is True
+        self._starts = described.get("add_source_bos") is True
         self._words, orders = [], []
         for side in ("source", "target"):
             words = _words(folder, side)
@@ -446,7 +446,7 @@ class ListVocabulary(Vocabulary):
             "vocab_size": len(orders[0]),
             "target_vocab_size": len(orders[1]),
             "orders": orders,
-            "source_end": about.get("add_source_eos") is True,
+            "source_end": described.get("add_source_eos") is True,
         }
 
     def tokenizers(self, opened: Opened, model: TransformerConfig, request: Request) -> Tokenizers:
@@ -456,7 +456,7 @@ class ListVocabulary(Vocabulary):
 
 
 def _words(folder: Path, side: str) -> list[str]:
-    names = [f"{kind}_{name}" for kind in (side, "shared") for name in _NAMES]
+    names = [f"{prefix}_{name}" for prefix in (side, "shared") for name in _NAMES]
     paths = [folder / name for name in names if (folder / name).exists()]
     if not paths:
         raise UserError(f"{folder}: there is no {' and no '.join(names)}")

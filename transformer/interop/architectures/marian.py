@@ -150,7 +150,7 @@ class MarianVocabulary(Vocabulary):
         numbers = [_numbered(*pair) for pair in zip(tokenizers, rows, strict=True)]
         separate = config.model.share_embeddings != "all"
         languages = zip(LANGUAGES, text_data(config).languages, strict=True)
-        about: Json = {name: language for name, language in languages if language}
+        named_languages: Json = {name: language for name, language in languages if language}
         contents = dict(zip(PIECES, models, strict=True))
         contents[NUMBERS] = as_json(numbers[0])
         if separate:
@@ -165,7 +165,7 @@ class MarianVocabulary(Vocabulary):
         forced = rows[1].index(target.start[0]) if target.start and target.forces_start else None
         return VocabularyFiles(
             files=contents,
-            options=about | {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate},
+            options=named_languages | {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate},
             described=ids | {"vocab_size": size, "decoder_vocab_size": size},
             generation=ids
             | {"forced_eos_token_id": eos}

@@ -173,15 +173,15 @@ def vocabulary_sizes(described: Yaml) -> tuple[int, int]:
 
 
 def _recurrence(described: Yaml) -> str:
-    kind = described.get("transformer-decoder-autoreg", "self-attention")
+    layer = described.get("transformer-decoder-autoreg", "self-attention")
     cell = described.get("dec-cell")
-    if kind == "self-attention":
+    if layer == "self-attention":
         return "none"
-    if kind == "rnn" and cell == "ssru":
+    if layer == "rnn" and cell == "ssru":
         return "ssru"
-    of_cell = f" with dec-cell {cell}" if kind == "rnn" else ""
+    of_cell = f" with dec-cell {cell}" if layer == "rnn" else ""
     raise UserError(
-        f"transformer-decoder-autoreg {kind}{of_cell}: supported are self-attention, and rnn with dec-cell "
+        f"transformer-decoder-autoreg {layer}{of_cell}: supported are self-attention, and rnn with dec-cell "
         "ssru"
     )
 
@@ -258,14 +258,14 @@ def _tensor(path: Names, described: Yaml, model: TransformerConfig) -> Tensor:
     if part in _EMBEDDINGS:
         side = "source" if part == "source_embedding" else "target"
         return Tensor(_tables(part, model), order=_order(described, model, side))
-    stack, kind = part.rsplit("_", 1)
+    stack, module = part.rsplit("_", 1)
     leaf = inner[-1]
-    if kind == "positions":
+    if module == "positions":
         return Tensor((f"{_SIDES[stack]}_emb_ln_{leaf}_pre",), "row")
-    if kind == "norm":
+    if module == "norm":
         return Tensor((f"{stack}_top_ln_{leaf}",), "row")
     numbers = layer_numbers(described, model.decoder_depth) if stack == "decoder" else None
-    layer = f"{stack}_l{numbers[int(kind)] if numbers else int(kind) + 1}_"
+    layer = f"{stack}_l{numbers[int(module)] if numbers else int(module) + 1}_"
     sublayer = inner[0]
     if sublayer in _SUBLAYERS:
         name = _LEAVES[".".join(inner[1:])]

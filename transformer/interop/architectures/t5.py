@@ -43,9 +43,9 @@ GATED = {**LEAVES, "inner.kernel": "wi_0.weight", "gate.kernel": "wi_1.weight"}
 
 
 def _options(config: Json, names: Container[str]) -> dict[str, Any]:
-    kind = config.get("feed_forward_proj", "relu")
-    if kind not in FEED_FORWARD:
-        raise UserError(f"feed_forward_proj {kind!r}: supported are {', '.join(FEED_FORWARD)}")
+    feed_forward = config.get("feed_forward_proj", "relu")
+    if feed_forward not in FEED_FORWARD:
+        raise UserError(f"feed_forward_proj {feed_forward!r}: supported are {', '.join(FEED_FORWARD)}")
     tied = config.get("tie_word_embeddings", True)  # since transformers 5 always true
     layers = config.get("num_decoder_layers")
     own_head = HEAD in names and any(name in names for name in TABLES)
@@ -69,14 +69,14 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
         "scale_scores": False,
         "scale_output": bool(config.get("scale_decoder_outputs", tied)),
         "share_embeddings": "inputs" if own_head else "all",
-        **FEED_FORWARD[kind],
+        **FEED_FORWARD[feed_forward],
     }
 
 
 def _describe(model: TransformerConfig) -> Json:
     kinds = (name for name, options in FEED_FORWARD.items() if _fits(model, options))
-    kind = next(kinds, None)
-    if kind is None:
+    feed_forward = next(kinds, None)
+    if feed_forward is None:
         gated = " --model.gated" if model.gated else ""
         raise UserError(f"--model.activation {model.activation}{gated}")
     return {
@@ -90,7 +90,7 @@ def _describe(model: TransformerConfig) -> Json:
         "layer_norm_epsilon": model.norm_epsilon,
         "relative_attention_num_buckets": model.position_buckets,
         "relative_attention_max_distance": model.bucket_distance,
-        "feed_forward_proj": kind,
+        "feed_forward_proj": feed_forward,
         "tie_word_embeddings": model.scale_output,
         "scale_decoder_outputs": model.scale_output,
     }
@@ -106,17 +106,17 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
         return Tensor((*TABLES, HEAD) if model.share_embeddings == "all" else TABLES)
     if part == "output_embedding":
         return Tensor((HEAD,))
-    stack, kind = part.rsplit("_", 1)
-    if kind == "distances":
+    stack, module = part.rsplit("_", 1)
+    if module == "distances":
         side = {"source": "encoder", "target": "decoder"}[stack]
         return Tensor((f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",))
-    if kind == "norm":
+    if module == "norm":
         return Tensor((f"{stack}.final_layer_norm.weight",))
     name, *orders = SUBLAYERS[inner[0]]
     order = orders[stack == "decoder"]
     leaf = (GATED if model.gated else LEAVES)[".".join(inner[1:])]
     return Tensor(
-        (f"{stack}.block.{kind}.layer.{order}.{name}{leaf}",),
+        (f"{stack}.block.{module}.layer.{order}.{name}{leaf}",),
         "plain" if inner[0].endswith("residual") else "out-in",
     )
 

@@ -114,11 +114,11 @@ def _norm(module: str, leaf: str) -> Tensor:
 
 def _projection(module: str, leaf: str) -> Tensor:
     name = leaf.removesuffix("_bias")
-    kind = "weight" if leaf == name else "bias"
+    parameter = "weight" if leaf == name else "bias"
     layout: Layout = "out-in" if leaf == name else "plain"
     if name in JOINED:
-        return Tensor((f"{module}in_proj_{kind}",), layout, part=(JOINED.index(name), len(JOINED)))
-    return Tensor((f"{module}out_proj.{kind}",), layout)
+        return Tensor((f"{module}in_proj_{parameter}",), layout, part=(JOINED.index(name), len(JOINED)))
+    return Tensor((f"{module}out_proj.{parameter}",), layout)
 
 
 def _check(config: Json, model: TransformerConfig, read: Read) -> None:

@@ -165,10 +165,10 @@ class Whisper(Family[SpeechConfig]):
     ) -> CorpusConfig:
         """Raises UserError if features are computed in another way than here."""
         path, bands = opened.folder / PREPROCESSOR, opened.described["num_mel_bins"]
-        about = read_json(path) if path.exists() else {}
+        preprocessor = read_json(path) if path.exists() else {}
         for name, value in {**_SOUND, "feature_size": bands}.items():
-            if about.get(name, value) != value:
-                raise UserError(f"{path}: {name} is {about[name]!r}; only {value} is supported")
+            if preprocessor.get(name, value) != value:
+                raise UserError(f"{path}: {name} is {preprocessor[name]!r}; only {value} is supported")
         positions = opened.described["max_source_positions"]
         if positions is None:
             raise UserError("max_source_positions is null, not a whole number")
@@ -217,7 +217,7 @@ class ConvertedWhisper(Whisper):
     """Whisper in a folder of CTranslate2."""
 
     def opened(self, folder: Path) -> Opened:
-        about, variables = read_json(folder / CONFIG), ctranslate2.Variables(folder)
+        options, variables = read_json(folder / CONFIG), ctranslate2.Variables(folder)
         with naming(folder / ctranslate2.MODEL):
             described = ctranslate2.whisper_config(variables)
         generation = {
@@ -225,8 +225,8 @@ class ConvertedWhisper(Whisper):
             "early_stopping": True,
             "max_length": 448,
             "renormalize_logits": True,
-            "suppress_tokens": about.get("suppress_ids", []),
-            "begin_suppress_tokens": about.get("suppress_ids_begin", []),
+            "suppress_tokens": options.get("suppress_ids", []),
+            "begin_suppress_tokens": options.get("suppress_ids_begin", []),
         }
         return Opened(folder, folder / CONFIG, described, variables, generation)
 

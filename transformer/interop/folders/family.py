@@ -298,8 +298,8 @@ class Family(Generic[Model]):
 
     def data(self, opened: Opened, model: Any, request: Request, tokenizers: Tokenizers) -> CorpusConfig:
         """The options of a corpus that such a model can be trained on. Raises UserError if it has none."""
-        asked = request.source_language, request.target_language
-        languages = asked if tokenizers[0].has_codes else named_languages(opened.folder)
+        pair = request.source_language, request.target_language
+        languages = pair if tokenizers[0].has_codes else named_languages(opened.folder)
         return DataConfig(
             dataset=request.origin,
             joint_vocabulary=model.shares_inputs,

@@ -259,8 +259,8 @@ def tokenizer_options(folder: Path) -> Json:
 
 def named_languages(folder: Path) -> tuple[str | None, str | None]:
     """The languages of source and target that a folder names."""
-    about = tokenizer_options(folder)
-    named = (about.get(name) for name in LANGUAGES)
+    options = tokenizer_options(folder)
+    named = (options.get(name) for name in LANGUAGES)
     source, target = (name if isinstance(name, str) and CODE.fullmatch(name) else None for name in named)
     return source, target
 
@@ -298,15 +298,15 @@ def tensors(folder: Path) -> "Shards":
 
 def _quantisation(folder: Path, shards: "Shards") -> str | None:
     """The method by which the weights of a folder are quantised, if they are."""
-    about = read_json(folder / CONFIG).get("quantization_config") if (folder / CONFIG).exists() else None
-    if isinstance(about, dict):
-        method = str(about.get("quant_method", "bitsandbytes"))
-        bits = f", {4 if about.get('load_in_4bit') else 8} bits" if method == "bitsandbytes" else ""
+    config = read_json(folder / CONFIG).get("quantization_config") if (folder / CONFIG).exists() else None
+    if isinstance(config, dict):
+        method = str(config.get("quant_method", "bitsandbytes"))
+        bits = f", {4 if config.get('load_in_4bit') else 8} bits" if method == "bitsandbytes" else ""
         return _METHODS.get(method, method) + bits
     for ending, method in _SIGNS.items():
         if any(name.endswith(ending) for name in shards.names):
             return method
-    return next(("float8" for kind in shards.types if kind.startswith("F8")), None)
+    return next(("float8" for dtype in shards.types if dtype.startswith("F8")), None)
 
 
 def _shards(folder: Path, index: Json) -> dict[str | None, Path]:
@@ -346,14 +346,14 @@ class Shards:
                 with safe_open(path, framework="numpy"):  # checks sizes and offsets
                     header = json.loads(file.read(size))
             header.pop("__metadata__", None)
-            for name, about in header.items():
+            for name, tensor in header.items():
                 if (said := files.get(name, files.get(None))) != path:
                     where = f"says is in {said.name}" if said else "does not name"
                     raise UserError(f"{path} has the tensor {name}, which {INDEX} {where}")
                 self._files[name] = path
-                self._shapes[name] = tuple(about["shape"])
-                self._types[name] = about["dtype"]
-                self._starts[name] = 8 + size + about["data_offsets"][0]
+                self._shapes[name] = tuple(tensor["shape"])
+                self._types[name] = tensor["dtype"]
+                self._starts[name] = 8 + size + tensor["data_offsets"][0]
         if missing := [name for name in files if name is not None and name not in self._files]:
             raise UserError(f"{files[missing[0]]} has no tensor {missing[0]}, which {INDEX} says is there")
 
@@ -380,12 +380,12 @@ class Shards:
         path = self._files.get(name)
         if path is None:
             return None
-        if (kind := self._types[name]) not in _REAL:
+        if (type_name := self._types[name]) not in _REAL:
             raise UserError(
-                f"{path}: tensor {name} is of type {kind}, and weights are read in {', '.join(_REAL)}. "
+                f"{path}: tensor {name} is of type {type_name}, and weights are read in {', '.join(_REAL)}. "
                 "Convert it with the program that wrote it: here such numbers have no meaning"
             )
-        dtype, shape = np.dtype(_REAL[kind]), self._shapes[name]
+        dtype, shape = np.dtype(_REAL[type_name]), self._shapes[name]
         content = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
         with _opened(path) as file, np.errstate(over="ignore"):  # too large: not finite, which is refused
             file.seek(self._starts[name])
@@ -469,8 +469,8 @@ def write_folder(
         (partial / WEIGHTS).write_bytes(save(contiguous, metadata={"format": "pt"}))
         for name, content in files.items():
             (partial / name).write_bytes(content)
-        for name, about in described.items():
-            (partial / name).write_bytes(as_json(about))
+        for name, options in described.items():
+            (partial / name).write_bytes(as_json(options))
 
 
 def as_json(content: Json | list[str]) -> bytes:

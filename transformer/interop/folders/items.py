@@ -153,14 +153,14 @@ def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 def _stored(file: IO[bytes], name: str, dtype: np.dtype | None = None) -> np.ndarray:
     """An array of an archive; of this type or, without one, of real numbers."""
     with zipfile.ZipFile(file) as archive, _member(archive, name) as (info, member):
-        shape, by_column, kind = _header(member)
-        if not (kind == dtype if dtype else kind.kind == "f"):
-            raise ValueError(f"{name} is of type {kind}")
-        size = math.prod(shape) * kind.itemsize
+        shape, by_column, stored_dtype = _header(member)
+        if not (stored_dtype == dtype if dtype else stored_dtype.kind == "f"):
+            raise ValueError(f"{name} is of type {stored_dtype}")
+        size = math.prod(shape) * stored_dtype.itemsize
         if min(shape, default=0) < 0 or size > info.file_size or (dtype and size > MiB):
             raise ValueError(f"{name} is truncated, or too large")
         content = member.read(size)
-    return np.frombuffer(content, kind).reshape(shape, order="F" if by_column else "C")
+    return np.frombuffer(content, stored_dtype).reshape(shape, order="F" if by_column else "C")
 
 
 @dataclass(frozen=True)
@@ -189,8 +189,8 @@ class _Binary(MarianFile):
 
     def _array(self, file: IO[bytes], name: str) -> np.ndarray:
         item = self._items[name]
-        kind = _FLOATS.get(item.type) or _INTEGERS.get(item.type)
-        if kind is None:
+        dtype = _FLOATS.get(item.type) or _INTEGERS.get(item.type)
+        if dtype is None:
             of_one = "; it is for one kind of processor" if item.type & _OF_PROCESSORS else ""
             raise UserError(
                 f"{name} has type {item.type:#x}{of_one}. Supported are float32, float16, and intgemm8 and "
@@ -198,13 +198,13 @@ class _Binary(MarianFile):
             )
         count = math.prod(item.shape)
         is_integer = item.type in _INTEGERS
-        if count * np.dtype(kind).itemsize + 4 * is_integer > item.size:
+        if count * np.dtype(dtype).itemsize + 4 * is_integer > item.size:
             raise ValueError(f"{name} is shorter than its shape {list(item.shape)}")
         stored = _content(file, item)
-        values = np.frombuffer(stored, kind, count)
+        values = np.frombuffer(stored, dtype, count)
         if not is_integer:
             return values.reshape(item.shape).astype(np.float32)
-        (multiplier,) = np.frombuffer(stored, np.float32, 1, count * np.dtype(kind).itemsize)
+        (multiplier,) = np.frombuffer(stored, np.float32, 1, count * np.dtype(dtype).itemsize)
         if not (np.isfinite(multiplier) and multiplier > 0):
             raise ValueError(f"{name} has the multiplier {multiplier}")
         matrix = values.astype(np.float32) / multiplier
@@ -228,26 +228,26 @@ def _items(content: mmap) -> dict[str, _Item]:
         if version != _VERSION or not count <= _MOST_ITEMS:
             raise ValueError(f"version {version} with {count} items")
         headers = [struct.unpack_from("<QQQQ", content, 16 + 32 * index) for index in range(count)]
-        at = 16 + 32 * count
+        offset = 16 + 32 * count
         names = []
         for length, _, rank, _ in headers:
             if length > _LONGEST_NAME or rank > _HIGHEST_RANK:
                 raise ValueError(f"a name of {length} bytes, or {rank} axes")
-            names.append(content[at : at + length].rstrip(b"\0").decode())
-            at += length
+            names.append(content[offset : offset + length].rstrip(b"\0").decode())
+            offset += length
         shapes = []
         for _, _, rank, _ in headers:
-            shapes.append(struct.unpack_from(f"<{rank}i", content, at))
-            at += 4 * rank
-        at += 8 + struct.unpack_from("<Q", content, at)[0]
+            shapes.append(struct.unpack_from(f"<{rank}i", content, offset))
+            offset += 4 * rank
+        offset += 8 + struct.unpack_from("<Q", content, offset)[0]
     except struct.error as error:
         raise ValueError("it ends too early") from error
     items = {}
-    for name, shape, (_, kind, _, size) in zip(names, shapes, headers, strict=True):
-        if min(shape, default=1) < 0 or at + size > len(content):
+    for name, shape, (_, item_type, _, size) in zip(names, shapes, headers, strict=True):
+        if min(shape, default=1) < 0 or offset + size > len(content):
             raise ValueError(f"{name} ends after the file")
-        items[name] = _Item(kind, shape, at, size)
-        at += size
+        items[name] = _Item(item_type, shape, offset, size)
+        offset += size
     return items
 
 

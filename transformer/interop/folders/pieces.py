@@ -129,8 +129,8 @@ def read_pieces(folder: Path, older: Older = lambda folder: None) -> Pieces:
       UserError: there is none, or it is damaged.
     """
     if (folder / PIECES).exists():
-        kind = tokenizer_options(folder).get("tokenizer_class")
-        return HubPieces(_hub(folder), folder / PIECES, kind in GENERIC)
+        class_name = tokenizer_options(folder).get("tokenizer_class")
+        return HubPieces(_hub(folder), folder / PIECES, class_name in GENERIC)
     tokenizer = tokenizer_options(folder).get("tokenizer_class")
     older = of_file(TOKENIZER, _bytes) if tokenizer == BYTES else older
     if pieces := older(folder):
@@ -250,10 +250,12 @@ def m2m_100_words(folder: Path, pieces: list[str]) -> list[str | None]:
         return fairseq_words(folder, pieces)
     ids = read_json(path)
     words = words_by_id(path, ids, len(ids))
-    kind = tokenizer_options(folder).get("language_codes", "m2m100")
-    if kind not in LANGUAGES:
-        raise UserError(f"{folder / TOKENIZER}: language_codes is {kind!r}; known are {', '.join(LANGUAGES)}")
-    return [*words, *(f"__{language}__" for language in LANGUAGES[kind])]
+    codes = tokenizer_options(folder).get("language_codes", "m2m100")
+    if codes not in LANGUAGES:
+        raise UserError(
+            f"{folder / TOKENIZER}: language_codes is {codes!r}; known are {', '.join(LANGUAGES)}"
+        )
+    return [*words, *(f"__{language}__" for language in LANGUAGES[codes])]
 
 
 def words_by_id(path: Path, ids: Json, size: int) -> list[str | None]:
@@ -377,16 +379,16 @@ def _layouts(model: bytes, words: list[str | None], pieces: list[str]) -> Iterat
     begins = [*FAIRSEQ, *pieces[3:]]
     codes = [word for word in words[len(begins) : -1] if word and CODE.fullmatch(word)]
     if words == [*begins, *codes, "<mask>"]:
-        kind = "NllbTokenizer" if codes and len(codes[0]) > len("en_XX") else "MBart50Tokenizer"
-        yield {BPE: model}, {"tokenizer_class": kind, "additional_special_tokens": codes}
+        tokenizer_class = "NllbTokenizer" if codes and len(codes[0]) > len("en_XX") else "MBart50Tokenizer"
+        yield {BPE: model}, {"tokenizer_class": tokenizer_class, "additional_special_tokens": codes}
     for name, languages in LANGUAGES.items():
         named = [f"__{language}__" for language in languages]
         rest = words[: -len(named)]
         if words[-len(named) :] == named and None not in rest:
             ids = {word: index for index, word in enumerate(rest)}
             content = json.dumps(ids, ensure_ascii=False, indent=1).encode()
-            about = {"tokenizer_class": "M2M100Tokenizer", "language_codes": name}
-            yield {BPE: model, VOCABULARY: content}, about
+            options = {"tokenizer_class": "M2M100Tokenizer", "language_codes": name}
+            yield {BPE: model, VOCABULARY: content}, options
 
 
 # One vocabulary for source and target, as most families have it.
@@ -450,13 +452,13 @@ class HubVocabulary(Vocabulary):
 
     def _check_codes(self, described: Json, model: TransformerConfig) -> None:
         """Raises UserError if the code of its language is not what a text begins with."""
-        kind = str(self._about.get("tokenizer_class")).removesuffix("Fast")
+        tokenizer_class = str(self._about.get("tokenizer_class")).removesuffix("Fast")
         ends = "models whose texts end with the code of their language, such as mBART-25, are not supported"
         starts = {described["decoder_start_token_id"], self._start_in_training} - {None}
         if starts != {model.special.eos}:
             raise UserError(f"decoder_start_token_id is no </s>: {ends}")
-        if kind == "MBartTokenizer":
-            raise UserError(f"tokenizer_class is {kind}: {ends}")
+        if tokenizer_class == "MBartTokenizer":
+            raise UserError(f"tokenizer_class is {tokenizer_class}: {ends}")
         if self._about.get("legacy_behaviour") is True:
             raise UserError(f"legacy_behaviour is true: {ends}")
 
@@ -472,7 +474,7 @@ class HubVocabulary(Vocabulary):
         written = _written(source)
         if written is None:
             return None
-        files, about = written
+        files, options = written
         special = config.model.special
         is_forced = bool(target.start) and target.forces_start
         same = range(config.model.vocab_size)
@@ -481,10 +483,10 @@ class HubVocabulary(Vocabulary):
         names = ("unk_token", "pad_token", "eos_token", "bos_token")
         begins = () if source.has_codes else source.start[:1]
         indices = [special.unk, special.pad, special.eos, *(begins or [special.bos])]
-        about |= dict(zip(names, source.stored_pieces(indices), strict=True))
+        options |= dict(zip(names, source.stored_pieces(indices), strict=True))
         return VocabularyFiles(
             files=files,
-            options=about,
+            options=options,
             described={
                 "vocab_size": config.model.vocab_size,
                 **ids,

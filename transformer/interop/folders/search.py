@@ -71,10 +71,10 @@ def searched_ids(described: Json, meant: Json) -> Json:
     """
     ids: Json = {"forced_bos_token_id": meant.get("forced_bos_token_id")}
     start = [
-        (about, name) for name in ("decoder_start_token_id", "bos_token_id") for about in (meant, described)
+        (config, name) for name in ("decoder_start_token_id", "bos_token_id") for config in (meant, described)
     ]
     ids["decoder_start_token_id"] = next(
-        (about[name] for about, name in start if about.get(name) is not None), None
+        (config[name] for config, name in start if config.get(name) is not None), None
     )
     ends = meant.get("eos_token_id")
     ends = ends[0] if isinstance(ends, list) and len(ends) == 1 else ends
@@ -280,7 +280,7 @@ def search_to_hub(
     }
     if options["num_beams"] > 1:
         stop = search.stop if isinstance(search, BeamConfig) else "exact"
-        options |= {"early_stopping": next(value for value, kind in _STOP.items() if kind == stop)}
+        options |= {"early_stopping": next(value for value, rule in _STOP.items() if rule == stop)}
     of_search = {"beams": options["num_beams"] > 1, "sampling": options["do_sample"], "always": True}
     for option in OPTIONS:
         if option.ours and of_search[option.when]:

@@ -57,14 +57,15 @@ class Relative(RelativePositions):
     def scores(
         self, query: Float[Array, "b h q d"], positions: tuple[Positions, Positions], causal: bool
     ) -> Float[Array, "b h q k"]:
-        at, of = positions
-        consecutive = at.ndim == of.ndim == 1
-        keys = of.shape[-1]
-        nearest = 0 if causal and consecutive else 1 - (at.shape[-1] if consecutive else keys)
+        query_positions, key_positions = positions
+        consecutive = query_positions.ndim == key_positions.ndim == 1
+        keys = key_positions.shape[-1]
+        nearest = 0 if causal and consecutive else 1 - (query_positions.shape[-1] if consecutive else keys)
         by_distance = self._of_distances(query, jnp.arange(keys - 1, nearest - 1, -1))
         if consecutive:
             return shifted(
-                jnp.pad(by_distance, ((0, 0), (0, 0), (0, 0), (0, at.shape[0] - 1 + nearest))), keys
+                jnp.pad(by_distance, ((0, 0), (0, 0), (0, 0), (0, query_positions.shape[0] - 1 + nearest))),
+                keys,
             )
         index = keys - 1 - jnp.clip(distances(*positions), nearest, keys - 1)
         return jnp.take_along_axis(by_distance, index[:, None], axis=3)

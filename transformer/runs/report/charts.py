@@ -101,12 +101,12 @@ def line_chart(name: str, lines: Mapping[str, Points], every: Sequence[str] = ()
     colours = {label: index for index, label in enumerate(every or lines)}
     lines = {label: thinned(line) for label, line in lines.items()}
     points = [point for line in lines.values() for point in line]
-    most = max(x for x, _ in points)
+    last_step = max(x for x, _ in points)
     high, low = (choose(y for _, y in points) for choose in (max, min))
     has_log = low > 0 and high >= LOGARITHMIC * low
     scales = {"linear": ticks(high), **({"log": log_ticks(low, high)} if has_log else {})}
     drawn = [
-        f'<g class="{scale}">{"".join(_lines_of(lines, colours, most, marks, scale == "log"))}</g>'
+        f'<g class="{scale}">{"".join(_lines_of(lines, colours, last_step, marks, scale == "log"))}</g>'
         for scale, marks in scales.items()
     ]
     has_legend = len(lines) > 1 or every
@@ -119,7 +119,7 @@ def line_chart(name: str, lines: Mapping[str, Points], every: Sequence[str] = ()
 def _lines_of(
     lines: Mapping[str, Points],
     colours: Mapping[str, int],
-    most: float,
+    last_step: float,
     marks: Sequence[float],
     is_log: bool,
 ) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _lines_of(
     bottom, top = scaled(marks[0]), scaled(marks[-1])
 
     def x(step: float) -> float:
-        return left + (WIDTH - left - RIGHT) * step / max(most, 1)
+        return left + (WIDTH - left - RIGHT) * step / max(last_step, 1)
 
     def y(value: float) -> float:
         share = (scaled(value) - bottom) / (top - bottom)
@@ -141,8 +141,8 @@ def _lines_of(
             f'<line class="grid" x1="{left:.1f}" x2="{WIDTH - RIGHT}" y1="{y(tick):.1f}" y2="{y(tick):.1f}"/>'
             f'<text x="{left - 6:.1f}" y="{y(tick) + 4:.1f}" text-anchor="end">{_short(tick)}</text>'
         )
-    for tick in ticks(most):
-        if tick <= most:
+    for tick in ticks(last_step):
+        if tick <= last_step:
             yield f'<text x="{x(tick):.1f}" y="{HEIGHT - 8}" text-anchor="middle">{_short(tick)}</text>'
     for label, line in lines.items():
         path = " ".join(f"{x(step):.1f},{y(value):.1f}" for step, value in line)

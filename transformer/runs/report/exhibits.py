@@ -184,10 +184,10 @@ def _compared(shown: Json) -> str:
     """A reference above an output, word by word; errors have the class of their kind."""
 
     def word(expected: str, output: str) -> str:
-        kind = "same" if expected == output else "substituted" if expected and output else ""
-        kind = kind or ("deleted" if expected else "inserted")
+        css_class = "same" if expected == output else "substituted" if expected and output else ""
+        css_class = css_class or ("deleted" if expected else "inserted")
         sides = "".join(f"<span>{text(side) or '&nbsp;'}</span>" for side in (expected, output))
-        return f'<span class="pair {kind}">{sides}</span>'
+        return f'<span class="pair {css_class}">{sides}</span>'
 
     words = " ".join(word(*pair) for pair in shown["pairs"])
     return f'<div class="compared"><p>{html.escape(shown["caption"])}</p><p class="pairs">{words}</p></div>'
@@ -206,10 +206,10 @@ def _shaded(shown: Json) -> str:
     shades = shown["shades"] or [[]] * len(rows)
     body = "".join(cells(row, dark) for row, dark in zip(rows, shades, strict=False) if row)
     head = "".join(f"<th><span>{text(name)}</span></th>" for name in shown["head"])
-    kind = "counts" if shown["shades"] else "numbers"
+    css_class = "counts" if shown["shades"] else "numbers"
     return (
         f"<p>{html.escape(shown['caption'])}</p>"
-        f'<div class="wide"><table class="{kind}"><tr>{head}</tr>{body}</table></div>'
+        f'<div class="wide"><table class="{css_class}"><tr>{head}</tr>{body}</table></div>'
     )
 
 

@@ -187,7 +187,7 @@ def _scores(path: Path) -> tuple[str, str, Json]:
         split, unit = results["split"], results.get("unit", "sentences")
         if not all(isinstance(text, str) and len(text) <= LONGEST_NAME for text in (split, unit)):
             raise ValueError("a split and a unit are names")
-        about = f"{split}, {results['sentences']:,} {unit}, step {results['checkpoint']:,}"
+        summary = f"{split}, {results['sentences']:,} {unit}, step {results['checkpoint']:,}"
     except (OSError, ValueError, KeyError, TypeError):
         return "test", "", {}
     scores = {}
@@ -195,7 +195,7 @@ def _scores(path: Path) -> tuple[str, str, Json]:
         if isinstance(score, dict):
             with contextlib.suppress(ValueError):
                 scores[name] = _valid(name, score)
-    return split, about, scores
+    return split, summary, scores
 
 
 def _valid(name: str, score: Json) -> Json:

@@ -74,9 +74,9 @@ def _scores(run: Logged) -> str:
     if not run.scores:
         return ""
     rows = [
-        (title, f"{value:.{score['digits']}f}", about)
+        (title, f"{value:.{score['digits']}f}", detail)
         for score in run.scores.values()
-        for title, value, about in (
+        for title, value, detail in (
             (score["title"], score["value"], score.get("signature") or score.get("detail", "")),
             *((f"{score['title']}, {part}", value, "") for part, value in score["parts"].items()),
         )
@@ -88,8 +88,8 @@ def _translations(evaluations: list[Json]) -> str:
     with_samples = [record for record in evaluations if record.get("samples")]
     if not with_samples:
         return ""
-    about = f"Evaluations that changed nothing are omitted; of the others the newest {CHANGES} are shown."
-    parts = [f"<h2>Samples over time</h2><p>{about}</p>"]
+    note = f"Evaluations that changed nothing are omitted; of the others the newest {CHANGES} are shown."
+    parts = [f"<h2>Samples over time</h2><p>{note}</p>"]
     for index, (source, reference, _) in enumerate(with_samples[-1]["samples"]):
         rows = deque[tuple[str, str]](maxlen=CHANGES)
         before = None
@@ -127,8 +127,8 @@ def _configuration(run: Logged) -> str:
     every = [(_option(name), as_word(value)) for name, value in flatten(run.config).items()]
     shown = [(_option(name), as_word(preset), as_word(here)) for name, preset, here in changed]
     differences = table(shown, ("option", f"preset {nearest}", "here")) if changed else ""
-    about = "Differences from the nearest preset" if changed else "As the preset"
-    return f"<h2>Configuration</h2><p>{about}, {html.escape(nearest)}.</p>{differences}" + folded(
+    note = "Differences from the nearest preset" if changed else "As the preset"
+    return f"<h2>Configuration</h2><p>{note}, {html.escape(nearest)}.</p>{differences}" + folded(
         f"All {len(every)} options", table(every)
     )
 

@@ -81,11 +81,11 @@ class Detection(Pictures):
     def __init__(self, config: Config, labels: Sequence[str] = ()) -> None:
         super().__init__(config)
         self.labels = tuple(labels)
-        most = boxes_of(config).most_boxes
+        limit = boxes_of(config).most_boxes
         self.fields = {
             "source": self.picture_field,
-            "classes": Field(fill=NO_OBJECT, shape=(most,), padded=False),
-            "boxes": Field("float32", shape=(most, 4), padded=False),
+            "classes": Field(fill=NO_OBJECT, shape=(limit,), padded=False),
+            "boxes": Field("float32", shape=(limit, 4), padded=False),
         }
 
     # From a corpus
@@ -174,14 +174,14 @@ class Detection(Pictures):
 
     def _targets(self, record: AnnotatedPicture) -> tuple[np.ndarray, np.ndarray]:
         """The classes of a picture, padded by -1, and the boxes: centre, width and height, as shares."""
-        most, count = boxes_of(self.config).most_boxes, len(record.classes)
-        if count > most:
-            raise UserError(f"{record.name}: it has {count:,} boxes: raise --data.most-boxes, now {most}")
+        limit, count = boxes_of(self.config).most_boxes, len(record.classes)
+        if count > limit:
+            raise UserError(f"{record.name}: it has {count:,} boxes: raise --data.most-boxes, now {limit}")
         if unknown := [label for label in record.classes if label not in self.labels]:
             raise UserError(f"{record.name}: no training picture has the class {unknown[0]!r} of its box")
-        classes = np.full(most, NO_OBJECT, np.int32)
+        classes = np.full(limit, NO_OBJECT, np.int32)
         classes[:count] = [self.labels.index(label) for label in record.classes]
-        boxes = np.zeros((most, 4), np.float32)
+        boxes = np.zeros((limit, 4), np.float32)
         start, size = record.boxes[:, :2], record.boxes[:, 2:]
         boxes[:count] = np.concatenate([start + size / 2, size], axis=1) / _scale(record)
         return classes, boxes

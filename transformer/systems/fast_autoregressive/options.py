@@ -62,9 +62,9 @@ class FastAutoregressiveConfig(ModelConfig):
             raise UserError("--model.frequent: nothing is skipped without --model.hybrid; leave it out")
 
 
-def _fast(about: str, **options: Option) -> Variant:
+def _fast(summary: str, **options: Option) -> Variant:
     return Variant(
-        about,
+        summary,
         {f"model.{name}": value for name, value in options.items()},
         "AT and FAT",
         systems=("transformer",),

@@ -129,22 +129,22 @@ def _all_at_once(base: Config) -> Config:
     )
 
 
-def _variant(decoder_input: str, about: str) -> Variant:
+def _variant(decoder_input: str, summary: str) -> Variant:
     masked = decoder_input == "masked"
     options: dict[str, Option] = {
         "model.decoder_input": decoder_input,
         "decoding.beam_size": 3 if masked else 1,
         "decoding.iterations": 4 if masked else 1,
     }
-    return Variant(about, options, "non-autoregressive", systems=("transformer",), change=_all_at_once)
+    return Variant(summary, options, "non-autoregressive", systems=("transformer",), change=_all_at_once)
 
 
 OPTIONS = Options(
     model=NonAutoregressiveConfig,
     decoding=NonAutoregressiveDecodingConfig,
     variants={
-        name: _variant(name, about)
-        for name, about in {
+        name: _variant(name, summary)
+        for name, summary in {
             "length": "predicts the length first",
             "bos": "ends at the first <eos>",
             "fertility": "repeats source tokens (Gu et al. 2018)",

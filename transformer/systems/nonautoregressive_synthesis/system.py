@@ -283,20 +283,20 @@ def _spoken(
     memory = apply(source, method="encode")
     durations = steps_of(apply(memory, method="predict_durations"), memory.mask)
     predicted = durations.sum(axis=1)
-    most = most_steps(model, options, source.shape[1])
-    lengths = jnp.minimum(predicted, most)
+    max_steps = most_steps(model, options, source.shape[1])
+    lengths = jnp.minimum(predicted, max_steps)
 
     def speak(size: int) -> Array:
         """All frames, with `size` steps of the decoder."""
         frames = apply(memory, durations, jnp.arange(size) < lengths[:, None], method="speak")
         frame_mask = jnp.arange(frames.shape[1]) < c.reduction * lengths[:, None]
         refined: Array = apply(frames, frame_mask, method="refine")
-        return jnp.pad(refined, ((0, 0), (0, c.reduction * (most - size)), (0, 0)))
+        return jnp.pad(refined, ((0, 0), (0, c.reduction * (max_steps - size)), (0, 0)))
 
-    sizes = (*(size for size in SIZES if size < most), most)
+    sizes = (*(size for size in SIZES if size < max_steps), max_steps)
     needed = (lengths.max() > jnp.asarray(sizes)).sum()
     frames = jax.lax.switch(needed, [functools.partial(speak, size) for size in sizes])
-    return at_rate(Utterances(frames, c.reduction * lengths, predicted <= most), options.length_scale)
+    return at_rate(Utterances(frames, c.reduction * lengths, predicted <= max_steps), options.length_scale)
 
 
 SYSTEM = System(

@@ -35,8 +35,8 @@ class RecurrentConfig(ModelConfig):
 _TINY = RecurrentConfig(d_model=170, num_layers=2, dropout=0.2)
 
 
-def _variant(about: str, option: str, value: str) -> Variant:
-    return Variant(about, {f"model.{option}": value}, "recurrent", systems=("recurrent",))
+def _variant(summary: str, option: str, value: str) -> Variant:
+    return Variant(summary, {f"model.{option}": value}, "recurrent", systems=("recurrent",))
 
 
 OPTIONS = Options(

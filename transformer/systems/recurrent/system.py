@@ -74,9 +74,9 @@ class Steps:
 CELLS = {"gru": nn.GRUCell, "lstm": nn.OptimizedLSTMCell, "rnn": nn.SimpleCell}
 
 
-def make_cell(kind: str, width: int) -> nn.RNNCellBase:
+def make_cell(cell: str, width: int) -> nn.RNNCellBase:
     """A GRU (Cho et al. 2014), LSTM (Hochreiter and Schmidhuber 1997) or tanh RNN cell (Elman 1990)."""
-    return CELLS[kind](
+    return CELLS[cell](
         width,
         kernel_init=declared(nn.initializers.lecun_normal(), ("model", "hidden")),
         recurrent_kernel_init=declared(nn.initializers.orthogonal(), ("model", "hidden")),

@@ -101,15 +101,15 @@ class Transcriber(Decoder[SpeechToText]):
         if not is_one and (isinstance(recordings, CONTENT) or not isinstance(recordings, Iterable)):
             raise _unheard(recordings)
         several: Any = [recordings] if is_one else recordings
-        asked: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
+        request: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
         settings = self.settings(1, options)
         rules = self.rules(settings, cut, detector, windows, pause)
-        asked |= {"cut": cut, "pause": pause, "detector": detector, "windows": windows}
+        request |= {"cut": cut, "pause": pause, "detector": detector, "windows": windows}
 
         def record(source: Heard) -> Recording:
             if self.is_long(source):
-                return LongRecording.of(source, asked)
+                return LongRecording.of(source, request)
             return with_rules(self._begun(source, start), rules)
 
         texts = list[Any]()
@@ -304,7 +304,7 @@ class Transcriber(Decoder[SpeechToText]):
         has_times = true_or_false("timestamps", options.pop("timestamps", False))
         silence = self.heard(np.zeros(RATE, np.float32)) if has_times else None
         records = {1: replace(silence, start=self.task.start(timestamps=True))} if silence else {}
-        return self._preparation(records, *extras.asked(self.extras, options))
+        return self._preparation(records, *self._asked(extras, options))
 
     def align(self, source: Heard, text: str) -> Alignment:
         """When each word of a text is said in a recording: by the most probable of all divisions of the

@@ -62,11 +62,11 @@ class SeveralSearches:
     """Transcribes recordings in the background, some at once.
 
     Args:
-      most: how many at once.
+      num_threads: how many at once.
     """
 
-    def __init__(self, most: int) -> None:
-        self._threads = ThreadPoolExecutor(most, "recordings")
+    def __init__(self, num_threads: int) -> None:
+        self._threads = ThreadPoolExecutor(num_threads, "recordings")
 
     def submit(self, transcripts: Callable[[], Iterable[list[Transcript]]], line: int) -> Answer:
         """Begins to transcribe a recording.

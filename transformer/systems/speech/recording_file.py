@@ -296,8 +296,8 @@ def _options(arguments: DecodeArguments, transcriber: Transcriber) -> dict[str, 
     has_titles = arguments.format in SUBTITLES
     timestamps = arguments.timestamps or (has_titles and transcriber.task.codes is not None)
     aligns = (transcriber.has_ctc or transcriber.system.alignment is not None) and not timestamps
-    asked = cut_options(transcriber.task, arguments) | {"timestamps": timestamps}
-    return {**asked, "times": arguments.times or (has_titles and aligns), **vars(arguments.decoding)}
+    options = cut_options(transcriber.task, arguments) | {"timestamps": timestamps}
+    return {**options, "times": arguments.times or (has_titles and aligns), **vars(arguments.decoding)}
 
 
 def _output(arguments: DecodeArguments, job: str) -> Output:
@@ -339,8 +339,8 @@ def _written(parts: Iterable[SpokenPart], arguments: DecodeArguments) -> Iterato
         case "text":
             return _as_text(parts)
         case "json":
-            asked = arguments.times, arguments.timestamps
-            return (json_line(with_requested(part.to_json(), *asked)) for part in parts)
+            lists = arguments.times, arguments.timestamps
+            return (json_line(with_requested(part.to_json(), *lists)) for part in parts)
     write = {"srt": srt, "vtt": vtt}[arguments.format]
     return write(subtitle for part in parts for subtitle in subtitles_of(part))
 

@@ -261,12 +261,12 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         Raises:
           UserError: there is no such language or task, or the vocabulary has none of them.
         """
-        asked: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
-        for name, kind in (("language", str | None), ("task", str | None), ("timestamps", bool)):
-            instance(name, asked[name], kind)
+        request: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
+        for name, expected_type in (("language", str | None), ("task", str | None), ("timestamps", bool)):
+            instance(name, request[name], expected_type)
         if self.codes:
-            return self.codes.opening(self.tokenizer.start, **asked)
-        if named := [name for name, value in asked.items() if value]:
+            return self.codes.opening(self.tokenizer.start, **request)
+        if named := [name for name, value in request.items() if value]:
             raise UserError(f"{named[0]}: it is for Whisper, and this is another model; leave it out")
         return self.tokenizer.start
 

@@ -33,16 +33,16 @@ class Transcript(Hypothesis):
         return super().to_json() | {name: some for name, some in parts.items() if some}
 
     @classmethod
-    def of_json(cls, about: Json) -> "Transcript":
+    def of_json(cls, fields: Json) -> "Transcript":
         """The transcript of which `to_json` wrote this, without its ids.
 
         Raises:
           LookupError, TypeError: it is another object.
         """
-        words = tuple(Word(word["word"], word["start"], word["end"]) for word in about.get("words", ()))
-        segments = tuple(Segment(**segment) for segment in about.get("segments", ()))
-        numbers = about["score"], about["log_probability"]
-        return cls(about["text"], tuple(about["tokens"]), *numbers, words=words, segments=segments)
+        words = tuple(Word(word["word"], word["start"], word["end"]) for word in fields.get("words", ()))
+        segments = tuple(Segment(**segment) for segment in fields.get("segments", ()))
+        numbers = fields["score"], fields["log_probability"]
+        return cls(fields["text"], tuple(fields["tokens"]), *numbers, words=words, segments=segments)
 
 
 def unsaid(transcript: Transcript) -> Transcript:
@@ -57,10 +57,10 @@ NOTHING = Transcript("", (), 0.0, 0.0)
 """Of digital silence, in which nobody speaks."""
 
 
-def with_requested(about: Json, words: bool, segments: bool) -> Json:
+def with_requested(fields: Json, words: bool, segments: bool) -> Json:
     """The JSON of what was said, with lists of what was requested even where nothing was said."""
     requested = [name for name, is_requested in (("words", words), ("segments", segments)) if is_requested]
-    return about | {name: about.get(name, []) for name in requested}
+    return fields | {name: fields.get(name, []) for name in requested}
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,14 +80,14 @@ class SpokenPart(Plain):
         return self.to_json()
 
     @classmethod
-    def of_json(cls, about: Json) -> "SpokenPart":
+    def of_json(cls, fields: Json) -> "SpokenPart":
         """The part of which `stored` wrote this.
 
         Raises:
           LookupError, TypeError: it is another object.
         """
-        part = SpokenPart(float(about["start"]), float(about["end"]), Transcript.of_json(about))
-        return SpokenWindow.of_part(part, about) if SpokenWindow.measured[0] in about else part
+        part = SpokenPart(float(fields["start"]), float(fields["end"]), Transcript.of_json(fields))
+        return SpokenWindow.of_part(part, fields) if SpokenWindow.measured[0] in fields else part
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,10 +118,10 @@ class SpokenWindow(SpokenPart):
         return self.to_json() | {"prompt": list(self.prompt)}
 
     @classmethod
-    def of_part(cls, part: SpokenPart, about: Json) -> "SpokenWindow":
+    def of_part(cls, part: SpokenPart, fields: Json) -> "SpokenWindow":
         """A part with what `stored` has written of it besides."""
-        numbers = {name: about[name] for name in cls.measured}
-        return cls(part.start, part.end, part.transcript, **numbers, prompt=tuple(about["prompt"]))
+        numbers = {name: fields[name] for name in cls.measured}
+        return cls(part.start, part.end, part.transcript, **numbers, prompt=tuple(fields["prompt"]))
 
 
 def spoken_parts(

@@ -170,7 +170,7 @@ def windows_of(
     options: WindowsConfig,
     first_time: int,
     frames: int,
-    most: int,
+    max_prompt_ids: int,
     before: SpokenWindow | None = None,
 ) -> Iterator[SpokenWindow]:
     """What is said in the windows of a recording, in order.
@@ -182,7 +182,7 @@ def windows_of(
       options: of windows.
       first_time: the id of time 0.
       frames: of a window.
-      most: ids that a prompt may have.
+      max_prompt_ids: ids that a prompt may have.
       before: the window after which to continue. None: at the beginning.
     """
     seek = round(before.end * RATE / HOP) if before else 0
@@ -204,7 +204,7 @@ def windows_of(
         if is_heard:
             said = (index for piece, _ in spoken for index in piece.ids)
             prompt = (*prompt, *said) if options.previous_text and temperature <= HOT else ()
-            prompt = prompt[-most:]
+            prompt = prompt[-max_prompt_ids:]
         end = seek + min(following, size)
         words = sum(len(units(text)) for text in texts)
         transcript = _moved(heard.transcript, spoken, words, seek * HOP / RATE, end * HOP / RATE)

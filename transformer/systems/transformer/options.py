@@ -196,23 +196,23 @@ _TABLE_3 = "Table 3 of the paper, of the preset base"
 """Groups of variants."""
 
 
-def _model(about: str, **options: Option) -> Variant:
-    return Variant(about, {f"model.{name}": value for name, value in options.items()}, _ATTENTION)
+def _model(summary: str, **options: Option) -> Variant:
+    return Variant(summary, {f"model.{name}": value for name, value in options.items()}, _ATTENTION)
 
 
-def _scheduled(about: str, **options: Option) -> Variant:
+def _scheduled(summary: str, **options: Option) -> Variant:
     """The share of scheduled sampling rises until the last update."""
     values = {f"scheduled.{name}": value for name, value in ({"share": 0.5} | options).items()}
-    return Variant(about, values, _TRAINING, change=_until_the_end)
+    return Variant(summary, values, _TRAINING, change=_until_the_end)
 
 
 def _until_the_end(config: Config) -> Config:
     return replace(config, scheduled=replace(config.scheduled, updates=config.training.steps))
 
 
-def _reward(about: str, **options: Option) -> Variant:
+def _reward(summary: str, **options: Option) -> Variant:
     values = {f"reward.{name}": value for name, value in ({"share": 0.9} | options).items()}
-    return Variant(f"{about}, with --init-from", values, _TRAINING, change=_trained_further, continues=True)
+    return Variant(f"{summary}, with --init-from", values, _TRAINING, change=_trained_further, continues=True)
 
 
 def _trained_further(config: Config) -> Config:

@@ -100,5 +100,5 @@ def _area(right: Bool[np.ndarray, " n"], count: int) -> float:
     true = np.cumsum(right)
     precision = true / np.arange(1, len(right) + 1)
     highest = np.maximum.accumulate(precision[::-1])[::-1]
-    at = np.searchsorted(true / count, RECALLS, side="left")
-    return float(np.where(at < len(highest), np.append(highest, 0.0)[at], 0.0).mean())
+    index = np.searchsorted(true / count, RECALLS, side="left")
+    return float(np.where(index < len(highest), np.append(highest, 0.0)[index], 0.0).mean())

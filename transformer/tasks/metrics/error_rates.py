@@ -121,11 +121,11 @@ def aligned(hypotheses: Sequence[str], references: Sequence[str], unit: Unit) ->
     return [
         [
             (
-                reference[chunk.ref_start_idx + at] if chunk.type != "insert" else "",
-                hypothesis[chunk.hyp_start_idx + at] if chunk.type != "delete" else "",
+                reference[chunk.ref_start_idx + offset] if chunk.type != "insert" else "",
+                hypothesis[chunk.hyp_start_idx + offset] if chunk.type != "delete" else "",
             )
             for chunk in chunks
-            for at in range(
+            for offset in range(
                 max(chunk.ref_end_idx - chunk.ref_start_idx, chunk.hyp_end_idx - chunk.hyp_start_idx)
             )
         ]

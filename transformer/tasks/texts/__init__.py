@@ -16,5 +16,5 @@ TASKS = {
 
 def text_task_of(name: str) -> Any:
     """The type of that task, a subclass of `TextToText`."""
-    module, _, kind = TASKS[name].partition(".")
-    return getattr(importlib.import_module(f"transformer.tasks.texts.{module}"), kind)
+    module, _, class_name = TASKS[name].partition(".")
+    return getattr(importlib.import_module(f"transformer.tasks.texts.{module}"), class_name)

@@ -128,14 +128,14 @@ class TextInLanguages(TextTask):
           UserError: texts of this model begin with no code, or there is no such language.
         """
         pair = {"source_language": source_language, "target_language": target_language}
-        asked: dict[str, Any] = {name: code for name, code in pair.items() if code is not None}
+        changes: dict[str, Any] = {name: code for name, code in pair.items() if code is not None}
         without = [name for side, name in enumerate(pair) if not self.tokenizers[side].has_codes]
-        if wrong := [f"--{name.replace('_', '-')}" for name in asked if name in without]:
+        if wrong := [f"--{name.replace('_', '-')}" for name in changes if name in without]:
             raise UserError(
                 f"{' and '.join(wrong)}: the texts of this model begin with no code of a language; leave it "
                 "out"
             )
-        data = self.data if self.data.default_tag else replace(self.data, **asked)
+        data = self.data if self.data.default_tag else replace(self.data, **changes)
         for tokenizer, (name, code) in zip(self.tokenizers, pair.items(), strict=True):
             if name not in without:
                 tokenizer.in_language(code, f"--{name.replace('_', '-')}")

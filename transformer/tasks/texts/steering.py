@@ -130,8 +130,8 @@ class TextSteering:
                 raise UserError(f"line {line}: {error}") from error
             if (number := len(several[-1])) > SIZES[-1]:
                 raise UserError(f"line {line}: {number} different terms, and there may be {SIZES[-1]}")
-        most = max(map(len, several))
-        size = next(size for size in SIZES if size >= most)
+        largest = max(map(len, several))
+        size = next(size for size in SIZES if size >= largest)
         hook = Terms(size, self._ends if self._joined else (), self.special)
         examples = [hook.example(phrases) for phrases in several]
         least = [sum(len(phrase) * times for phrase, times in phrases.items()) for phrases in several]
@@ -265,13 +265,13 @@ def letters_of(tokenizer: Tokenizer) -> Bool[np.ndarray, "3 v"]:
         starts, ends = [False] * len(ids), [False] * len(ids)
     else:
 
-        def is_letter(index: int, at: int) -> bool:
+        def is_letter(index: int, position: int) -> bool:
             piece = pieces.get(index, "")
             if isinstance(tokenizer, ByteTokenizer) and piece >= "\x80":
                 return True
             if not piece or _BYTE.fullmatch(piece):  # a part of a letter
                 return index not in (special.eos, special.unk)
-            return continues_word(piece[at])
+            return continues_word(piece[position])
 
-        starts, ends = ([is_letter(index, at) for index in ids] for at in (0, -1))
+        starts, ends = ([is_letter(index, position) for index in ids] for position in (0, -1))
     return np.array([starts, ends, silent], bool)

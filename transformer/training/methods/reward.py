@@ -95,10 +95,10 @@ def ngram_matches(
         earlier = (repeated & jnp.tri(candidates.shape[-1], k=-1, dtype=bool)).sum(axis=-1)
         begins = jnp.arange(candidates.shape[-1]) < (lengths - order + 1)[..., None]
         matches.append((begins & (earlier < equal.sum(axis=-1))).sum(axis=-1))
-    has, most = (
+    has, reference_has = (
         jnp.stack([jnp.maximum(x - order + 1, 0) for order in orders]) for x in (lengths, reference_lengths)
     )
-    return jnp.stack(matches), has, most
+    return jnp.stack(matches), has, reference_has
 
 
 def _equal(first: Int[Array, "... t"], second: Int[Array, "... r"]) -> list[Bool[Array, "... t r"]]:
