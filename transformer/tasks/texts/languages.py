@@ -135,12 +135,12 @@ class TextInLanguages(TextTask):
                 f"{' and '.join(wrong)}: the texts of this model begin with no code of a language; leave it "
                 "out"
             )
+        data = self.data if self.data.default_tag else replace(self.data, **changes)
         for tokenizer, (name, code) in zip(self.tokenizers, pair.items(), strict=True):
             if name not in without:
                 tokenizer.in_language(code, f"--{name.replace('_', '-')}")
-        if self.data.default_tag:
-            changes = {"default_tag": source_language or self.data.default_tag}
-        data = replace(self.data, **changes)
+        if data.default_tag and source_language:
+            data = replace(data, default_tag=source_language)
         return self.again(replace(self.config, data=data), self.tokenizers)
 
     @abstractmethod

@@ -27,7 +27,7 @@ from transformer.data.sources.unusual import IDENTIFIER, OF_SAMPLE, Filter, dist
 from transformer.data.store import Corpus, Pair, Progress, Records, TextRecord, silent
 from transformer.data.tokenizers.sampled_examples import drawn_by, with_method
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.trained import Tokenizers, corpus_tokenizers
+from transformer.data.tokenizers.trained import IMPORTED, Tokenizers, corpus_tokenizers
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.searches import shortlist
 from transformer.decoding.searches.shortlist import Shortlist
@@ -200,7 +200,8 @@ class TextToText(SteeredText, TextInContext, Lines):
             both = zip(SIDES, self.tokenizers, strict=True)
             options = [f"--data.{side}-language" for side, x in both if x.has_codes and not x.start]
             for tokenizer in self.tokenizers:
-                tokenizer.check_language(" and ".join(options) + ", or --data.default-tag")
+                tag = "" if tokenizer.kind in IMPORTED else ", or --data.default-tag"
+                tokenizer.check_language(" and ".join(options) + tag)
         self.data = data = with_method(self.data, self.tokenizers)
         self.config = replace(self.config, data=data)
         check_context(data, self.tokenizers)
