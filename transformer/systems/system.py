@@ -62,8 +62,8 @@ class System:
     scores: Callable[..., Any] | None = None
     """(model, variables, inputs, target) -> `TokenScores`: log P of each target token."""
     fluency: Callable[..., Any] | None = None
-    """(model, variables, ids) -> of sentences the sum of log P of each token, and their number: what a text is
-    worth without a source."""
+    """(model, variables, ids) -> of each sentence the sum of log P of its tokens, and their number: what a
+    text is worth without a source."""
     task: type[Task] = Translation
     """Its inputs and outputs."""
     carry: Callable[[Config, bool], Carry] = lambda config, evaluating: ()
