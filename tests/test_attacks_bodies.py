@@ -2,6 +2,8 @@
 
 import asyncio
 import gc
+import importlib
+import itertools
 import json
 import threading
 import time
@@ -10,15 +12,18 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from served import asked, translations
 from small_run import WORDS
 
 from transformer.decoding.service.lanes import Preparation
 from transformer.runtime.errors import UserError
-from transformer.serve import answers, app, refusals
+from transformer.serve import answers, app, libretranslate, refusals
 from transformer.serve.app import server_app
 from transformer.serve.services.limits import Limits
+from transformer.serve.services.messages import Sent
 from transformer.serve.services.service import Service
+from transformer.systems.registry import REGISTRY, find_system
 from transformer.tasks import text
 
 TEXT = {"text": []}
@@ -79,6 +84,45 @@ def test_what_is_wrong_with_a_body_is_noted_once(service, kind, monkeypatch):
             if path == "/translate" or "context" not in message:
                 assert message in answer.json()["error"]
     assert all(count <= 4 for count in counts)
+
+
+def kinds_of(kind):
+    """It, and what is made of it."""
+    return [kind, *itertools.chain(*map(kinds_of, kind.__subclasses__()))]
+
+
+def test_one_mistake_of_a_list_counts():
+    """In every list of every request: to note thousands takes tenths of a second."""
+    for system in map(find_system, REGISTRY):
+        if module := getattr(system.task, "service", ""):
+            importlib.import_module(module)
+    kinds = kinds_of(Sent)
+    assert {"AskedTags", "AskedContinuations", "LibreTranslation"} <= {kind.__name__ for kind in kinds}
+    for kind, wrong in itertools.product(kinds, ([], ["a", 1], 1, None)):
+        for name in kind.model_fields:
+            with pytest.raises(ValidationError) as refused:
+                kind.model_validate({name: [wrong] * 1000, "no such field": 1})
+            assert refused.value.error_count() <= 6, (kind, name)
+
+
+def test_the_loop_reads_no_form_of_a_stranger(service, monkeypatch):
+    """Nor JSON: that which may have the token in its body."""
+    threads, key_of = [], libretranslate.key_of
+
+    def read(path, body, content):
+        threads.extend([threading.get_ident()] * bool(body))
+        return key_of(path, body, content)
+
+    async def ask():
+        transport = httpx.ASGITransport(server_app([service], Limits(), "secret"))
+        async with httpx.AsyncClient(transport=transport, base_url="http://a") as client:
+            for key, status in ("wrong", 401), ("secret", 503):
+                assert (await client.post("/translate", data={"api_key": key})).status_code == status
+        assert threading.get_ident() not in threads
+
+    monkeypatch.setattr(libretranslate, "key_of", read)
+    asyncio.run(ask())
+    assert len(threads) == 2
 
 
 def test_a_form_has_few_fields(service):

@@ -25,7 +25,7 @@ from transformer import UserError
 from transformer.data.signals import waveforms
 from transformer.decoding.service.lanes import Preparation
 from transformer.serve import server as server_module
-from transformer.serve.answers import Answers
+from transformer.serve.answers import Answers, Work
 from transformer.serve.metrics import Readiness
 from transformer.serve.services.limits import ALLOWED, OF_RECORDS, Limits
 from transformer.serve.services.service import Service, service_of
@@ -165,10 +165,33 @@ def test_long_recordings_wait_as_they_were_sent(runs):
     file = io.BytesIO()
     soundfile.write(file, np.zeros(3600 * 1000, np.int16), 1000, format="FLAC")
     service = served(runs["speech"], "ears")
-    record, _ = service.record(file.getvalue(), service.search.asked())
+    stored = waveforms.StoredRecording(file.getvalue(), "the recording")
+    record, _ = service.record(stored, service.search.asked())
     assert record.source.content == file.getvalue()
     arrays = [value for value in vars(record).values() if isinstance(value, np.ndarray)]
     assert sum(array.nbytes for array in arrays) == 0
+
+
+def test_who_leaves_ends_the_reading_of_a_recording(runs, monkeypatch):
+    """A few bytes may hold an hour of sound, which takes seconds to read, in a thread that others need."""
+    service, read, block = served(runs["speech"], "ears"), [], waveforms.powers_of
+    works = []
+
+    def leaving(*arguments):
+        read.append(1)
+        works[0].cancel()
+        return block(*arguments)
+
+    async def ask():
+        works.append(Work(service, service.search.asked(), [recording(60)], 1))
+        with ThreadPoolExecutor(1) as pool:
+            await works[0].begin(pool)
+
+    monkeypatch.setattr(waveforms, "BLOCK", 16_000)
+    monkeypatch.setattr(waveforms, "powers_of", leaving)
+    with pytest.raises(UserError, match="the recording: nobody waits for it"):
+        asyncio.run(ask())
+    assert len(read) == 1
 
 
 def picture() -> bytes:
@@ -297,7 +320,7 @@ def test_a_line_of_the_log_names_run_and_request(caplog):
         def numbers(self, items, asked):
             return [1] * len(items)
 
-        def submit(self, item, asked, line, partial):
+        def submit(self, item, asked, line, partial, is_wanted):
             log.warning("line %d: truncated", line)
             return Future()
 

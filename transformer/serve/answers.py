@@ -169,7 +169,7 @@ class Work:
                 return
         for index, item in enumerate(self.items):
             partial = self._partial(index) if self.asked.stream else None
-            future = self.service.submit(item, self.asked, index + 1, partial)
+            future = self.service.submit(item, self.asked, index + 1, partial, self._is_wanted)
             self.futures.append(future)
             if self._is_cancelled:  # meanwhile, in another thread
                 self.cancel()
@@ -184,6 +184,9 @@ class Work:
     def _show(self, index: int, output: Any) -> None:
         self.shown[index] = output
         self.changed.set()
+
+    def _is_wanted(self) -> bool:
+        return not self._is_cancelled
 
     def cancel(self) -> None:
         """Ends what is not done."""

@@ -251,7 +251,7 @@ class Gate:
             if self.key_of(path, b"", content) is None:
                 raise unknown()
             body = await in_time(self._body(scope, receive), self.strangers)
-            key = self.key_of(path, body, content) or ""
+            key = await asyncio.to_thread(self.key_of, path, body, content) or ""
             if not is_token(self.token, key.encode("utf-8", "replace")):
                 raise unknown()
         if path in UNCOUNTED:

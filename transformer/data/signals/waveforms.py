@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -73,6 +73,8 @@ class StoredRecording(NamedTuple):
     content: bytes
     name: str
     """What messages call it."""
+    is_wanted: Callable[[], bool] = lambda: True
+    """Whether somebody still waits for what is read: that of an hour takes seconds."""
 
     def __str__(self) -> str:
         return self.name
@@ -141,6 +143,8 @@ def _pieces(
             stream = Resampling(file_rate, rate)
             sums = np.zeros(1 + file.channels)
             for block in _blocks(file):
+                if isinstance(path, StoredRecording) and not path.is_wanted():
+                    raise UserError(f"{path}: nobody waits for it")
                 if (frames := frames + len(block)) > max_frames:
                     raise _too_long(path, max_frames / file_rate)
                 if not (block.min() >= -LOUDEST and block.max() <= LOUDEST):

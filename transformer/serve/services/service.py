@@ -126,9 +126,21 @@ class Service(ABC):
     # What all have
 
     def submit(
-        self, item: Any, asked: Asked, line: int, partial: Callable[[Any], None] | None = None
+        self,
+        item: Any,
+        asked: Asked,
+        line: int,
+        partial: Callable[[Any], None] | None = None,
+        is_wanted: Callable[[], bool] = lambda: True,
     ) -> Future[Any]:
         """Begins to search an item.
+
+        Args:
+          item: a text or a file.
+          asked: the request's fields.
+          line: its number.
+          partial: as of `Decoder.submit`.
+          is_wanted: whether the client still waits, for items that take seconds to read.
 
         Raises:
           QueueFull: there is no room for it.

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,17 +59,28 @@ class Transcriptions(Service):
         options = {"language": asked.language, "task": asked.task, **self.defaults}
         return self.decoder.live(sound, step=asked.step, **options)
 
-    def record(self, item: bytes, asked: Any) -> tuple[Recording, Json]:
+    def submit(
+        self,
+        item: bytes,
+        asked: Asked,
+        line: int,
+        partial: Callable[[Any], None] | None = None,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> Future[Any]:
+        """As of all services: a client that leaves ends the reading."""
+        return super().submit(StoredRecording(item, "the recording", is_wanted), asked, line, partial)
+
+    def record(self, item: StoredRecording, asked: Any) -> tuple[Recording, Json]:
         """A recording, and what is asked of its transcription. A long one is cut at pauses, with Whisper
         too: its parts need no other programs than short ones. It waits as it was sent, since a few bytes may
         hold an hour."""
         begun = {"language": asked.language, "task": asked.task, "timestamps": asked.timestamps}
         start = self.decoder.task.start(**begun)
-        stored, blocks = StoredRecording(item, "the recording"), list[np.ndarray]()
-        for block in audio_blocks(stored, LONGEST):
+        blocks = list[np.ndarray]()
+        for block in audio_blocks(item, LONGEST):
             blocks.append(block)
             if sum(map(len, blocks)) > self.decoder.hears() * RATE:
-                return LongRecording.of(stored, begun | {"cut": "pauses"}), {}
+                return LongRecording.of(item, begun | {"cut": "pauses"}), {}
         record = dataclasses.replace(self.decoder.heard(np.concatenate(blocks)), start=start)
         return with_rules(record, self.decoder.rules(self.settings)), {}
 

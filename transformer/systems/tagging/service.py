@@ -1,6 +1,6 @@
 """What taggers do for clients: labels of the words of sentences."""
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -13,7 +13,7 @@ from transformer.systems.tagging.api import Tagger
 class AskedTags(Asked):
     """Sentences whose words are labelled."""
 
-    text: str | list[str | Texts] = Field(
+    text: str | Annotated[list[str | Texts], Field(fail_fast=True)] = Field(
         description="A sentence, its words separated by spaces, or a list of sentences, each such a text or "
         "a list of words."
     )
