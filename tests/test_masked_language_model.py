@@ -12,7 +12,9 @@ import pytest
 from small_run import drawn_run, quiet
 
 from transformer import Context, Run, UserError, init_state, make_train_step, train
+from transformer.commands import given_outputs
 from transformer.commands.decode import decode_main
+from transformer.commands.given_outputs import score_main
 from transformer.commands.models import average_main
 from transformer.config.model import SpecialIds
 from transformer.config.records import SentencesConfig
@@ -171,3 +173,32 @@ def test_it_decodes_nothing(drawn, monkeypatch, capfd):
     monkeypatch.setattr(sys, "argv", ["average", str(drawn)])
     assert average_main() == 0
     assert "decode" not in capfd.readouterr().out  # which it would suggest for other systems
+
+
+def test_a_sentence_is_scored_by_each_of_its_tokens_given_all_others(drawn, tmp_path, call, monkeypatch):
+    monkeypatch.setattr(given_outputs, "WINDOW", 3)
+    run = Run(drawn)
+    pairs = [("a", "a b c"), ("b", "c a b b c unknown a b"), ("", "a"), ("c", "")]
+    files = [tmp_path / "a.en", tmp_path / "a.de"]
+    for side, path in enumerate(files):
+        path.write_text("".join(f"{pair[side]}\n" for pair in pairs))
+    words = [run.path, "--source", files[0], "--target", files[1]]
+    status, output, errors = call(score_main, *words)
+    assert status == 0, errors
+    model, variables = run.system.model(run.config.model), run.variables("best")
+    special, mask = run.config.model.special, run.config.model.mask
+    rows = [[float(number) for number in line.split("\t")] for line in output.splitlines()]
+    assert rows[2:] == [[-np.inf, -np.inf, 0]] * 2
+    for row, (_, target) in zip(rows[:2], pairs, strict=False):
+        (example,) = run.task.examples([target])
+        ids, total, counted = np.array(example["source"]), 0.0, 0
+        for position, token in enumerate(ids[:-1]):
+            if token in (special.unk, special.bos):
+                continue
+            hidden = np.where(np.arange(len(ids)) == position, mask, ids)
+            logits = np.asarray(model.apply(variables, jnp.asarray(hidden[None])), np.float64)[0, position]
+            total += logits[token] - np.log(np.exp(logits).sum())
+            counted += 1
+        assert row == pytest.approx([total / counted, total, counted], rel=1e-4)
+    for option in (["--reverse", run.path], ["--int8"], ["--source-language", "en"]):
+        assert "masked language model" in call(score_main, *words, *option)[2]

@@ -6,7 +6,7 @@ import importlib
 import itertools
 import math
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,6 +27,7 @@ from transformer.runtime.text import has_text
 if TYPE_CHECKING:
     from transformer.data.sources.recordings import Listed
     from transformer.data.store import Pair
+    from transformer.runs.run import Run
     from transformer.translator.translator import Translator
 
 
@@ -41,7 +42,8 @@ class ScoreArguments:
     """Score translations that are there by a trained model, to compare them or to leave the worst out."""
 
     run_dir: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="RUN")]
-    """Run directory of a model that translates, or makes other texts of texts."""
+    """Run directory of a model that translates, or makes other texts of texts; or of a masked language model
+    (masked-lm, BERT), which scores the targets alone."""
     source: Path
     """Sources, one on each line."""
     target: Path
@@ -49,7 +51,8 @@ class ScoreArguments:
     output: Path | None = None
     """File for the scores, a line for each pair, with tabs: the score; log P(target | source) in nats; the
     tokens of the target, with <eos>; with --reverse also log P(source | target) and the tokens of the source.
-    The score is log P by token, unless --reverse says otherwise; -inf if a side is empty. Default: standard
+    The score is log P by token, unless --reverse says otherwise; -inf if a side is empty. A masked language
+    model adds up log P of each token of the target given all others (Salazar et al. 2020). Default: standard
     output."""
     reverse: Path | None = None
     """Run directory of a model of the other direction. The score is then between 0 and 1: exp(-(|a - b| + (a
@@ -90,33 +93,56 @@ def score_main(arguments: ScoreArguments) -> None:
             "give all of them"
         )
     from transformer.data.sources.text_files import read_pairs
-    from transformer.runs.run import Run
-    from transformer.translator.translator import Translator, translation_of
 
-    runs = [arguments.run_dir, *([arguments.reverse] if arguments.reverse else [])]
-    for run in map(Run, runs):
-        translation_of(run)
-        run.system.required("scores")
+    scorer, identity = _scorer_of(arguments)
     watch = ProgressReporter.beside_output()
     counting = watch.progress("reading", read_pairs(arguments.source, arguments.target), None)
     total = sum(1 for _ in counting)
-    languages = arguments.source_language, arguments.target_language
-    models = [
-        Translator.load(run, arguments.checkpoint, int8=arguments.int8).between(*ordered)
-        for run, ordered in zip(runs, (languages, languages[::-1]), strict=False)
-    ]
     digests = [digest_of(arguments.source), digest_of(arguments.target)]
-    job = repr(["score", *(model.fingerprint() for model in models), languages, digests])
+    job = repr(["score", *identity, digests])
     with contextlib.suppress(*[Stopped] * bool(arguments.keep)):  # finished, and other pairs may be kept now
         output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
-        _write_scores(arguments, models, output, total, watch)
+        _write_scores(arguments, scorer, output, total, watch)
     if arguments.keep:
         watch.message(_write_best(arguments))
 
 
+Scorer = Callable[["Iterable[Pair]", int], Iterator[tuple[float, ...]]]
+"""(pairs, how many of them are left out at the beginning) -> the numbers of each."""
+
+
+def _scorer_of(arguments: ScoreArguments) -> tuple[Scorer, tuple[Any, ...]]:
+    """What scores the pairs of a command, and what the scores depend on.
+
+    Raises:
+      UserError: a run gives no scores, or options are not for it.
+    """
+    from transformer.runs.run import Run
+    from transformer.translator.translator import Translator, translation_of
+
+    runs = [Run(path) for path in (arguments.run_dir, arguments.reverse) if path]
+    languages = arguments.source_language, arguments.target_language
+    if runs[0].system.fluency:
+        for option, value in ("--reverse", arguments.reverse), ("--int8", arguments.int8):
+            if value:
+                raise UserError(f"{option}: {runs[0].name} is a masked language model; leave it out")
+        if any(languages):
+            raise UserError(f"{runs[0].name} is a masked language model: leave out the languages")
+        return _fluency(runs[0], arguments.checkpoint)
+    for run in runs:
+        translation_of(run)
+        run.system.required("scores")
+    models = [
+        Translator.load(run.path, arguments.checkpoint, int8=arguments.int8).between(*ordered)
+        for run, ordered in zip(runs, (languages, languages[::-1]), strict=False)
+    ]
+    identity = (*(model.fingerprint() for model in models), languages)
+    return lambda pairs, done: scored_pairs(models, pairs, done), identity
+
+
 def _write_scores(
     arguments: ScoreArguments,
-    models: "Sequence[Translator]",
+    scorer: Scorer,
     output: Output,
     total: int,
     watch: ProgressReporter,
@@ -129,7 +155,7 @@ def _write_scores(
         if done:
             watch.message(f"  continuing after pair {done:,}")
         scores: Iterable[tuple[float, ...]]
-        scores = scored_pairs(models, read_pairs(arguments.source, arguments.target), done)
+        scores = scorer(read_pairs(arguments.source, arguments.target), done)
         if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
             scores = watch.progress("scoring, pairs", scores, total - done)
         for score in scores:
@@ -164,6 +190,46 @@ def scored_pairs(
                 yield dual_score(*of_pair), *of_pair
             else:
                 yield -math.inf, *(-math.inf, 0) * len(models)
+
+
+POSITIONS = 2048  # of a batch that a masked language model reads at once
+
+
+def _fluency(run: "Run", checkpoint: str) -> tuple[Scorer, tuple[Any, ...]]:
+    """As `_scorer_of`, by the masked language model of a run: of the targets alone."""
+    from transformer.runs.run import hash_of
+    from transformer.translator.search_inputs import padded
+
+    task, config, fluency = run.task, run.config.model, run.system.required("fluency")
+    model, variables = run.system.model(config), run.variables(checkpoint)
+
+    def of_length(window: "list[tuple[int, Pair]]") -> Iterator[tuple[float, ...]]:
+        """The numbers of some numbered pairs, in their order."""
+        ids = [example["source"] for example in task.examples([target for _, (_, target) in window])]
+        for (line, _), sentence in zip(window, ids, strict=True):
+            if config.longest and len(sentence) > config.longest:
+                raise UserError(
+                    f"line {line}: {len(sentence)} tokens, and {run.name} has {config.longest} positions"
+                )
+        numbers = np.zeros((len(ids), 2))
+        lengths = [1 << (len(sentence) - 1).bit_length() for sentence in ids]
+        for length in sorted(set(lengths)):
+            rows = [row for row, other in enumerate(lengths) if other == length]
+            size, width = max(1, POSITIONS // length), min(length, config.longest or length)
+            for start in range(0, len(rows), size):
+                chosen = rows[start : start + size]
+                batch = padded([ids[row] for row in chosen], width, size, config.special.pad)
+                numbers[chosen] = np.stack(fluency(model, variables, batch), 1)[: len(chosen)]
+        for (_, pair), (log_p, count) in zip(window, numbers.tolist(), strict=True):
+            scored = count and all(map(has_text, pair))
+            yield (log_p / count, log_p, count) if scored else (-math.inf, -math.inf, 0)
+
+    def scores(pairs: "Iterable[Pair]", done: int) -> Iterator[tuple[float, ...]]:
+        numbered = itertools.islice(enumerate(pairs, 1), done, None)
+        while window := list(itertools.islice(numbered, WINDOW)):
+            yield from of_length(window)
+
+    return scores, (hash_of(variables["params"]), task.content())
 
 
 def dual_score(log_p: float, count: int, *reverse: float) -> float:

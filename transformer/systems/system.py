@@ -26,6 +26,7 @@ _LACKS = {
     "scores": "does not score given outputs",
     "alignment": "has no alignments",
     "attentions": "sows no attention to the source",
+    "fluency": "does not score texts alone",
 }
 
 
@@ -60,6 +61,9 @@ class System:
     """(model, variables, inputs, target) -> [batch, target, source]: the attention of each target step."""
     scores: Callable[..., Any] | None = None
     """(model, variables, inputs, target) -> `TokenScores`: log P of each target token."""
+    fluency: Callable[..., Any] | None = None
+    """(model, variables, ids) -> of each sentence the sum of log P of its tokens, and their number: what a
+    text is worth without a source."""
     task: type[Task] = Translation
     """Its inputs and outputs."""
     carry: Callable[[Config, bool], Carry] = lambda config, evaluating: ()
@@ -79,7 +83,7 @@ class System:
         return stepwise(self.search)
 
     def required(self, ability: str) -> Callable[..., Any]:
-        """Its search, scores, alignment or attentions.
+        """Its search, scores, alignment, attentions or fluency.
 
         Raises:
           UserError: it has none.

@@ -1,6 +1,7 @@
 """Masked language models (BERT, Devlin et al. 2019): an encoder with a head, the loss of hidden tokens, and
 sentences of which the objective hides tokens."""
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -117,9 +118,6 @@ def hide(key: Array, ids: Int[Array, "b s"], config: MaskedLanguageModelConfig) 
       ids: the sentences.
       config: which share, and the id of the mask.
     """
-    special = jnp.asarray(
-        [config.special.pad, config.special.bos, config.special.eos, config.special.unk, config.mask]
-    )
     rows = jax.vmap(jax.random.fold_in, (None, 0))(key, _digests(ids, config.special.pad))
     of_tokens = jax.vmap(jax.vmap(jax.random.fold_in, (None, 0)), (0, None))
     keys = of_tokens(rows, jnp.arange(ids.shape[1], dtype=jnp.uint32))
@@ -129,7 +127,7 @@ def hide(key: Array, ids: Int[Array, "b s"], config: MaskedLanguageModelConfig) 
         return first, second, jax.random.randint(jax.random.fold_in(key, 1), (), 0, config.vocab_size)
 
     chosen, outcome, other = jax.vmap(jax.vmap(draw))(keys)
-    predicted = (chosen < config.mask_share) & ~jnp.isin(ids, special)
+    predicted = (chosen < config.mask_share) & ~_is_special(ids, config)
     replaced = jnp.where(outcome < MASKED, config.mask, jnp.where(outcome < MASKED + REPLACED, other, ids))
     return Hidden(jnp.where(predicted, replaced, ids), predicted)
 
@@ -139,6 +137,44 @@ def _digests(ids: Int[Array, "b s"], pad: int) -> UInt32[Array, " b"]:
     powers = jnp.cumprod(jnp.full(ids.shape[1], FACTOR, jnp.uint32))
     tokens = jnp.where(ids == pad, 0, ids + 1).astype(jnp.uint32)
     return (tokens * powers).sum(axis=1, dtype=jnp.uint32)
+
+
+# Scores of sentences.
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def pseudo_log_likelihoods(
+    model: MaskedLanguageModel, variables: Variables, ids: Int[Array, "b s"]
+) -> tuple[Float[Array, " b"], Int[Array, " b"]]:
+    """The sum over the tokens of a sentence of log P of each, given all others, in nats, and their number
+    (Salazar et al. 2020, Eq. 1). Special tokens, which are never predicted, are left out.
+
+    Args:
+      model: with these variables. It reads a sentence once for each of its positions.
+      variables: see above.
+      ids: the sentences, each closed by <eos>, then <pad>.
+    """
+    counted = ~_is_special(ids, model.config)
+
+    def at_position(position: Int[Array, ""]) -> Float[Array, " b"]:
+        hidden = ids.at[:, position].set(model.config.mask)
+
+        def run(model: MaskedLanguageModel) -> Array:
+            states = jax.lax.dynamic_slice_in_dim(model.hidden(hidden), position, 1, axis=1)
+            return model.output(states)[:, 0]
+
+        logits = jnp.asarray(model.apply(variables, method=run))
+        log_p = jax.nn.log_softmax(logits)
+        return jnp.take_along_axis(log_p, ids[:, position, None], axis=1)[:, 0]
+
+    log_p = jax.lax.map(at_position, jnp.arange(ids.shape[1]))
+    return jnp.where(counted, log_p.T, 0).sum(axis=1), counted.sum(axis=1)
+
+
+def _is_special(ids: Int[Array, "b s"], config: MaskedLanguageModelConfig) -> Bool[Array, "b s"]:
+    """True at tokens that are neither hidden nor predicted."""
+    special = config.special
+    return jnp.isin(ids, jnp.asarray([special.pad, special.bos, special.eos, special.unk, config.mask]))
 
 
 # Masked language modelling: sentences, of which the objective hides tokens.
@@ -239,5 +275,6 @@ def _data(config: Config) -> SentencesConfig:
 SYSTEM = System(
     model=MaskedLanguageModel,
     objective=lambda config, _: masked_lm_objective(config),
+    fluency=pseudo_log_likelihoods,
     task=MaskedLanguageModelling,
 )
