@@ -165,7 +165,7 @@ def refusal_of(error: Exception, wait: int = 1) -> Refusal:
 def sentence_of(error: RequestValidationError) -> str:
     """What is wrong with a request, in one sentence: its first mistake."""
     first = error.errors()[0]
-    names = [str(part) for part in first["loc"][1:] if part not in SHAPES]
+    names = [str(part)[:LONGEST_MESSAGE] for part in first["loc"][1:] if part not in SHAPES]
     where = ".".join(names) or "the body"
     if first["type"] == "json_invalid":
         return f"the body is not JSON: {first['ctx']['error']}"

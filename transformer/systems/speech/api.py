@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import jax
 import numpy as np
@@ -469,7 +469,7 @@ def with_rules(recording: Recording, rules: WindowsConfig | None) -> Recording:
     return RuledRecording.of(recording, rules) if rules else recording
 
 
-def _is_array(source: object) -> bool:
+def _is_array(source: object) -> TypeGuard[np.ndarray]:
     """Whether it is an array of NumPy, JAX or another library."""
     return hasattr(source, "__array__")
 
