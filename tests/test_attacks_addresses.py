@@ -31,8 +31,8 @@ STRINGS = {
     "a text of training, validation or test": """data.dataset data.train data.train_source data.train_target
         data.train_tsv data.validation data.validation_source data.validation_target data.validation_tsv
         data.test data.test_source data.test_target data.test_tsv""",
-    "a file or folder that a run begins with": """data.add_tokens data.cache_dir data.source_tokenizer
-        data.target_tokenizer model.teacher training.init_encoder_from""",
+    "a file or folder that a run begins with": """data.add_tokens data.cache_dir data.exchange
+        data.source_tokenizer data.target_tokenizer model.teacher training.init_encoder_from""",
     "its last part names a folder beside an adapter": "training.init_from",
     "names of columns, fields and languages": """data.add_language data.audio_feature data.directions
         data.group data.inputs data.separator data.source_language data.target data.target_language
@@ -41,7 +41,7 @@ STRINGS = {
     "names of parameters": "adapter.pattern model.fixed optimizer.groups training.freeze",
     "a hash": "adapter.base_hash",
     "phrases": "decoding.forbidden",
-    "names of corpora, in the names of files that the command line gives": "data.mix",
+    "names of corpora, in the names of files that the command line gives": "data.default_tag data.mix",
     "one of the systems that are installed": "system",
 }
 """Every string that the config of a run may hold beside those of a fixed list, by what it stands for. Those

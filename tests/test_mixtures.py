@@ -106,8 +106,16 @@ def test_other_weights_have_the_vocabulary_and_the_shards_that_are_there(tmp_pat
 def test_a_corpus_without_examples_is_refused(tmp_path, here):
     config = config_of(tmp_path)
     (tmp_path / "noisy.de").write_text("\n" * SIZES["noisy"])
-    with pytest.raises(UserError, match="all pairs of a corpus of --data.mix, or of a direction, are empty"):
+    with pytest.raises(UserError, match="all training pairs of noisy are empty, left out by --data.filter"):
         prepare(*opened(config))
+
+
+def test_a_corpus_of_which_nothing_is_drawn_is_named(tmp_path, here):
+    config = changed(config_of(tmp_path, ["clean=1", "@9", "noisy=1"]), steps=9)
+    task, corpus = opened(config)
+    assert "Warning: --data.mix gives noisy no weight in the 9 updates" in task.decide(corpus)
+    task, corpus = opened(changed(config, steps=10))
+    assert not [note for note in task.decide(corpus) if "--data.mix" in note]
 
 
 def test_directions_have_a_temperature(tmp_path, here):
@@ -305,6 +313,8 @@ def test_what_a_mixture_needs():
     files = {"train_tsv": Path("{corpus}.tsv"), "validation_tsv": Path("v.tsv")}
     assert DataConfig(mix=("a=1",), **files).pairs_of_a_shard == 1_000_000
     assert corpora.of_corpus(DataConfig(mix=("a=1",), engine="ray", **files), "a").train_tsv == Path("a.tsv")
+    with pytest.raises(UserError, match="{corpus} in names of files: name the corpora .* with --data.mix"):
+        DataConfig(**files).check_files()
     with pytest.raises(UserError, match="write {corpus} where the names of the training files"):
         DataConfig(mix=("a=1",), **{**files, "train_tsv": Path("train.tsv")})
     with pytest.raises(UserError, match="with --data.temperature: each gives weights"):

@@ -680,6 +680,8 @@ def test_a_rule_leaves_out_what_it_means_and_says_so(tmp_path, here, rule, in_sh
     name, number = rule.partition("=")[0], f"{len(GOOD) + 1}"
     assert f"filters leave 1 of {'a sample of ' * in_shards}{number} training pairs out" in said
     assert f"  {name} 1 (5.3%), such as {BAD[rule][0][:20]!r:.18}" in said
+    assert "repeat another" not in said
+    assert ("left out by --data.filter" in task.drops) is in_shards
     again = opened(config)[1]
     assert again.note == corpus.note
 
@@ -742,6 +744,9 @@ def test_a_script_that_is_none_and_text_that_is_not_filtered(tmp_path, here):
         DataConfig(filter=("scripts=Latn1",), train_tsv=Path("a"))
     with pytest.raises(UserError, match="scripts=Klingonese: Unicode has no such script"):
         opened(filtered_config(tmp_path, GOOD, ("scripts=Klingonese",), False))
+    copies = filtered_config(tmp_path, [("same", "same")] * 9, ("copies",), False)
+    with pytest.raises(UserError, match="train split has no records\nfilters leave 9 of 9 .*\n    copies 9"):
+        opened(copies)
     with pytest.raises(UserError, match="only pairs of text files are filtered"):
         corpora.open_corpus(DataConfig(filter=("copies",)))
 

@@ -72,8 +72,10 @@ class Plan:
             data=replace(text_data(base), batching="buckets", **files),
             model=replace(base.model, dropout=0.1, norm="pre"),  # type: ignore[call-arg]
         )
+        changed = variant.of(config)
+        scheduled = changed.scheduled
         return replace(
-            variant.of(config),
+            changed,
             training=replace(
                 base.training,
                 seed=seed,
@@ -88,7 +90,7 @@ class Plan:
                 peak=LOWER if variant.continues else PEAK,
                 warmup_steps=max(1, min(optimizer.warmup_steps, steps // 4)),
             ),
-            scheduled=replace(variant.of(config).scheduled, updates=steps),
+            scheduled=replace(scheduled, updates=steps) if scheduled.share else scheduled,
         )
 
     def build(self, name: str, seed: int) -> Json:

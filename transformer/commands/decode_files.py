@@ -545,7 +545,8 @@ def decode_files(arguments: FilesArguments) -> None:
         interrupt.add_note("the same command continues with the next shard")
         raise
     seconds = time.monotonic() - start
-    why = f", of which {errors:,} have no output: {arguments.output / ERRORS} says why"
+    verb = "have" if errors > 1 else "has"
+    why = f", of which {errors:,} {verb} no output: {arguments.output / ERRORS} says why"
     of_files = counted(len(files), "file")
     watch.message(
         f"{counted(count, 'line')} of {of_files} in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s), "

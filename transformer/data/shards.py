@@ -318,10 +318,12 @@ class _Stream:
       numbers: of the group's.
       seed: of the orders.
       group: its number.
+      name: of the group, for messages.
     """
 
-    def __init__(self, shards: Shards, numbers: Sequence[int], seed: int, group: int) -> None:
+    def __init__(self, shards: Shards, numbers: Sequence[int], seed: int, group: int, name: str) -> None:
         self._shards, self._numbers, self._seed, self._group = shards, numbers, seed, group
+        self._name = name
         self._ends = [0]  # of the shards in the stream, in rows or examples
 
     def shard(self, index: int) -> Shard:
@@ -336,7 +338,7 @@ class _Stream:
             if (shard := self.shard(index)).size:
                 return shard
         raise UserError(
-            "all pairs of a corpus of --data.mix, or of a direction, are empty, left out, or longer than "
+            f"all training pairs of {self._name} are empty, left out by --data.filter, or longer than "
             "--data.max-length: give it no weight"
         )
 
@@ -363,6 +365,7 @@ class MixedPlan(Plan):
     Args:
       shards: by number, as they are prepared.
       groups: the numbers of the shards of each group.
+      names: of the groups, for messages.
       stages: in order; the first one from update 0.
       batching: how to make batches.
 
@@ -373,11 +376,17 @@ class MixedPlan(Plan):
     STEPS = 128  # of a window: enough to fill buckets well and to mix, few enough for little memory
 
     def __init__(
-        self, shards: Shards, groups: Sequence[Sequence[int]], stages: Sequence[Stage], batching: Batching
+        self,
+        shards: Shards,
+        groups: Sequence[Sequence[int]],
+        names: Sequence[str],
+        stages: Sequence[Stage],
+        batching: Batching,
     ) -> None:
         self.shards, self._stages, self._batching, self.packed = shards, stages, batching, batching.packed
         self._streams = [
-            _Stream(shards, numbers, batching.seed, group) for group, numbers in enumerate(groups)
+            _Stream(shards, numbers, batching.seed, group, name)
+            for group, (numbers, name) in enumerate(zip(groups, names, strict=True))
         ]
         self._lock = threading.Lock()
         self._per_window = functools.cache(self._count_per_window)

@@ -337,6 +337,10 @@ def _shards(folder: Path, split: str) -> list[str]:
     return sorted(os.fspath(path) for path in folder.glob(f"*-{split}.array_record-*"))
 
 
+class EmptySplit(UserError):
+    """A split has no record."""
+
+
 def _write(folder: Path, splits: Splits, form: Form, progress: Progress) -> None:
     """Writes the records in their order, one file a split, and what TFDS needs to know of them."""
     core = tfds().core
@@ -345,7 +349,7 @@ def _write(folder: Path, splits: Splits, form: Form, progress: Progress) -> None
         path = folder / f"{form.dataset}-{split}.array_record-00000-of-00001"
         count, size = _write_file(path, progress(f"storing, {split}", records(), None), form)
         if not count:
-            raise UserError(f"the {split} split has no records")
+            raise EmptySplit(f"the {split} split has no records")
         split_infos.append(core.SplitInfo(name=split, shard_lengths=[count], num_bytes=size))
     tfds().folder_dataset.write_metadata(
         data_dir=folder,

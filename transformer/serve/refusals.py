@@ -174,7 +174,8 @@ def sentence_of(error: RequestValidationError) -> str:
     if first["type"] == "missing":
         return f"{where} is missing"
     if not names and first["type"] == "model_attributes_type":
-        return "the body must be a JSON object, and its Content-Type application/json"
+        type_of_body = ", and its Content-Type application/json" * isinstance(first["input"], bytes)
+        return f"the body must be a JSON object{type_of_body}"
     message = str(first["msg"]).removeprefix("Value error, ")
     return f"{where}: {message[:1].lower()}{message[1:]}"
 

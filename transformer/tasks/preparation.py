@@ -24,6 +24,7 @@ from typing import IO, Any
 import numpy as np
 from jaxtyping import Int
 
+from transformer.config.corpus import DataConfig
 from transformer.config.options import Config, text_data
 from transformer.config.pairs import noise_of
 from transformer.data.plans import Batcher, Batching
@@ -100,8 +101,7 @@ class TrainingData:
         plan, train = self.batcher.plan, self.corpus.splits["train"]
         if not isinstance(plan, MixedPlan) or not isinstance(train, PairBlocks):
             return ""
-        data = text_data(self.task.config)
-        names = data.mixed or [" to ".join(pair) for pair in data.pairs]
+        names = _group_names(text_data(self.task.config))
         counts, planned = plan.drawn(step), plan.planned(self.task.config.training.steps)
         sizes = map(len, train.by_group())
         return "; ".join(
@@ -244,7 +244,7 @@ def _in_shards(
             order = mixed_order(shards.groups, stages[0].shares, data.seed)
             shards.begin(order)
             shards.wait(order[: np.count_nonzero(stages[0].shares)], progress)
-            plan = MixedPlan(shards, shards.groups, stages, task.batching())
+            plan = MixedPlan(shards, shards.groups, _group_names(data), stages, task.batching())
         else:
             order = shard_order(len(shards), data.seed, epoch=0).tolist()
             shards.begin(order)
@@ -255,6 +255,11 @@ def _in_shards(
         if_it_fails.pop_all()
     batcher = Batcher(first.examples, task.fields, plan, host, hosts)
     return TrainingData(corpus, task, batcher, Chosen(pairs, first.lines))
+
+
+def _group_names(data: DataConfig) -> Sequence[str]:
+    """The names of the corpora of a mixture, or of directions, for people."""
+    return data.mixed or [" to ".join(pair) for pair in data.pairs]
 
 
 def examples_of(task: Task, corpus: Corpus, progress: Progress = silent) -> Arrays:

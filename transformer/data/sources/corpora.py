@@ -125,7 +125,7 @@ def in_turns(records: Iterable[DirectedPair | TextRecord]) -> Iterator[DirectedP
     """One record of each direction, or of each group, after the other, so that the first ones are of all."""
     parts: dict[Any, list[DirectedPair | TextRecord]] = {}
     for record in records:
-        parts.setdefault(record[2:] if isinstance(record, DirectedPair) else record.group, []).append(record)
+        parts.setdefault(record.group if isinstance(record, TextRecord) else record[2:], []).append(record)
     for turn in itertools.zip_longest(*parts.values()):
         yield from filter(None, turn)
 

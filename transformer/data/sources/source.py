@@ -65,7 +65,11 @@ class Source:
         """
         folder = corpus_folder(cache_dir, self.kind, *self.key)
         splits = {split: functools.partial(self.read, split) for split in self.splits}
-        prepared = store.prepare(folder, splits, self.form, progress)
+        try:
+            prepared = store.prepare(folder, splits, self.form, progress)
+        except store.EmptySplit as error:
+            left_out = self.filter.described() if self.filter else ""
+            raise UserError(f"{self.name}: {error}\n{left_out}".rstrip()) from error
         self.damaged.note(folder)
         left_out = self.filter.note(folder) if self.filter else ""
         note = "\n  ".join(filter(None, ("; ".join(self.notes), left_out)))

@@ -18,7 +18,6 @@ import regex
 
 from transformer.config.corpus import written_as
 from transformer.data.sequences import Sequences, ends_of
-from transformer.data.sources.text_files import named_ranges
 from transformer.data.store import AnyPair, DirectedPair, Progress, Records, silent
 from transformer.runtime.errors import UserError, abbreviated, counted
 from transformer.runtime.files import brief, read_text, write_whole
@@ -63,14 +62,14 @@ def unusual_pairs(
     numbers = defaultdict[str, int]()
     numbers.default_factory = numbers.__len__
     of_words, sizes = (array("i"), array("i")), (array("i"), array("i"))
-    entities, lacking = 0, list[int]()
+    entities, lacking = 0, list[tuple[str, str]]()
     looked = progress("looking for unusual pairs", _pairs(records, number), number)
     for index, (source, target) in enumerate(looked):
         hashes[index] = hash((source, target))
         lengths[index] = len(source), len(target)
         entities += _has_entity(source) or _has_entity(target)
         if not (has_text(source) and has_text(target)):
-            lacking.append(index + 1)
+            lacking.append((source, target))
         if is_translated:
             for side, text in enumerate((source, target)):
                 several = words(text.lower())
@@ -89,10 +88,12 @@ def unusual_pairs(
     if number and _is_header(next(_pairs(records, 1)), languages):
         remarks.append("the first looks like a header")
     is_sample = total not in (None, len(records))
-    among = counted(len(lacking), "pair") if is_sample else named_ranges("pair", lacking)
-    left_out = f"an empty side, so training leaves it out: {among}" if lacking else ""
-    if is_sample and lacking:
-        left_out += f" of a sample of {number:,}"
+    left_out = ""
+    if lacking:
+        example = " with ".join(repr(abbreviated(text)) for text in lacking[0])
+        among = f" of a sample of {number:,}" * is_sample
+        pairs = counted(len(lacking), "pair")
+        left_out = f"an empty side, so training leaves it out: {pairs}{among}, such as {example}"
     if not remarks:
         return left_out
     which = f"a sample of {number:,}" if is_sample else f"the {'first ' * (number < len(records))}{number:,}"

@@ -16,12 +16,14 @@ from jaxtyping import Int
 
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config, text_data
+from transformer.config.pairs import mix_stages
 from transformer.config.ranges import typed
 from transformer.config.training import BleuTokenizer, dropout_for
 from transformer.data.epochs import SampledPlan, TemperatureOrder, by_first_ids
 from transformer.data.plans import Batching, Plan, eligible_examples
 from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
 from transformer.data.sources.corpora import check_text, open_corpus
+from transformer.data.sources.source import InMemory
 from transformer.data.sources.text_files import one_line
 from transformer.data.sources.unusual import IDENTIFIER, OF_SAMPLE, Filter, distributions, unusual_pairs
 from transformer.data.store import Corpus, Pair, Progress, Records, TextRecord, silent
@@ -186,13 +188,19 @@ class TextToText(SteeredText, TextInContext, Lines):
             return []
         is_translated = data.task == "translation" and not (data.directions or data.context or data.group)
         train = corpus.splits["train"]
-        remark = unusual_pairs(corpus.sample or train, is_translated, data.languages, progress, len(train))
+        sample: Records = corpus.sample or train
         rules = Filter(data.filters)
         if data.filter and data.pairs_of_a_shard:  # whose rules are applied later, and elsewhere
-            for _ in filter(rules.keeps, itertools.islice(iter(corpus.sample or train), OF_SAMPLE)):
-                pass
-        drawn = distributions(corpus.sample or train) if data.check and is_translated else ""
+            sample = InMemory(list(filter(rules.keeps, itertools.islice(iter(sample), OF_SAMPLE))))
+        remark = unusual_pairs(sample, is_translated, data.languages, progress, len(train))
+        drawn = distributions(sample) if data.check and is_translated else ""
         return [line for line in (drawn, remark, rules.described("a sample of ")) if line]
+
+    @property
+    def drops(self) -> str:
+        """Also those that filters leave out, where shards are made."""
+        filtered = self.data.filter and self.data.pairs_of_a_shard
+        return super().drops + ", or left out by --data.filter" * bool(filtered)
 
     def decide(self, corpus: Corpus) -> list[str]:
         """How subwords are sampled and scores computed. Reports the languages that the file names give."""
@@ -205,7 +213,7 @@ class TextToText(SteeredText, TextInContext, Lines):
         self.data = data = with_method(self.data, self.tokenizers)
         self.config = replace(self.config, data=data)
         check_context(data, self.tokenizers)
-        notes = self._decide_dropout(len(corpus.splits["train"]))
+        notes = self._decide_dropout(len(corpus.splits["train"])) + self._unused()
         known = data.source_language, data.target_language
         if data.has_files and not data.directions and data.languages != known:
             named = f"languages by the names of the files: {data.direction}"
@@ -216,6 +224,13 @@ class TextToText(SteeredText, TextInContext, Lines):
         some = range(min(len(validation), self.config.training.evaluate_sentences))
         note = self.decide_scores(validation.__getitems__(some))
         return [*notes, note] if note else notes
+
+    def _unused(self) -> list[str]:
+        """Warnings of the corpora of a mixture of which training draws nothing."""
+        steps, stages = self.config.training.steps, mix_stages(self.data.mix)
+        drawn = {name for stage in stages if stage.start < steps for name, x in stage.weights.items() if x}
+        unused = [name for name in self.data.mixed if name not in drawn]
+        return [f"Warning: --data.mix gives {x} no weight in the {steps:,} updates" for x in unused]
 
     def _decide_dropout(self, count: int) -> list[str]:
         """Decides the dropout for so many pairs, if options leave that open. Returns a note for people."""
