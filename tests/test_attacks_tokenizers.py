@@ -14,7 +14,7 @@ import sentencepiece
 from transformer import SpecialIds, UserError
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.lossless import opened
-from transformer.data.tokenizers.trained import load_tokenizer
+from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
 from transformer.runtime.machine import library
 
 pytest.importorskip("tokenizers")
@@ -251,9 +251,41 @@ def test_a_panic_is_one_message() -> None:
             call("a" * 40 + "b")
 
 
+def test_words_that_are_read_without_end() -> None:
+    """Time grows as the cube of a word's length."""
+    model = {"type": "WordPiece", "vocab": {"<unk>": 3, "a": 4}, "unk_token": "<unk>"}
+    model |= {"continuing_subword_prefix": "##"}
+    assert tokenizer(model=model | {"max_input_chars_per_word": 100}).encode("a") == [4]
+    for longest in 201, 10**15:
+        with pytest.raises(UserError, match="max_input_chars_per_word is over 200"):
+            tokenizer(model=model | {"max_input_chars_per_word": longest})
+
+
+def test_pieces_and_starts_that_fill_the_memory(tmp_path: Path) -> None:
+    """A model may write a piece at each step, and each text may begin with many ids."""
+    model = {"type": "WordLevel", "vocab": {"<unk>": 3, "a": 4, "b" * 10_001: 5}, "unk_token": "<unk>"}
+    with pytest.raises(UserError, match="a piece of its vocabulary has 10,001 characters"):
+        tokenizer(model=model)
+    with pytest.raises(UserError, match="1,001 ids begin every text"):
+        HubTokenizer(content(), 6, SpecialIds(), [4] * 1001)
+    words = [*"abcd", "e" * 10_001]
+    for kind in "word", "whitespace", "open-word", "pieces", "marian":
+        saved = {"kind": kind, "words": words, "special": {}, "model": ""}
+        for more, message in (
+            ({}, "has 10,001 char"),
+            ({"words": words[:4], "start": [0] * 1001}, "1,001 ids"),
+        ):
+            if kind != "marian" or not more:  # which has no start
+                (tmp_path / "source.model").write_text(json.dumps(saved | more))
+                with pytest.raises(UserError, match=message):
+                    load_tokenizer(tmp_path / "source.model")
+    assert train_tokenizer(["a " + "b" * 10_001], "word", 10).encode("a b")[1:] != []
+
+
+@pytest.mark.parametrize("rule", ["normalization_rule_tsv", "denormalization_rule_tsv"])
 @pytest.mark.parametrize("longest", [18, 1000])
-def test_maps_of_sentencepiece(longest: int, tmp_path: Path) -> None:
-    """As its own trainer makes them."""
+def test_maps_of_sentencepiece(longest: int, rule: str, tmp_path: Path) -> None:
+    """As its own trainer makes them, for what is read and for what is written."""
     rules = tmp_path / "rules.tsv"
     rules.write_text(f"61\t{' '.join(['62'] * longest)}\n")
     model = io.BytesIO()
@@ -262,13 +294,14 @@ def test_maps_of_sentencepiece(longest: int, tmp_path: Path) -> None:
         model_writer=model,
         model_type="char",
         vocab_size=20,
-        normalization_rule_tsv=str(rules),
         hard_vocab_limit=False,
         minloglevel=2,
+        **{rule: str(rules)},
     )
     if longest < 100:
         processor, _ = opened(model.getvalue())
-        assert processor.Normalize("a").endswith("b" * longest)
+        written = processor.Decode(processor.Encode("a")) if rule[0] == "d" else processor.Normalize("a")
+        assert written.endswith("b" * longest)
         return
     with pytest.raises(UserError, match="makes a text up to 1,000 times as long"):
         opened(model.getvalue())

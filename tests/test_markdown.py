@@ -217,3 +217,17 @@ def test_reading_takes_time_in_proportion(sign):
 
     seconds(10)
     assert seconds(2_000) < max(12 * seconds(500), 1.0)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("sign", ["{% a ", "{{ a ", "{# a ", "aaaaa"])
+def test_what_is_open_is_read_once(sign):
+    """A template or the name of an emoji that does not end."""
+
+    def seconds(count):
+        begin = time.process_time()
+        assert not read_markdown(f":{sign * count}\n").unread
+        return time.process_time() - begin
+
+    seconds(10)
+    assert seconds(24_000) < max(10 * seconds(6_000), 1.0)

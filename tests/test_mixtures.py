@@ -313,6 +313,8 @@ def test_what_a_mixture_needs():
     files = {"train_tsv": Path("{corpus}.tsv"), "validation_tsv": Path("v.tsv")}
     assert DataConfig(mix=("a=1",), **files).pairs_of_a_shard == 1_000_000
     assert corpora.of_corpus(DataConfig(mix=("a=1",), engine="ray", **files), "a").train_tsv == Path("a.tsv")
+    with pytest.raises(UserError, match="{corpus} in names of files: name the corpora .* with --data.mix"):
+        DataConfig(**files).check_files()
     with pytest.raises(UserError, match="write {corpus} where the names of the training files"):
         DataConfig(mix=("a=1",), **{**files, "train_tsv": Path("train.tsv")})
     with pytest.raises(UserError, match="with --data.temperature: each gives weights"):

@@ -63,7 +63,7 @@ STORAGES = {
 def with_first_factors(trained, how, case, model, adapted):
     """What is trained, where the low-rank changes begin as those of the reference do."""
     leaves, names = flatten_dict(trained), set()
-    for path, _ in how.low_rank:
+    for path, _ in getattr(how, "low_rank", ()):
         (name,) = {*STORAGES[case.folder].tensor(path, {}, model).names}.intersection(adapted)
         shape = leaves[(*path, DOWN)].shape
         leaves[(*path, DOWN)] = jnp.asarray(first_factor(name, math.prod(shape[:-1])).reshape(shape))

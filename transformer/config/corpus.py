@@ -435,6 +435,9 @@ class DataConfig(CorpusConfig):
 
     def check_files(self) -> None:
         """Raises UserError if options need text files that are not named, as those of a run are."""
+        names = [str(path) for split in SPLITS for path in self._named(split)]
+        if not self.mix and any("{corpus}" in name for name in names):
+            raise UserError("{corpus} in names of files: name the corpora and their weights with --data.mix")
         are_pairs = self.task == "translation" and not self.context
         if self.noise and not (are_pairs and (self.train_tsv or self.train_source)):
             raise UserError(

@@ -14,16 +14,16 @@ LEVELS = 60
 OPAQUE, UNREAD = "opaque", "unread"
 """Types of tokens: lines that stay as they are, and lines whose text is not read."""
 _LINE = re.compile(
-    r"\{%.*?%\}\s*\Z|\{\{.*?\}\}\s*\Z|\{#.*?#\}\s*\Z"  # templates of Jinja, Liquid and Hugo
+    r"(?:\{%(?:(?!\{%).)*?%\}|\{\{(?:(?!\{\{).)*?\}\}|\{#(?:(?!\{#).)*?#\})\s*\Z"  # of Jinja, Liquid, Hugo
     r"|:::|///|-{1,2}8<-"  # containers of Pandoc and MkDocs, inserted files
     r"|\{:?[^{}]*\}\s*\Z|\[\[?_?toc_?\]\]?\s*\Z",  # attributes, tables of contents
     re.DOTALL | re.IGNORECASE,
 )
 _ABBREVIATION = re.compile(r"\*\[[^\]]+\]:")
 _COPIED = re.compile(
-    r"\{%.*?%\}|\{\{.*?\}\}|\{#.*?#\}"  # templates
+    r"\{%(?:(?!\{%).)*?%\}|\{\{(?:(?!\{\{).)*?\}\}|\{#(?:(?!\{#).)*?#\}"  # templates: none begins in another
     r"|\{[:#.][^{}]*\}"  # attributes
-    r"|(?<!\w):[a-z0-9_+-]*[a-z][a-z0-9_+-]*:"  # emoji
+    r"|(?<!\w):(?=[0-9_+-]*+[a-z])[a-z0-9_+-]++:"  # emoji
     # formulas: prices are none, since a space is before the second sign, or a digit after it
     r"|\$\$[^$]+\$\$|\$(?![\s$])(?:[^$\\]|\\.)*(?<!\s)\$(?!\d)",
     re.DOTALL,

@@ -163,7 +163,7 @@ class Work:
             count += number
             if count > most:
                 raise UserError(
-                    f"text: more than {counted(most, 'sentence')}, as many as may be: divide them"
+                    f"text: more than {counted(most, 'sentence')}, the limit of a request: divide them"
                 )
             if self._is_cancelled:
                 return

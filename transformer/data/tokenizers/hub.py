@@ -16,6 +16,7 @@ from transformer.data.tokenizers.lossless import (
     MOST_GROWTH,
     SPACE,
     check_growth,
+    check_pieces,
     longest_replacement,
     to_utf8,
 )
@@ -110,9 +111,10 @@ class HubTokenizer(Tokenizer):
 
     def __init__(self, model: str, size: int, special: SpecialIds, start: Sequence[int] = ()) -> None:
         self._tokenizer = _read(model)
+        words = self._tokenizer.get_vocab(with_added_tokens=True)
+        check_pieces(words, start)
         self.model, self.vocab_size, self.special, self.start = model, size, special, tuple(start)
-        ids = self._tokenizer.get_vocab(with_added_tokens=True).values()
-        largest = max([*ids, *astuple(special), *start])
+        largest = max([*words.values(), *astuple(special), *start])
         if largest >= size:
             raise UserError(f"its vocabulary has the id {largest}, and the model has {size} rows")
         names = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
@@ -299,7 +301,7 @@ def _described(model: str, described: Json) -> Any:
                 raise ValueError(f"a sequence of {count} steps")
         growths = [_growth(part) for part in parts]
         single, any_number = (_copies(described.get("post_processor"), end) for end in (1, 2))
-        _check_merges(described.get("model") or {})
+        _check_model(described.get("model") or {})
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"not a tokenizer.json: {fault_of(error)}") from None
     copies = any_number if single > 1 else 1  # templates of two texts are for what repeats one
@@ -376,8 +378,15 @@ def _wrong_type(value: Any, path: str = "", name: str = "") -> str:
     return ""
 
 
-def _check_merges(model: Json) -> None:
-    """Raises ValueError if the library would end the process: it takes the prefix off unseen."""
+LONGEST_WORD = 200
+"""Characters of a word that WordPiece reads, in time that grows as their cube; BERT's has 100."""
+
+
+def _check_model(model: Json) -> None:
+    """Raises ValueError if the library would end the process: it takes the prefix off unseen; or read a word
+    without end."""
+    if model.get("max_input_chars_per_word", 0) > LONGEST_WORD:
+        raise ValueError(f"model.max_input_chars_per_word is over {LONGEST_WORD}")
     prefix = model.get("continuing_subword_prefix")
     merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges", []))
     if prefix and not all(second.startswith(prefix) for _, second in merges):

@@ -147,7 +147,9 @@ def opened(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str
     text."""
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(model)
-    check_growth(longest_replacement(_MODEL.FromString(model).normalizer_spec.precompiled_charsmap))
+    described = _MODEL.FromString(model)
+    for rules in described.normalizer_spec, described.denormalizer_spec:
+        check_growth(longest_replacement(rules.precompiled_charsmap))
     try:
         return processor, processor.IdToPiece(list(range(processor.GetPieceSize())))
     except UnicodeDecodeError as error:
@@ -156,6 +158,10 @@ def opened(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str
 
 MOST_GROWTH = 100
 """How many times as long a tokenizer may make a text. A character of Unicode becomes 18 at most (NFKD)."""
+MOST_BEFORE = 1_000
+"""How many ids may begin every text."""
+LONGEST_PIECE = 10_000
+"""Characters of a piece: a model that writes one for each of its steps could fill the memory."""
 _COUNTED = 10**9
 """Up to which a message says how many times."""
 
@@ -165,6 +171,16 @@ def check_growth(growth: float) -> None:
     if growth > MOST_GROWTH:
         times = f"over {_COUNTED:,}" if growth > _COUNTED else f"up to {growth:,.0f}"
         raise UserError(f"this tokenizer makes a text {times} times as long; it may {MOST_GROWTH} times")
+
+
+def check_pieces(pieces: Iterable[str | None], start: Sequence[int]) -> None:
+    """Raises UserError if a piece of a vocabulary is too long, or too many ids begin every text."""
+    if (longest := max((len(piece or "") for piece in pieces), default=0)) > LONGEST_PIECE:
+        raise UserError(
+            f"a piece of its vocabulary has {longest:,} characters; it may have {LONGEST_PIECE:,}"
+        )
+    if len(start) > MOST_BEFORE:
+        raise UserError(f"{len(start):,} ids begin every text of it; it may have {MOST_BEFORE:,}")
 
 
 def longest_replacement(charsmap: bytes) -> int:

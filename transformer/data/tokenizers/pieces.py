@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 
 from transformer.config.model import SpecialIds
-from transformer.data.tokenizers.lossless import SPACE, opened, to_utf8, with_pieces
+from transformer.data.tokenizers.lossless import SPACE, check_pieces, opened, to_utf8, with_pieces
 from transformer.data.tokenizers.tokenizer import Tokenizer, codes
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
@@ -47,6 +47,7 @@ class PiecesTokenizer(Tokenizer):
             to_utf8(word or "")
         if not all(0 <= index < len(words) for index in (*astuple(special), *start)):
             raise UserError(f"{special}: special ids must be below {len(words)}, the size of this vocabulary")
+        check_pieces(words, start)
         self._processor, _ = opened(model)
         self.model, self.words, self.special = model, words, special
         self.start, self.apart = tuple(start), tuple(apart)
