@@ -24,6 +24,7 @@ from transformer.runtime.errors import UserError
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.tasks.outputs import Lines
 from transformer.tasks.texts.translation import Translation
+from transformer.translator import translator as translator_module
 from transformer.translator.translator import Translator
 
 DATA = Path(__file__).parent / "data" / "pretrained"
@@ -285,3 +286,14 @@ def test_a_message_has_others_only_if_there_are_more():
         with pytest.raises(UserError, match="there are aaa_Latn, bbb_Latn") as caught:
             tokenizer.in_language("xx", "--target-language")
         assert str(caught.value).endswith(" and others") == (count > 5)
+
+
+def test_few_pairs_of_languages_are_ready(translator, monkeypatch):
+    """A client that names all pairs does not fill the memory."""
+    monkeypatch.setattr(translator_module, "PAIRS", 2)
+    monkeypatch.setattr(translator, "_pairs", {})
+    for source, target in [*PAIRS, *PAIRS]:
+        between = translator.between(source, target)
+        assert between is translator.between(source, target)
+        assert between.task.data.target_language == target
+        assert len(translator._pairs) <= 2

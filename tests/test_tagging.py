@@ -227,6 +227,15 @@ def test_the_first_piece_of_each_word_has_its_label(kind):
     assert task.examples([TaggedSentence(tuple(whole.split()))])[0]["source"][:-1] == tokenizer.encode(whole)
 
 
+def test_long_words_are_not_cached():
+    """A server would fill its memory with those of clients, which may have 5,000 characters."""
+    task = Tagging(PRESETS["tagging"], train_tokenizer(["a cat"] * 9, "char", 276), ["D", "N"])
+    for length in 5, 5000:
+        (example,) = task.examples([TaggedSentence(("cat" * length,), ("N",))])
+        assert len(example["source"]) >= length
+    assert task._pieces.cache_info().currsize == 1
+
+
 @pytest.mark.slow
 def test_the_loss_is_the_mean_over_words():
     """Against NumPy; other pieces and padding do not count."""

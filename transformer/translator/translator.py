@@ -66,6 +66,11 @@ def translation_of(run: Run) -> TextToText:
     return run.task
 
 
+PAIRS = 256
+"""Pairs of languages that a translator of many has ready, the oldest of which gives way: there may be tens of
+thousands, of 25 KB each."""
+
+
 class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
     """A trained model that translates. Threads may share it. See `Decoder` for batches and programs.
 
@@ -195,6 +200,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
                 task = self.task.between(*pair)
                 other = object.__new__(type(self))
                 other.__dict__.update(self.__dict__, task=task, config=task.config, _pairs={})
+                if len(self._pairs) >= PAIRS:
+                    del self._pairs[next(iter(self._pairs))]
                 self._pairs[key] = other
             return self._pairs[key]
 

@@ -46,6 +46,8 @@ from transformer.tasks.vocabulary import with_vocabulary
 VOCABULARY, LABELS = "source.model", "labels.txt"
 """The files of a run directory."""
 WORDS = 2**17  # whose pieces are cached
+LONGEST_WORD = 100
+"""Characters of such a word: those of clients could fill the memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +237,7 @@ class Tagging(Overview, DecodingTask, Lines):
         ids, first = list(self.tokenizer.start), []
         for word in words:
             first.append(len(ids))
-            ids += self._pieces(word)
+            ids += (self._pieces if len(word) <= LONGEST_WORD else self._pieces_of)(word)
         return [*ids, self.special.eos], first
 
     def _pieces_of(self, word: str) -> list[int]:
