@@ -279,6 +279,11 @@ def test_pieces_and_starts_that_fill_the_memory(tmp_path: Path) -> None:
                 (tmp_path / "source.model").write_text(json.dumps(saved | more))
                 with pytest.raises(UserError, match=message):
                     load_tokenizer(tmp_path / "source.model")
+    (tmp_path / "source.model").write_text(
+        json.dumps({"kind": "pieces", "words": [*"abcd"], "special": {}, "model": "", "apart": ["x"] * 5001})
+    )
+    with pytest.raises(UserError, match="5,001 words of it are whole anywhere"):
+        load_tokenizer(tmp_path / "source.model")
     assert train_tokenizer(["a " + "b" * 10_001], "word", 10).encode("a b")[1:] != []
 
 

@@ -116,6 +116,10 @@ def test_a_file_of_a_run_is_not_replaced(untrained_run, tmp_path, refused):
     ):
         assert "config.json is a file of a run, which would be lost" in refused(main, *words)
     assert "its name is that of a picture" in refused(decode_main, run, "--output", tmp_path / "x.png")
+    for name in "x.gz", "x.Parquet":
+        assert "its name is that of a compressed file" in refused(
+            decode_main, run, "--output", tmp_path / name
+        )
     assert before == {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
+from transformer.config.corpus import PACKED
 from transformer.config.records import is_recording
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import Stopped, UserError, counted
@@ -41,7 +42,12 @@ def check_output(option: str, path: Path, others: Iterable[tuple[str, Path]]) ->
     """
     if address(path):
         raise UserError(f"{option} {display_path(path)}: write to a file here, and copy it there")
-    for is_other, media_type in (is_recording(path), "recording"), (path.suffix.lower() == ".png", "picture"):
+    suffix = path.suffix.lower()
+    for is_other, media_type in (
+        (is_recording(path), "recording"),
+        (suffix == ".png", "picture"),
+        (suffix in (*PACKED, ".parquet", ".arrow"), "compressed file or a table"),
+    ):
         if is_other:
             raise UserError(f"{option} {path}: text is written to it, and its name is that of a {media_type}")
     if len(os.fsencode(path.name)) > LONGEST_NAME:

@@ -16,6 +16,9 @@ from transformer.data.tokenizers.tokenizer import Tokenizer, codes
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 
+MOST_APART = 5_000
+"""Words that are looked for at each character of a text; M2M-100 and T5 have 100."""
+
 
 class PiecesTokenizer(Tokenizer):
     """Text to ids as in the model's training, including the normalisation of its SentencePiece model.
@@ -48,6 +51,10 @@ class PiecesTokenizer(Tokenizer):
         if not all(0 <= index < len(words) for index in (*astuple(special), *start)):
             raise UserError(f"{special}: special ids must be below {len(words)}, the size of this vocabulary")
         check_pieces(words, start)
+        if len(apart) > MOST_APART:
+            raise UserError(
+                f"{len(apart):,} words of it are whole anywhere in a text; it may have {MOST_APART:,}"
+            )
         self._processor, _ = opened(model)
         self.model, self.words, self.special = model, words, special
         self.start, self.apart = tuple(start), tuple(apart)
