@@ -135,6 +135,19 @@ def test_a_form_has_few_fields(service):
         assert answer.json()["error"] == "the form has more than 100,000 escaped bytes: send JSON"
 
 
+def test_the_loop_checks_no_texts(monkeypatch):
+    """Their names and inputs may be thousands."""
+    service, threads = translations(), []
+    items = service.items
+    monkeypatch.setattr(
+        service, "items", lambda asked: threads.append(threading.current_thread().name) or items(asked)
+    )
+    with asked(service) as client:
+        for body in {"text": ["red"]}, {"q": "red", "source": "xx", "target": "yy"}, {"text": []}:
+            client.post("/translate", json=body)
+    assert [name.partition("_")[0] for name in threads] == ["prepare"] * 3
+
+
 def test_strings_of_options_are_no_longer_than_a_text(monkeypatch):
     """All divisions of forbidden phrases into subwords take minutes if there are thousands."""
     limits = Limits(characters=20)
