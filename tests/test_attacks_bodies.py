@@ -7,7 +7,7 @@ import itertools
 import json
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import httpx
 import numpy as np
@@ -21,7 +21,7 @@ from transformer.runtime.errors import UserError
 from transformer.serve import answers, app, libretranslate, refusals
 from transformer.serve.app import server_app
 from transformer.serve.services.limits import Limits
-from transformer.serve.services.messages import Sent
+from transformer.serve.services.messages import Sent, with_options
 from transformer.serve.services.service import Service
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.tasks import text
@@ -133,6 +133,31 @@ def test_a_form_has_few_fields(service):
         assert "the form has more than 100 fields" in answer.json()["error"]
         answer = client.post("/translate", content=b"text=" + b"%41" * 100_001, headers=form)
         assert answer.json()["error"] == "the form has more than 100,000 escaped bytes: send JSON"
+
+
+def test_the_loop_checks_no_texts(monkeypatch):
+    """Their names and inputs may be thousands."""
+    service, threads = translations(), []
+    items = service.items
+    monkeypatch.setattr(
+        service, "items", lambda asked: threads.append(threading.current_thread().name) or items(asked)
+    )
+    with asked(service) as client:
+        for body in {"text": ["red"]}, {"q": "red", "source": "xx", "target": "yy"}, {"text": []}:
+            client.post("/translate", json=body)
+    assert [name.partition("_")[0] for name in threads] == ["prepare"] * 3
+
+
+def test_strings_of_options_are_no_longer_than_a_text(monkeypatch):
+    """All divisions of forbidden phrases into subwords take minutes if there are thousands."""
+    limits = Limits(characters=20)
+    service = translations(limits=limits, allowed=("forbidden", "prefix", "terms"))
+    monkeypatch.setattr(service.decoder, "submit", lambda *text, **options: Future())
+    kind = with_options(service.search, service.loads.extras, service.options)
+    service.submit("red", kind(text="red", terms=["red"]), 1)
+    for name, value in ("forbidden", ["red"] * 7), ("terms", ["green"] * 5), ("prefix", "r" * 21):
+        with pytest.raises(UserError, match=f"{name}: 2[0-9] characters, and there may be 20: name less"):
+            service.submit("red", kind(text="red", **{name: value}), 1)
 
 
 def test_names_are_short(service):

@@ -143,14 +143,14 @@ def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], a
 
     async def search(request: Request, asked: Any) -> Response:
         service = named(able, asked.model)
-        return await answers.search(request, service, asked, service.items(asked))
+        return await answers.search(request, service, asked, await answers.run(service.items, asked))
 
     async def translate(request: Request, asked: Any) -> Response:
         if not isinstance(asked, LibreTranslation):
             return await search(request, asked)
         service, plain = service_and_fields(asked, able, fields)
         with named_q():
-            work = await answers.begun(service, plain, service.items(plain))
+            work = await answers.begun(service, plain, await answers.run(service.items, plain))
         return JsonResponse(translated(asked, await answers.outputs(request, work)))
 
     options: Json = {"summary": endpoint.about, "name": endpoint.path[1:], "responses": EVENTS}

@@ -35,7 +35,7 @@ class Limits(Section):
     texts: Annotated[int, Range(1, LONGEST)] = 64
     """Texts in a request."""
     characters: Annotated[int, Range(1, LARGEST)] = 5_000
-    """Characters in a text."""
+    """Characters in a text, and in all strings of an option."""
     sentences: Annotated[int, Range(1, LARGEST)] = 5_000
     """Sentences and lines in all texts of a request."""
     queue: Annotated[int, Range(1, LARGEST)] = 512

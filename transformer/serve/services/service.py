@@ -18,7 +18,7 @@ from transformer.decoding.service.service import has_room
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import Json
-from transformer.serve.services.limits import OF_RECORDS, Limits, texts_of
+from transformer.serve.services.limits import OF_RECORDS, Limits, size_of, texts_of
 from transformer.serve.services.messages import Asked, AskedChoices, AskedScores, Endpoint, search_options
 from transformer.tasks.outputs import Lines
 from transformer.translator.decoder import Decoder
@@ -147,7 +147,12 @@ class Service(ABC):
           UserError: it cannot be searched, or an option is wrong.
         """
         record, arguments = self.record(item, asked)
-        options = self.defaults | search_options(asked, self.options)
+        named = search_options(asked, self.options)
+        for name, value in named.items():
+            if isinstance(value, str | tuple) and (size := sum(map(size_of, value))) > self.limits.characters:
+                most = f"{self.limits.characters:,}"
+                raise UserError(f"{name}: {size:,} characters, and there may be {most}: name less")
+        options = self.defaults | named
         self._check(asked, {name: options[name] for name in options if name not in OF_RECORDS})
         whole: Json = {name: getattr(asked, name) for name in ("n_best", *self.loads.extras)}
         whole |= {"line": line, "deadline": self.limits.seconds}
