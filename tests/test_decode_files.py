@@ -210,7 +210,8 @@ def test_every_system_that_decodes_lines(name, call, decode, tmp_path, monkeypat
         return
     outputs = (tmp_path / "out" / "in").read_text().splitlines()
     wrong = [number for number, line in enumerate(lines) if line.startswith("none")]
-    assert (f"of which {len(wrong)} have no output" in errors) == bool(wrong), errors
+    verb = "has" if len(wrong) == 1 else "have"
+    assert (f"of which {len(wrong)} {verb} no output" in errors) == bool(wrong), errors
     listed.write_text("".join(line + "\n" for line in lines if not line.startswith("none")))
     status, written, errors = decode(run, "--input", listed)
     assert status == 0, errors

@@ -25,6 +25,7 @@ from websockets.http11 import Response
 
 from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError
+from transformer.runtime.machine import release_memory
 from transformer.serve.app import server_app
 from transformer.serve.gate import Origins, hosts_of
 from transformer.serve.listening import LONGEST_MESSAGE
@@ -331,6 +332,7 @@ def _tell(readiness: Readiness, is_over: threading.Event) -> None:
                 last_line = time.monotonic()
                 print(f"Compiled {readiness.so_far}", flush=True)
         watch.advance(readiness.done, math.inf)
+    release_memory()
     gc.freeze()  # what lives as long as the server: to look through it takes tenths of a second
     if readiness.is_ready:
         print(
@@ -340,6 +342,7 @@ def _tell(readiness: Readiness, is_over: threading.Event) -> None:
         )
     while not (readiness.is_complete or is_over.wait(BEAT)):
         pass
+    release_memory()  # of compilers
     gc.freeze()
     if readiness.is_complete:
         print(f"All programs are compiled after {time.monotonic() - start:.0f} s", flush=True)
