@@ -332,20 +332,20 @@ def _tell(readiness: Readiness, is_over: threading.Event) -> None:
                 last_line = time.monotonic()
                 print(f"Compiled {readiness.so_far}", flush=True)
         watch.advance(readiness.done, math.inf)
-    release_memory()
-    gc.freeze()  # what lives as long as the server: to look through it takes tenths of a second
     if readiness.is_ready:
         print(
             f"Ready after {time.monotonic() - start:.0f} s with {readiness.needed} of {readiness.count} "
             "programs; the others are compiled while it answers",
             flush=True,
         )
+        release_memory()
+    gc.freeze()  # what lives as long as the server: to look through it takes tenths of a second
     while not (readiness.is_complete or is_over.wait(BEAT)):
         pass
-    release_memory()  # of compilers
-    gc.freeze()
     if readiness.is_complete:
         print(f"All programs are compiled after {time.monotonic() - start:.0f} s", flush=True)
+        release_memory()  # of compilers
+    gc.freeze()
 
 
 def serve(
