@@ -171,7 +171,7 @@ def test_hosts_without_a_shared_disk_make_each_its_shards_and_exchange_them(
         files = [sorted(shards._path(number).iterdir()) for shards, _ in hosts]
         for one, other in zip(*files, strict=True):
             assert one.read_bytes() == other.read_bytes()
-    # a machine that begins anew, alone, makes none; what was not copied is copied
+    # a new machine, alone, makes none; what was not copied is copied
     about = next((tmp_path / "bucket").glob("*/*/00002/about.json"))
     about.unlink()
     assert shards_of("c", 0, 1)[1] == hosts[0][1]

@@ -203,7 +203,7 @@ def _fluency(run: "Run", checkpoint: str) -> tuple[Scorer, tuple[Any, ...]]:
     task, config, fluency = run.task, run.config.model, run.system.required("fluency")
     model, variables = run.system.model(config), run.variables(checkpoint)
 
-    def of_length(window: "list[tuple[int, Pair]]") -> Iterator[tuple[float, ...]]:
+    def of_window(window: "list[tuple[int, Pair]]") -> Iterator[tuple[float, ...]]:
         """The numbers of some numbered pairs, in their order."""
         ids = [example["source"] for example in task.examples([target for _, (_, target) in window])]
         for (line, _), sentence in zip(window, ids, strict=True):
@@ -227,7 +227,7 @@ def _fluency(run: "Run", checkpoint: str) -> tuple[Scorer, tuple[Any, ...]]:
     def scores(pairs: "Iterable[Pair]", done: int) -> Iterator[tuple[float, ...]]:
         numbered = itertools.islice(enumerate(pairs, 1), done, None)
         while window := list(itertools.islice(numbered, WINDOW)):
-            yield from of_length(window)
+            yield from of_window(window)
 
     return scores, (hash_of(variables["params"]), task.content())
 
