@@ -32,7 +32,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.scores import SearchResult
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import brief
+from transformer.runtime.files import brief, prefixed_errors
 from transformer.runtime.text import has_text
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.tasks.metrics.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Metric, Score
@@ -236,10 +236,8 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
         if not model.attended:
             longest = min(longest, max(1, self.data.max_length // 2))
         for index, prompt in enumerate(records):
-            try:
+            with prefixed_errors(f"line {lines[index]}: " if lines else ""):
                 ids = [self.special.bos, *self.ids(prompt)]
-            except UserError as error:
-                raise UserError(f"line {lines[index]}: {error}" if lines else str(error)) from error
             if len(ids) > longest and lines:
                 log.warning(
                     "line %d: truncated to the last %d of %d tokens", lines[index], longest, len(ids) - 1

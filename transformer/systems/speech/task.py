@@ -33,6 +33,7 @@ from transformer.decoding.steering import prefix as opening
 from transformer.decoding.steering.prefix import Timestamps
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted, nearest
+from transformer.runtime.files import prefixed_errors
 from transformer.systems.speech.error_rates import ErrorRates
 from transformer.systems.speech.model import PROMPT
 from transformer.systems.speech.options import ctc_weight_of
@@ -413,10 +414,8 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         if line == manifest.name:  # whatever it is made of
             return recording(manifest, self.data)
         path, columns = listed_columns(line, manifest, number)
-        try:
+        with prefixed_errors(f"{manifest}, line {number}: "):
             return replace(recording(path, self.data, columns.text or ""), speaker=columns.speaker)
-        except UserError as error:
-            raise UserError(f"{manifest}, line {number}: {error}") from error
 
     def example_command(self, record: Recording, decode: str) -> str:
         """With any recording: a corpus has no sound files."""
