@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -116,11 +115,6 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
         """Text files, the built-in text or a TFDS dataset."""
         return open_texts(_data(config), progress)
-
-    @classmethod
-    def given_vocabulary(cls, config: Config) -> Path | None:
-        """That of `--data.source-tokenizer`."""
-        return _data(config).source_tokenizer
 
     @classmethod
     def texts(cls, records: Iterable[str]) -> Iterator[str]:

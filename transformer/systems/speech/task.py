@@ -27,7 +27,7 @@ from transformer.data.sources.recordings import Recording, listed_columns, recor
 from transformer.data.store import Corpus, Records
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.hooks import NO_OUTPUT, SearchHook
+from transformer.decoding.hooks import SearchHook
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.steering import prefix as opening
 from transformer.decoding.steering.prefix import Timestamps
@@ -244,10 +244,8 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         Raises:
           UserError: there is no output that the rules allow.
         """
-        several = hypotheses(result, self.tokenizer, self.special, n_best)
-        if not several:
-            raise UserError(NO_OUTPUT)
-        return [replace(output, text=output.text.strip(" ")) for output in several]
+        outputs = hypotheses(result, self.tokenizer, self.special, n_best)
+        return [replace(output, text=output.text.strip(" ")) for output in outputs]
 
     @functools.cached_property
     def codes(self) -> Codes | None:
