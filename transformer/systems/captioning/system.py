@@ -62,7 +62,7 @@ class Captioning(OneVocabulary, Pictures, TextTask):
     criterion = BLEU
     counted = "target"
     annotation: ClassVar[Any] = "captions"
-    writer = "transformer.systems.captioning.writer"
+    writer = "transformer.systems.captioning.api"
     service = "transformer.systems.captioning.service"
 
     def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
