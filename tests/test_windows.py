@@ -20,8 +20,7 @@ from transformer.data.signals.audio import RATE
 from transformer.interop.pretrained import import_model
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.transcripts import SpokenPart, Transcript
-from transformer.systems.speech.window_search import WindowSearch
-from transformer.systems.speech.windows import Heard, Sound, Window, windows_of
+from transformer.systems.speech.windows import Heard, Sound, Window, WindowSearch, windows_of
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 DATA = Path(__file__).parent / "data" / "whisper"

@@ -335,7 +335,7 @@ class Translations(Texts):
         return next(iter(answer["choices"]), "") if "choices" in answer else super().read_object(answer)
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
-        from transformer.tasks.metrics.segmentation import OPTION
+        from transformer.tasks.metrics.scores import OPTION
 
         files = [list(map(without_invisible, read_lines(path))) for path in self.arguments.reference]
         for path, lines in zip(self.arguments.reference, files, strict=True):

@@ -112,8 +112,7 @@ def _memory(compiled: Any, limit: int) -> dict[str, Any]:
 
 
 def _time(text: str, chip: Any, search: bool) -> dict[str, Any]:
-    from transformer.plan.costs import estimate
-    from transformer.plan.program import Program
+    from transformer.plan.costs import Program, estimate
 
     program = Program(text)
     program_time = estimate(program.step() if search else program, chip)

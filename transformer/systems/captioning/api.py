@@ -1,12 +1,13 @@
-"""The Python API for captioning: a decoder whose records are pictures."""
+"""The Python API for captioning, a decoder whose records are pictures, and what decode.py writes of it."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
+from transformer.cli.writer import PictureWriter, Texts
 from transformer.config.arguments import any_number
 from transformer.config.ranges import Option, shown
 from transformer.runtime.errors import UserError
@@ -53,3 +54,14 @@ class Captioner(Decoder[Captioning]):
             raise UserError(f"search takes a list of pictures: [{shown(pictures)}]")
         several = any_number("pictures", pictures, "pictures")
         return list(self.stream(map(self.task.seen, several), **options))
+
+
+class Captions(PictureWriter, Texts):
+    """Captions, with scores, or as JSON. A line is the name of a PNG file."""
+
+    does = "describes pictures"
+    can = PictureWriter.can | Texts.can
+    loads: ClassVar = Captioner
+
+
+WRITER = Captions

@@ -14,7 +14,7 @@ from transformer.config.options import Config
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.pictures import AnnotatedPicture
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.calls import forced_alignment, forced_scores
+from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.hooks import NO_OUTPUT
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.searches.search import AutoregressiveSearch, limits_of_options
@@ -62,7 +62,7 @@ class Captioning(OneVocabulary, Pictures, TextTask):
     criterion = BLEU
     counted = "target"
     annotation: ClassVar[Any] = "captions"
-    writer = "transformer.systems.captioning.writer"
+    writer = "transformer.systems.captioning.api"
     service = "transformer.systems.captioning.service"
 
     def __init__(self, config: Config, tokenizer: Tokenizer) -> None:

@@ -20,8 +20,13 @@ from transformer.data.store import Corpus, Progress, silent
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import parse_json, read_text, write_whole
-from transformer.systems.detection.model import DetectionTransformer, Found, detection_search
-from transformer.systems.detection.objective import NO_OBJECT, detection_objective
+from transformer.systems.detection.model import (
+    NO_OBJECT,
+    DetectionTransformer,
+    Found,
+    detection_objective,
+    detection_search,
+)
 from transformer.systems.detection.options import BoxesConfig, DetectionConfig
 from transformer.systems.system import System
 from transformer.tasks.exhibit import ReportSample
@@ -75,7 +80,7 @@ class Detection(Pictures):
     criterion = AP
     learned = "classes"
     annotation: ClassVar[Any] = "boxes"
-    writer = "transformer.systems.detection.writer"
+    writer = "transformer.systems.detection.api"
     service = "transformer.systems.detection.service"
 
     def __init__(self, config: Config, labels: Sequence[str] = ()) -> None:

@@ -47,8 +47,7 @@ from transformer.systems.speech.long import (
 )
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.transcripts import SpokenPart, Transcript, spoken_parts
-from transformer.systems.speech.window_search import WindowSearch
-from transformer.systems.speech.windows import Sound
+from transformer.systems.speech.windows import Sound, WindowSearch
 from transformer.tasks.media.timing import Word, timed
 from transformer.translator.decoder import Decoder
 from transformer.translator.search_inputs import bucket_of

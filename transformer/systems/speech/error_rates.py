@@ -21,8 +21,7 @@ from transformer.tasks.metrics.error_rates import (
     sentence_errors,
     word_errors,
 )
-from transformer.tasks.metrics.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score
-from transformer.tasks.metrics.segmentation import is_unspaced
+from transformer.tasks.metrics.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score, is_unspaced
 from transformer.tasks.task import Evaluation
 
 # What is recognised, compared with what was said: the errors of each speaker, words that are confused, and

@@ -18,7 +18,7 @@ from transformer.data.sources.recordings import Recording
 from transformer.decoding.service.queue import Answer
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.transcripts import SpokenPart, Transcript
-from transformer.tasks.metrics.segmentation import is_unspaced
+from transformer.tasks.metrics.scores import is_unspaced
 
 
 @dataclass(frozen=True, eq=False)

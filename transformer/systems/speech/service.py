@@ -20,7 +20,7 @@ from transformer.serve.services.service import Service
 from transformer.systems.speech.api import Transcriber, with_rules
 from transformer.systems.speech.long import LiveText, LongRecording
 from transformer.systems.speech.transcripts import with_requested
-from transformer.systems.speech.window_search import WindowSearch
+from transformer.systems.speech.windows import WindowSearch
 from transformer.translator.search_outputs import NO_EXTRAS
 
 

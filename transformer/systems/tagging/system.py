@@ -81,7 +81,7 @@ class Tagging(Overview, DecodingTask, Lines):
     unit = "sentences"
     counted = "source"
     learned = "vocabulary and labels"
-    writer = "transformer.systems.tagging.writer"
+    writer = "transformer.systems.tagging.api"
     service = "transformer.systems.tagging.service"
     inputs = ("source",)
     record_type = TaggedSentence

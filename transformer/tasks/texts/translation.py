@@ -24,10 +24,11 @@ from transformer.tasks.metrics.scores import (
     Score,
     bleu,
     bleu_metric,
+    bleu_tokenizer,
     chrf,
     exact_match,
+    warning_of,
 )
-from transformer.tasks.metrics.segmentation import bleu_tokenizer, warning_of
 from transformer.tasks.task import Evaluation
 from transformer.tasks.texts.requests import Sentence, languages_of
 from transformer.tasks.texts.text_to_text import TextToText
