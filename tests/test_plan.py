@@ -17,7 +17,7 @@ from tiers import mostly_slow
 
 from transformer.commands.plan import rows
 from transformer.commands.train import train_main
-from transformer.config.training import MeshConfig
+from transformer.config.options import MeshConfig
 from transformer.plan.compiler import too_much
 from transformer.plan.costs import Collective, Program, estimate, flops_of
 from transformer.plan.jobs import input_rate, products, training_flops

@@ -11,7 +11,7 @@ from tiers import mostly_slow
 
 from transformer import UserError
 from transformer.config.methods import GuidanceConfig
-from transformer.decoding.calls import sown_attention
+from transformer.decoding.forced import sown_attention
 from transformer.model.transformer import cross_attention
 from transformer.systems.synthesis.model import Spoken, Synthesiser
 from transformer.systems.synthesis.options import SynthesisConfig, SynthesisDecodingConfig

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer.cli.output_file import check_replaced
-from transformer.config.options import Config, locations
-from transformer.config.training import MeshConfig
+from transformer.config.options import Config, MeshConfig, locations
 from transformer.plan.machines import machine
 from transformer.plan.plan import Limits, layout_in_words, plan
 from transformer.runs.report.logged import duration

@@ -37,7 +37,8 @@ from transformer.interop.folders.folder import (
 )
 from transformer.interop.folders.search import not_exported, search_to_hub
 from transformer.interop.folders.unused import observing, with_kept
-from transformer.model.parameters import Declarations, Params, declarations
+from transformer.model.declarations import declarations
+from transformer.model.parameters import Declarations, Params
 from transformer.runs.checkpoints import Deferred
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError

@@ -16,7 +16,7 @@ from transformer.model.cache import KeysValues
 from transformer.model.layers import Dropout
 from transformer.model.masks import Attended, AttentionInputs, Mask, Mechanism, State, masked_softmax
 from transformer.model.parameters import Module, QuantizedMatrix, linear, matrix, param, variant
-from transformer.model.positions import SCHEMES, Positions, RelativePositions
+from transformer.model.positions import SCHEMES, Positions
 from transformer.model.statistics import INTERMEDIATES
 
 Projection = tuple[Array | QuantizedMatrix, Array | None]
@@ -86,7 +86,7 @@ class MultiHeadAttention(Module):
         self.value = self._heads("value", c.value_width)
         self.out = self._merge("out", c.value_width)
         self.mechanism = mechanism_of(self.kind)(c)
-        self.positions: RelativePositions | None = variant(self.scheme)(c) if self.scheme else None
+        self.positions = variant(self.scheme)(c) if self.scheme else None
 
     def _heads(self, name: str, width: int) -> Projection:
         """W^Q, W^K or W^V of all heads."""

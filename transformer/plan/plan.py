@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformer.config.options import Config
-from transformer.config.training import MeshConfig
+from transformer.config.options import Config, MeshConfig
 from transformer.plan.machines import Machine
 from transformer.runs.config_json import to_json
 from transformer.runtime.errors import UserError

@@ -19,7 +19,8 @@ from flax import traverse_util
 
 from transformer.config.options import Config
 from transformer.config.ranges import typed
-from transformer.model.parameters import INT8, Declarations, Variables, declarations, quantized, shapes_of
+from transformer.model.declarations import declarations, shapes_of
+from transformer.model.parameters import INT8, Declarations, Variables, quantized
 from transformer.runtime.errors import UserError, first_line
 from transformer.systems.presets import PRESETS, VARIANTS, add
 from transformer.systems.registry import REGISTRY, Options, Preset, Registered, Variant, is_from_outside

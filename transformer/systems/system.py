@@ -8,11 +8,11 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from transformer.config.decoding import DecodingConfig, check_beam
+from transformer.config.decoding import DecodingConfig
 from transformer.config.model import ModelConfig
-from transformer.config.options import Config
+from transformer.config.options import Config, check_beam
 from transformer.config.ranges import typed
-from transformer.decoding.calls import Attentions
+from transformer.decoding.forced import Attentions
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError
 from transformer.tasks.outputs import DecodingTask

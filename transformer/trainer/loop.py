@@ -12,7 +12,8 @@ import jax
 
 from transformer.config.options import Config
 from transformer.data.sequences import side_lengths
-from transformer.model.parameters import Variables, count
+from transformer.model.declarations import count
+from transformer.model.parameters import Variables
 from transformer.runs.checkpoints import model_of
 from transformer.runs.exhibits import OVERVIEW, read_exhibits, write_exhibits
 from transformer.runs.log import LOSSES, overfitting, standing

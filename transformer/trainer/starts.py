@@ -16,7 +16,8 @@ from transformer.config.corpus import DataConfig
 from transformer.config.options import Config, first_added
 from transformer.config.records import TaggedConfig
 from transformer.config.transformer import EncoderConfig, StackConfig, TransformerConfig
-from transformer.model.parameters import Declarations, Params, Variables, vocabulary_axes
+from transformer.model.declarations import vocabulary_axes
+from transformer.model.parameters import Declarations, Params, Variables
 from transformer.model.stack import ENCODER, TransformerEncoder
 from transformer.runs.run import Run, check_base
 from transformer.runtime.errors import UserError, counted

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, TypeVar
 import jax
 
 from transformer.config.arguments import any_number, seconds, true_or_false, whole_number
-from transformer.config.decoding import DecodingConfig, MbrConfig, changed_search
-from transformer.config.options import Config
+from transformer.config.decoding import DecodingConfig, MbrConfig
+from transformer.config.options import Config, changed_search
 from transformer.config.ranges import Option, instance, shown
 from transformer.data.sequences import length_in_search
 from transformer.data.store import Record

@@ -30,7 +30,8 @@ from transformer.interop.folders.family import (
     Tensor,
     interleaved_order,
 )
-from transformer.model.parameters import Declarations, Declared, Params, declarations
+from transformer.model.declarations import declarations
+from transformer.model.parameters import Declarations, Declared, Params
 from transformer.model.transformer import Transformer
 from transformer.runs.checkpoints import Deferred
 from transformer.runtime.errors import UserError, counted

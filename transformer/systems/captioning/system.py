@@ -14,7 +14,7 @@ from transformer.config.options import Config
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.pictures import AnnotatedPicture
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.calls import forced_alignment, forced_scores
+from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.searches.search import AutoregressiveSearch, limits_of_options
 from transformer.model.parameters import Arguments

@@ -12,7 +12,8 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config.options import Config, text_data
 from transformer.decoding.calls import Inputs
-from transformer.decoding.scores import SearchResult, TokenScores, score_tokens
+from transformer.decoding.forced import TokenScores, score_tokens
+from transformer.decoding.scores import SearchResult
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.model.encoder_decoder import decoder_input
 from transformer.model.parameters import Variables

@@ -16,8 +16,9 @@ from transformer.config.arguments import texts_of, whole_number
 from transformer.config.decoding import GreedyConfig, SampleConfig
 from transformer.config.ranges import Option
 from transformer.decoding.calls import as_variables, special_ids
+from transformer.decoding.forced import score_tokens
 from transformer.decoding.sampling import Randomness, draw_next, restrict
-from transformer.decoding.scores import NEVER, score_tokens
+from transformer.decoding.scores import NEVER
 from transformer.model.cache import Cache
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError

@@ -8,7 +8,7 @@ from jaxtyping import Array
 
 from transformer.config.options import Config
 from transformer.config.records import StreamConfig
-from transformer.decoding.calls import forced_scores
+from transformer.decoding.forced import forced_scores
 from transformer.decoding.searches.search import AutoregressiveSearch, limits_of_options
 from transformer.model.parameters import Variables
 from transformer.systems.language_model.model import LanguageModel, Past

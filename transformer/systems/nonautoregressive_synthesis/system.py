@@ -14,7 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config
-from transformer.decoding.calls import Inputs, as_variables, sown_attention
+from transformer.decoding.calls import Inputs, as_variables
+from transformer.decoding.forced import sown_attention
 from transformer.model.encoder_decoder import Segments
 from transformer.model.layers import Affine, Dropout
 from transformer.model.masks import Mask

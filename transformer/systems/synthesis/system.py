@@ -14,7 +14,8 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.decoding import DecodingConfig
-from transformer.decoding.calls import Inputs, as_variables, sown_attention
+from transformer.decoding.calls import Inputs, as_variables
+from transformer.decoding.forced import sown_attention
 from transformer.model.cache import Cache
 from transformer.model.encoder_decoder import NOISE
 from transformer.model.parameters import Variables
