@@ -33,8 +33,9 @@ from transformer.data.sources.blocks import pair_blocks
 from transformer.data.sources.unusual import Filter
 from transformer.data.store import DirectedPair
 from transformer.systems.registry import find_system
-from transformer.tasks import preparation
-from transformer.tasks.preparation import PreparedShards, prepare
+from transformer.tasks import prepared_shards
+from transformer.tasks.preparation import prepare
+from transformer.tasks.prepared_shards import PreparedShards
 from transformer.tasks.texts.translation import Translation
 from transformer.trainer.train import prepare_corpus
 
@@ -54,7 +55,7 @@ class Threads(ThreadPoolExecutor):
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards are made in this process."""
-    monkeypatch.setattr(preparation, "ProcessPoolExecutor", Threads)
+    monkeypatch.setattr(prepared_shards, "ProcessPoolExecutor", Threads)
 
 
 def config_of(folder: Path, **options):
@@ -145,8 +146,8 @@ def test_hosts_without_a_shared_disk_make_each_its_shards_and_exchange_them(
 ):
     made = list[Path]()
     make = preparation._is_made
-    monkeypatch.setattr(preparation, "_is_made", lambda *shard: made.append(shard[1]) or make(*shard))
-    monkeypatch.setattr(preparation, "_ASK", 0.1)
+    monkeypatch.setattr(prepared_shards, "_is_made", lambda *shard: made.append(shard[1]) or make(*shard))
+    monkeypatch.setattr(prepared_shards, "_ASK", 0.1)
     exchange = Path("file://" + str(tmp_path / "bucket"))
 
     config = config_of(tmp_path, exchange=exchange)
@@ -179,7 +180,7 @@ def test_hosts_without_a_shared_disk_make_each_its_shards_and_exchange_them(
     assert made[-1].name == "00002"
     assert about.exists()
     # one that has other text waits, and says so
-    monkeypatch.setattr(preparation, "_MOST_LATE", -1)
+    monkeypatch.setattr(prepared_shards, "_MOST_LATE", -1)
     task, corpus = disks["c"]
     text, other = corpus.splits["train"], Path("file://" + str(tmp_path / "other"))
     alone = PreparedShards(task, text, SHARD, tmp_path / "d", b"", exchange=other, host=1, hosts=2)
@@ -344,8 +345,8 @@ def test_machines_that_share_no_folder_are_told(tmp_path, monkeypatch):
         def submit(self, make, *shard):
             return super().submit(lambda: True)
 
-    monkeypatch.setattr(preparation, "ProcessPoolExecutor", Elsewhere)
-    monkeypatch.setattr(preparation, "_MOST_LATE", 0.0)
+    monkeypatch.setattr(prepared_shards, "ProcessPoolExecutor", Elsewhere)
+    monkeypatch.setattr(prepared_shards, "_MOST_LATE", 0.0)
     with pytest.raises(
         UserError, match=r"shards-\w+/0000\d was made on another machine, and is not here: name"
     ):
@@ -358,7 +359,7 @@ def test_there_are_at_most_as_many_processes_as_cores(tmp_path, monkeypatch):
     """4,096 would take the memory and the open files of a machine."""
     task, corpus = opened(config_of(tmp_path))
     for known, asked, workers in ((2.0, 4096, 2), (2.0, 1, 1), (2.0, 0, 2), (0.5, 3, 1), (None, 0, 1)):
-        monkeypatch.setattr(preparation, "cores", lambda known=known: known)
+        monkeypatch.setattr(prepared_shards, "cores", lambda known=known: known)
         shards = PreparedShards(task, corpus.splits["train"], SHARD, corpus.folder, b"", asked)
         assert shards._workers == workers
 
