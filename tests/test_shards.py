@@ -49,7 +49,7 @@ class Threads(ThreadPoolExecutor):
 
     def __init__(self, workers, context, initializer, arguments) -> None:
         super().__init__(workers)
-        preparation._process.update(stop=arguments[0])
+        prepared_shards._process.update(stop=arguments[0])
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_hosts_without_a_shared_disk_make_each_its_shards_and_exchange_them(
     tmp_path, here, monkeypatch, caplog
 ):
     made = list[Path]()
-    make = preparation._is_made
+    make = prepared_shards._is_made
     monkeypatch.setattr(prepared_shards, "_is_made", lambda *shard: made.append(shard[1]) or make(*shard))
     monkeypatch.setattr(prepared_shards, "_ASK", 0.1)
     exchange = Path("file://" + str(tmp_path / "bucket"))
@@ -352,7 +352,7 @@ def test_machines_that_share_no_folder_are_told(tmp_path, monkeypatch):
     ):
         prepare(*opened(config_of(tmp_path)))
     with pytest.raises(UserError, match="has no folder /none: run the command in one that all machines"):
-        preparation._make_there("/none", b"")
+        prepared_shards._make_there("/none", b"")
 
 
 def test_there_are_at_most_as_many_processes_as_cores(tmp_path, monkeypatch):
