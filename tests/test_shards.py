@@ -28,7 +28,7 @@ from transformer import PRESETS, Run, UserError, train, train_tokenizer
 from transformer.config.corpus import DataConfig
 from transformer.config.pairs import FILTERS, filters_of
 from transformer.data.shards import WINDOW, shard_order
-from transformer.data.sources import blocks, corpora, text_files, unusual
+from transformer.data.sources import blocks, corpora, own_text, text_files, unusual
 from transformer.data.sources.blocks import pair_blocks
 from transformer.data.sources.unusual import Filter
 from transformer.data.store import DirectedPair
@@ -562,7 +562,7 @@ def test_what_is_held_out_of_shards_is_that_of_the_whole(tmp_path, here, monkeyp
     whole, shards = splits(shard_pairs=0), splits(shard_pairs=80)
     assert shards == whole
     assert len(whole[1]) > 5
-    monkeypatch.setattr(corpora, "SAMPLED", 80)
+    monkeypatch.setattr(own_text, "SAMPLED", 80)
     train, validation = splits(shard_pairs=80)
     held_out = {pair[0] for pair in validation}
     assert 2 < len(held_out) < len({pair[0] for pair in whole[1]})
