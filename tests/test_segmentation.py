@@ -103,9 +103,8 @@ def test_a_download_that_fails_is_one_sentence(monkeypatch):
 
 def test_a_chosen_tokenizer_that_finds_no_words_gets_a_warning():
     for tokenize in ("13a", "intl", "none"):
-        assert f"--bleu-tokenize {tokenize} divides text at spaces" in warning_of(
-            tokenize, CHINESE, "--bleu-tokenize"
-        )
+        said = f"--training.bleu-tokenize {tokenize} divides text at spaces"
+        assert said in warning_of(tokenize, CHINESE)
         assert not warning_of(tokenize, WORDS)
     for tokenize in ("zh", "char", "ja-mecab", "flores200"):
         assert not warning_of(tokenize, CHINESE)

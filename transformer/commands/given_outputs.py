@@ -20,7 +20,7 @@ from transformer.cli.parser import parsed_command
 from transformer.config.ranges import Range
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import Stopped, UserError, counted
-from transformer.runtime.files import Json, json_line
+from transformer.runtime.files import Json, json_line, prefixed_errors
 from transformer.runtime.machine import check_libraries
 from transformer.runtime.text import has_text
 
@@ -348,7 +348,7 @@ def checked_lines(aligner: Any, manifest: Path) -> "list[Listed]":
 
     lines = read_recording_list(manifest)
     for listed in lines:
-        with _named(listed):
+        with prefixed_errors(f"{manifest}, line {listed.number}: "):
             aligner.check_alignment(listed.path, listed.text)
     return lines
 
@@ -364,15 +364,6 @@ def aligned_lines(aligner: Any, lines: "Sequence[Listed]") -> Iterator[Json]:
       UserError: a recording cannot be read or aligned; the message names the line.
     """
     for listed in lines:
-        with _named(listed):
+        with prefixed_errors(f"{listed.manifest}, line {listed.number}: "):
             alignment = aligner.align(listed.path, listed.text)
         yield {"line": listed.number, "recording": listed.name, **alignment.to_json()}
-
-
-@contextlib.contextmanager
-def _named(listed: "Listed") -> Iterator[None]:
-    """Names a line of a manifest in errors."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{listed.manifest}, line {listed.number}: {error}") from error

@@ -88,12 +88,12 @@ def exhibit_as_json(exhibit: ReportSample) -> Json:
         "title": exhibit.title,
         "texts": dict(exhibit.texts),
         "sounds": [
-            {"caption": sound.caption, "wav": _base64(wav_of(sound.wave))} for sound in exhibit.sounds
+            {"caption": sound.caption, "wav": base64_of(wav_of(sound.wave))} for sound in exhibit.sounds
         ],
         "pictures": [
             {
                 "caption": picture.caption,
-                "png": _base64(png_of(picture.values)),
+                "png": base64_of(png_of(picture.values)),
                 **{
                     name: {"title": axis.title, "labels": list(axis.labels), "extent": axis.extent}
                     for name, axis in (("x", picture.x), ("y", picture.y))
@@ -129,7 +129,8 @@ def read_exhibits(folder: Path, name: str = EXHIBITS) -> tuple[int, list[Json]]:
     return 0, []
 
 
-def _base64(content: bytes) -> str:
+def base64_of(content: bytes) -> str:
+    """Bytes as base64."""
     return b64encode(content).decode("ascii")
 
 

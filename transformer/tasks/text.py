@@ -19,7 +19,7 @@ from transformer.data.sequences import Example, Fields
 from transformer.data.store import Record
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.trees import Tree
-from transformer.decoding.hooks import SearchHook
+from transformer.decoding.hooks import NO_OUTPUT, SearchHook
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.searches.shortlist import Shortlist
 from transformer.runtime.errors import UserError
@@ -189,10 +189,14 @@ class Hypothesis(Plain):
 
 
 def hypotheses(
-    result: SearchResult, tokenizer: Tokenizer, special: SpecialIds, n_best: int | None
+    result: SearchResult,
+    tokenizer: Tokenizer,
+    special: SpecialIds,
+    n_best: int | None,
+    refusal: str = NO_OUTPUT,
 ) -> list[Hypothesis]:
-    """The texts of one row of a search, best first."""
-    several: list[Hypothesis] = []
+    """The texts of one row of a search, best first. Raises UserError with this message if there is none."""
+    outputs: list[Hypothesis] = []
     scores = result.scores[:n_best].tolist()
     log_probabilities = result.log_probabilities[:n_best].tolist()
     for score, log_probability, ids in zip(scores, log_probabilities, result.tokens, strict=False):
@@ -200,8 +204,10 @@ def hypotheses(
             tokens = words_of(ids, special)
             text = tokenizer.decode(tokens)
             pieces = tuple(tokenizer.pieces(tokens))
-            several.append(Hypothesis(text, pieces, score, log_probability, ids=(*tokens, special.eos)))
-    return several
+            outputs.append(Hypothesis(text, pieces, score, log_probability, ids=(*tokens, special.eos)))
+    if not outputs:
+        raise UserError(refusal)
+    return outputs
 
 
 def chained(text: str, starts: Sequence[int], parts: Sequence[Hypothesis]) -> Hypothesis:

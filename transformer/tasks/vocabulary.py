@@ -58,11 +58,6 @@ class OneVocabulary(Task):
         self.tokenizer, self.special = tokenizer, config.model.special
 
     @classmethod
-    def given_vocabulary(cls, config: Config) -> Path | None:
-        """The file of a vocabulary that the options name. None: it is learned."""
-        return None
-
-    @classmethod
     def texts(cls, records: Iterable[Record]) -> Iterator[str]:
         """The texts of records from which a vocabulary is learned."""
         yield from records
@@ -71,7 +66,7 @@ class OneVocabulary(Task):
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> Self:
         """With a vocabulary of the training text, or that of a file (`--data.source-tokenizer`)."""
         data: Any = config.data
-        if file := cls.given_vocabulary(config):
+        if file := getattr(data, "source_tokenizer", None):
             tokenizer = load_tokenizer(file, config.model.special)
         else:
             records = corpus.splits["train"]

@@ -26,6 +26,7 @@ from transformer.data.tokenizers.trained import read_words
 from transformer.model.parameters import platform
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, command
+from transformer.runtime.files import prefixed_errors
 from transformer.runtime.hosts import hosts_given
 from transformer.systems.registry import system_of
 from transformer.systems.system import System, decided_for
@@ -246,10 +247,11 @@ def check_teacher(resolved: Resolved) -> None:
     if missing := getattr(config.model, "untaught", ""):
         raise UserError(missing)
     if path := getattr(config.model, "teacher", None):
-        run: Run = _named(path, Run)
+        with prefixed_errors(f"--model.teacher {path}: "):
+            run = Run(path)
+            run.checkpoints.best()  # refuses a run without checkpoints
         if run.system.task is not resolved.system.task:
             raise UserError(f"--model.teacher {path}: {config.system} cannot learn from {run.config.system}")
-        _named(path, lambda _: run.checkpoints.best())
 
 
 def load_teacher(task: Task, path: Path) -> Decoder[Any]:
@@ -262,7 +264,8 @@ def load_teacher(task: Task, path: Path) -> Decoder[Any]:
     Raises:
       UserError: it cannot be opened, or it has another vocabulary, or another scale of features.
     """
-    teacher: Decoder[Any] = _named(path, Decoder.load)
+    with prefixed_errors(f"--model.teacher {path}: "):
+        teacher: Decoder[Any] = Decoder.load(path)
     if teacher.task.content() != task.content():
         vocabulary = path / "source.model"
         other = f", or give --data.source-tokenizer {vocabulary}" if vocabulary.exists() else ""
@@ -270,10 +273,3 @@ def load_teacher(task: Task, path: Path) -> Decoder[Any]:
             f"--model.teacher {path}: it has another {task.learned}: train both on the same data{other}"
         )
     return teacher
-
-
-def _named(path: Path, open_run: Any) -> Any:
-    try:
-        return open_run(path)
-    except UserError as error:
-        raise UserError(f"--model.teacher {path}: {error}") from error

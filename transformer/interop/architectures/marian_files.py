@@ -42,9 +42,10 @@ from transformer.interop.folders.family import (
 )
 from transformer.interop.folders.folder import check_new, naming
 from transformer.interop.folders.items import Yaml, marian_file, parse_yaml, write_npz
+from transformer.interop.folders.pieces import read_sentencepiece, words_by_id
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, MiB, folder_whole, read_bytes, read_text, writing
+from transformer.runtime.files import Json, MiB, folder_whole, read_text, writing
 from transformer.tasks.task import Task
 from transformer.tasks.texts.translation import Translation
 
@@ -442,25 +443,14 @@ def _vocabulary_files(folder: Path, options: Yaml) -> tuple[Path, Path]:
 def _words(vocabulary: Path, pieces: Path) -> tuple[bytes, Words]:
     """A SentencePiece model, and the piece of each id: its own or, if the vocabulary is YAML, those of it."""
     model = vocabulary if vocabulary.suffix == ".spm" else pieces
-    try:
-        content = read_bytes(model)
-        _, listed = opened_pieces(content)
-    except OSError as error:
-        raise UserError(f"{model} cannot be read: {error.strerror}") from error
-    except RuntimeError as error:
-        raise UserError(f"{model} is not a SentencePiece model") from error
+    content, words = read_sentencepiece(model)
     if model == vocabulary:
-        return content, list(listed)
+        return content, [*words]
     try:
         numbered = {word: int(str(index)) for word, index in parse_yaml(read_text(vocabulary)).items()}
     except (OSError, ValueError) as error:
         raise UserError(f"{vocabulary} is not a list of words and their ids: {error}") from error
-    words: Words = [None] * len(numbered)
-    for word, index in numbered.items():
-        if not 0 <= index < len(words):
-            raise UserError(f"{vocabulary}: {word!r} has the id {index}, and there are {len(words):,}")
-        words[index] = word
-    return content, words
+    return content, words_by_id(vocabulary, numbered, len(numbered))
 
 
 def _special_ids(path: Path, words: Words) -> tuple[int, int]:

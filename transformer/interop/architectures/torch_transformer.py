@@ -27,9 +27,9 @@ from transformer.interop.folders.family import (
     interleaved,
 )
 from transformer.interop.folders.folder import CONFIG, read_json
-from transformer.interop.folders.pieces import PIECES
+from transformer.interop.folders.pieces import PIECES, read_hub_file
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, read_text
+from transformer.runtime.files import Json
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu-exact"}
 TENSORS = {
@@ -167,10 +167,7 @@ def _path(folder: Path, side: str) -> Path:
 
 
 def _tokenizer(path: Path, size: int, special: SpecialIds, start: Sequence[int]) -> Tokenizer:
-    try:
-        content = read_text(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+    content = read_hub_file(path)
     if path.suffix == ".json":
         return HubTokenizer(content, size, special, start)
     words = content.removesuffix("\n").split("\n")

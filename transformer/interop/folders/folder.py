@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
@@ -233,9 +233,11 @@ def naming(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: not the config of a model that is known here: {fault_of(error)}") from error
 
 
-def read_json(path: Path) -> Json:
+def read_json(path: Path, change: Callable[[str], str] = str) -> Json:
+    """The content of a JSON file, whose text is changed before it is parsed. Raises UserError if it cannot be
+    read, or a field has another type than an import reads."""
     try:
-        content = parse_object(read_text(path))
+        content = parse_object(change(read_text(path)))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; the folder of a model has one") from None
     except (OSError, ValueError) as error:
@@ -245,16 +247,9 @@ def read_json(path: Path) -> Json:
 
 
 def tokenizer_options(folder: Path) -> Json:
-    """The content of tokenizer_config.json; empty if there is none. As `without_limits`."""
+    """The content of tokenizer_config.json, as by `without_limits`; empty if there is none."""
     path = folder / TOKENIZER
-    if not path.exists():
-        return {}
-    try:
-        content = parse_object(without_limits(read_text(path)))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    check_fields(path, content)
-    return observed(path, content)
+    return read_json(path, without_limits) if path.exists() else {}
 
 
 def named_languages(folder: Path) -> tuple[str | None, str | None]:

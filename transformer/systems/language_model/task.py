@@ -4,7 +4,6 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -32,7 +31,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.scores import SearchResult
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import brief
+from transformer.runtime.files import brief, prefixed_errors
 from transformer.runtime.text import has_text
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.tasks.metrics.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Metric, Score
@@ -116,11 +115,6 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
         """Text files, the built-in text or a TFDS dataset."""
         return open_texts(_data(config), progress)
-
-    @classmethod
-    def given_vocabulary(cls, config: Config) -> Path | None:
-        """That of `--data.source-tokenizer`."""
-        return _data(config).source_tokenizer
 
     @classmethod
     def texts(cls, records: Iterable[str]) -> Iterator[str]:
@@ -236,10 +230,8 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
         if not model.attended:
             longest = min(longest, max(1, self.data.max_length // 2))
         for index, prompt in enumerate(records):
-            try:
+            with prefixed_errors(f"line {lines[index]}: " if lines else ""):
                 ids = [self.special.bos, *self.ids(prompt)]
-            except UserError as error:
-                raise UserError(f"line {lines[index]}: {error}" if lines else str(error)) from error
             if len(ids) > longest and lines:
                 log.warning(
                     "line %d: truncated to the last %d of %d tokens", lines[index], longest, len(ids) - 1

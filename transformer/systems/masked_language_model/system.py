@@ -4,7 +4,6 @@ sentences of which the objective hides tokens."""
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -209,11 +208,6 @@ class MaskedLanguageModelling(OneVocabulary):
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
         """Lines of text files, the built-in text or a TFDS dataset."""
         return open_texts(_data(config), progress)
-
-    @classmethod
-    def given_vocabulary(cls, config: Config) -> Path | None:
-        """That of `--data.source-tokenizer`."""
-        return _data(config).source_tokenizer
 
     # To batches
 

@@ -26,7 +26,7 @@ from transformer.data.sources.text_files import read_lines
 from transformer.runs.run import Run
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import json_line, parse_object
+from transformer.runtime.files import json_line, parse_object, prefixed_errors
 from transformer.runtime.machine import check_libraries
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.long import LiveText, speed_of
@@ -51,10 +51,8 @@ def start_of(task: SpeechToText, arguments: DecodeArguments) -> tuple[int, ...]:
     Raises:
       UserError: the model has no such language or task, or no options of Whisper.
     """
-    try:
+    with prefixed_errors("--"):
         return task.start(arguments.language, arguments.task, arguments.timestamps)
-    except UserError as error:
-        raise UserError(f"--{error}") from error
 
 
 def cut_options(task: SpeechToText, arguments: DecodeArguments) -> dict[str, Any]:
@@ -65,12 +63,10 @@ def cut_options(task: SpeechToText, arguments: DecodeArguments) -> dict[str, Any
         library is not installed.
     """
     start_of(task, arguments)
-    try:
+    with prefixed_errors("--"):
         if arguments.pause is not None:
             seconds("pause", arguments.pause)
         task.in_windows(arguments.cut, arguments.detector, arguments.windows, arguments.pause)
-    except UserError as error:
-        raise UserError(f"--{error}") from error
     check_libraries([LIBRARY] * (arguments.detector == "silero"), "--detector silero")
     named = ("language", "task", "timestamps", "cut", "pause", "detector", "windows")
     return {name: getattr(arguments, name) for name in named}

@@ -27,12 +27,13 @@ from transformer.data.sources.recordings import Recording, listed_columns, recor
 from transformer.data.store import Corpus, Records
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.hooks import NO_OUTPUT, SearchHook
+from transformer.decoding.hooks import SearchHook
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.steering import prefix as opening
 from transformer.decoding.steering.prefix import Timestamps
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted, nearest
+from transformer.runtime.files import prefixed_errors
 from transformer.systems.speech.error_rates import ErrorRates
 from transformer.systems.speech.model import PROMPT
 from transformer.systems.speech.options import ctc_weight_of
@@ -243,10 +244,8 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         Raises:
           UserError: there is no output that the rules allow.
         """
-        several = hypotheses(result, self.tokenizer, self.special, n_best)
-        if not several:
-            raise UserError(NO_OUTPUT)
-        return [replace(output, text=output.text.strip(" ")) for output in several]
+        outputs = hypotheses(result, self.tokenizer, self.special, n_best)
+        return [replace(output, text=output.text.strip(" ")) for output in outputs]
 
     @functools.cached_property
     def codes(self) -> Codes | None:
@@ -413,10 +412,8 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         if line == manifest.name:  # whatever it is made of
             return recording(manifest, self.data)
         path, columns = listed_columns(line, manifest, number)
-        try:
+        with prefixed_errors(f"{manifest}, line {number}: "):
             return replace(recording(path, self.data, columns.text or ""), speaker=columns.speaker)
-        except UserError as error:
-            raise UserError(f"{manifest}, line {number}: {error}") from error
 
     def example_command(self, record: Recording, decode: str) -> str:
         """With any recording: a corpus has no sound files."""

@@ -21,8 +21,6 @@ from transformer.data.trees import TRACE, Tree, read_tree, without_function
 from transformer.tasks.metrics.scores import Score, percentage
 
 BRACKETING_F1 = percentage("bracketing_f1", "bracketing F1")
-BRACKETING_PRECISION = percentage("bracketing_precision", "bracketing precision")
-BRACKETING_RECALL = percentage("bracketing_recall", "bracketing recall")
 TAGGING_ACCURACY = percentage("tagging_accuracy", "tagging accuracy")
 WELL_FORMED = percentage("well_formed", "well-formed trees")
 
@@ -80,19 +78,12 @@ def bracketing_f1(hypotheses: Sequence[str], references: Sequence[str]) -> Score
       ValueError: a reference is no tree.
     """
     counts = count_brackets(hypotheses, references)
-    return _score("F1", 2 * counts.right, counts.output + counts.expected, counts)
-
-
-def bracketing_precision(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """The percentage of the output's brackets that are right. Arguments as of `bracketing_f1`."""
-    counts = count_brackets(hypotheses, references)
-    return _score("precision", counts.right, counts.output, counts)
-
-
-def bracketing_recall(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """The percentage of the references' brackets that were output. Arguments as of `bracketing_f1`."""
-    counts = count_brackets(hypotheses, references)
-    return _score("recall", counts.right, counts.expected, counts)
+    value = 200 * counts.right / max(counts.output + counts.expected, 1)
+    detail = (
+        f"bracketing F1 = {value:.2f} ({counts.right} right, {counts.output} output, {counts.expected} "
+        f"expected; {counts.complete} trees complete, {counts.invalid} invalid)"
+    )
+    return Score(value, f"COLLINS.prm|punctuation:of both|invalid:{counts.invalid} as empty", detail)
 
 
 def tagging_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
@@ -228,12 +219,3 @@ def _tree(text: str) -> Tree | None:
         return read_tree(text)
     except ValueError:
         return None
-
-
-def _score(name: str, numerator: int, denominator: int, counts: Counts) -> Score:
-    value = 100 * numerator / max(denominator, 1)
-    detail = (
-        f"bracketing {name} = {value:.2f} ({counts.right} right, {counts.output} output, {counts.expected} "
-        f"expected; {counts.complete} trees complete, {counts.invalid} invalid)"
-    )
-    return Score(value, f"COLLINS.prm|punctuation:of both|invalid:{counts.invalid} as empty", detail)

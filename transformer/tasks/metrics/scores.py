@@ -279,11 +279,11 @@ def bleu_tokenizer(language: str | None, references: Sequence[str]) -> tuple[Ble
     return tokenizer, ""
 
 
-def warning_of(tokenize: str, references: Sequence[str], option: str = OPTION) -> str:
+def warning_of(tokenize: str, references: Sequence[str]) -> str:
     """A warning if a tokenizer that was chosen finds no words in references; otherwise empty."""
     if tokenize not in BY_SPACES or not has_few_spaces(references):
         return ""
     return (
-        f"{option} {tokenize} divides text at spaces, which the references hardly contain: BLEU will be near "
+        f"{OPTION} {tokenize} divides text at spaces, which the references hardly contain: BLEU will be near "
         "0; choose char, or zh, ja-mecab or ko-mecab for the language"
     )

@@ -19,7 +19,7 @@ from transformer.decoding.steering.prefix import LETTERS, Prefix
 from transformer.decoding.steering.rules import segmentations
 from transformer.decoding.steering.terms import LONGEST, SIZES, Terms
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import brief
+from transformer.runtime.files import brief, prefixed_errors
 from transformer.runtime.text import has_text
 from transformer.runtime.words import begins_with_word, continues_word, has_only_words, is_unspaced
 from transformer.tasks.text import Steering
@@ -55,10 +55,8 @@ class TextSteering:
         """
         beginnings = []
         for line, text in zip(lines, texts, strict=True):
-            try:
+            with prefixed_errors(f"line {line}: "):
                 beginnings.append(self.split_prefix(text))
-            except UserError as error:
-                raise UserError(f"line {line}: {error}") from error
         pairs = zip(starts, beginnings, strict=True)
         examples = [prefix.example([*start, *forced], word) for start, (forced, word) in pairs]
         return Steering(
@@ -124,10 +122,8 @@ class TextSteering:
         """
         several: list[Counter[tuple[int, ...]]] = []
         for line, terms in zip(lines, texts, strict=True):
-            try:
+            with prefixed_errors(f"line {line}: "):
                 several.append(Counter(map(self.term, terms)))
-            except UserError as error:
-                raise UserError(f"line {line}: {error}") from error
             if (number := len(several[-1])) > SIZES[-1]:
                 raise UserError(f"line {line}: {number} different terms, and there may be {SIZES[-1]}")
         largest = max(map(len, several))

@@ -489,10 +489,8 @@ class TextToText(SteeredText, TextInContext, Lines):
         Raises:
           UserError: there is none.
         """
-        outputs = hypotheses(result, self.tokenizers[1].for_source(record[0]), self.special, n_best)
-        if not outputs:
-            raise UserError(self.impossible(record))
-        return outputs
+        tokenizer = self.tokenizers[1].for_source(record[0])
+        return hypotheses(result, tokenizer, self.special, n_best, self.impossible(record))
 
     def scored(self, output: Hypothesis) -> str:
         return output.text

@@ -118,7 +118,7 @@ class Summaries(TextToText):
 
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
 
-        def of(kind: Literal["1", "2", "L"]) -> Callable[[Evaluation], Score]:
-            return lambda evaluation: rouge(*self.texts(evaluation), kind)
+        def of(variant: Literal["1", "2", "L"]) -> Callable[[Evaluation], Score]:
+            return lambda evaluation: rouge(*self.texts(evaluation), variant)
 
         return {ROUGE_L: of("L"), ROUGE_1: of("1"), ROUGE_2: of("2")}
