@@ -20,7 +20,8 @@ from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.hosts import barrier, gathered, is_main_process, refuse_forked
-from transformer.tasks.preparation import PreparedShards, TrainingData, prepare
+from transformer.tasks.preparation import TrainingData, prepare
+from transformer.tasks.prepared_shards import PreparedShards
 from transformer.tasks.task import Task
 from transformer.tasks.text import spelling
 from transformer.trainer.checks import OF_CONFIG, OF_CORPUS, OF_MACHINE, check_libraries, check_texts
