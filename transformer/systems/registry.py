@@ -259,8 +259,8 @@ def _entry(name: str) -> str | Registered:
     if name not in REGISTRY:
         load_entry_points()
     if name not in REGISTRY:
-        known = f"; there are {', '.join(REGISTRY)}. Is the package that brings it installed?"
-        raise unknown(f"--system {name}: unknown{nearest(name, REGISTRY) or known}")
+        hint = f"; there are {', '.join(REGISTRY)}. Is the package that brings it installed?"
+        raise unknown(f"--system {name}: unknown{nearest(name, REGISTRY) or hint}")
     return REGISTRY[name]
 
 

@@ -70,12 +70,12 @@ def _options(config: Json, names: Collection[str]) -> dict[str, Any]:
 
 
 def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
-    part, *inner = path
-    if part in _CONVOLUTIONS:
+    component, *inner = path
+    if component in _CONVOLUTIONS:
         leaf = "weight" if inner == ["kernel"] else "bias"
-        name = f"model.encoder.{_CONVOLUTIONS[part]}.{leaf}"
+        name = f"model.encoder.{_CONVOLUTIONS[component]}.{leaf}"
         return with_base_names(Tensor((name,), "convolution" if leaf == "weight" else "plain"))
-    if part == "target_embedding":
+    if component == "target_embedding":
         names = ("model.decoder.embed_tokens.weight", "proj_out.weight", "model.decoder.projection.weight")
         return with_base_names(Tensor(names))  # the last one is CTranslate2's
     stored = BART.storage.tensor(path, config, model)
@@ -119,9 +119,9 @@ class WhisperVocabulary(Vocabulary):
         plain = self._pieces.tokenizer(model.vocab_size, model.special, ())
         if not isinstance(plain, HubTokenizer):
             raise UserError(f"{opened.folder}: Whisper needs tokenizer.json")
-        many = opened.generation.get("is_multilingual")
-        many = model.vocab_size >= MULTILINGUAL if many is None else many is True
-        start = _start(plain, many, request.source_language, request.task)
+        flag = opened.generation.get("is_multilingual")
+        flag = model.vocab_size >= MULTILINGUAL if flag is None else flag is True
+        start = _start(plain, flag, request.source_language, request.task)
         return (HubTokenizer(plain.model, model.vocab_size, model.special, start),) * 2
 
     @staticmethod

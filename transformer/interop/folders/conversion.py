@@ -51,7 +51,7 @@ def imported_params(
     source: Source,
     declared: Declarations,
     initial: Callable[[], Params],
-    read: Container[str] = (),
+    examined: Container[str] = (),
 ) -> Params:
     """The parameters of a model, each of which is read when it is needed. The log names the tensors that none
     of them is made of.
@@ -63,7 +63,7 @@ def imported_params(
       source: the tensors. It must stay readable.
       declared: the model's parameters.
       initial: the parameters with which a training begins, for those that are not stored.
-      read: names of tensors that the model was described by.
+      examined: names of tensors that the model was described by.
 
     Raises:
       UserError: a tensor is missing, has another shape, differs from another one that stands for the same
@@ -116,7 +116,7 @@ def imported_params(
     if unread := sorted(
         name
         for name in source.names
-        if name not in checked and name not in read and not _is_like(name, storage.harmless)
+        if name not in checked and name not in examined and not _is_like(name, storage.harmless)
     ):
         log.warning("Not imported: %s: the described model has no such parameters", _listed(unread))
     return params

@@ -178,8 +178,8 @@ NO_TASK = {"task": "--task: it is for Whisper; leave it out"}
 
 def without_codes(reason: str = "texts of this model have no code") -> dict[str, str]:
     """The same, also of the options of languages."""
-    said = f"--source-language, --target-language: {reason}"
-    return NO_TASK | dict.fromkeys(("source_language", "target_language"), said)
+    refusal = f"--source-language, --target-language: {reason}"
+    return NO_TASK | dict.fromkeys(("source_language", "target_language"), refusal)
 
 
 @dataclass(frozen=True)
@@ -310,8 +310,8 @@ class Family(Generic[Model]):
 
     def decoding(self, opened: Opened, model: Any) -> DecodingConfig:
         """The model's own search."""
-        meant = opened.generation | {"pad_token_id": model.special.pad}
-        return search_of(opened.folder, meant, model.output_size)
+        generation = opened.generation | {"pad_token_id": model.special.pad}
+        return search_of(opened.folder, generation, model.output_size)
 
     def task(self, config: Config, tokenizers: Tokenizers, folder: Path) -> Task:
         """The task of a run."""
@@ -325,8 +325,8 @@ class Family(Generic[Model]):
     def ignored(self, folder: Path) -> list[str]:
         """A sentence for each search option that affects the output there, but is not imported."""
         with naming(searched_file(folder)):
-            described, meant = read_json(folder / CONFIG), search_options(folder)
-            ignored, forced = not_imported(meant, described), meant.get("forced_bos_token_id")
+            described, generation = read_json(folder / CONFIG), search_options(folder)
+            ignored, forced = not_imported(generation, described), generation.get("forced_bos_token_id")
         if forced is not None and self.has_codes:
             ignored.append(
                 f"forced_bos_token_id {forced}: outputs begin with the code of the language that "
@@ -418,8 +418,8 @@ def undescribed(options: dict[str, Any], model: TransformerConfig) -> list[str]:
     stored = type(model)(**options | sizes | {"special": model.special})
     different = [*_differences(model, stored, "--model.")]
     in_encoder = _differences(model.of_encoder, stored.of_encoder, "--model.encoder-stack.")
-    said = {name.replace("--model.", "--model.encoder-stack.") for name in different}
-    return different + [name for name in in_encoder if name not in said]
+    reported = {name.replace("--model.", "--model.encoder-stack.") for name in different}
+    return different + [name for name in in_encoder if name not in reported]
 
 
 def _differences(model: TransformerConfig, stored: TransformerConfig, prefix: str) -> Iterator[str]:

@@ -210,8 +210,8 @@ def detection_objective(config: Config) -> Objective:
         def of_layer(predictions: Predictions) -> dict[str, tuple[Array, Array]]:
             return set_losses(predictions, classes, batch["boxes"], is_picture, options)
 
-        used = predictions if options.auxiliary_loss else jax.tree.map(lambda x: x[:, -1:], predictions)
-        losses = jax.vmap(of_layer, in_axes=1)(used)
+        layers = predictions if options.auxiliary_loss else jax.tree.map(lambda x: x[:, -1:], predictions)
+        losses = jax.vmap(of_layer, in_axes=1)(layers)
         totals = {name: sums for name, (sums, _) in losses.items()}
         total = totals["weighted_nll"] + L1_WEIGHT * totals["l1"] + GIOU_WEIGHT * totals["giou_loss"]
         last = {name: (sums[-1], weights[-1]) for name, (sums, weights) in losses.items()}

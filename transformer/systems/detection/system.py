@@ -243,11 +243,11 @@ class Detection(Pictures):
     def located(self, record: AnnotatedPicture, output: DetectedObjects) -> list[Located]:
         """The objects, also those below the threshold."""
         scale = _scale(record).tolist()
-        parts = []
+        located = []
         for item in (*output.objects, *output.others):
             left, top, width, height = (side / size for side, size in zip(item.box, scale, strict=True))
-            parts.append(Located(item.label, box=(left, top, width, height), probability=item.score))
-        return parts
+            located.append(Located(item.label, box=(left, top, width, height), probability=item.score))
+        return located
 
     def threshold(self, settings: DecodingConfig) -> float:
         return settings.threshold  # type: ignore[attr-defined, no-any-return]

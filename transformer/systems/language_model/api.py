@@ -160,9 +160,9 @@ class Generator(Decoder[LanguageModelling]):
         Raises:
           UserError: a prompt has unknown characters, or an option is invalid.
         """
-        several = [prompts] if isinstance(prompts, str) else texts_of(prompts, "prompts")
+        listed = [prompts] if isinstance(prompts, str) else texts_of(prompts, "prompts")
         _check_until(until)
-        texts = [before(best.text, until) for (best, *_) in self.decode(several, n_best=1, **options)]
+        texts = [before(best.text, until) for (best, *_) in self.decode(listed, n_best=1, **options)]
         return texts[0] if isinstance(prompts, str) else texts
 
     def pieces(
@@ -215,8 +215,8 @@ class Generator(Decoder[LanguageModelling]):
                 held = held[certain:]
             if number == length:
                 break
-        if rest := held + (self.task.text(pending, shown) if pending else ""):
-            yield rest
+        if ending := held + (self.task.text(pending, shown) if pending else ""):
+            yield ending
 
     def _streaming(self, options: dict[str, Option]) -> SampleConfig | GreedyConfig:
         settings = self.settings(None, options)

@@ -177,9 +177,9 @@ def ids_of(text: str, tokenizer: Tokenizer, special: SpecialIds) -> list[int]:
     """
     words = text.split() if has_text(text) else []
     encoded = [list(tokenizer.encode(spelled)) for spelled in (" ".join(words), text if words else "")]
-    known = next((ids for ids in encoded if special.unk not in ids), None)
-    if known is not None:
-        return known
+    spelled_ids = next((ids for ids in encoded if special.unk not in ids), None)
+    if spelled_ids is not None:
+        return spelled_ids
     lacking = next((word for word in words if special.unk in tokenizer.encode(word)), text)
     raise UserError(
         f"{brief(lacking)} is not in the vocabulary of this run: write it in words and letters of its "

@@ -108,17 +108,17 @@ class Codes:
           UserError: there is no such language or task.
         """
         ids = [index for index in usual if index != self.untimed]
-        for position, (name, value, known) in enumerate(
+        for position, (name, value, table) in enumerate(
             (("language", language, self.languages), ("task", task, self.tasks))
         ):
             if value is None:
                 continue
             if len(ids) <= position:
                 raise UserError(f"{name} {value!r}: this model is for English only; leave it out")
-            if value not in known:
-                some = nearest(str(value), known) or f"; there are {', '.join(list(known)[:5])} and others"
-                raise UserError(f"{name} {value!r}: this model does not know it{some}")
-            ids[position] = known[value]
+            if value not in table:
+                hint = nearest(str(value), table) or f"; there are {', '.join(list(table)[:5])} and others"
+                raise UserError(f"{name} {value!r}: this model does not know it{hint}")
+            ids[position] = table[value]
         return tuple(ids) if timestamps else (*ids, self.untimed)
 
 
@@ -176,14 +176,14 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         if not count:
             return []
         option = f"--model.convolutions {model.convolutions}"
-        few = f"CTC has at most one token in every {self.stride:g} s ({option})"
+        rule = f"CTC has at most one token in every {self.stride:g} s ({option})"
         if count == len(records):
             raise UserError(
-                f"--model.ctc-weight: all recordings are too short for their texts: {few}; lower it"
+                f"--model.ctc-weight: all recordings are too short for their texts: {rule}; lower it"
             )
-        rest = "left out" if model.ctc_weight == 1 else "learned from by attention only"
+        outcome = "left out" if model.ctc_weight == 1 else "learned from by attention only"
         share = f"{count:,} of {len(records):,} training recordings"
-        return [f"{share} are too short for their texts, and {rest}: {few}"]
+        return [f"{share} are too short for their texts, and {outcome}: {rule}"]
 
     def text_ids(self, text: str) -> list[int]:
         """The ids of a text. Each of Whisper's texts begins with a space."""
@@ -350,8 +350,8 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         """The ids of a phrase, if the vocabulary can spell it; of imported ones also after a space."""
         imported = isinstance(self.tokenizer, HubTokenizer)
         spellings = [self.tokenizer.encode(spelled) for spelled in (text, f" {text}")[: 1 + imported]]
-        several = (tuple(ids[len(self.tokenizer.start) :]) for ids in spellings)
-        return [ids for ids in dict.fromkeys(several) if ids and self.special.unk not in ids]
+        candidates = (tuple(ids[len(self.tokenizer.start) :]) for ids in spellings)
+        return [ids for ids in dict.fromkeys(candidates) if ids and self.special.unk not in ids]
 
     @property
     def output_tokenizer(self) -> Tokenizer:

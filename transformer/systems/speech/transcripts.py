@@ -29,8 +29,8 @@ class Transcript(Hypothesis):
         """As `Hypothesis.to_json`, with words and segments if there are some."""
         words = [word.to_json() for word in self.words]
         segments = [segment.to_dict() for segment in self.segments]
-        parts = {"words": words, "segments": segments}
-        return super().to_json() | {name: some for name, some in parts.items() if some}
+        lists = {"words": words, "segments": segments}
+        return super().to_json() | {name: items for name, items in lists.items() if items}
 
     @classmethod
     def of_json(cls, fields: Json) -> "Transcript":
@@ -47,10 +47,10 @@ class Transcript(Hypothesis):
 
 def unsaid(transcript: Transcript) -> Transcript:
     """The transcript of a recording in which nobody speaks, given what a search has found in it."""
-    nothing: Json = {"text": "", "tokens": (), "ids": (), "words": (), "segments": ()}
+    changes: Json = {"text": "", "tokens": (), "ids": (), "words": (), "segments": ()}
     optional = ("alignment", "token_log_probabilities", "entropies", "word_confidences")
-    nothing |= dict.fromkeys(optional)
-    return replace(transcript, **nothing)
+    changes |= dict.fromkeys(optional)
+    return replace(transcript, **changes)
 
 
 NOTHING = Transcript("", (), 0.0, 0.0)
@@ -231,7 +231,7 @@ def _joined(text: Sequence[_Unit]) -> Segment:
 
 
 def _line(text: Sequence[_Unit]) -> str:
-    spaces = (has_space(one.text, other.text, other.is_spaced) for one, other in itertools.pairwise(text))
+    spaces = (has_space(x.text, y.text, y.is_spaced) for x, y in itertools.pairwise(text))
     return "".join(
         " " * is_spaced + unit.text for is_spaced, unit in zip((False, *spaces), text, strict=True)
     )

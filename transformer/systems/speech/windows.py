@@ -216,8 +216,8 @@ def windows_of(
             if text.strip() and piece.end > piece.start
         ]
         if is_heard:
-            said = (index for piece, _ in spoken for index in piece.ids)
-            prompt = (*prompt, *said) if options.previous_text and temperature <= HOT else ()
+            spoken_ids = (index for piece, _ in spoken for index in piece.ids)
+            prompt = (*prompt, *spoken_ids) if options.previous_text and temperature <= HOT else ()
             prompt = prompt[-max_prompt_ids:]
         end = seek + min(following, size)
         words = sum(len(units(text)) for text in texts)

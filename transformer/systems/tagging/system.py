@@ -170,10 +170,10 @@ class Tagging(Overview, DecodingTask, Lines):
             counts = _counts(records)
             for label in sorted(counts.keys() - self._indices.keys()):
                 words = counted(counts[label], "word")
-                what = f"{split}: the label {brief(label)} of {words} is none of those that the model learns"
+                fault = f"{split}: the label {brief(label)} of {words} is none of those that the model learns"
                 if split != "test":
-                    raise UserError(f"{getattr(data, split) or corpus.name}, {what}")
-                notes.append(f"{what}, and counts as an error")
+                    raise UserError(f"{getattr(data, split) or corpus.name}, {fault}")
+                notes.append(f"{fault}, and counts as an error")
         spans = data.spans
         if spans == "auto":
             spans = "conlleval" if mark_spans(self.labels) else "none"
@@ -299,8 +299,8 @@ class Tagging(Overview, DecodingTask, Lines):
     def overview(self, evaluation: Evaluation) -> Sequence[Table]:
         """Which labels of words are confused, and the scores of each."""
         outputs, references = map(_flat, _labels(evaluation))
-        both = outputs, references, self.labels
-        return confusion_table(*both), scores_of_labels(*both)
+        labelled = outputs, references, self.labels
+        return confusion_table(*labelled), scores_of_labels(*labelled)
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood of a label in nats."""

@@ -163,13 +163,13 @@ class TextInLanguages(TextTask):
             )
         new = source.grown(words, languages)
         is_one = target is source or self.data.default_tag
-        other = new if is_one else target.grown(words, languages)
+        new_target = new if is_one else target.grown(words, languages)
         sizes: dict[str, Any] = {"vocab_size": new.vocab_size}
         if model.target_vocab_size is not None:
             sizes["target_vocab_size"] = new.vocab_size
         data = replace(text_data(config), first_added=first_new(source, new))
         return text_task_of(data.task)(
-            replace(config, model=replace(model, **sizes), data=data), (new, other)
+            replace(config, model=replace(model, **sizes), data=data), (new, new_target)
         )
 
     def replaced_ids(self, grown: Task) -> list[list[int]]:
