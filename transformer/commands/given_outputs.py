@@ -47,7 +47,7 @@ class ScoreArguments:
     source: Path
     """Sources, one on each line."""
     target: Path
-    """Their translations, line by line."""
+    """Translations of the sources, line by line."""
     output: Path | None = None
     """File for the scores, a line for each pair, with tabs: the score; log P(target | source) in nats; the
     tokens of the target, with <eos>; with --reverse also log P(source | target) and the tokens of the source.
@@ -64,7 +64,7 @@ class ScoreArguments:
     output_source: Path | None = None
     """File for the sources that --keep keeps, in their order."""
     output_target: Path | None = None
-    """File for their translations."""
+    """File for the translations of these sources."""
     source_language: str | None = None
     """Code of the source language, for a model of many languages. Default: the one of the run."""
     target_language: str | None = None
@@ -196,7 +196,8 @@ POSITIONS = 2048  # of a batch that a masked language model reads at once
 
 
 def _fluency(run: "Run", checkpoint: str) -> tuple[Scorer, tuple[Any, ...]]:
-    """As `_scorer_of`, by the masked language model of a run: of the targets alone."""
+    """What scores the targets of pairs alone, by the masked language model of a run; and what the scores
+    depend on."""
     from transformer.runs.run import hash_of
     from transformer.translator.search_inputs import padded
 

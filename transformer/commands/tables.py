@@ -105,7 +105,7 @@ class ShortlistArguments:
     source: Path
     """Text in the source language, one sentence per line."""
     target: Path
-    """Its translations, line by line."""
+    """Translations of --source, line by line."""
     best: Annotated[int, Range(1, LONGEST)] = 50
     """Translations of each source token."""
     frequent: Annotated[int, Range(1, LONGEST)] = 50

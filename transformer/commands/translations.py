@@ -99,7 +99,7 @@ class Translations(Texts):
 
     @classmethod
     def abilities(cls, run: Run) -> set[str]:
-        """Without those that only some translators have."""
+        """The abilities of a run, without those that only some translators have."""
         data = run.config.data
         assert isinstance(data, DataConfig)
         has = {"target_length": TARGET_LENGTH in data.inputs, "stream": run.config.model.encodes_causally}
@@ -116,7 +116,7 @@ class Translations(Texts):
 
     @classmethod
     def write_file(cls, arguments: DecodeArguments, way: Way) -> bool:
-        """With --stream: text that is translated while it arrives."""
+        """Translates text while it arrives, for --stream. Returns whether it did."""
         if way is Way.WORDS:
             translate_arriving(arguments)
         return way is Way.WORDS

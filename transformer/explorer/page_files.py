@@ -18,7 +18,7 @@ class PageFiles:
     body: str
     scripts: tuple[str, ...]
     styles: tuple[str, ...] = ()
-    """Besides that of all pages."""
+    """Style sheets besides that of all pages."""
     package: str = EXPLORER
     shared: tuple[str, ...] = ()
     """Scripts of the explorer's package that several pages have, before its own."""

@@ -316,7 +316,7 @@ FREE = {
     *("after-all", "partition-id", "replica-id", "opt-barrier", "iota"),
     *("copy-done", "slice-done", "async-done"),
 }
-"""They only name what others compute, or wait for it."""
+"""Operations without a cost: they name what others compute, or wait for it."""
 NO_WORK = ("ConcatBitcast", "AllocateBuffer")  # calls that only name memory
 
 
@@ -474,7 +474,7 @@ def _slices(user: Instruction, array: str) -> bool:
 
 
 def _part(inside: Mapping[str, Instruction], user: Instruction) -> int:
-    """The bytes of the part."""
+    """The bytes of the part that an instruction touches."""
     if user.operation == "dynamic-update-slice":
         return sizes_of(inside[user.operands[1]].shape)
     return user.bytes

@@ -45,7 +45,7 @@ EARLIER = {
     "topics-v1-39c6cfa067b699c1": "topics-73163b24fe80118f",
     "treebank-v1-22a817de215c762b": "treebank-dbee96901dad6680",
 }
-"""By the name of today, for the sizes of the presets, and of the runs that the tests have."""
+"""The earlier names by those of today, for the sizes of the presets, and of the runs that the tests have."""
 
 
 def is_earlier_name(began_with: str, corpus: str) -> bool:

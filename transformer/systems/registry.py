@@ -60,7 +60,7 @@ COMMON_TO_PICTURES = {
     **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("model", "optimizer")},
     **{name: what for name, what in COMMON.items() if name.startswith("training.") and "init" not in name},
 }
-"""The same for systems that see."""
+"""What most people need to train a model of pictures, and what it does."""
 
 
 # Variants: changes of presets that have names.
@@ -112,7 +112,7 @@ class Variant:
 
     @property
     def words(self) -> str:
-        """Its options, as on a command line."""
+        """The options of the variant, as on a command line."""
         return " ".join(itertools.starmap(as_words, self.options.items()))
 
 

@@ -35,7 +35,7 @@ class Plain:
     written: ClassVar[tuple[str, ...]] = ()
     """The fields that `to_json` has. Empty: all."""
     written_if_true: ClassVar[tuple[str, ...]] = ()
-    """Those that it has besides if they are true."""
+    """Further fields that `to_json` has if they are true."""
 
     def to_dict(self) -> Json:
         """The fields by their names, as JSON values: arrays and tuples are lists, parts are dictionaries.
@@ -175,7 +175,7 @@ class DecodingTask(Task):
 
     @property
     def input_fields(self) -> Fields:
-        """Their types, padding values and shapes."""
+        """The types, padding values and shapes of the fields that decoding has."""
         return {name: self.fields[name] for name in self.inputs}
 
     # What a search reads

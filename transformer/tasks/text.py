@@ -124,7 +124,7 @@ class WordConfidence(Plain):
     word: str
     """A word, a punctuation mark, or a character of a script without spaces."""
     start: int
-    """Its first character in the text."""
+    """The position of the word's first character in the text."""
     confidence: float
     """The probability, by the confidence.json of the run (`transformer calibrate`)."""
 

@@ -164,7 +164,7 @@ class Bert(Family[StackConfig]):
     --init-encoder-from`). A head that is not stored is initialised as before training."""
 
     def opened(self, folder: Path) -> Opened:
-        """It has no search."""
+        """Opens a folder, which has no options of a search."""
         return Opened(folder, folder / CONFIG, read_json(folder / CONFIG), tensors(folder), {})
 
     def data(

@@ -40,7 +40,7 @@ MODEL = "model.bin"
 VERSIONS = range(2, 7)
 SIDES = ("encoder", "decoder")
 ACTIVATIONS = {0: "relu", 1: "gelu_new", 2: "swish", 3: "gelu"}
-"""By their number there."""
+"""Activations by the number that CTranslate2 gives them."""
 _TYPES: dict[int, str] = {0: "<f4", 1: "<i1", 2: "<i2", 3: "<i4", 4: "<f2", 5: "<u2"}
 _BFLOAT16 = 5
 _INTEGERS = (1, 2, 3)
@@ -122,7 +122,7 @@ class Variables:
         self._stored: dict[str, tuple[int, int, tuple[int, ...]]] = {}
         """The type, the position in the file and the shape of each variable."""
         self._first_names: dict[str, str] = {}
-        """Of variables with another name, by that."""
+        """The first name of each variable that has another one, by that other one."""
         for _ in range(self._number("I")):
             self._add()
         if self.version >= 3:

@@ -343,7 +343,7 @@ class MarianFiles(Family[TransformerConfig]):
     """
 
     def opened(self, folder: Path) -> Opened:
-        """As a folder with the decoder's options in place of generation_config.json."""
+        """Opens a folder, with the decoder's options in place of generation_config.json."""
         options = _decoder_options(folder)
         path = _model(folder, options)
         file = marian_file(path)
@@ -351,7 +351,7 @@ class MarianFiles(Family[TransformerConfig]):
             return Opened(folder, path, with_padding(file.description), file, options)
 
     def decoding(self, opened: Opened, model: TransformerConfig) -> DecodingConfig:
-        """Scores are divided by length^normalize."""
+        """The model's own search, which divides scores by length^normalize."""
         options = opened.generation
         try:
             beam_size = int(_one(options.get("beam-size", "12")))
@@ -365,7 +365,7 @@ class MarianFiles(Family[TransformerConfig]):
         return BeamConfig(beam_size=beam_size, penalty="power", length_penalty=penalty, stop="full")
 
     def task(self, config: Config, tokenizers: Tokenizers, folder: Path) -> Task:
-        """With the lexical shortlist, if the folder has one."""
+        """The task of a run, with the lexical shortlist if the folder has one."""
         files = list(folder.glob("lex*.bin"))
         shortlist = Shortlist.read(files[0], config.model.output_size) if len(files) == 1 else None
         return Translation(config, tokenizers, shortlist)

@@ -126,7 +126,8 @@ class WhisperVocabulary(Vocabulary):
 
     @staticmethod
     def exported(tokenizers: Tokenizers, config: Config) -> VocabularyFiles | None:
-        """Without the usual language and task of a run: there they are options of each call."""
+        """The files of a tokenizer, without the usual language and task of a run: there they are options of
+        each call."""
         (tokenizer, _), special, same = tokenizers, config.model.special, range(config.model.vocab_size)
         codes = Codes.of(tokenizer)
         if codes is None or not isinstance(tokenizer, HubTokenizer):
@@ -193,7 +194,7 @@ class Whisper(Family[SpeechConfig]):
         )
 
     def stored(self, described: Json, names: Collection[str], model: SpeechConfig) -> SpeechConfig:
-        """The same: there the padding is also the end."""
+        """The model itself: its padding is also the end in the export."""
         return model
 
     def more_files(self, run: Run) -> dict[str, Json]:
@@ -238,7 +239,7 @@ class ConvertedWhisper(Whisper):
         return fields
 
     def ignored(self, folder: Path) -> list[str]:
-        """All options are read."""
+        """Nothing: all search options of such a folder are read."""
         return []
 
 

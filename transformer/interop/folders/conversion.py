@@ -272,14 +272,15 @@ def _query_factor(model: TransformerConfig, stored: TransformerConfig, path: Nam
 
 
 def _sines_axis(storage: Storage[Model], parameter: Declared) -> int | None:
-    """The axis of d_model, if it has another order there."""
+    """The axis of d_model, if the family stores its sines before its cosines. None: the order is that of this
+    package."""
     if not storage.sines_first or "model" not in parameter.names:
         return None
     return parameter.names.index("model")
 
 
 def _rows(x: np.ndarray, rows: Sequence[int], missing: float) -> np.ndarray:
-    """These rows; `missing` for -1."""
+    """The rows of `x` in this order, with `missing` in the row of each -1."""
     order = np.asarray(rows)
     reordered = x[np.maximum(order, 0)]
     reordered[order < 0] = missing

@@ -42,7 +42,7 @@ from transformer.tasks.texts.text_to_text import TextToText
 
 
 def interleaved_order(d_model: int) -> np.ndarray:
-    """For each coordinate here, its index there."""
+    """For each coordinate of interleaved sinusoids, its index where all sines come first."""
     return np.arange(d_model).reshape(2, -1).T.reshape(-1)
 
 
@@ -52,7 +52,7 @@ def interleaved(count: int, d_model: int) -> np.ndarray:
 
 
 def sines_then_cosines(count: int, d_model: int) -> np.ndarray:
-    """The same, all sines first."""
+    """The sinusoids of the first `count` positions with all sines before all cosines, `[count, d_model]`."""
     return interleaved(count, d_model)[:, np.argsort(interleaved_order(d_model))]
 
 
@@ -90,7 +90,7 @@ Read = Callable[[str], np.ndarray | None]
 Names = tuple[str, ...]
 """The path of a parameter here."""
 Tokenizers = tuple[Tokenizer, Tokenizer]
-"""Of source and target."""
+"""The tokenizers of source and target."""
 
 
 NEVER_GENERATED = -1e4
@@ -109,11 +109,12 @@ class Tensor:
     """All names under which a folder may have the tensor. If it has several of them, their values must be
     equal. An export writes the first one."""
     layout: Layout = "plain"
-    """How it is stored."""
+    """How the parameter is stored."""
     rows_before: int = 0
     """Rows before the first one that is used here."""
     order: Sequence[int] | None = None
-    """For each word here, its row there; -1: there is none. None: in the same order."""
+    """For each word of this package's vocabulary, its row in the stored tensor; -1: it has none. None: the
+    order is the same."""
     filler: float = 0.0
     """What the rows of words that are not there consist of here."""
     part: tuple[int, int] = (0, 1)
@@ -169,7 +170,7 @@ class Request(NamedTuple):
     source_language: str | None = None
     target_language: str | None = None
     task: str | None = None
-    """Of Whisper: transcribe or translate."""
+    """What Whisper does: transcribe or translate."""
 
 
 NO_TASK = {"task": "--task: it is for Whisper; leave it out"}
@@ -177,7 +178,7 @@ NO_TASK = {"task": "--task: it is for Whisper; leave it out"}
 
 
 def without_codes(reason: str = "texts of this model have no code") -> dict[str, str]:
-    """The same, also of the options of languages."""
+    """What an import says of the task and of languages, for a family that has neither."""
     refusal = f"--source-language, --target-language: {reason}"
     return NO_TASK | dict.fromkeys(("source_language", "target_language"), refusal)
 
@@ -210,7 +211,7 @@ class VocabularyFiles:
     generation: Json
     """The ids in generation_config.json."""
     rows: tuple[Sequence[int], Sequence[int]]
-    """For source and target, our id for each id there; -1: none."""
+    """For source and target, this package's id for each id of the export; -1: there is none."""
 
 
 class Vocabulary(ABC):
@@ -253,7 +254,7 @@ class Family(Generic[Model]):
     are those of models that translate, in a folder as Hugging Face has it."""
 
     model_type: str
-    """Its name in config.json."""
+    """The name of the family in config.json."""
     options: Callable[[Json, Collection[str]], dict[str, Any]]
     """The options of the network that a config.json describes, without special ids. It also gets the names of
     all tensors."""

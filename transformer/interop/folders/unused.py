@@ -91,7 +91,7 @@ _NO_LIMIT = re.compile(r"(?<=[:\s])\d{20,}(?=\s*[,}])")
 
 
 def without_limits(text: str) -> str:
-    """Without what stands for "no limit" in a tokenizer_config.json, 10^30."""
+    """The text of a tokenizer_config.json without the number that stands for "no limit", 10^30."""
     return _NO_LIMIT.sub("null", text)
 
 

@@ -162,13 +162,14 @@ def _sizes(data: Json, languages: str) -> dict[str, str]:
 
 
 def time_spent(seconds: Mapping[str, float]) -> str:
-    """Such as `12 min 20 s (preparation 3 min 2 s, training 7 min 3 s, evaluation 2 min 15 s)`."""
+    """The time of a run in words: `12 min 20 s (preparation 3 min 2 s, training 7 min 3 s, evaluation 2 min
+    15 s)`."""
     phases = ", ".join(f"{phase} {duration(spent)}" for phase, spent in seconds.items())
     return f"{duration(sum(seconds.values()))} ({phases})"
 
 
 def duration(seconds: float) -> str:
-    """Such as `45 s`, `12 min 3 s` or `5 h 20 min`."""
+    """Seconds in words: `45 s`, `12 min 3 s` or `5 h 20 min`."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"

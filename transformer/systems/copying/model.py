@@ -39,7 +39,7 @@ class Mixture:
     """The distribution of the next word at each target position: generated or copied."""
 
     logits: Float[Array, "b t v"]
-    """Of generating: their softmax is P_vocab."""
+    """The logits of generating each word, whose softmax is P_vocab."""
     log_generate: Float[Array, "b t"]
     """log of p_gen, the probability of generating."""
     log_copy: Float[Array, "b t"]

@@ -137,7 +137,7 @@ def _search(model: nn.Module, params: Variables, source: Array, threshold: float
 
 
 LEAST_AREA = 1e-9
-"""Of what areas are divided by."""
+"""The least area that another one is divided by."""
 LARGEST_COST = 1e6
 
 
@@ -184,7 +184,7 @@ def matched_queries(costs: Float[Array, "b q n"], objects: Int[Array, " b"]) -> 
 NO_OBJECT = -1
 """The class that pads the objects of a picture."""
 L1_WEIGHT, GIOU_WEIGHT = 5.0, 2.0
-"""Of the losses of boxes, beside 1 for the class (Carion et al. 2020, appendix A.4)."""
+"""The weights of the two losses of boxes, beside 1 for the class (Carion et al. 2020, appendix A.4)."""
 
 
 def detection_objective(config: Config) -> Objective:

@@ -39,7 +39,7 @@ class Draw:
     top_k: int = 0
     top_p: float = 1.0
     greedy: bool = False
-    """The most probable one."""
+    """Whether the most probable token is chosen, and none is sampled."""
 
 
 def streamed(
@@ -118,9 +118,9 @@ class ScoredText(Plain):
 
     tokens: tuple[str, ...]
     log_probabilities: tuple[float, ...]
-    """Of each token and of <eos>, in nats."""
+    """log P of each token and of <eos>, in nats."""
     characters: int
-    """Of the text, and one for its end."""
+    """The number of characters of the text, plus one for its end."""
 
     @property
     def log_probability(self) -> float:

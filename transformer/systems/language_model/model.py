@@ -34,7 +34,7 @@ class Past:
 
     @classmethod
     def empty(cls, config: LanguageModelConfig, rows: int, memory: int) -> "Past":
-        """Before the first segment."""
+        """The memory before the first segment, which has no states of a text."""
         states = jnp.zeros((rows, memory, config.d_model), config.compute_dtype)
         return cls(
             (states,) * config.num_layers, jnp.zeros((rows, memory), jnp.int32), jnp.ones(rows, jnp.int32)

@@ -52,7 +52,7 @@ class Generated(Plain):
     written_if_true = ("truncated",)
 
     text: str
-    """Without the prompt."""
+    """The text that follows, without the prompt."""
     tokens: tuple[str, ...]
     score: float
     """What outputs are ranked by: the log-probability divided by the length penalty; with a repetition

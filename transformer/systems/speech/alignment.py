@@ -98,7 +98,7 @@ def silences(quiet: Bool[np.ndarray, " t"], start: float, end: float, shortest: 
 
 
 MULTIPLE = 16
-"""Of which the lengths of texts are, so that few programs are compiled."""
+"""The padded lengths of texts are multiples of this, so that few programs are compiled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,14 +107,14 @@ class Alignment(Plain):
 
     text: str
     words: tuple[Word, ...]
-    """With their times in seconds."""
+    """The words with their times in seconds."""
     tokens: tuple[Word, ...]
-    """What the words are written with, with their times."""
+    """The tokens of the words, with their times."""
     log_probability: float
     """log P of the text by CTC, in nats."""
 
     def to_json(self) -> Json:
-        """Its fields, in which words are as in the JSON of transcripts."""
+        """The fields as JSON, with words as in the JSON of transcripts."""
         return {
             "text": self.text,
             "words": [word.to_json() for word in self.words],

@@ -28,7 +28,7 @@ class LongRecording(Recording):
     source: Any = None
     """A file, also one in memory, or a waveform."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of `Transcriber.parts`, without those of the search."""
+    """The options of `Transcriber.parts`, without those of the search."""
     heard: Callable[[float], None] = lambda seconds: None
     """Is called with the seconds that are transcribed, after each part."""
 

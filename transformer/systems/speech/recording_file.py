@@ -118,7 +118,7 @@ def lines_of_speakers(
 
 
 BYTES = 2
-"""Of a sample."""
+"""Bytes of a sample of raw sound."""
 
 
 def transcribe_arriving(arguments: DecodeArguments) -> None:

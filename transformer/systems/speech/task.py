@@ -59,22 +59,22 @@ _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
 @dataclass(frozen=True)
 class Codes:
-    """The ids of these tokens."""
+    """The ids of the tokens that an output of Whisper begins with."""
 
     languages: dict[str, int]
-    """By their code, such as en."""
+    """The id of each language, by its code, such as en."""
     tasks: dict[str, int]
     """transcribe: in the language of the recording; translate: to English."""
     untimed: int
-    """Of the token that says that there are no times. The ids after it are times."""
+    """The id of the token that says that there are no times. The ids after it are times."""
     previous: int | None = None
-    """Of the token before the text of earlier recordings."""
+    """The id of the token before the text of earlier recordings."""
     silent: int | None = None
-    """Of the token that says that nobody speaks."""
+    """The id of the token that says that nobody speaks."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Codes | None":
-        """Those of a vocabulary, if it has them."""
+        """The tokens of a vocabulary, if it has them."""
         added = tokenizer.added if isinstance(tokenizer, HubTokenizer) else {}
         if UNTIMED not in added:
             return None
@@ -137,7 +137,7 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
 
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:
-        """Those of recordings, and what counts errors."""
+        """The libraries of tasks of recordings, and what counts errors."""
         return (*super().libraries(config), "jiwer", *libraries_of(config.training.text_normalisation))
 
     @staticmethod
@@ -190,7 +190,7 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         return super().text_ids(f" {text.strip()}" if self.codes else text)
 
     def content(self) -> bytes:
-        """That of all recordings, and whether a space is before their texts."""
+        """What examples of recordings depend on, and whether a space is before their texts."""
         return super().content() + (b"space" if self.codes else b"")
 
     # From decoding
@@ -416,7 +416,7 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
             return replace(recording(path, self.data, columns.text or ""), speaker=columns.speaker)
 
     def example_command(self, record: Recording, decode: str) -> str:
-        """With any recording: a corpus has no sound files."""
+        """The command that decodes some recording: a corpus has no sound files."""
         return f"{decode} --input RECORDING.wav"
 
     def as_read(self, record: Recording, longest: int) -> Recording:

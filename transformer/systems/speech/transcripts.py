@@ -21,7 +21,7 @@ class Transcript(Hypothesis):
     """What was said in a recording. `json.dumps(transcript.to_dict())` writes it as JSON."""
 
     words: tuple[Word, ...] = ()
-    """With their times, if requested."""
+    """The words with their times, if requested."""
     segments: tuple[Segment, ...] = ()
     """Parts of the text with their times, if timestamps were requested."""
 
@@ -54,7 +54,7 @@ def unsaid(transcript: Transcript) -> Transcript:
 
 
 NOTHING = Transcript("", (), 0.0, 0.0)
-"""Of digital silence, in which nobody speaks."""
+"""The transcript of digital silence, in which nobody speaks."""
 
 
 def with_requested(fields: Json, words: bool, segments: bool) -> Json:
@@ -97,9 +97,9 @@ class SpokenWindow(SpokenPart):
     measured: ClassVar = ("temperature", "mean_log_probability", "compression_ratio", "no_speech")
 
     temperature: float
-    """At which it was decoded; 0: by the search of the options."""
+    """The temperature at which the window was decoded; 0: by the search of the options."""
     mean_log_probability: float
-    """Of a token, in nats."""
+    """The mean log-probability of a token, in nats."""
     compression_ratio: float
     """The size of the text over that of its compression: a text that repeats itself has a high one."""
     no_speech: float | None
@@ -196,7 +196,7 @@ def subtitles_of(part: SpokenPart) -> Iterator[Segment]:
 
 
 def _units(text: Segment | Word) -> list[_Unit]:
-    """Those of a text, with times in proportion to their widths."""
+    """The units of a text, with times in proportion to their widths."""
     spelled = [(unit, not index) for word in text.text.split() for index, unit in enumerate(units(word))]
     ends = list(itertools.accumulate(_width(unit) + 1 for unit, _ in spelled))
     rate = (text.end - text.start) / max(ends, default=1)

@@ -71,7 +71,7 @@ class Transcriptions(Texts):
 
     @classmethod
     def abilities(cls, run: Run) -> set[str]:
-        """Without those of Whisper for other models."""
+        """The abilities of a run, without those of Whisper if it is another model."""
         data = run.config.data
         assert isinstance(data, RecordingsConfig)
         return super().abilities(run) - ({"whisper"} if not data.padded_length else set())

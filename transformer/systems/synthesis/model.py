@@ -80,9 +80,9 @@ class Spoken(NamedTuple):
     """What the decoder predicts."""
 
     frames: Float[Array, "b t bands"]
-    """Before the post-net."""
+    """The frames before the post-net."""
     refined: Float[Array, "b t bands"]
-    """After it."""
+    """The frames after the post-net."""
     stop: Float[Array, "b s"]
     """Logit that a step is the last."""
 

@@ -30,7 +30,7 @@ from transformer.training.objective import Batch, Context, Loss, apply_training
 
 
 STOP_WEIGHT = 5.0
-"""Of an utterance's last step in the loss of the stop token (Li et al. 2019, section 3.7)."""
+"""The weight of an utterance's last step in the loss of the stop token (Li et al. 2019, section 3.7)."""
 
 
 def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:

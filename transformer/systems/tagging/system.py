@@ -56,9 +56,9 @@ class Tagged(Plain):
 
     words: tuple[str, ...]
     labels: tuple[str, ...]
-    """Of each word."""
+    """The label of each word."""
     probabilities: tuple[float, ...]
-    """Of these labels."""
+    """The probability of each label."""
 
     def to_json(self) -> Json:
         """As `Plain.to_json`, with the probabilities in four digits."""
@@ -136,7 +136,7 @@ class Tagging(Overview, DecodingTask, Lines):
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> "Tagging":
-        """With the vocabulary and the labels of a run directory."""
+        """A task with the vocabulary and the labels of a run directory."""
         tokenizer = load_tokenizer(folder / VOCABULARY, config.model.special)
         labels = _read_labels(folder / LABELS)
         sizes = tokenizer.vocab_size, len(labels)
@@ -241,7 +241,7 @@ class Tagging(Overview, DecodingTask, Lines):
         return [*ids, self.special.eos], first
 
     def _pieces_of(self, word: str) -> list[int]:
-        """At least one id."""
+        """The ids of a word, of which there is at least one."""
         return self.tokenizer.encode(word)[len(self.tokenizer.start) :] or [self.special.unk]
 
     # To labels

@@ -81,7 +81,7 @@ class Word(Plain):
     end: float
 
     def to_json(self, key: str = "word") -> Json:
-        """As decode.py and transformer align write it: its text has this key."""
+        """The word as decode.py and transformer align write it: its text has this key."""
         return {key: self.text, "start": self.start, "end": self.end}
 
 

@@ -161,7 +161,8 @@ class Classification(Overview, TextToText):
         self.counts = tuple(counts[label] for label in self.labels)
 
     def decide(self, corpus: Corpus) -> list[str]:
-        """Also reports labels of the validation text that no training text has."""
+        """Decides as `TextToText.decide`, and reports labels of the validation text that no training text
+        has."""
         training_labels = set(self.labels)
         targets = (self.labels_of(record[1]) for record in corpus.splits["validation"])
         if unknown := sorted({label for labels in targets for label in labels} - training_labels):
@@ -172,7 +173,7 @@ class Classification(Overview, TextToText):
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> Self:
-        """Also with the labels of labels.json, if this is a run of such a task."""
+        """The task of a run directory, with the labels of labels.json if it has them."""
         task = super().load(config, folder)
         if stored := read_stored(folder / FILE, _labels_and_counts):
             task.labels, task.counts = stored
@@ -247,17 +248,18 @@ class LabelSets(Classification):
     # The order in which labels are learned
 
     def decide(self, corpus: Corpus) -> list[str]:
-        """Also checks that the vocabulary allows the order of the labels."""
+        """Decides as `Classification.decide`, and checks that the vocabulary allows the order of the
+        labels."""
         self._reordering()
         return super().decide(corpus)
 
     def content(self) -> bytes:
-        """Also the order of the labels, if targets are stored in it."""
+        """What examples depend on, with the order of the labels if targets are stored in it."""
         order = repr(self._ranks()).encode() if self.data.label_order == "sorted" else b""
         return super().content() + order
 
     def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:
-        """As for other texts; with new orders in each batch if they are drawn."""
+        """The plan of the training batches, with new orders of labels in each batch if they are drawn."""
         plan, reordering = super().plan(records, examples, progress), self._reordering()
         return LabelOrderPlan(plan, examples, *reordering, self.data.seed) if reordering else plan
 
@@ -330,7 +332,7 @@ class LabelSets(Classification):
     # What is written
 
     def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
-        """Also that no label is written twice, of those that are one token."""
+        """How outputs begin, and that no label is written twice, of those that are one token."""
         tokens = [ids[0] for ids in self._label_ids() if len(ids) == 1 and ids[0] != self.special.unk]
         steerings = super().steering(records, lines)
         if not tokens:

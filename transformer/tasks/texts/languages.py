@@ -259,7 +259,7 @@ class TextInContext(TextTask):
         return shortened(source, lambda text: len(tokenizer.encode(one_line(text))), room)
 
     def as_read(self, record: Sentence, longest: int) -> Sentence:
-        """As `read`, of a record."""
+        """A record whose source is as the model reads it within so many tokens (`read`)."""
         if not self.data.context:
             return record
         request = TranslationRequest.of(record)

@@ -152,7 +152,7 @@ class TextToText(SteeredText, TextInContext, Lines):
 
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:
-        """Also what tells languages, and what shards are prepared by."""
+        """The libraries of all tasks, and what tells languages, and what shards are prepared by."""
         data = text_data(config)
         extra_libraries = [IDENTIFIER] * ("languages" in data.filters), ["ray"] * (data.engine == "ray")
         return (*super().libraries(config), *itertools.chain(*extra_libraries))
@@ -210,7 +210,7 @@ class TextToText(SteeredText, TextInContext, Lines):
 
     @property
     def drops(self) -> str:
-        """Also those that filters leave out, where shards are made."""
+        """Which examples the plan drops, with those that filters leave out where shards are made."""
         filtered = self.data.filter and self.data.pairs_of_a_shard
         return super().drops + ", or left out by --data.filter" * bool(filtered)
 
@@ -448,7 +448,7 @@ class TextToText(SteeredText, TextInContext, Lines):
         prefix: str,
         starts: Sequence[tuple[int, ...]] | None,
     ) -> list[list[int]]:
-        """As `ids`, whole and without <eos>."""
+        """The ids of texts, neither truncated nor closed by <eos>. Warns as `ids`."""
         if starts is None:
             for side, side_tokenizer in zip(SIDES, self.tokenizers, strict=True):
                 if texts:
