@@ -28,13 +28,14 @@ from transformer import PRESETS, Run, UserError, train, train_tokenizer
 from transformer.config.corpus import DataConfig
 from transformer.config.pairs import FILTERS, filters_of
 from transformer.data.shards import WINDOW, shard_order
-from transformer.data.sources import blocks, corpora, text_files, unusual
+from transformer.data.sources import blocks, corpora, own_text, text_files, unusual
 from transformer.data.sources.blocks import pair_blocks
 from transformer.data.sources.unusual import Filter
 from transformer.data.store import DirectedPair
 from transformer.systems.registry import find_system
-from transformer.tasks import preparation
-from transformer.tasks.preparation import PreparedShards, prepare
+from transformer.tasks import prepared_shards
+from transformer.tasks.preparation import prepare
+from transformer.tasks.prepared_shards import PreparedShards
 from transformer.tasks.texts.translation import Translation
 from transformer.trainer.train import prepare_corpus
 
@@ -48,13 +49,13 @@ class Threads(ThreadPoolExecutor):
 
     def __init__(self, workers, context, initializer, arguments) -> None:
         super().__init__(workers)
-        preparation._process.update(stop=arguments[0])
+        prepared_shards._process.update(stop=arguments[0])
 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards are made in this process."""
-    monkeypatch.setattr(preparation, "ProcessPoolExecutor", Threads)
+    monkeypatch.setattr(prepared_shards, "ProcessPoolExecutor", Threads)
 
 
 def config_of(folder: Path, **options):
@@ -144,9 +145,9 @@ def test_hosts_without_a_shared_disk_make_each_its_shards_and_exchange_them(
     tmp_path, here, monkeypatch, caplog
 ):
     made = list[Path]()
-    make = preparation._is_made
-    monkeypatch.setattr(preparation, "_is_made", lambda *shard: made.append(shard[1]) or make(*shard))
-    monkeypatch.setattr(preparation, "_ASK", 0.1)
+    make = prepared_shards._is_made
+    monkeypatch.setattr(prepared_shards, "_is_made", lambda *shard: made.append(shard[1]) or make(*shard))
+    monkeypatch.setattr(prepared_shards, "_ASK", 0.1)
     exchange = Path("file://" + str(tmp_path / "bucket"))
 
     config = config_of(tmp_path, exchange=exchange)
@@ -179,7 +180,7 @@ def test_hosts_without_a_shared_disk_make_each_its_shards_and_exchange_them(
     assert made[-1].name == "00002"
     assert about.exists()
     # one that has other text waits, and says so
-    monkeypatch.setattr(preparation, "_MOST_LATE", -1)
+    monkeypatch.setattr(prepared_shards, "_MOST_LATE", -1)
     task, corpus = disks["c"]
     text, other = corpus.splits["train"], Path("file://" + str(tmp_path / "other"))
     alone = PreparedShards(task, text, SHARD, tmp_path / "d", b"", exchange=other, host=1, hosts=2)
@@ -235,7 +236,7 @@ def test_hosts_have_the_rows_of_one_and_windows_are_of_shards_from_everywhere(tm
             np.testing.assert_array_equal(
                 array, np.concatenate([share[name] for share in shares])[: len(array)]
             )
-    for part in whole.plan.shards.parts:
+    for part in whole.plan.shards.pairs:
         positions = part.chosen / len(corpus.splits["train"].chosen)
         assert positions.min() < 0.1
         assert positions.max() > 0.9
@@ -344,21 +345,21 @@ def test_machines_that_share_no_folder_are_told(tmp_path, monkeypatch):
         def submit(self, make, *shard):
             return super().submit(lambda: True)
 
-    monkeypatch.setattr(preparation, "ProcessPoolExecutor", Elsewhere)
-    monkeypatch.setattr(preparation, "_MOST_LATE", 0.0)
+    monkeypatch.setattr(prepared_shards, "ProcessPoolExecutor", Elsewhere)
+    monkeypatch.setattr(prepared_shards, "_MOST_LATE", 0.0)
     with pytest.raises(
         UserError, match=r"shards-\w+/0000\d was made on another machine, and is not here: name"
     ):
         prepare(*opened(config_of(tmp_path)))
     with pytest.raises(UserError, match="has no folder /none: run the command in one that all machines"):
-        preparation._make_there("/none", b"")
+        prepared_shards._make_there("/none", b"")
 
 
 def test_there_are_at_most_as_many_processes_as_cores(tmp_path, monkeypatch):
     """4,096 would take the memory and the open files of a machine."""
     task, corpus = opened(config_of(tmp_path))
     for known, asked, workers in ((2.0, 4096, 2), (2.0, 1, 1), (2.0, 0, 2), (0.5, 3, 1), (None, 0, 1)):
-        monkeypatch.setattr(preparation, "cores", lambda known=known: known)
+        monkeypatch.setattr(prepared_shards, "cores", lambda known=known: known)
         shards = PreparedShards(task, corpus.splits["train"], SHARD, corpus.folder, b"", asked)
         assert shards._workers == workers
 
@@ -561,7 +562,7 @@ def test_what_is_held_out_of_shards_is_that_of_the_whole(tmp_path, here, monkeyp
     whole, shards = splits(shard_pairs=0), splits(shard_pairs=80)
     assert shards == whole
     assert len(whole[1]) > 5
-    monkeypatch.setattr(corpora, "SAMPLED", 80)
+    monkeypatch.setattr(own_text, "SAMPLED", 80)
     train, validation = splits(shard_pairs=80)
     held_out = {pair[0] for pair in validation}
     assert 2 < len(held_out) < len({pair[0] for pair in whole[1]})
