@@ -266,7 +266,8 @@ def test_the_answer_of_hundreds_of_languages_is_made_once(service, monkeypatch):
     made = []
     monkeypatch.setattr(app, "languages", lambda able: made.append(1) or libretranslate.languages(able))
     with asked(service) as client:
-        assert [client.get("/languages").json() for _ in range(2)] == [libretranslate.languages([service])] * 2
+        first, again = (client.get("/languages").json() for _ in range(2))
+        assert first == again == libretranslate.languages([service])
     assert made == [1]
 
 
