@@ -311,6 +311,31 @@ def test_strangers_do_not_take_the_places_of_those_who_have_the_token(service, m
         assert all(b"nothing arrived within 0.5 s" in answer for answer in answers)
 
 
+def test_bodies_of_all_requests_are_bounded(service):
+    """Of those that are known: 40 recordings of 25 MB may arrive at once."""
+    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 200\r\n"
+    known, body = {"Authorization": "Bearer secret"}, TEXT | {"field": "a" * 60}
+    limits = Limits(body=200, recording=200, bodies=250)
+    with served(service, limits, "secret") as port, contextlib.ExitStack() as stack:
+        client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=known))
+        for line in b"", b"Authorization: Bearer secret\r\n":
+            assert client.post("/score", json=body).status_code == READ
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            slow.sendall(head + line + b"\r\n" + b"{" * 180)
+        while "transformer_open_requests 1.0" not in client.get("/metrics").text:
+            pass
+        answer = client.post("/score", json=body)
+        assert (answer.status_code, answer.headers["retry-after"]) == (gate.BUSY, "1")
+        assert answer.json()["error"] == "180 bytes of requests are stored, as many as may: try again later"
+        assert client.post("/score", json=TEXT).status_code == READ
+        slow.close()
+        while "transformer_open_requests 0.0" not in client.get("/metrics").text:
+            pass
+        assert client.post("/score", json=body).status_code == READ
+    with pytest.raises(UserError, match="--limits.bodies 99 is less than a body may have, 100: raise it"):
+        Limits(body=1, recording=100, bodies=99)
+
+
 def test_idle_connections_give_way_to_new_ones(service, caplog):
     with served(service, Limits(connections=8)) as port, contextlib.ExitStack() as stack:
         monkey = stack.enter_context(pytest.MonkeyPatch.context())
