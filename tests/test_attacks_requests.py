@@ -223,7 +223,7 @@ def test_all_refusals_are_json_with_the_same_headers(service):
 
 
 def test_a_connection_beyond_all_is_refused_as_a_request(service, monkeypatch):
-    monkeypatch.setattr(connections.Connection, "is_idle", False)  # none gives way
+    monkeypatch.setattr(connections.Connection, "is_known", True)  # none gives way
     with served(service, Limits(connections=2)) as port, contextlib.ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
@@ -334,6 +334,23 @@ def test_bodies_of_all_requests_are_bounded(service):
         assert client.post("/score", json=body).status_code == READ
     with pytest.raises(UserError, match="--limits.bodies 99 is less than a body may have, 100: raise it"):
         Limits(body=1, recording=100, bodies=99)
+
+
+def test_connections_of_strangers_give_way_to_those_who_have_the_token(service):
+    """Also while they are answered; and who reads a long answer slowly is not cut off for them."""
+    asked = b"GET /openapi.json HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret\r\n%s\r\n"
+    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"
+    with served(service, Limits(connections=4), "secret") as port, contextlib.ExitStack() as stack:
+        slow = stack.enter_context(socket.socket())
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        slow.connect(("127.0.0.1", port))
+        slow.sendall(asked % b"" * 200 + asked % b"Connection: close\r\n")
+        time.sleep(0.1)
+        for _ in range(10):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(head)
+            answer = httpx.get(f"http://127.0.0.1:{port}/models", headers={"Authorization": "Bearer secret"})
+            assert answer.status_code == 200
+        assert all_of(slow).count(b"HTTP/1.1 200") == 201
 
 
 def test_idle_connections_give_way_to_new_ones(service, caplog):
@@ -508,7 +525,7 @@ def test_who_asks_and_does_not_read_is_left(service, monkeypatch):
 def test_who_reads_slowly_is_not(monkeypatch):
     connection = object.__new__(connections.Connection)
     transport, loop, connection.flow = Mock(), Mock(), Mock()
-    connection.transport, connection.loop = transport, loop
+    connection.transport, connection.loop, connection.scope = transport, loop, {"state": {gate.KNOWN: True}}
     transport.get_write_buffer_size.return_value = 3
     connection.pause_writing()
     for unread in 2, 1, 1:

@@ -141,6 +141,10 @@ STRANGER_SECONDS = 5.0
 """Time for a client to send the token."""
 
 
+KNOWN = "known"
+"""In the state of the scope of a request: its client has the server's token, if there is one."""
+
+
 class Disconnected(Exception):
     """The client is gone."""
 
@@ -268,6 +272,7 @@ class Gate:
             key = await asyncio.to_thread(self.key_of, path, body, content) or ""
             if not is_token(self.token, key.encode("utf-8", "replace")):
                 raise unknown()
+        scope.setdefault("state", {})[KNOWN] = True
         if path in UNCOUNTED:
             await self.app(scope, receive, answer)
             return
