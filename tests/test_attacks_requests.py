@@ -281,6 +281,20 @@ def test_no_request_writes_to_the_log(service, monkeypatch):
     assert not records
 
 
+def test_a_stop_leaves_who_does_not_read(service, monkeypatch):
+    logger, records = logging.getLogger("uvicorn.error"), []
+    monkeypatch.setattr(logger, "handle", records.append)
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        with served(service, Limits(seconds=0.1)) as port:
+            one.connect(("127.0.0.1", port))
+            one.settimeout(0.5)
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    one.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 1000)
+    assert not records
+
+
 def test_how_a_token_is_written(service):
     with asked(service, token="secret") as client:
         for value in "secret", "Basic secret", "Bearer", "Bearer ", "Bearersecret", "Bearer secret x":

@@ -25,7 +25,7 @@ from websockets.frames import CloseCode, Frame
 from websockets.http11 import Response
 
 from transformer.runtime.console import ProgressReporter, SteadyConsole
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.machine import release_memory
 from transformer.serve.app import server_app
 from transformer.serve.gate import KNOWN, Origins, hosts_of
@@ -296,6 +296,8 @@ IDLE = 75
 themselves, so that none sends a request while it is closed here."""
 
 
+LEAVING = 0.5
+"""Seconds before the end of a server when it leaves clients that have not read all."""
 BEAT = 0.25
 """Seconds between two looks at how many programs are compiled."""
 LINES = 10.0
@@ -305,6 +307,23 @@ LINES = 10.0
 class Server(uvicorn.Server):
     """A server that ends without an error if it is asked to end. It begins no request then, and answers those
     that it has begun. A second signal ends it at once."""
+
+    left = 0
+    """Connections that were closed before all was answered and read."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As that of `uvicorn.Server`; connections that take too long are closed, not cancelled, which would
+        write a traceback for each."""
+        assert self.config.timeout_graceful_shutdown
+        time_left = self.config.timeout_graceful_shutdown - LEAVING
+        leaving = asyncio.get_running_loop().call_later(time_left, self._leave)
+        await super().shutdown(sockets)
+        leaving.cancel()
+
+    def _leave(self) -> None:
+        for connection in list(self.server_state.connections):
+            cast(Read, connection).transport.abort()
+            self.left += 1
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -403,10 +422,12 @@ def serve(
             flush=True,
         )
         with start_shown(app.state.readiness):
-            Server(config_of(app, limits)).run([listening])
+            server = Server(config_of(app, limits))
+            server.run([listening])
     if app.state.readiness.error:
         raise UserError(f"the programs could not be compiled: {app.state.readiness.error}")
-    print("Stopped: all that was begun is answered", flush=True)
+    lost = f"{counted(server.left, 'connection')} took more than {limits.seconds:g} s" * bool(server.left)
+    print(f"Stopped: {lost or 'all that was begun is answered'}", flush=True)
 
 
 MEASURING = Limits(connections=16, seconds=1.0)
