@@ -236,7 +236,7 @@ def test_hosts_have_the_rows_of_one_and_windows_are_of_shards_from_everywhere(tm
             np.testing.assert_array_equal(
                 array, np.concatenate([share[name] for share in shares])[: len(array)]
             )
-    for part in whole.plan.shards.parts:
+    for part in whole.plan.shards.pairs:
         positions = part.chosen / len(corpus.splits["train"].chosen)
         assert positions.min() < 0.1
         assert positions.max() > 0.9

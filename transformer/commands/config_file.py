@@ -128,7 +128,7 @@ def _is_section(value: object) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def _check_search(kinds: Mapping[str, type[DecodingConfig]], method: str, values: Json) -> str:
+def _check_search(search_types: Mapping[str, type[DecodingConfig]], method: str, values: Json) -> str:
     """The method of a search that a file gives, or else this one.
 
     Raises:
@@ -138,8 +138,8 @@ def _check_search(kinds: Mapping[str, type[DecodingConfig]], method: str, values
     if not isinstance(search, dict):
         return method
     method = str(search.get("method", method))
-    for name in search if method in kinds else ():
-        check_option(kinds, method, name)
+    for name in search if method in search_types else ():
+        check_option(search_types, method, name)
     return method
 
 

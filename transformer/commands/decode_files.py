@@ -90,8 +90,8 @@ class Worker:
 
     def job(self) -> str:
         """Identifies the model and the options. Raises UserError if something is wrong with them."""
-        parts = repr([self.arguments.column, *self.loaded().job])
-        return hashlib.blake2b(parts.encode(), digest_size=16).hexdigest()
+        identity = repr([self.arguments.column, *self.loaded().job])
+        return hashlib.blake2b(identity.encode(), digest_size=16).hexdigest()
 
     def loaded(self) -> Writer:
         """What writes the outputs of the model."""
@@ -130,8 +130,8 @@ class Worker:
             raise UserError(f"{where}: {errors[max(errors)]}")
         is_json = writer.arguments.format == "json"
         for number, why in errors.items():
-            about = {"line": number, "error": why}
-            texts[number] = json_line(about) if is_json else "\n" * writer.lines_per_input
+            failure = {"line": number, "error": why}
+            texts[number] = json_line(failure) if is_json else "\n" * writer.lines_per_input
         if is_json and writer.arguments.jsonl:
             texts |= {number: _with_id(line, texts[number]) for number, line in numbered if '"id"' in line}
         return Decoded("".join(text for _, text in sorted(texts.items())), errors)
@@ -177,20 +177,20 @@ def workers(arguments: FilesArguments) -> Iterator[tuple[list[Call], int]]:
     with ray_cluster("--engine ray") as ray:
         resources = ray.cluster_resources()
         cores = min(arguments.cores, int(max(node["Resources"].get("CPU", 0) for node in ray.nodes())))
-        kinds: dict[str, Any] = {
+        actor_options: dict[str, Any] = {
             "GPU": {"num_gpus": 1},
             "TPU": {"resources": {"TPU": 1}},
             "CPU": {"num_cpus": cores},
         }
-        kind = next((kind for kind in kinds if resources.get(kind, 0) >= 1), None)
-        if kind is None:
+        processor = next((processor for processor in actor_options if resources.get(processor, 0) >= 1), None)
+        if processor is None:
             raise UserError("--engine ray: the cluster has no GPU, TPU or core yet: start a node of it")
-        count = arguments.workers or max(1, int(resources[kind] // (cores if kind == "CPU" else 1)))
+        count = arguments.workers or max(1, int(resources[processor] // (cores if processor == "CPU" else 1)))
         actor = ray.remote(Worker).options(
-            max_restarts=-1, max_task_retries=RETRIES, max_concurrency=AHEAD, **kinds[kind]
+            max_restarts=-1, max_task_retries=RETRIES, max_concurrency=AHEAD, **actor_options[processor]
         )
         actors = [actor.remote(with_absolute_paths(arguments)) for _ in range(count)]
-        yield [functools.partial(_called_remotely, one) for one in actors], AHEAD
+        yield [functools.partial(_called_remotely, handle) for handle in actors], AHEAD
 
 
 def _called(worker: Worker, name: str, *arguments: Any) -> "Future[Any]":
@@ -264,12 +264,12 @@ def decode_files(arguments: FilesArguments) -> None:
     try:
         with outputs.claimed(), workers(arguments) as (calls, ahead):
             outputs.examine()
-            left = outputs.left
-            if done := outputs.total - left:
+            num_left = outputs.left
+            if done := outputs.total - num_left:
                 watch.message(f"  continuing: {done:,} of {counted(outputs.total, 'line')} are decoded")
             outputs.errors()
-            several = decoded(outputs.shards(), calls, ahead, outputs.check_job)
-            for shard, outcome in watch.progress("lines", several, left, lambda one: len(one[0].lines)):
+            outcomes = decoded(outputs.shards(), calls, ahead, outputs.check_job)
+            for shard, outcome in watch.progress("lines", outcomes, num_left, lambda x: len(x[0].lines)):
                 if isinstance(outcome, Exception):
                     failed.append((shard, outcome))
                     continue
@@ -302,10 +302,10 @@ def check_options(arguments: FilesArguments) -> None:
     for option, weights in ("--lm-weight", arguments.lm_weight), ("--bias-weight", arguments.bias_weight):
         if len(weights) > 1:
             raise UserError(f"{option}: decode.py compares several weights; give one")
-    kind = writer_of(arguments.run_dir)
-    if kind.claim is not Writer.claim:
-        raise UserError(f"{arguments.run_dir} {kind.does}, beside its output: decode.py has it")
-    if (way := kind.checked_way(arguments)) not in (Way.LINES, Way.CHOICES):
+    writer_class = writer_of(arguments.run_dir)
+    if writer_class.claim is not Writer.claim:
+        raise UserError(f"{arguments.run_dir} {writer_class.does}, beside its output: decode.py has it")
+    if (way := writer_class.checked_way(arguments)) not in (Way.LINES, Way.CHOICES):
         raise UserError(way.refusal.format("decode-files"))
 
 

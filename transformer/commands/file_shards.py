@@ -255,7 +255,7 @@ def input_files(pattern: Path, suffix: str = ".txt") -> dict[str, Path]:
     where = address(pattern)
     paths = matching_addresses(where) if where else matching(pattern, "--input")
     files = dict[str, Path]()
-    fixed = list(itertools.takewhile(lambda part: not glob.has_magic(part), pattern.parts))
+    fixed = list(itertools.takewhile(lambda component: not glob.has_magic(component), pattern.parts))
     folder = Path(*fixed[: len(pattern.parts) - 1])
     for path in paths:
         if where is None and path.is_dir():

@@ -47,7 +47,7 @@ class ScoreArguments:
     source: Path
     """Sources, one on each line."""
     target: Path
-    """Their translations, line by line."""
+    """Translations of the sources, line by line."""
     output: Path | None = None
     """File for the scores, a line for each pair, with tabs: the score; log P(target | source) in nats; the
     tokens of the target, with <eos>; with --reverse also log P(source | target) and the tokens of the source.
@@ -64,7 +64,7 @@ class ScoreArguments:
     output_source: Path | None = None
     """File for the sources that --keep keeps, in their order."""
     output_target: Path | None = None
-    """File for their translations."""
+    """File for the translations of these sources."""
     source_language: str | None = None
     """Code of the source language, for a model of many languages. Default: the one of the run."""
     target_language: str | None = None
@@ -81,11 +81,11 @@ class ScoreArguments:
 @parsed_command(ScoreArguments, "score")
 def score_main(arguments: ScoreArguments) -> None:
     """`python -m transformer score RUN --source FILE --target FILE`."""
-    others = [("--source", arguments.source), ("--target", arguments.target)]
+    files = [("--source", arguments.source), ("--target", arguments.target)]
     for name in ("output", "output_source", "output_target"):
         if path := getattr(arguments, name):
-            check_output(option := f"--{name.replace('_', '-')}", path, others)
-            others.append((option, path))
+            check_output(option := f"--{name.replace('_', '-')}", path, files)
+            files.append((option, path))
     needed = arguments.keep, arguments.output_source, arguments.output_target
     if any(needed) and not all((*needed, arguments.output)):
         raise UserError(
@@ -196,7 +196,8 @@ POSITIONS = 2048  # of a batch that a masked language model reads at once
 
 
 def _fluency(run: "Run", checkpoint: str) -> tuple[Scorer, tuple[Any, ...]]:
-    """As `_scorer_of`, by the masked language model of a run: of the targets alone."""
+    """What scores the targets of pairs alone, by the masked language model of a run; and what the scores
+    depend on."""
     from transformer.runs.run import hash_of
     from transformer.translator.search_inputs import padded
 
@@ -214,7 +215,7 @@ def _fluency(run: "Run", checkpoint: str) -> tuple[Scorer, tuple[Any, ...]]:
         numbers = np.zeros((len(ids), 2))
         lengths = [1 << (len(sentence) - 1).bit_length() for sentence in ids]
         for length in sorted(set(lengths)):
-            rows = [row for row, other in enumerate(lengths) if other == length]
+            rows = [row for row, row_length in enumerate(lengths) if row_length == length]
             size, width = max(1, POSITIONS // length), min(length, config.longest or length)
             for start in range(0, len(rows), size):
                 chosen = rows[start : start + size]
@@ -313,8 +314,8 @@ def align_main(arguments: AlignArguments) -> None:
             f"{run.name} holds a system that does not align texts with recordings: {run.config.system}"
         )
     check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
-    kind = importlib.import_module(module).ALIGNER
-    aligner = kind.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+    decoder_class = importlib.import_module(module).ALIGNER
+    aligner = decoder_class.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     aligner.check_ctc()
     watch = ProgressReporter.beside_output()
     digest = digest_of(arguments.input)

@@ -101,13 +101,14 @@ def explore(
     for line, request, hypotheses in zip(lines or range(1, len(results) + 1), requests, results, strict=True):
         source = translator.task.read(request.source, settings.buckets[-1])
         attentions = attention_of(translator, source, hypotheses, **options)
-        ids, read = translator.tokenizers[0].encode(source), len(attentions[0].source) - 1  # without <eos>
+        ids = translator.tokenizers[0].encode(source)
+        count = len(attentions[0].source) - 1  # without <eos>
         sentences.append(
             {
                 "line": line,
                 "text": source,
-                "cut": len(ids) - read,
-                "rest": _unread(translator.tokenizers[0], source, ids[:read]),
+                "cut": len(ids) - count,
+                "rest": _unread(translator.tokenizers[0], source, ids[:count]),
                 "source": attentions[0].source,
                 "encoder": whole(attentions[0].encoder),
                 "hypotheses": [
@@ -248,12 +249,12 @@ def explore_pictures(
     return Explorer(page_of(data, PICTURE_FILES), len(results), sum(map(len, results)))
 
 
-def _part(part: Located) -> Json:
-    fields: dict[str, Any] = {"text": part.text, "patches": whole(np.array(part.patches))}
-    if part.box is not None:
-        fields["box"] = [round(side, 4) for side in part.box]
-    if part.probability is not None:
-        fields["probability"] = round(part.probability, 4)
+def _part(located: Located) -> Json:
+    fields: dict[str, Any] = {"text": located.text, "patches": whole(np.array(located.patches))}
+    if located.box is not None:
+        fields["box"] = [round(side, 4) for side in located.box]
+    if located.probability is not None:
+        fields["probability"] = round(located.probability, 4)
     return fields
 
 

@@ -62,8 +62,8 @@ class Instruction:
 
     def named(self, key: str) -> list[str]:
         """The computations that it names as `key=%name` or `key={%name, %other}`."""
-        if several := re.search(rf"\b{key}=\{{(.*?)\}}", self.rest):
-            return [name.strip().lstrip("%") for name in several[1].split(",") if name.strip()]
+        if listing := re.search(rf"\b{key}=\{{(.*?)\}}", self.rest):
+            return [name.strip().lstrip("%") for name in listing[1].split(",") if name.strip()]
         match = re.search(rf"\b{key}=%?([\w.\-]+)", self.rest)
         return [match[1]] if match else []
 
@@ -154,8 +154,8 @@ class Program:
     def trips(self, loop: Instruction) -> int | None:
         """How often a loop runs; None if that depends on data. A TPU's text does not state it, but the
         condition compares the counter with a constant."""
-        if known := re.search(r'known_trip_count":\s*\{"n":"(\d+)"', loop.rest):
-            return int(known[1])
+        if stated := re.search(r'known_trip_count":\s*\{"n":"(\d+)"', loop.rest):
+            return int(stated[1])
         condition = self.computations[loop.named("condition")[0]]
         roots = [instruction for instruction in condition.values() if instruction.root]
         for compare in roots:
@@ -211,10 +211,7 @@ class Program:
                 if "all-reduce-scatter" in computation:
                     operation = "reduce-scatter"  # every device keeps only its part of the sum
             bits = (
-                8
-                * SIZES[
-                    max(arrays_of(instruction.shape), key=lambda one: math.prod(one[1]) * SIZES[one[0]])[0]
-                ]
+                8 * SIZES[max(arrays_of(instruction.shape), key=lambda x: math.prod(x[1]) * SIZES[x[0]])[0]]
             )
             before = totals.get((operation, size, across, bits), (0.0, 0.0))
             totals[operation, size, across, bits] = before[0] + whole * times, before[1] + times
@@ -319,7 +316,7 @@ FREE = {
     *("after-all", "partition-id", "replica-id", "opt-barrier", "iota"),
     *("copy-done", "slice-done", "async-done"),
 }
-"""They only name what others compute, or wait for it."""
+"""Operations without a cost: they name what others compute, or wait for it."""
 NO_WORK = ("ConcatBitcast", "AllocateBuffer")  # calls that only name memory
 
 
@@ -407,7 +404,7 @@ def flops_of(program: Program, around: Mapping[str, Instruction], instruction: I
     """The operations of the matrix products in an instruction, or in a fusion."""
     if instruction.operation == "fusion":
         inside = program.fused(instruction)
-        return sum(flops_of(program, inside, one) for one in inside.values())
+        return sum(flops_of(program, inside, inner) for inner in inside.values())
     if instruction.operation == "dot":
         left = arrays_of(around[instruction.operands[0]].shape)[0][1]
         summed = re.search(r"lhs_contracting_dims=\{([\d,]*)\}", instruction.rest)
@@ -452,22 +449,22 @@ def _moved(program: Program, around: Mapping[str, Instruction], instruction: Ins
     if instruction.operation in ("dynamic-update-slice", "scatter"):
         update = around[instruction.operands[-1 if instruction.operation == "scatter" else 1]]
         return 3.0 * update.bytes
-    read = [around[name].bytes for name in instruction.operands if name in around]
+    sizes = [around[name].bytes for name in instruction.operands if name in around]
     written = instruction.bytes
     if instruction.operation == "fusion" and (inside := program.fused(instruction)):
         parameters = {
-            int(re.match(r"\d+", one.rest)[0]): one  # type: ignore[index]
-            for one in inside.values()
-            if one.operation == "parameter"
+            int(re.match(r"\d+", inner.rest)[0]): inner  # type: ignore[index]
+            for inner in inside.values()
+            if inner.operation == "parameter"
         }
         for index, parameter in parameters.items():
-            users = [one for one in inside.values() if parameter.name in one.operands]
-            if users and all(_slices(one, parameter.name) for one in users) and index < len(read):
-                read[index] = sum(_part(inside, one) for one in users)
-        root = next((one for one in inside.values() if one.root), None)
+            users = [inner for inner in inside.values() if parameter.name in inner.operands]
+            if users and all(_slices(inner, parameter.name) for inner in users) and index < len(sizes):
+                sizes[index] = sum(_part(inside, inner) for inner in users)
+        root = next((inner for inner in inside.values() if inner.root), None)
         if root and root.operation == "dynamic-update-slice":
             written = _part(inside, root)
-    return float(sum(read) + written)
+    return float(sum(sizes) + written)
 
 
 def _slices(user: Instruction, array: str) -> bool:
@@ -477,7 +474,7 @@ def _slices(user: Instruction, array: str) -> bool:
 
 
 def _part(inside: Mapping[str, Instruction], user: Instruction) -> int:
-    """The bytes of the part."""
+    """The bytes of the part that an instruction touches."""
     if user.operation == "dynamic-update-slice":
         return sizes_of(inside[user.operands[1]].shape)
     return user.bytes

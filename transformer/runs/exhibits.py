@@ -57,10 +57,10 @@ def png_of(values: Float[np.ndarray, "rows columns"] | Float[np.ndarray, "rows c
     colours = OWN_COLOURS if channels else PALETTE
     header = struct.pack(">IIBBBBB", columns, rows, 8, colours, 0, 0, 0)  # 8 bits
     lines = np.pad(shades.reshape(rows, -1), ((0, 0), (1, 0)))  # each begins with its filter: none
-    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]
     if not channels:
-        parts.insert(1, (b"PLTE", _palette()))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in parts)
+        chunks.insert(1, (b"PLTE", _palette()))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in chunks)
 
 
 def _palette() -> bytes:

@@ -155,10 +155,10 @@ def register(name: str, options: Options, system: System) -> None:
             f"system {name}: its objective must be a function of the config and of a function that loads a "
             f"teacher, such as lambda config, load_teacher: OBJECTIVE ({error})"
         ) from None
-    taken = [f"preset {preset}" for preset in options.presets if preset in PRESETS]
-    taken += [f"variant {variant}" for variant in options.variants if variant in VARIANTS]
-    if taken:
-        raise UserError(f"{taken[0]} is registered already: choose another name")
+    conflicts = [f"preset {preset}" for preset in options.presets if preset in PRESETS]
+    conflicts += [f"variant {variant}" for variant in options.variants if variant in VARIANTS]
+    if conflicts:
+        raise UserError(f"{conflicts[0]} is registered already: choose another name")
     REGISTRY[name] = Registered(options, system)
     add(name, options)
 

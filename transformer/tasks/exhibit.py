@@ -53,7 +53,7 @@ class Sound:
 
     caption: str
     wave: Float[np.ndarray, " samples"]
-    """From -1 to 1, at 16,000 samples a second."""
+    """Samples from -1 to 1, 16,000 a second."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class ReportSample:
 
     title: str
     texts: Mapping[str, str]
-    """Such as what is said and what is heard, by name."""
+    """Texts by their names, such as what is said and what is heard."""
     sounds: tuple[Sound, ...] = ()
     pictures: tuple[Picture, ...] = ()
     trees: tuple[TreePicture, ...] = ()

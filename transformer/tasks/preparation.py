@@ -35,12 +35,12 @@ class TrainingData:
     corpus: Corpus
     task: Task
     batcher: Batcher
-    some: Records | None = None
+    first_shard: Records | None = None
     """The records of the batcher's examples, if these are not all: of a corpus in shards, the first one's."""
 
     @property
     def _records(self) -> Records:
-        return self.corpus.splits["train"] if self.some is None else self.some
+        return self.corpus.splits["train"] if self.first_shard is None else self.first_shard
 
     def size(self, step: int, weight: float) -> float:
         """What the speed of training counts in the batch of a step (from 0).
@@ -199,7 +199,7 @@ def _in_shards(
         if_it_fails.callback(shards.close)
         plan: ShardPlan | MixedPlan
         if pairs.groups:
-            sizes = [sum(len(shards.parts[number]) for number in group) for group in shards.groups]
+            sizes = [sum(len(shards.pairs[number]) for number in group) for group in shards.groups]
             stages = group_shares(data, sizes)
             order = mixed_order(shards.groups, stages[0].shares, data.seed)
             shards.begin(order)
@@ -247,5 +247,5 @@ def examples_of(task: Task, corpus: Corpus, progress: Progress = silent) -> Arra
 
 def _made_by(task: Task) -> bytes:
     """What decides about the examples of a record."""
-    kind = f"{VERSION} {type(task).__module__}.{type(task).__qualname__} {task.stored_fields}"
-    return kind.encode() + task.content()
+    description = f"{VERSION} {type(task).__module__}.{type(task).__qualname__} {task.stored_fields}"
+    return description.encode() + task.content()

@@ -80,8 +80,8 @@ class RayTasks(Executor):
             self._put = functools.lru_cache(maxsize=1)(ray.put)
             self._stack = stack.pop_all()
 
-    def submit(self, _: Any, /, about: bytes, *shard: Any) -> "Future[bool]":  # type: ignore[override] # of `_make`
-        future: Future[bool] = self._made_there.remote(os.getcwd(), self._put(about), *shard).future()
+    def submit(self, _: Any, /, pickled: bytes, *shard: Any) -> "Future[bool]":  # type: ignore[override] # of `_make`
+        future: Future[bool] = self._made_there.remote(os.getcwd(), self._put(pickled), *shard).future()
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -120,16 +120,16 @@ class PreparedShards:
         hosts: int = 1,
     ) -> None:
         self.batching = task.batching()
-        self._about = pickle.dumps((task, pairs))
+        self._pickled = pickle.dumps((task, pairs))
         dealt = [group.dealt(shard_pairs) for group in pairs.by_group()]
-        self.parts = [part for parts in dealt for part in parts]
-        ends = ends_of([len(parts) for parts in dealt]).tolist()
-        self.groups = [range(*both) for both in itertools.pairwise(ends)]
+        self.pairs = [pairs for group in dealt for pairs in group]
+        ends = ends_of(list(map(len, dealt))).tolist()
+        self.groups = [range(*bounds) for bounds in itertools.pairwise(ends)]
         longest = self.batching.buckets[-1]
         key = f"{shard_pairs} {longest} {self.batching.packed}".encode()
         self.folder = folder / f"shards-{hashlib.blake2b(made_by + key, digest_size=8).hexdigest()}"
-        most = max(1, round(cores() or 1))  # more would only take memory and open files
-        self._workers = min(workers or most, most)
+        most_workers = max(1, round(cores() or 1))  # more would only take memory and open files
+        self._workers = min(workers or most_workers, most_workers)
         self._on_ray = on_ray
         where = address(exchange) if exchange else None
         self._exchange = where and f"{where}/{folder.name}/{self.folder.name}"
@@ -144,7 +144,7 @@ class PreparedShards:
         self._stop = multiprocessing.get_context("spawn").Event()
 
     def __len__(self) -> int:
-        return len(self.parts)
+        return len(self.pairs)
 
     def begin(self, order: Sequence[int]) -> None:
         """Begins to make those that are missing, in this order.
@@ -175,8 +175,8 @@ class PreparedShards:
     def _submit(self, number: int) -> None:
         assert self._pool
         where = self._exchange and f"{self._exchange}/{number:05d}"
-        shard = self._path(number), self.parts[number].chosen, self.batching
-        self._made[number] = self._pool.submit(_make, self._about, where, *shard)
+        shard = self._path(number), self.pairs[number].chosen, self.batching
+        self._made[number] = self._pool.submit(_make, self._pickled, where, *shard)
 
     def __call__(self, number: int) -> Shard:
         """A shard, once it is there.
@@ -190,17 +190,17 @@ class PreparedShards:
 
     def _is_there(self, number: int) -> bool:
         """Whether a shard is made. Raises UserError if it cannot be."""
-        path, made = self._path(number), self._made.get(number)
+        path, future = self._path(number), self._made.get(number)
         if path.exists():
             return True
-        if made is None and self._exchange:  # another host makes it
+        if future is None and self._exchange:  # another host makes it
             return self._is_received(number)
-        if made is None:
+        if future is None:
             raise UserError(f"{path} is missing: run the same command again")
-        if not made.done():
+        if not future.done():
             return False
         try:
-            is_made = made.result()
+            is_made = future.result()
         except (CancelledError, Exception) as error:
             raise self._refusal(path, getattr(error, "cause", error)) from error  # Ray adds a traceback
         if not is_made:  # another process makes it
@@ -249,7 +249,7 @@ class PreparedShards:
         waiting = [number for number in numbers if not self._path(number).exists()]
         if not waiting:
             return
-        total = sum(len(self.parts[number]) for number in waiting)
+        total = sum(len(self.pairs[number]) for number in waiting)
         for _ in progress("examples", self._counted(waiting, total), total):
             pass
 
@@ -258,18 +258,18 @@ class PreparedShards:
         shown = 0
         for number in waiting:
             while not self._is_there(number):
-                now = min(sum(map(self._pairs_read, waiting)), total)
-                yield from (None for _ in range(shown, now))
-                shown = max(shown, now)
+                num_read = min(sum(map(self._pairs_read, waiting)), total)
+                yield from (None for _ in range(shown, num_read))
+                shown = max(shown, num_read)
                 time.sleep(_POLL)
         yield from (None for _ in range(shown, total))
 
     def _pairs_read(self, number: int) -> int:
         """How many pairs of a shard have been read, by any process."""
-        part = self.parts[number]
+        pairs = self.pairs[number]
         with contextlib.suppress(OSError):
-            return min(self._path(number).with_suffix(".lock").stat().st_size * part.size, len(part))
-        return len(part) if self._path(number).exists() else 0
+            return min(self._path(number).with_suffix(".lock").stat().st_size * pairs.size, len(pairs))
+        return len(pairs) if self._path(number).exists() else 0
 
     def all_there(self) -> bool:
         return all(self._path(number).exists() for number in range(len(self)))
@@ -328,12 +328,12 @@ def _make_there(folder: str, *shard: Any) -> bool:
     return _make(*shard)
 
 
-def _make(about: bytes, where: str | None, path: Path, *shard: Any) -> bool:
+def _make(pickled: bytes, where: str | None, path: Path, *shard: Any) -> bool:
     """Makes a shard, or copies it from an address that has it; and to the address. Returns whether it is
     there; else another process has begun it.
 
     Args:
-      about: the task and the pairs, pickled.
+      pickled: the task and the pairs, pickled.
       where: the address. None: there is none.
       path: of the shard.
       shard: further arguments of `_is_made`.
@@ -341,14 +341,14 @@ def _make(about: bytes, where: str | None, path: Path, *shard: Any) -> bool:
     if where and not path.exists():
         with contextlib.suppress(OSError):  # else another process has copied it meanwhile
             receive(where, path, ABOUT)
-    if not path.exists() and not _is_made(about, path, *shard):
+    if not path.exists() and not _is_made(pickled, path, *shard):
         return False
     if where:
         send(path, where, ABOUT)
     return True
 
 
-def _is_made(about: bytes, path: Path, blocks: Int[np.ndarray, " blocks"], batching: Batching) -> bool:
+def _is_made(pickled: bytes, path: Path, blocks: Int[np.ndarray, " blocks"], batching: Batching) -> bool:
     """Makes a shard of some blocks. Returns whether it did; else another process has begun it."""
     with _claimed(path.with_suffix(".lock")) as lock:
         if lock is None or path.exists():
@@ -356,9 +356,9 @@ def _is_made(about: bytes, path: Path, blocks: Int[np.ndarray, " blocks"], batch
             return path.exists()
         task: Task
         pairs: PairBlocks
-        task, pairs = _unpickled(about)
+        task, pairs = _unpickled(pickled)
         pairs = pairs.of(blocks)
-        parts = list[Mapping[str, Any]]()
+        arrays = list[Mapping[str, Any]]()
         data = text_data(task.config)
         rules = Filter({name: value for name, value in data.filters.items() if name != "repeated"})
         noise = Noise(noise_of(data.noise), data.seed) if data.noise else None
@@ -367,10 +367,10 @@ def _is_made(about: bytes, path: Path, blocks: Int[np.ndarray, " blocks"], batch
                 block = list(map(noise, block))
             if _process["stop"].is_set():
                 return False
-            parts.append(arrays_of(task.stored_examples(block), task.stored_fields))
+            arrays.append(arrays_of(task.stored_examples(block), task.stored_fields))
             lock.write(b".")
         try:
-            write_shard(path, concatenated(parts), pairs.numbers, task.stored_fields, batching)
+            write_shard(path, concatenated(arrays), pairs.numbers, task.stored_fields, batching)
         except OSError:
             if not path.exists():  # else another process has written it meanwhile
                 raise

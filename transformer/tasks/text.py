@@ -103,8 +103,8 @@ def _numbered(
     """A number for each different pair of hashes; the last number for what is not valid."""
     size = first.size
     order = jnp.arange(size)
-    one, two, positions = jax.lax.sort((first.ravel(), second.ravel(), order), num_keys=2)
-    changes = (one[1:] != one[:-1]) | (two[1:] != two[:-1])
+    sorted_first, sorted_second, positions = jax.lax.sort((first.ravel(), second.ravel(), order), num_keys=2)
+    changes = (sorted_first[1:] != sorted_first[:-1]) | (sorted_second[1:] != sorted_second[:-1])
     numbers = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(changes.astype(jnp.int32))])
     numbered = jnp.zeros(size, jnp.int32).at[positions].set(numbers).reshape(first.shape)
     return jnp.where(valid, numbered, size)
@@ -124,7 +124,7 @@ class WordConfidence(Plain):
     word: str
     """A word, a punctuation mark, or a character of a script without spaces."""
     start: int
-    """Its first character in the text."""
+    """The position of the word's first character in the text."""
     confidence: float
     """The probability, by the confidence.json of the run (`transformer calibrate`)."""
 

@@ -51,7 +51,7 @@ class OneVocabulary(Task):
     """
 
     vocabulary_file: ClassVar[str] = "text.model"
-    """Its name in the run directory."""
+    """The name of the vocabulary's file in the run directory."""
 
     def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
         super().__init__(config)
@@ -64,7 +64,7 @@ class OneVocabulary(Task):
 
     @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> Self:
-        """With a vocabulary of the training text, or that of a file (`--data.source-tokenizer`)."""
+        """A task with a vocabulary of the training text, or that of a file (`--data.source-tokenizer`)."""
         data: Any = config.data
         if file := getattr(data, "source_tokenizer", None):
             tokenizer = load_tokenizer(file, config.model.special)
@@ -77,12 +77,12 @@ class OneVocabulary(Task):
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> Self:
-        """With the vocabulary of a run directory."""
+        """A task with the vocabulary of a run directory."""
         return cls(config, stored_tokenizer(folder / cls.vocabulary_file, config, config.model.vocab_size))
 
     @classmethod
     def without_corpus(cls, config: Config) -> Self:
-        """With the vocabulary size of the options."""
+        """A task with the vocabulary size of the options."""
         data: Any = config.data
         return cls(with_vocabulary(config, config.model.vocab_size or data.vocab_size), cast(Tokenizer, None))
 

@@ -65,7 +65,7 @@ def resume_command(run: Run, config: Config | None = None) -> str:
       config: to resume with. None: the run's own.
     """
     config = config or run.config
-    options = {name: now for name, _, now in changed(run.config, config) if name in CHANGEABLE}
+    options = {name: value_now for name, _, value_now in changed(run.config, config) if name in CHANGEABLE}
     words = [
         word
         for name, value in options.items()
@@ -226,10 +226,10 @@ def _sized_like_parent(config: Config, system: System, parent: Run) -> Config:
             "leave out the preset, or take only its encoder by --init-encoder-from"
         )
     model = sized_like(config, parent.config)
-    kind = type(parent.config.model)
-    common = {item.name: getattr(model, item.name) for item in dataclasses.fields(kind)}
-    expected = dataclasses.replace(parent.config, model=kind(**common))
-    free = {f"model.{name}" for name in kind.PARAMETER_FREE}
+    model_type = type(parent.config.model)
+    common = {item.name: getattr(model, item.name) for item in dataclasses.fields(model_type)}
+    expected = dataclasses.replace(parent.config, model=model_type(**common))
+    free = {f"model.{name}" for name in model_type.PARAMETER_FREE}
     if changed := differences(parent.config, expected, besides=free):
         raise UserError(
             f"--init-from {parent.name} holds another network: {changed}. Leave out these "
@@ -268,8 +268,8 @@ def load_teacher(task: Task, path: Path) -> Decoder[Any]:
         teacher: Decoder[Any] = Decoder.load(path)
     if teacher.task.content() != task.content():
         vocabulary = path / "source.model"
-        other = f", or give --data.source-tokenizer {vocabulary}" if vocabulary.exists() else ""
+        hint = f", or give --data.source-tokenizer {vocabulary}" if vocabulary.exists() else ""
         raise UserError(
-            f"--model.teacher {path}: it has another {task.learned}: train both on the same data{other}"
+            f"--model.teacher {path}: it has another {task.learned}: train both on the same data{hint}"
         )
     return teacher

@@ -156,8 +156,8 @@ def located(name: str, revision: str | None = None) -> Located:
     try:
         folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=FILES))
     except Exception as error:  # the library and its network raise their own errors
-        said = first_line(error).removesuffix(".")
-        raise UserError(f"{name}: no such folder, and it cannot be had from the hub: {said}") from error
+        reason = first_line(error).removesuffix(".")
+        raise UserError(f"{name}: no such folder, and it cannot be had from the hub: {reason}") from error
     if not any(folder.glob("*.safetensors")):
         if revision is None and (converted := _conversion(huggingface_hub, name)):
             log.warning(
@@ -342,8 +342,8 @@ class Shards:
                     header = json.loads(file.read(size))
             header.pop("__metadata__", None)
             for name, tensor in header.items():
-                if (said := files.get(name, files.get(None))) != path:
-                    where = f"says is in {said.name}" if said else "does not name"
+                if (indexed_path := files.get(name, files.get(None))) != path:
+                    where = f"says is in {indexed_path.name}" if indexed_path else "does not name"
                     raise UserError(f"{path} has the tensor {name}, which {INDEX} {where}")
                 self._files[name] = path
                 self._shapes[name] = tuple(tensor["shape"])
@@ -432,10 +432,10 @@ def searched_file(folder: Path) -> Path:
     return folder / (GENERATION if (folder / GENERATION).exists() else CONFIG)
 
 
-def search_of(folder: Path, meant: Json, vocab_size: int) -> DecodingConfig:
+def search_of(folder: Path, generation: Json, vocab_size: int) -> DecodingConfig:
     """The model's own search options."""
     with naming(searched_file(folder)):
-        return search_from_hub(meant, vocab_size)
+        return search_from_hub(generation, vocab_size)
 
 
 def check_new(folder: Path) -> None:

@@ -143,9 +143,9 @@ def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether by column, and type."""
     version = np.lib.format.read_magic(member)
     is_first = version == (1, 0)
-    read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+    read_header = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
     try:
-        return read(member)
+        return read_header(member)
     except (SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:  # it is parsed as Python
         raise ValueError("the header of an array is no description of it") from error
 

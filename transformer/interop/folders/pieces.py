@@ -173,13 +173,13 @@ def _cleaning(content: str) -> str:
     return json.dumps(tokenizer, ensure_ascii=False)
 
 
-def of_file(name: str, made: Callable[[Path, Json], str]) -> Older:
+def of_file(name: str, make: Callable[[Path, Json], str]) -> Older:
     """Reads a file by a function that makes a tokenizer.json of it and those beside it."""
 
     def read(folder: Path) -> HubPieces | None:
         path = folder / name
         try:
-            return HubPieces(made(folder, tokenizer_options(folder)), path) if path.exists() else None
+            return HubPieces(make(folder, tokenizer_options(folder)), path) if path.exists() else None
         except UserError:
             raise
         except Exception as error:  # the library raises no others
@@ -394,9 +394,9 @@ def _layouts(model: bytes, words: list[str | None], pieces: list[str]) -> Iterat
         yield {BPE: model}, {"tokenizer_class": tokenizer_class, "additional_special_tokens": codes}
     for name, languages in LANGUAGES.items():
         named = [f"__{language}__" for language in languages]
-        rest = words[: -len(named)]
-        if words[-len(named) :] == named and None not in rest:
-            ids = {word: index for index, word in enumerate(rest)}
+        text_words = words[: -len(named)]
+        if words[-len(named) :] == named and None not in text_words:
+            ids = {word: index for index, word in enumerate(text_words)}
             content = json.dumps(ids, ensure_ascii=False, indent=1).encode()
             options = {"tokenizer_class": "M2M100Tokenizer", "language_codes": name}
             yield {BPE: model, VOCABULARY: content}, options

@@ -38,8 +38,8 @@ class Captioner(Decoder[Captioning]):
           UserError: a picture cannot be read, or an option is invalid.
         """
         is_one = isinstance(pictures, Path | str) or hasattr(pictures, "__array__")
-        several: Any = [pictures] if is_one else pictures
-        texts = [best.text for (best, *_) in self.search(several, n_best=1, **options)]
+        sources: Any = [pictures] if is_one else pictures
+        texts = [best.text for (best, *_) in self.search(sources, n_best=1, **options)]
         return texts[0] if is_one else texts
 
     def search(self, pictures: Sequence[Seen], **options: Any) -> list[list[Hypothesis]]:
@@ -52,8 +52,8 @@ class Captioner(Decoder[Captioning]):
         """
         if isinstance(pictures, Path | str):
             raise UserError(f"search takes a list of pictures: [{shown(pictures)}]")
-        several = any_number("pictures", pictures, "pictures")
-        return list(self.stream(map(self.task.seen, several), **options))
+        sources = any_number("pictures", pictures, "pictures")
+        return list(self.stream(map(self.task.seen, sources), **options))
 
 
 class Captions(PictureWriter, Texts):

@@ -39,7 +39,7 @@ class Mixture:
     """The distribution of the next word at each target position: generated or copied."""
 
     logits: Float[Array, "b t v"]
-    """Of generating: their softmax is P_vocab."""
+    """The logits of generating each word, whose softmax is P_vocab."""
     log_generate: Float[Array, "b t"]
     """log of p_gen, the probability of generating."""
     log_copy: Float[Array, "b t"]
@@ -202,15 +202,15 @@ class CopyingTransformer(Transformer):
     def decode_step(
         self, cache: Cache, tokens: Int[Array, "b n"]
     ) -> tuple[Float[Array, "b n extended"], Cache]:
-        read, memory = cache.source
+        decoder_source, memory = cache.source
         *layers, past = cache.layers
         if self.config.once:
             ids = extended_ids(memory.ids, memory.ids, self.config.output_size)
             past = States(past.value + (tokens[:, :, None] == ids[:, None, :]))
-        cache = replace(cache, layers=tuple(layers), source=read)
+        cache = replace(cache, layers=tuple(layers), source=decoder_source)
         hidden, cache = self.hidden_step(cache, self.known(tokens))
         log_p = self.extended(hidden, memory, past.value)
-        return log_p, replace(cache, layers=(*cache.layers, past), source=(read, memory))
+        return log_p, replace(cache, layers=(*cache.layers, past), source=(decoder_source, memory))
 
 
 def _only(allowed: Bool[Array, "b #t s"], scores: Float[Array, "b t s"]) -> Float[Array, "b t s"]:

@@ -35,8 +35,8 @@ class Detector(Decoder[Detection]):
           UserError: a picture cannot be read, or an option is invalid.
         """
         is_one = isinstance(pictures, Path | str) or hasattr(pictures, "__array__")
-        several = [pictures] if is_one else any_number("pictures", pictures, "pictures")
-        records = (self.task.seen(source) for source in several)
+        sources = [pictures] if is_one else any_number("pictures", pictures, "pictures")
+        records = (self.task.seen(source) for source in sources)
         objects: list[list[DetectedObject]] = [
             [*best.objects] for (best,) in self.stream(records, n_best=1, **options)
         ]

@@ -137,7 +137,7 @@ def _search(model: nn.Module, params: Variables, source: Array, threshold: float
 
 
 LEAST_AREA = 1e-9
-"""Of what areas are divided by."""
+"""The least area that another one is divided by."""
 LARGEST_COST = 1e6
 
 
@@ -184,7 +184,7 @@ def matched_queries(costs: Float[Array, "b q n"], objects: Int[Array, " b"]) -> 
 NO_OBJECT = -1
 """The class that pads the objects of a picture."""
 L1_WEIGHT, GIOU_WEIGHT = 5.0, 2.0
-"""Of the losses of boxes, beside 1 for the class (Carion et al. 2020, appendix A.4)."""
+"""The weights of the two losses of boxes, beside 1 for the class (Carion et al. 2020, appendix A.4)."""
 
 
 def detection_objective(config: Config) -> Objective:
@@ -210,8 +210,8 @@ def detection_objective(config: Config) -> Objective:
         def of_layer(predictions: Predictions) -> dict[str, tuple[Array, Array]]:
             return set_losses(predictions, classes, batch["boxes"], is_picture, options)
 
-        used = predictions if options.auxiliary_loss else jax.tree.map(lambda x: x[:, -1:], predictions)
-        losses = jax.vmap(of_layer, in_axes=1)(used)
+        layers = predictions if options.auxiliary_loss else jax.tree.map(lambda x: x[:, -1:], predictions)
+        losses = jax.vmap(of_layer, in_axes=1)(layers)
         totals = {name: sums for name, (sums, _) in losses.items()}
         total = totals["weighted_nll"] + L1_WEIGHT * totals["l1"] + GIOU_WEIGHT * totals["giou_loss"]
         last = {name: (sums[-1], weights[-1]) for name, (sums, weights) in losses.items()}

@@ -50,7 +50,7 @@ class DetectedObject(Plain):
     """An object that was found in a picture."""
 
     label: str
-    """Its class."""
+    """The class of the object."""
     score: float
     """Probability of the class."""
     box: tuple[float, float, float, float]
@@ -64,9 +64,9 @@ class DetectedObjects(Plain):
     written = ("objects",)
 
     objects: tuple[DetectedObject, ...]
-    """Those whose score reaches the threshold, the most probable first."""
+    """The objects whose score reaches the threshold, the most probable first."""
     others: tuple[DetectedObject, ...] = ()
-    """Those below it, which scores count too."""
+    """The objects below the threshold, which scores count too."""
 
 
 class Detection(Pictures):
@@ -113,7 +113,7 @@ class Detection(Pictures):
 
     @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "Detection":
-        """With the classes of the training pictures."""
+        """A task with the classes of the training pictures."""
         pictures = corpus.splits["train"]
         labels: set[str] = set()
         for picture in progress("reading the classes", pictures, len(pictures)):
@@ -124,7 +124,7 @@ class Detection(Pictures):
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> "Detection":
-        """With the classes of a run directory."""
+        """A task with the classes of a run directory."""
         path = folder / FILE
         try:
             labels = parse_json(read_text(path))
@@ -143,7 +143,7 @@ class Detection(Pictures):
 
     @classmethod
     def without_corpus(cls, config: Config) -> "Detection":
-        """With the number of classes of the options, or of the built-in drawings."""
+        """A task with as many classes as the options say, or the built-in drawings have."""
         size = config.model.vocab_size or len(FORMS)
         return cls(_with_classes(config, size), [f"class {index}" for index in range(size)])
 
@@ -243,11 +243,11 @@ class Detection(Pictures):
     def located(self, record: AnnotatedPicture, output: DetectedObjects) -> list[Located]:
         """The objects, also those below the threshold."""
         scale = _scale(record).tolist()
-        parts = []
+        located = []
         for item in (*output.objects, *output.others):
             left, top, width, height = (side / size for side, size in zip(item.box, scale, strict=True))
-            parts.append(Located(item.label, box=(left, top, width, height), probability=item.score))
-        return parts
+            located.append(Located(item.label, box=(left, top, width, height), probability=item.score))
+        return located
 
     def threshold(self, settings: DecodingConfig) -> float:
         return settings.threshold  # type: ignore[attr-defined, no-any-return]

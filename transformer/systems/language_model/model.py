@@ -34,21 +34,21 @@ class Past:
 
     @classmethod
     def empty(cls, config: LanguageModelConfig, rows: int, memory: int) -> "Past":
-        """Before the first segment."""
+        """The memory before the first segment, which has no states of a text."""
         states = jnp.zeros((rows, memory, config.d_model), config.compute_dtype)
         return cls(
             (states,) * config.num_layers, jnp.zeros((rows, memory), jnp.int32), jnp.ones(rows, jnp.int32)
         )
 
-    def after(self, read: States, documents: Int[Array, "b t"]) -> "Past":
+    def after(self, states: States, documents: Int[Array, "b t"]) -> "Past":
         """The memory of the same size after a segment. It has no gradient."""
         size = self.documents.shape[1]
 
         def newest(old: Array, new: Array) -> Array:
-            both = jnp.concatenate([old, new.astype(old.dtype)], axis=1)
-            return jax.lax.stop_gradient(both[:, both.shape[1] - size :])
+            joined = jnp.concatenate([old, new.astype(old.dtype)], axis=1)
+            return jax.lax.stop_gradient(joined[:, joined.shape[1] - size :])
 
-        layers = tuple(map(newest, self.layers, read))
+        layers = tuple(map(newest, self.layers, states))
         return Past(layers, newest(self.documents, documents), jnp.maximum(self.last, documents.max(axis=1)))
 
 
@@ -80,20 +80,20 @@ class Layer(EncoderLayer):
         deterministic: bool,
     ) -> tuple[Float[Array, "b t m"], Float[Array, "b t m"]]:
         """All positions at once. Also returns what the attention has read, besides the past."""
-        read = x
+        inputs = x
 
         def attend(x: Array) -> Array:
-            nonlocal read
-            read = x
-            everything = jnp.concatenate([past.astype(x.dtype), x], axis=1) if past.shape[1] else x
-            keys_values = self.self_attention.keys_values(everything, positions[1])
+            nonlocal inputs
+            inputs = x
+            attended = jnp.concatenate([past.astype(x.dtype), x], axis=1) if past.shape[1] else x
+            keys_values = self.self_attention.keys_values(attended, positions[1])
             return self.self_attention(x, keys_values, mask, positions, deterministic)[0]
 
         def transform(x: Array) -> Array:
             return self.feed_forward(x, deterministic)
 
         x = self.self_residual(x, attend, deterministic, is_token)
-        return self.feed_forward_residual(x, transform, deterministic, is_token), read
+        return self.feed_forward_residual(x, transform, deterministic, is_token), inputs
 
     def decode_step(
         self,
@@ -119,10 +119,10 @@ class Layer(EncoderLayer):
             nonlocal beam_cache
             keys_values = self.self_attention.keys_values(x, positions)
             beam_cache = beam_cache.append(keys_values, cache.column, cache.positions)
-            both = jax.tree.map(
+            joined = jax.tree.map(
                 lambda p, q: jnp.concatenate([p.astype(q.dtype), q], axis=2), prompt, beam_cache
             )
-            return self.self_attention(x, both, mask, (positions, key_positions))[0]
+            return self.self_attention(x, joined, mask, (positions, key_positions))[0]
 
         x = self.self_residual(x, attend)
         return self.feed_forward_residual(x, self.feed_forward), beam_cache
@@ -164,8 +164,8 @@ class LanguageModel(EncoderDecoder):
         )
         time = jnp.arange(ids.shape[1] + memory)
         positions = (time[memory:], time)
-        hidden, read = self._stack(ids, past.layers, is_token, mask, positions, deterministic)
-        return hidden, past.after(read, documents)
+        hidden, states = self._stack(ids, past.layers, is_token, mask, positions, deterministic)
+        return hidden, past.after(states, documents)
 
     def _stack(
         self,
@@ -177,11 +177,11 @@ class LanguageModel(EncoderDecoder):
         deterministic: bool,
     ) -> tuple[Float[Array, "b t m"], States]:
         x = self.encoding(self.embed_target(ids), positions[0], deterministic)
-        read = []
+        by_layer = []
         for layer, states in zip(self.layers, past, strict=True):
             x, inputs = layer(x, states, is_token, mask, positions, deterministic)
-            read.append(inputs)
-        return self.norm(x, is_token, deterministic) if self.config.normalizes_output else x, tuple(read)
+            by_layer.append(inputs)
+        return self.norm(x, is_token, deterministic) if self.config.normalizes_output else x, tuple(by_layer)
 
     # Generation: every token attends to as many earlier ones as the memory of evaluation has
 
@@ -201,14 +201,14 @@ class LanguageModel(EncoderDecoder):
         """Reads prompts, each with <bos> before it and <pad> after it."""
         source_mask = source != self.config.special.pad
         time = jnp.arange(source.shape[1])
-        nothing = (
+        no_past = (
             jnp.zeros((len(source), 0, self.config.d_model), self.config.compute_dtype),
         ) * self.config.num_layers
         mask = Mask(keys=source_mask, causal=True, window=self.reach)
-        _, read = self._stack(source, nothing, source_mask, mask, (time, time), deterministic)
+        _, states = self._stack(source, no_past, source_mask, mask, (time, time), deterministic)
         length = jnp.maximum(source_mask.sum(axis=1) - 1, 0)
         last = jnp.take_along_axis(source, length[:, None], axis=1)[:, 0]
-        return Prompt(read, time < length[:, None], last, length)
+        return Prompt(states, time < length[:, None], last, length)
 
     def decode(
         self,
@@ -265,8 +265,8 @@ class LanguageModel(EncoderDecoder):
     def _of_beams(self, cache: Cache, prompt: Prompt, beams: int) -> tuple[Mask, Positions]:
         """The mask and the positions of the prompt and of the beams' past."""
         before = jnp.broadcast_to(jnp.arange(prompt.mask.shape[1]), prompt.mask.shape)
-        near = self._near(cache.positions[:, None] - before)
-        of_prompt = jnp.broadcast_to((prompt.mask & near)[:, None], (len(before), beams, before.shape[1]))
+        is_near = self._near(cache.positions[:, None] - before)
+        of_prompt = jnp.broadcast_to((prompt.mask & is_near)[:, None], (len(before), beams, before.shape[1]))
         of_past = cache.mask(self.reach).pairs
         assert of_past is not None
         pairs = jnp.concatenate([of_prompt, of_past], axis=2)

@@ -52,7 +52,7 @@ class Generated(Plain):
     written_if_true = ("truncated",)
 
     text: str
-    """Without the prompt."""
+    """The text that follows, without the prompt."""
     tokens: tuple[str, ...]
     score: float
     """What outputs are ranked by: the log-probability divided by the length penalty; with a repetition
@@ -213,8 +213,8 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
         """
         ids = self.tokenizer.encode(prompt)
         if self.special.unk in ids:
-            known = self.tokenizer.ids_by_piece
-            unknown = next(character for character in prompt if character not in known)
+            ids_by_piece = self.tokenizer.ids_by_piece
+            unknown = next(character for character in prompt if character not in ids_by_piece)
             raise UserError(
                 f"the text {brief(prompt)} has the character {unknown!r}, which is not in the training "
                 "text: leave it out, or train with --data.tokenizer byte"
@@ -323,8 +323,8 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
         prompts = []
         for index in range(count if records else 0):
             text = records[index % len(records)]
-            _, _, rest = text[len(text) * index // count :].partition("\n")
-            lines = [line for line in rest.splitlines() if has_text(line)] or text.splitlines()
+            _, _, following_text = text[len(text) * index // count :].partition("\n")
+            lines = [line for line in following_text.splitlines() if has_text(line)] or text.splitlines()
             prompts.append(" ".join(lines[0].split(" ")[:4]))
         return prompts
 

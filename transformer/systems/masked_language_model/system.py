@@ -125,9 +125,9 @@ def hide(key: Array, ids: Int[Array, "b s"], config: MaskedLanguageModelConfig) 
         first, second = jax.random.uniform(key, (2,))
         return first, second, jax.random.randint(jax.random.fold_in(key, 1), (), 0, config.vocab_size)
 
-    chosen, outcome, other = jax.vmap(jax.vmap(draw))(keys)
+    chosen, outcome, drawn = jax.vmap(jax.vmap(draw))(keys)
     predicted = (chosen < config.mask_share) & ~_is_special(ids, config)
-    replaced = jnp.where(outcome < MASKED, config.mask, jnp.where(outcome < MASKED + REPLACED, other, ids))
+    replaced = jnp.where(outcome < MASKED, config.mask, jnp.where(outcome < MASKED + REPLACED, drawn, ids))
     return Hidden(jnp.where(predicted, replaced, ids), predicted)
 
 

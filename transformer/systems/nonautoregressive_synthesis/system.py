@@ -41,9 +41,9 @@ class Spoken(NamedTuple):
     """What is predicted for a text."""
 
     frames: Float[Array, "b t bands"]
-    """Before the post-net."""
+    """The frames before the post-net."""
     refined: Float[Array, "b t bands"]
-    """After it."""
+    """The frames after the post-net."""
     durations: Float[Array, "b s"]
     """log(1 + steps) of each token."""
 

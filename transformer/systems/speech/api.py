@@ -99,7 +99,7 @@ class Transcriber(Decoder[SpeechToText]):
         is_one = isinstance(recordings, Path | str) or _is_array(recordings)
         if not is_one and (isinstance(recordings, CONTENT) or not isinstance(recordings, Iterable)):
             raise _unheard(recordings)
-        several: Any = [recordings] if is_one else recordings
+        sources: Any = [recordings] if is_one else recordings
         request: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
         settings = self.settings(1, options)
@@ -112,7 +112,7 @@ class Transcriber(Decoder[SpeechToText]):
             return with_rules(self._begun(source, start), rules)
 
         texts = list[Any]()
-        for best, *_ in self.outputs(enumerate(map(record, several), 1), settings, 1):
+        for best, *_ in self.outputs(enumerate(map(record, sources), 1), settings, 1):
             texts.append(best.segments if timestamps else best.text)
         return texts[0] if is_one else texts
 
@@ -171,8 +171,8 @@ class Transcriber(Decoder[SpeechToText]):
             heard = replace(self.heard(part.wave), start=start)
             return self.submit(heard, n_best=1, line=number, extras=extras, **options)
 
-        rest = itertools.islice(cut_parts, len(after), None)
-        return spoken_parts(rest, begun, len(after) + 1, 2 * settings.rows)
+        further_parts = itertools.islice(cut_parts, len(after), None)
+        return spoken_parts(further_parts, begun, len(after) + 1, 2 * settings.rows)
 
     def live(
         self,
@@ -273,13 +273,13 @@ class Transcriber(Decoder[SpeechToText]):
             raise UserError(f"search takes a list of recordings: [{str(recordings)!r}]")
         if isinstance(recordings, CONTENT):
             raise _unheard(recordings)
-        several = any_number("recordings", recordings, "recordings")
+        sources = any_number("recordings", recordings, "recordings")
         instance("windows", windows, WindowsConfig | None)
         extras, options = NO_EXTRAS.asked(self.extras, options)
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
         settings = self.settings(n_best, options)
         rules = self.rules(settings, "windows", windows=windows) if windows else None
-        heard = (with_rules(self._begun(source, start), rules) for source in several)
+        heard = (with_rules(self._begun(source, start), rules) for source in sources)
         return list(self.outputs(enumerate(heard, 1), settings, n_best, extras))
 
     def _begun(self, source: Heard, start: tuple[int, ...]) -> Recording:

@@ -135,8 +135,8 @@ class ErrorRates(Overview):
         if training.error_rate:
             return []
         validation = corpus.splits["validation"]
-        some = validation.__getitems__(range(min(len(validation), training.evaluate_sentences)))
-        unspaced = is_unspaced([record.text for record in some])
+        sample = validation.__getitems__(range(min(len(validation), training.evaluate_sentences)))
+        unspaced = is_unspaced([record.text for record in sample])
         chosen: ErrorRate = "characters" if unspaced else "words"
         self.config = replace(self.config, training=replace(training, error_rate=chosen))
         why = "the texts are in a language without spaces, so the character error rate decides which "

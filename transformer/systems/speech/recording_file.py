@@ -118,7 +118,7 @@ def lines_of_speakers(
 
 
 BYTES = 2
-"""Of a sample."""
+"""Bytes of a sample of raw sound."""
 
 
 def transcribe_arriving(arguments: DecodeArguments) -> None:
@@ -150,8 +150,8 @@ def transcribe_arriving(arguments: DecodeArguments) -> None:
     output, watch = sys.stdout, ProgressReporter.beside_output()
     total = seconds_of(fetched(arguments.input)) if arguments.input else math.inf
     if not output.isatty():  # no bar among the words
-        known = total if total < math.inf else None
-        texts = watch.progress("seconds of sound", texts, known, _Increase(lambda text: text.seconds))
+        known_total = total if total < math.inf else None
+        texts = watch.progress("seconds of sound", texts, known_total, _Increase(lambda text: text.seconds))
     for text in texts:
         heard = text.seconds
         output.write(json_line(text._asdict()) if arguments.format == "json" else text.final)
@@ -185,17 +185,17 @@ def _raw() -> Iterator[np.ndarray]:
             "standard input is a terminal: pipe raw sound, 16,000 samples a second of 16 bits, as that of "
             "`arecord -f S16_LE -r 16000 -t raw`, or name a recording with --input"
         )
-    rest, samples = b"", 0  # the end of a block, less than a sample
-    while read := os.read(descriptor, 2**16):
-        rest += read
-        if not samples and SOUND.match(rest):
+    unread, samples = b"", 0  # the end of a block, less than a sample
+    while received := os.read(descriptor, 2**16):
+        unread += received
+        if not samples and SOUND.match(unread):
             raise UserError(
                 "standard input is an audio file, and --stream reads raw sound: name the file with --input"
             )
-        block = np.frombuffer(rest, "<i2", len(rest) // BYTES)
+        block = np.frombuffer(unread, "<i2", len(unread) // BYTES)
         samples += len(block)
         yield block
-        rest = rest[block.nbytes :]
+        unread = unread[block.nbytes :]
     if not samples:
         raise UserError(
             "no sound arrived on standard input: does the program before it record? Or name a recording with "
@@ -254,8 +254,8 @@ def transcribe_file(arguments: DecodeArguments) -> None:
     new_seconds = _Increase(lambda part: part.end)
 
     def watched(parts: Iterable[SpokenPart]) -> Iterator[SpokenPart]:
-        rest = total - start if total < math.inf else None
-        for part in watch.progress("seconds of sound", parts, rest, new_seconds):
+        seconds_left = total - start if total < math.inf else None
+        for part in watch.progress("seconds of sound", parts, seconds_left, new_seconds):
             texts.append(part.transcript.text)
             yield part
 

@@ -33,9 +33,9 @@ from transformer.tasks.media.timing import Segment, moved, units
 
 Wave = Float[np.ndarray, " samples"]
 HOT = 0.5
-"""Texts of higher temperatures are no prompts (Whisper's `transcribe.py`)."""
+"""The highest temperature of a text that is a prompt (Whisper's `transcribe.py`)."""
 FRAMES = 2
-"""From one time to the next: 0.02 s."""
+"""Frames from one time of Whisper to the next, which is 0.02 s later."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Piece:
     """A segment of a window."""
 
     start: int
-    """In frames of the window."""
+    """The first frame of the segment, in the window."""
     end: int
     ids: tuple[int, ...]
 
@@ -88,7 +88,7 @@ class Window:
 
     @property
     def known_silence(self) -> float | None:
-        """The same, if it was needed, or known without the model."""
+        """The probability that nobody speaks, if it was needed, or known without the model."""
         return self._known
 
 
@@ -216,8 +216,8 @@ def windows_of(
             if text.strip() and piece.end > piece.start
         ]
         if is_heard:
-            said = (index for piece, _ in spoken for index in piece.ids)
-            prompt = (*prompt, *said) if options.previous_text and temperature <= HOT else ()
+            spoken_ids = (index for piece, _ in spoken for index in piece.ids)
+            prompt = (*prompt, *spoken_ids) if options.previous_text and temperature <= HOT else ()
             prompt = prompt[-max_prompt_ids:]
         end = seek + min(following, size)
         words = sum(len(units(text)) for text in texts)

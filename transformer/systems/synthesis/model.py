@@ -80,9 +80,9 @@ class Spoken(NamedTuple):
     """What the decoder predicts."""
 
     frames: Float[Array, "b t bands"]
-    """Before the post-net."""
+    """The frames before the post-net."""
     refined: Float[Array, "b t bands"]
-    """After it."""
+    """The frames after the post-net."""
     stop: Float[Array, "b s"]
     """Logit that a step is the last."""
 
@@ -156,8 +156,8 @@ class Synthesiser(Voice):
         last = x[:, c.reduction - 1 :: c.reduction]
         before = jnp.pad(last, ((0, 0), (1, 0), (0, 0)))[:, : step_mask.shape[1]]
         ids = jnp.where(step_mask, c.special.bos, c.special.pad)
-        read = self.prenet(before, deterministic)
-        return super().decode(memory, ids, deterministic=deterministic, embedded=read)
+        prenet_output = self.prenet(before, deterministic)
+        return super().decode(memory, ids, deterministic=deterministic, embedded=prenet_output)
 
     def stops(self, hidden: Float[Array, "b s m"]) -> Float[Array, "b s"]:
         """The logit that a step is the last."""

@@ -30,7 +30,7 @@ from transformer.training.objective import Batch, Context, Loss, apply_training
 
 
 STOP_WEIGHT = 5.0
-"""Of an utterance's last step in the loss of the stop token (Li et al. 2019, section 3.7)."""
+"""The weight of an utterance's last step in the loss of the stop token (Li et al. 2019, section 3.7)."""
 
 
 def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
@@ -42,7 +42,7 @@ def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, co
     """
     assert isinstance(model, Synthesiser)
     c = model.config
-    target = read = batch["target"]
+    target = inputs = batch["target"]
 
     if c.own_frames and (rngs := context.rngs("before", "where")):
         # not by `apply_training`: this pass does not count in running statistics
@@ -50,13 +50,13 @@ def synthesis_objective(model: nn.Module, variables: Variables, batch: Batch, co
         before: Any = model.apply(variables, batch["source"], target, deterministic=False, rngs=dropout)
         replaced = jax.random.uniform(rngs["where"], model.target_mask(target).shape) < c.own_frames
         replaced = jnp.repeat(replaced, c.reduction, axis=1)[:, : target.shape[1], None]
-        read = jnp.where(replaced & jnp.isfinite(target), jax.lax.stop_gradient(before.frames), target)
+        inputs = jnp.where(replaced & jnp.isfinite(target), jax.lax.stop_gradient(before.frames), target)
     outputs, sown = apply_training(
         model,
         variables,
         context,
         batch["source"],
-        read,
+        inputs,
         deterministic=context.deterministic,
         rngs=context.rngs("dropout"),
     )

@@ -31,8 +31,8 @@ class Tagger(Decoder[Tagging]):
         """
         if isinstance(sentences, str):
             raise UserError(f"tag takes a list of sentences: [{shown(sentences)}]")
-        several = any_number("sentences", sentences, "sentences")
-        records = [self.record(sentence) for sentence in several]
+        tokenised = any_number("sentences", sentences, "sentences")
+        records = [self.record(sentence) for sentence in tokenised]
         return [tagged for (tagged,) in self.decode(records, **options)]
 
     def record(self, sentence: str | Sequence[str]) -> TaggedSentence:

@@ -41,7 +41,7 @@ class TaggingModel(TransformerEncoder):
 
 
 NO_LABEL = -1
-"""At positions that have no label: all but the first piece of each word."""
+"""The label at positions that have none: all but the first piece of each word."""
 
 
 def tagging_objective(config: Config) -> Objective:
@@ -76,7 +76,7 @@ class Labels(NamedTuple):
 
     indices: Int[Array, "b s"]
     probabilities: Float[Array, "b s"]
-    """Of these labels."""
+    """The probabilities of these labels."""
 
 
 def tagging_search(

@@ -56,9 +56,9 @@ class Tagged(Plain):
 
     words: tuple[str, ...]
     labels: tuple[str, ...]
-    """Of each word."""
+    """The label of each word."""
     probabilities: tuple[float, ...]
-    """Of these labels."""
+    """The probability of each label."""
 
     def to_json(self) -> Json:
         """As `Plain.to_json`, with the probabilities in four digits."""
@@ -136,7 +136,7 @@ class Tagging(Overview, DecodingTask, Lines):
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> "Tagging":
-        """With the vocabulary and the labels of a run directory."""
+        """A task with the vocabulary and the labels of a run directory."""
         tokenizer = load_tokenizer(folder / VOCABULARY, config.model.special)
         labels = _read_labels(folder / LABELS)
         sizes = tokenizer.vocab_size, len(labels)
@@ -170,10 +170,10 @@ class Tagging(Overview, DecodingTask, Lines):
             counts = _counts(records)
             for label in sorted(counts.keys() - self._indices.keys()):
                 words = counted(counts[label], "word")
-                what = f"{split}: the label {brief(label)} of {words} is none of those that the model learns"
+                fault = f"{split}: the label {brief(label)} of {words} is none of those that the model learns"
                 if split != "test":
-                    raise UserError(f"{getattr(data, split) or corpus.name}, {what}")
-                notes.append(f"{what}, and counts as an error")
+                    raise UserError(f"{getattr(data, split) or corpus.name}, {fault}")
+                notes.append(f"{fault}, and counts as an error")
         spans = data.spans
         if spans == "auto":
             spans = "conlleval" if mark_spans(self.labels) else "none"
@@ -241,7 +241,7 @@ class Tagging(Overview, DecodingTask, Lines):
         return [*ids, self.special.eos], first
 
     def _pieces_of(self, word: str) -> list[int]:
-        """At least one id."""
+        """The ids of a word, of which there is at least one."""
         return self.tokenizer.encode(word)[len(self.tokenizer.start) :] or [self.special.unk]
 
     # To labels
@@ -299,8 +299,8 @@ class Tagging(Overview, DecodingTask, Lines):
     def overview(self, evaluation: Evaluation) -> Sequence[Table]:
         """Which labels of words are confused, and the scores of each."""
         outputs, references = map(_flat, _labels(evaluation))
-        both = outputs, references, self.labels
-        return confusion_table(*both), scores_of_labels(*both)
+        labelled = outputs, references, self.labels
+        return confusion_table(*labelled), scores_of_labels(*labelled)
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood of a label in nats."""

@@ -32,9 +32,7 @@ def answer_exact(hypotheses: Sequence[str], references: References) -> Score:
       hypotheses: one answer for each question; empty: "there is none".
       references: one or several for each; empty if the question has no answer.
     """
-    return _mean(
-        "exact match", lambda one, other: float(normalised(one) == normalised(other)), hypotheses, references
-    )
+    return _mean("exact match", lambda x, y: float(normalised(x) == normalised(y)), hypotheses, references)
 
 
 def answer_f1(hypotheses: Sequence[str], references: References) -> Score:

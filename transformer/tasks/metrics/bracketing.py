@@ -93,7 +93,7 @@ def tagging_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> Sc
     for parse, expected in _parsed(hypotheses, references):
         total += len(expected.tags)
         if parse:
-            right += sum(tag == other for tag, other in zip(parse.tags, expected.tags, strict=True))
+            right += sum(tag == gold for tag, gold in zip(parse.tags, expected.tags, strict=True))
     share = 100 * right / max(total, 1)
     signature = f"{right} of {total} right"
     return Score(share, signature, f"tagging accuracy = {share:.2f} ({signature})")
@@ -143,8 +143,8 @@ def compared(output: Tree, reference: Tree) -> tuple[Parse, Parse] | None:
     if parse.words == expected.words:
         return parse, expected
     whole = [[word for _, word in _leaves(tree)] for tree in (output, reference)]
-    both = signs[0] & signs[1]
-    return (parse_of(output, both), parse_of(reference, both)) if whole[0] == whole[1] else None
+    shared = signs[0] & signs[1]
+    return (parse_of(output, shared), parse_of(reference, shared)) if whole[0] == whole[1] else None
 
 
 def different(output: Tree, reference: Tree) -> tuple[frozenset[int], frozenset[int]]:
@@ -153,21 +153,21 @@ def different(output: Tree, reference: Tree) -> tuple[frozenset[int], frozenset[
     in which they open."""
     both = compared(output, reference)
     if both is None:
-        one, other = (parse_of(tree, punctuation(tree)) for tree in (output, reference))
-        return _without(one.opened, []), _without(other.opened, [])
+        output_parse, reference_parse = (parse_of(tree, punctuation(tree)) for tree in (output, reference))
+        return _without(output_parse.opened, []), _without(reference_parse.opened, [])
     parse, expected = both
     return _without(parse.opened, expected.opened), _without(expected.opened, parse.opened)
 
 
 def _without(opened: Sequence[Opened], others: Sequence[Opened]) -> frozenset[int]:
     """The brackets that are not among others, each of which counts once."""
-    left = Counter(filter(None, others))
+    unmatched = Counter(filter(None, others))
     marked = set()
     for index, bracket in enumerate(opened):
         if bracket is not None:
-            if left[bracket] <= 0:
+            if unmatched[bracket] <= 0:
                 marked.add(index)
-            left[bracket] -= 1
+            unmatched[bracket] -= 1
     return frozenset(marked)
 
 

@@ -145,7 +145,7 @@ class Score:
     value: float
     signature: str
     detail: str
-    """As sacreBLEU writes it, n-gram precisions and brevity penalty included."""
+    """The score as sacreBLEU writes it, n-gram precisions and brevity penalty included."""
     parts: Mapping[str, float] = field(default_factory=dict)
     """The scores of which it is the mean, by name."""
 

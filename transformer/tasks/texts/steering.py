@@ -120,17 +120,17 @@ class TextSteering:
         Raises:
           UserError: a term is too long, there are too many, or the vocabulary cannot spell one.
         """
-        several: list[Counter[tuple[int, ...]]] = []
+        counted_terms: list[Counter[tuple[int, ...]]] = []
         for line, terms in zip(lines, texts, strict=True):
             with prefixed_errors(f"line {line}: "):
-                several.append(Counter(map(self.term, terms)))
-            if (number := len(several[-1])) > SIZES[-1]:
+                counted_terms.append(Counter(map(self.term, terms)))
+            if (number := len(counted_terms[-1])) > SIZES[-1]:
                 raise UserError(f"line {line}: {number} different terms, and there may be {SIZES[-1]}")
-        largest = max(map(len, several))
+        largest = max(map(len, counted_terms))
         size = next(size for size in SIZES if size >= largest)
         hook = Terms(size, self._ends if self._joined else (), self.special)
-        examples = [hook.example(phrases) for phrases in several]
-        least = [sum(len(phrase) * times for phrase, times in phrases.items()) for phrases in several]
+        examples = [hook.example(phrases) for phrases in counted_terms]
+        least = [sum(len(phrase) * times for phrase, times in phrases.items()) for phrases in counted_terms]
         return Steering("terms", hook, hook.fields, examples, least, by_beam=True)
 
     @functools.cached_property

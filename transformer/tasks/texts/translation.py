@@ -78,8 +78,8 @@ class Translation(TextToText):
         def bleu_of(evaluation: Evaluation) -> Score:
             outputs, references = self.texts(evaluation)
             language = languages_of(evaluation.records[0])[1] if evaluation.records else None
-            some = [text for record in evaluation.records for text in self.references(record)]
-            return bleu(outputs, references, self.bleu_tokenizer(some, language)[0])
+            reference_texts = [text for record in evaluation.records for text in self.references(record)]
+            return bleu(outputs, references, self.bleu_tokenizer(reference_texts, language)[0])
 
         return {
             BLEU: bleu_of,

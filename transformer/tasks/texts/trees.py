@@ -68,13 +68,14 @@ class Trees(Exhibits, TextToText):
         return task
 
     def save(self, folder: Path) -> None:
-        """Also writes the kinds of brackets."""
+        """Writes what other tasks of text store, and the kinds of brackets."""
         super().save(folder)
         content = json.dumps(self.brackets._asdict(), ensure_ascii=False, indent=1)
         write_whole(folder / FILE, content + "\n")
 
     def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
-        """Also that outputs are trees over the words of the source, if tokens are words and brackets."""
+        """How outputs begin, and that they are trees over the words of the source, if tokens are words and
+        brackets."""
         steerings = super().steering(records, lines)
         if self._hook is None:
             return steerings
