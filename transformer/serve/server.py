@@ -21,6 +21,7 @@ import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode, Frame
 from websockets.http11 import Response
 
 from transformer.runtime.console import ProgressReporter, SteadyConsole
@@ -53,6 +54,8 @@ LOGGED = 60.0
 
 MOST_UNREAD = 1024 * 1024
 """Bytes that a client may leave unread while it sends more, such as answers to its pings."""
+FRAGMENTS = 1024
+"""Of a message over a WebSocket. They are stored until it is whole, also empty ones, and joined at once."""
 READING = 30.0
 """Seconds in which a client must read some of what is sent."""
 
@@ -151,6 +154,13 @@ class SocketConnection(Read, WebSocketsSansIOProtocol):
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             self.transport.write(malformed(h11.Connection(h11.SERVER)))
             self.transport.close()
+
+    def handle_cont(self, event: Frame) -> None:
+        """Stores a fragment of a message, unless it has too many."""
+        super().handle_cont(event)
+        if len(self.frames) > FRAGMENTS and not self.close_sent:
+            self.conn.fail(CloseCode.MESSAGE_TOO_BIG, f"a message has more than {FRAGMENTS:,} fragments")
+            self.handle_parser_exception()
 
 
 MALFORMED = Refusal(400, "the request is not HTTP as it should be, or its head is too long")
