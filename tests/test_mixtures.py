@@ -9,9 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_shards import here, opened
 from small_run import changed, interrupted, quiet, same, small_config, write_text
 from test_corpora import write_table
-from test_shards import OF_COLUMNS, OF_TEXT, here, opened
+from test_shards import OF_COLUMNS, OF_TEXT
 
 from transformer import PRESETS, Run, Translator, UserError, train
 from transformer.config.corpus import SPLITS, DataConfig

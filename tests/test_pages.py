@@ -1,5 +1,6 @@
 """Programs of the documentation run as printed, its sources are wrapped, and its tables are narrow."""
 
+import ast
 import json
 import os
 import re
@@ -66,6 +67,15 @@ def test_tables_have_few_columns() -> None:
 
 def programs_of(page: str) -> list[str]:
     return re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+
+
+def test_what_programs_of_pages_import_is_there() -> None:
+    """Names of the package, which move: the programs themselves run in the slow tier."""
+    for path in SOURCES:
+        for program in re.findall(r"^```python.*?\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S):
+            for node in ast.walk(ast.parse(program)):
+                if isinstance(node, ast.ImportFrom) and str(node.module).partition(".")[0] == "transformer":
+                    exec(ast.unparse(node), {})
 
 
 @pytest.mark.slow

@@ -97,7 +97,7 @@ def test_segmentations_are_all_there_are() -> None:
     pieces = {"a": 1, "b": 2, "ab": 3, "ba": 4, "aba": 5}
     assert set(segmentations("aba", pieces)) == {(1, 2, 1), (3, 1), (1, 4), (5,)}
     assert segmentations("abc", pieces) == []
-    assert segmentations("aba", pieces, most=1) == [(5,)]
+    assert segmentations("aba", pieces, limit=1) == [(5,)]
 
 
 STEERED: list[dict[str, Any]] = [

@@ -31,7 +31,7 @@ from transformer.tasks.texts.requests import (
 from transformer.translator.search_inputs import room_of
 from transformer.translator.translator import Translator
 
-COLUMNS = ("source", "prefix", "terms", "source_language", "target_language")
+COLUMNS = tuple(name for name in TranslationRequest._fields if name != "target")
 
 
 def request_of(number: int, line: str, arguments: DecodeArguments, data: DataConfig) -> TranslationRequest:

@@ -31,6 +31,40 @@ if TYPE_CHECKING:
     from transformer.translator.translator import Translator
 
 
+def _write(
+    arguments: "ScoreArguments | AlignArguments",
+    job: str,
+    texts: Callable[[int], Iterator[str]],
+    total: int,
+    watch: ProgressReporter,
+    unit: str,
+    deed: str,
+) -> None:
+    """Writes the outputs of a command, and shows how far it is.
+
+    Args:
+      arguments: of the command.
+      job: what its output depends on.
+      texts: (number of items that are left out at the beginning) -> the output of each other one.
+      total: number of items.
+      watch: shows the progress.
+      unit: what an item is called.
+      deed: what is done with each, such as scored.
+    """
+    output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
+    with resumable(output, watch, unit), output as file:
+        done = output.done if isinstance(output, LongOutput) else 0
+        if done:
+            watch.message(f"  continuing after {unit} {done:,}")
+        outputs: Iterable[str] = texts(done)
+        if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
+            outputs = watch.progress(f"{unit}s {deed}", outputs, total - done)
+        for text in outputs:
+            file.write(text)
+    where = f", written to {arguments.output}" if arguments.output else ""
+    watch.message(f"{counted(total, unit)} {deed}{where}")
+
+
 # Translations.
 
 
@@ -101,8 +135,12 @@ def score_main(arguments: ScoreArguments) -> None:
     digests = [digest_of(arguments.source), digest_of(arguments.target)]
     job = repr(["score", *identity, digests])
     with contextlib.suppress(*[Stopped] * bool(arguments.keep)):  # finished, and other pairs may be kept now
-        output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
-        _write_scores(arguments, scorer, output, total, watch)
+
+        def scores(done: int) -> Iterator[str]:
+            for numbers in scorer(read_pairs(arguments.source, arguments.target), done):
+                yield "\t".join(f"{number:.6g}" for number in numbers) + "\n"
+
+        _write(arguments, job, scores, total, watch, "pair", "scored")
     if arguments.keep:
         watch.message(_write_best(arguments))
 
@@ -138,30 +176,6 @@ def _scorer_of(arguments: ScoreArguments) -> tuple[Scorer, tuple[Any, ...]]:
     ]
     identity = (*(model.fingerprint() for model in models), languages)
     return lambda pairs, done: scored_pairs(models, pairs, done), identity
-
-
-def _write_scores(
-    arguments: ScoreArguments,
-    scorer: Scorer,
-    output: Output,
-    total: int,
-    watch: ProgressReporter,
-) -> None:
-    """Writes the scores of so many pairs."""
-    from transformer.data.sources.text_files import read_pairs
-
-    with resumable(output, watch, "pair"), output as file:
-        done = output.done if isinstance(output, LongOutput) else 0
-        if done:
-            watch.message(f"  continuing after pair {done:,}")
-        scores: Iterable[tuple[float, ...]]
-        scores = scorer(read_pairs(arguments.source, arguments.target), done)
-        if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
-            scores = watch.progress("scoring, pairs", scores, total - done)
-        for score in scores:
-            file.write("\t".join(f"{number:.6g}" for number in score) + "\n")
-    where = f", written to {arguments.output}" if arguments.output else ""
-    watch.message(f"{counted(total, 'pair')} scored{where}")
 
 
 def scored_pairs(
@@ -321,18 +335,11 @@ def align_main(arguments: AlignArguments) -> None:
     digest = digest_of(arguments.input)
     lines = checked_lines(aligner, arguments.input)
     job = repr(["align", aligner.fingerprint(), digest])
-    output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
-    with resumable(output, watch, "recording"), output as file:
-        done = output.done if isinstance(output, LongOutput) else 0
-        if done:
-            watch.message(f"  continuing after recording {done:,}")
-        alignments: Iterable[Json] = aligned_lines(aligner, lines[done:])
-        if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
-            alignments = watch.progress("recordings", alignments, len(lines) - done)
-        for alignment in alignments:
-            file.write(json_line(alignment))
-    where = f", written to {arguments.output}" if arguments.output else ""
-    watch.message(f"{counted(len(lines), 'recording')} aligned{where}")
+
+    def alignments(done: int) -> Iterator[str]:
+        return map(json_line, aligned_lines(aligner, lines[done:]))
+
+    _write(arguments, job, alignments, len(lines), watch, "recording", "aligned")
 
 
 def checked_lines(aligner: Any, manifest: Path) -> "list[Listed]":

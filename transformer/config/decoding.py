@@ -67,6 +67,8 @@ class DecodingConfig(Section):
 
     coverage_penalty = 0.0
     """That of methods that have none."""
+    WITHOUT_STEPS = ""
+    """Why a search takes no options about tokens, if it does not choose one after another."""
 
     @property
     def num_hypotheses(self) -> int:
@@ -89,6 +91,9 @@ class DecodingConfig(Section):
             raise UserError("--decoding.forbidden: a phrase is empty; leave it out")
         if (longest := max(map(len, self.forbidden), default=0)) > PHRASE:
             raise UserError(f"--decoding.forbidden: a phrase has {longest:,} letters, and may have {PHRASE}")
+        if self.WITHOUT_STEPS and (refused := self.steered + self.noisy):
+            option = refused[0].replace("_", "-")
+            raise UserError(f"--decoding.{option} {self.WITHOUT_STEPS}: leave it out")
         if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
             raise UserError("--decoding.buckets must be ascending positive lengths")
         if self.rows * self.num_hypotheses * self.buckets[-1] > IDS:

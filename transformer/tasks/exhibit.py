@@ -66,6 +66,15 @@ class TreePicture:
     """Brackets that stand out, counted from 0 in the order in which they open."""
 
 
+LONGEST = 40
+"""Letters of a label, a word or a name."""
+
+
+def in_a_cell(text: str) -> str:
+    """A text that is as short as a table, a tree or a caption has room for."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+
+
 @dataclass(frozen=True)
 class Table:
     """Rows of texts, each of which begins with its name."""

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 
 from transformer.config.decoding import DecodingConfig
 from transformer.config.model import SpecialIds
+from transformer.config.options import Config
 from transformer.data.sequences import Example, Fields
 from transformer.data.store import Record
 from transformer.data.tokenizers.tokenizer import Tokenizer
@@ -22,6 +23,7 @@ from transformer.data.trees import Tree
 from transformer.decoding.hooks import NO_OUTPUT, SearchHook
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.searches.shortlist import Shortlist
+from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.tasks.outputs import DecodingTask, Output, Plain, rounded
@@ -332,6 +334,12 @@ class TextTask(DecodingTask):
         """Ids that every output for a record begins with. A search does not count their probability."""
         return ()
 
+    @staticmethod
+    def example(config: Config) -> Arguments:
+        """Shapes of the ids that are read and of decoder input ids."""
+        ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+        return ids, ids
+
     @abstractmethod
     def spell(self, ids: Sequence[int]) -> str:
         """The text of output ids."""
@@ -347,6 +355,10 @@ class TextTask(DecodingTask):
     @abstractmethod
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """The sequences of output ids that spell a phrase; empty if the output cannot have it."""
+
+    def scored(self, output: Any) -> str:
+        text: str = output.text
+        return text
 
     def steering(self, records: Sequence[Record], lines: Sequence[int]) -> list[Steering]:
         """What is asked of the outputs of these records, such as how they begin.

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 from transformer.config.options import Config
+from transformer.config.records import TextsConfig
+from transformer.data.sources.tables import check_no_tables
+from transformer.data.sources.texts import check_texts, open_texts
 from transformer.data.store import Corpus, Progress, Record, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import load_tokenizer, trained
@@ -93,3 +96,19 @@ class OneVocabulary(Task):
     def content(self) -> bytes:
         """The vocabulary's file."""
         return self.tokenizer.content()
+
+
+class TextsAlone(OneVocabulary):
+    """A task with one vocabulary, whose records are texts: lines or documents of files, of the built-in text
+    or of a TFDS dataset."""
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raises UserError if text files are missing."""
+        data = cast(TextsConfig, config.data)
+        check_texts(data)
+        check_no_tables(data)
+
+    @classmethod
+    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
+        return open_texts(cast(TextsConfig, config.data), progress)

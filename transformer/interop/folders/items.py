@@ -30,7 +30,6 @@ _VERSION = 1
 _MOST_ITEMS = 1 << 16
 _LONGEST_NAME = 4096
 _HIGHEST_RANK = 8
-_ALIGNMENT = 256
 _FLOATS = {0x402: np.float16, 0x404: np.float32, 0x408: np.float64}
 _INTEGERS = {0x4101: np.int8, 0x4102: np.int16}
 _TEXT = 0x101

@@ -12,6 +12,7 @@ from transformer.data.trees import Tree, read_tree
 from transformer.runs.exhibits import OVERVIEW, OWN_COLOURS, read_exhibits
 from transformer.runs.report.charts import LETTER, RIGHT, ROWS, WIDTH, table, text, ticks
 from transformer.runtime.files import Json
+from transformer.tasks.exhibit import in_a_cell
 
 # Trees as pictures: where their labels and words stand, and SVG of them.
 
@@ -20,7 +21,6 @@ GAP = 10  # between words, in pixels
 ROW, WORD = 40, 20  # from a constituent to its parts, and from a part of speech to its word
 TOP, BOTTOM = 14, 8  # room for a line of text: above the first one and below the last
 ABOVE, UNDER = 13, 5  # from the middle of a line of text to the lines of the tree
-LONGEST = 40  # letters of a label or a word: files of a stranger may have any number
 
 
 class Node(NamedTuple):
@@ -123,8 +123,7 @@ def svg_of(caption: str, tree: Tree, marked: Collection[int] = ()) -> str:
 
 
 def _block(subtree: Tree | str) -> _Block:
-    text = subtree if isinstance(subtree, str) else subtree.label
-    text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+    text = in_a_cell(subtree if isinstance(subtree, str) else subtree.label)
     letters = sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
     room = LETTER * letters + GAP
     if isinstance(subtree, str):

@@ -130,9 +130,6 @@ class Captioning(OneVocabulary, Pictures, TextTask):
         """The text of output ids."""
         return self.tokenizer.decode(words_of(ids, self.special))
 
-    def scored(self, output: Hypothesis) -> str:
-        return output.text
-
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """BLEU, chrF and exact match, each with all captions of a picture as references."""
 

@@ -40,7 +40,6 @@ from transformer.tasks.task import Evaluation
 
 
 FILE = "classes.json"
-MOST_CLASSES = 100_000
 PALETTE = ((0.9, 0.1, 0.1), (0.1, 0.3, 0.9), (0.0, 0.6, 0.2), (0.8, 0.4, 0.0), (0.5, 0.1, 0.7))
 """Colours of boxes, by class."""
 

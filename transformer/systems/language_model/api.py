@@ -23,8 +23,8 @@ from transformer.model.cache import Cache
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import refuse_forked
-from transformer.systems.language_model.model import LanguageModel, Past
 from transformer.systems.language_model.options import LanguageModelConfig
+from transformer.systems.language_model.system import LanguageModel, Past
 from transformer.systems.language_model.task import LanguageModelling
 from transformer.tasks.outputs import Plain
 from transformer.translator.decoder import Decoder

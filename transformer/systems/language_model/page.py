@@ -19,7 +19,7 @@ from transformer.model.statistics import INTERMEDIATES, layers_sown
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.systems.language_model.api import Generator
-from transformer.systems.language_model.model import LanguageModel
+from transformer.systems.language_model.system import LanguageModel
 from transformer.systems.language_model.task import Generated
 
 

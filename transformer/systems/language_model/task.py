@@ -5,8 +5,6 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from transformer.config.decoding import DecodingConfig
@@ -23,13 +21,10 @@ from transformer.data.sequences import (
     id_dtype,
     side_lengths,
 )
-from transformer.data.sources.tables import check_no_tables
-from transformer.data.sources.texts import check_texts, open_texts
-from transformer.data.store import Corpus, Progress, Records, silent
+from transformer.data.store import Progress, Records, silent
 from transformer.data.streams import DOCUMENTS, SEGMENT, Stream, StreamPlan, whole_stream
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.scores import SearchResult
-from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import brief, prefixed_errors
 from transformer.runtime.text import has_text
@@ -39,7 +34,7 @@ from transformer.tasks.outputs import TRUNCATED, Lines, Plain
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import TextTask
 from transformer.tasks.texts.steering import TextSteering
-from transformer.tasks.vocabulary import OneVocabulary
+from transformer.tasks.vocabulary import TextsAlone
 
 log = logging.getLogger("transformer")
 
@@ -66,7 +61,7 @@ class Generated(Plain):
     """Whether the prompt was longer than the model reads, which has read its end."""
 
 
-class LanguageModelling(OneVocabulary, TextTask, Lines):
+class LanguageModelling(TextsAlone, TextTask, Lines):
     """Predicts each token of running text from those before it.
 
     Args:
@@ -107,14 +102,8 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
     @classmethod
     def check(cls, config: Config) -> None:
         """Raises UserError if text files are missing, or the network is for other segments or outputs."""
-        check_texts(_data(config))
-        check_no_tables(_data(config))
+        super().check(config)
         cls.without_corpus(config).check_search(config.decoding)
-
-    @classmethod
-    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
-        """Text files, the built-in text or a TFDS dataset."""
-        return open_texts(_data(config), progress)
 
     @classmethod
     def texts(cls, records: Iterable[str]) -> Iterator[str]:
@@ -122,12 +111,6 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
         return (line for text in records for line in text.splitlines(keepends=True))
 
     # To batches
-
-    @staticmethod
-    def example(config: Config) -> Arguments:
-        """Shapes of the ids of a prompt and of what follows."""
-        ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-        return ids, ids
 
     @property
     def stored_fields(self) -> Fields:
@@ -289,9 +272,6 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
         """The text of ids that follow a prompt."""
         before = self.tokenizer.decode(prompt)
         return self.tokenizer.decode([*prompt, *ids])[len(before) :]
-
-    def scored(self, output: Generated) -> str:
-        return output.text
 
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """Bits per character, and perplexity per token and per word."""

@@ -12,11 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from transformer.config.options import Config
-from transformer.config.records import SentencesConfig
 from transformer.data.sequences import Example, Field, Fields, id_dtype
-from transformer.data.sources.tables import check_no_tables
-from transformer.data.sources.texts import check_texts, open_texts
-from transformer.data.store import Corpus, Progress, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.model.layers import ACTIVATIONS, Affine
 from transformer.model.normalization import normalization
@@ -27,7 +23,7 @@ from transformer.systems.masked_language_model.options import MaskedLanguageMode
 from transformer.systems.system import System
 from transformer.tasks.metrics.scores import ACCURACY, PERPLEXITY, Metric, Score
 from transformer.tasks.task import Evaluation
-from transformer.tasks.vocabulary import OneVocabulary
+from transformer.tasks.vocabulary import TextsAlone
 from transformer.training.cross_entropy import output_cross_entropy
 from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
 
@@ -179,7 +175,7 @@ def _is_special(ids: Int[Array, "b s"], config: MaskedLanguageModelConfig) -> Bo
 # Masked language modelling: sentences, of which the objective hides tokens.
 
 
-class MaskedLanguageModelling(OneVocabulary):
+class MaskedLanguageModelling(TextsAlone):
     """Predicts hidden tokens of sentences.
 
     Args:
@@ -195,19 +191,6 @@ class MaskedLanguageModelling(OneVocabulary):
     def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
         super().__init__(config, tokenizer)
         self.fields = {"source": Field(fill=self.special.pad)}
-
-    # From a corpus
-
-    @classmethod
-    def check(cls, config: Config) -> None:
-        """Raises UserError if text files are missing."""
-        check_texts(_data(config))
-        check_no_tables(_data(config))
-
-    @classmethod
-    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
-        """Lines of text files, the built-in text or a TFDS dataset."""
-        return open_texts(_data(config), progress)
 
     # To batches
 
@@ -259,11 +242,6 @@ class MaskedLanguageModelling(OneVocabulary):
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood of a hidden token in nats, and the percentage that is predicted."""
         return {"nll": means["nll"], "accuracy": 100 * means["correct"]}
-
-
-def _data(config: Config) -> SentencesConfig:
-    assert isinstance(config.data, SentencesConfig)
-    return config.data
 
 
 SYSTEM = System(

@@ -28,8 +28,15 @@ from transformer.systems.nonautoregressive_synthesis.options import (
     NonAutoregressiveSynthesisConfig,
     NonAutoregressiveSynthesisDecodingConfig,
 )
-from transformer.systems.synthesis.model import Convolution, Synthesiser, Voice
-from transformer.systems.synthesis.system import Utterances, at_rate, frames_error, most_steps
+from transformer.systems.synthesis.system import (
+    Convolution,
+    Synthesiser,
+    Utterances,
+    Voice,
+    at_rate,
+    frames_error,
+    most_steps,
+)
 from transformer.systems.synthesis.task import TextToSpeech
 from transformer.systems.system import System
 from transformer.training.objective import Batch, Context, Loss, Objective, apply_training

@@ -345,14 +345,6 @@ class Transcriber(Decoder[SpeechToText]):
         if frames < math.inf and positions_for(ids) > math.ceil((frames + 2) * HOP / RATE / self.frame):
             raise too_short(frames * HOP / RATE, ids, self.frame)
 
-    def _check_length(self, frames: float | int) -> None:
-        """Raises UserError if features that are to be aligned are more than the model hears at once."""
-        if self.config.decoding.buckets[-1] < frames < math.inf:
-            raise UserError(
-                f"the recording has {frames * HOP / RATE:.2f} s, and this model hears {self.hears():g} s at "
-                "once: cut it at a pause"
-            )
-
     def check_ctc(self) -> None:
         """Raises UserError if the run has no CTC."""
         if not self.has_ctc:
@@ -367,9 +359,15 @@ class Transcriber(Decoder[SpeechToText]):
         return bool(self.config.model.ctc_weight)
 
     def aligned(self, heard: Recording, text: str) -> Alignment:
-        """As `align`, given the features of the recording."""
-        self._check_length(len(heard.features))
-        (example,) = self.task.input_examples([heard], self.config.decoding.buckets[-1])
+        """As `align`, given the features of the recording. Also raises UserError if they are more than the
+        model hears at once."""
+        frames, longest = len(heard.features), self.config.decoding.buckets[-1]
+        if frames > longest:
+            raise UserError(
+                f"the recording has {frames * HOP / RATE:.2f} s, and this model hears {self.hears():g} s at "
+                "once: cut it at a pause"
+            )
+        (example,) = self.task.input_examples([heard], longest)
         length = self._padded_length(example, self.config.decoding)
         return alignment_of(self, example, text, length, self.task.heard_seconds(heard))
 

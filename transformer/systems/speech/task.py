@@ -365,9 +365,6 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         """The text of output ids."""
         return self.tokenizer.decode(words_of(ids, self.special)).strip(" ")
 
-    def scored(self, output: Hypothesis) -> str:
-        return output.text
-
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood in nats per token, of attention and of CTC, and its exponential."""
         likelihoods = {name: means[name] for name in ("nll", "ctc") if name in means}

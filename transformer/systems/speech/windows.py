@@ -60,36 +60,23 @@ class Piece:
     ids: tuple[int, ...]
 
 
+@dataclass
 class Window:
-    """A window whose search is begun.
+    """A window whose search is begun."""
 
-    Args:
-      search: (temperature) -> what is found.
-      silence: () -> the probability that nobody speaks.
-      known: the same, if it is known without the model.
-    """
-
-    def __init__(
-        self,
-        search: Callable[[float], Heard],
-        silence: Callable[[], float],
-        known: float | None = None,
-    ) -> None:
-        self.search = search
-        self._silence = silence
-        self._known = known
+    search: Callable[[float], Heard]
+    """(temperature) -> what is found."""
+    compute_silence: Callable[[], float]
+    """() -> the probability that nobody speaks."""
+    known_silence: float | None = None
+    """This probability, if it was needed, or is known without the model."""
 
     @property
     def silence(self) -> float:
         """The probability that nobody speaks; computed when it is needed."""
-        if self._known is None:
-            self._known = self._silence()
-        return self._known
-
-    @property
-    def known_silence(self) -> float | None:
-        """The probability that nobody speaks, if it was needed, or known without the model."""
-        return self._known
+        if self.known_silence is None:
+            self.known_silence = self.compute_silence()
+        return self.known_silence
 
 
 def decoded(window: Window, options: WindowsConfig) -> tuple[Heard, float]:

@@ -184,10 +184,6 @@ class Pictures(Exhibits, Lines, DecodingTask):
         """The first pictures."""
         return list(itertools.islice(records, count))
 
-    @abstractmethod
-    def outputs(self, result: Any, record: AnnotatedPicture, n_best: int | None) -> list[Any]:
-        """The outputs for a picture, best first."""
-
 
 def check_listed(line: str, manifest: Path, number: int) -> None:
     """Raises UserError if a line of a file names neither a picture that is there, nor one of the corpus."""

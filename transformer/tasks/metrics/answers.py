@@ -95,6 +95,15 @@ def rouge(hypotheses: Sequence[str], references: References, variant: Literal["1
     Raises:
       UserError: rouge-score is not installed.
     """
+    best, signature = rouge_of_each(hypotheses, references, variant)
+    mean = 100 * sum(best) / max(len(best), 1)
+    return Score(mean, signature, f"ROUGE-{variant} = {mean:.2f} (F1, mean of {len(best)})")
+
+
+def rouge_of_each(
+    hypotheses: Sequence[str], references: References, variant: Literal["1", "2", "L"]
+) -> tuple[list[float], str]:
+    """The F1 of each output, from 0 to 1, and the signature of their mean. Arguments as of `rouge`."""
     scorers: Any = library("rouge_score.rouge_scorer")
     lists = [all_of(reference) for reference in references]
     has_others = any(_OTHER_LETTER.search(text) for texts in lists for text in texts)
@@ -102,7 +111,6 @@ def rouge(hypotheses: Sequence[str], references: References, variant: Literal["1
     scorer = scorers.RougeScorer([name], tokenizer=AllScripts() if has_others else None)
     pairs = zip(hypotheses, lists, strict=True)
     best = [scorer.score_multi(texts, hypothesis)[name].fmeasure for hypothesis, texts in pairs]
-    mean = 100 * sum(best) / max(len(best), 1)
     counts = sorted({len(texts) for texts in lists})
     signature = "|".join(
         (
@@ -113,4 +121,4 @@ def rouge(hypotheses: Sequence[str], references: References, variant: Literal["1
             f"rouge-score:{metadata.version('rouge-score')}",
         )
     )
-    return Score(mean, signature, f"ROUGE-{variant} = {mean:.2f} (F1, mean of {len(best)})")
+    return best, signature

@@ -101,7 +101,7 @@ def tagging_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> Sc
 
 def well_formed(hypotheses: Sequence[str]) -> Score:
     """The percentage of outputs that are a tree."""
-    count = sum(_tree(text) is not None for text in hypotheses)
+    count = sum(tree_of(text) is not None for text in hypotheses)
     share = 100 * count / max(len(hypotheses), 1)
     signature = f"{count} of {len(hypotheses)} are trees"
     return Score(share, signature, f"well-formed trees = {share:.2f} ({signature})")
@@ -209,12 +209,13 @@ def _add(tree: Tree, parse: Parse, removed: Container[int], positions: Iterator[
 def _parsed(hypotheses: Sequence[str], references: Sequence[str]) -> Iterator[tuple[Parse | None, Parse]]:
     """The parse of each output, None if it is invalid, and that of its reference."""
     for hypothesis, reference in zip(hypotheses, references, strict=True):
-        gold, tree = read_tree(reference), _tree(hypothesis)
+        gold, tree = read_tree(reference), tree_of(hypothesis)
         both = compared(tree, gold) if tree else None
         yield both or (None, parse_of(gold, punctuation(gold)))
 
 
-def _tree(text: str) -> Tree | None:
+def tree_of(text: str) -> Tree | None:
+    """The tree in brackets, if a text is one."""
     try:
         return read_tree(text)
     except ValueError:

@@ -19,7 +19,7 @@ from transformer.decoding.steering.structures import EachOnce
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, brief, read_stored, write_whole
 from transformer.runtime.text import has_text
-from transformer.tasks.exhibit import Overview, Table
+from transformer.tasks.exhibit import Overview, Table, in_a_cell
 from transformer.tasks.metrics.labels import (
     EXACT_SETS,
     MACRO_F1,
@@ -44,8 +44,6 @@ MOST_CONFUSED = 24
 """Rows of a confusion table: those of the most frequent labels."""
 MOST_SCORED = 100
 """Labels of a table with their scores."""
-LONGEST = 40
-"""Letters of a label."""
 OTHERS = "\n"  # no label is a line break
 
 
@@ -64,7 +62,7 @@ def confusion_table(hypotheses: Sequence[str], references: Sequence[str], labels
         return [OTHERS if label in rare else label for label in chosen]
 
     _, counts = confusion(grouped(hypotheses), grouped(references), [*frequent, OTHERS])
-    names = [*map(_short, frequent), f"others ({len(rare):,})"]
+    names = [*map(in_a_cell, frequent), f"others ({len(rare):,})"]
     rows = [row for row in range(len(names)) if counts[row].any()]
     shown = {*rows, *np.flatnonzero(counts.any(axis=0)).tolist()}
     columns = [column for column in range(counts.shape[1]) if column in shown]
@@ -97,7 +95,9 @@ def scores_of_labels(hypotheses: Labels, references: Labels, labels: Sequence[st
         right, wrong, missed = counts[label]
         shares = right / max(right + wrong, 1), right / max(right + missed, 1), counts[label].f1
         sizes = right + missed, right + wrong
-        rows.append((_short(label), *map("{:,}".format, sizes), *(f"{100 * share:.1f}" for share in shares)))
+        rows.append(
+            (in_a_cell(label), *map("{:,}".format, sizes), *(f"{100 * share:.1f}" for share in shares))
+        )
     caption = "Scores of each label, in percent."
     if len(order) > MOST_SCORED:
         caption += f" The {MOST_SCORED} most frequent of {counted(len(order), 'label')}."
@@ -113,10 +113,6 @@ def _all(labels: Labels) -> list[str]:
 def _by_count(labels: Sequence[str]) -> list[tuple[str, int]]:
     """The most frequent first, equally frequent ones by name."""
     return sorted(Counter(labels).items(), key=lambda item: (-item[1], item[0]))
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
 
 
 FILE = "labels.json"

@@ -101,7 +101,7 @@ class TextSteering:
         elif spelled == word:
             continues = any(piece.startswith(word) for piece in tokenizer.ids_by_piece)
         else:
-            continues = bool(segmentations(spelled, tokenizer.ids_by_piece, most=1))
+            continues = bool(segmentations(spelled, tokenizer.ids_by_piece, limit=1))
         if not continues:  # it is too long, or letters have no piece: as it is
             head = whole
             spelled = ""

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
@@ -33,7 +31,6 @@ from transformer.data.tokenizers.trained import IMPORTED, Tokenizers, corpus_tok
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.searches import shortlist
 from transformer.decoding.searches.shortlist import Shortlist
-from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.text import has_text
 from transformer.tasks.metrics.scores import References
@@ -294,12 +291,6 @@ class TextToText(SteeredText, TextInContext, Lines):
 
     # To batches
 
-    @staticmethod
-    def example(config: Config) -> Arguments:
-        """Shapes of source ids and decoder input ids."""
-        ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-        return ids, ids
-
     def batching(self) -> Batching:
         """Targets may be shorter than sources."""
         longest = self.data.max_target_length or self.data.max_length
@@ -491,9 +482,6 @@ class TextToText(SteeredText, TextInContext, Lines):
         """
         tokenizer = self.tokenizers[1].for_source(record[0])
         return hypotheses(result, tokenizer, self.special, n_best, self.impossible(record))
-
-    def scored(self, output: Hypothesis) -> str:
-        return output.text
 
     def parts(self, evaluation: Evaluation) -> Mapping[str, Evaluation]:
         """The evaluation of each direction if there are several, or of each group."""

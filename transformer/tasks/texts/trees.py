@@ -12,7 +12,7 @@ from transformer.config.options import Config
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import Tokenizers
-from transformer.data.trees import BracketKinds, Tree, read_tree, with_words
+from transformer.data.trees import BracketKinds, Tree, with_words
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.steering.structures import ANY_BRACKETS, WellFormedTrees
 from transformer.runtime.errors import UserError
@@ -26,6 +26,7 @@ from transformer.tasks.metrics.bracketing import (
     count_brackets,
     different,
     tagging_accuracy,
+    tree_of,
     well_formed,
 )
 from transformer.tasks.metrics.scores import Metric, Score
@@ -122,11 +123,7 @@ class Trees(Exhibits, TextToText):
     # Pictures
 
     def tree_of(self, text: str) -> Tree | None:
-        """The tree in brackets, if it is one."""
-        try:
-            return read_tree(text)
-        except ValueError:
-            return None
+        return tree_of(text)
 
     def exhibited(self, records: Records, count: int) -> list[Sentence]:
         """The first sentences whose trees fit a page."""
