@@ -39,6 +39,7 @@ from transformer.runs.run import Run, with_base
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted, first_line
 from transformer.runtime.files import (
+    Json,
     MiB,
     address,
     append_flags,
@@ -357,9 +358,9 @@ class Outputs:
         """How many of them are not decoded."""
         return sum(self._left.values())
 
-    def _stored(self) -> Any:
+    def _stored(self) -> Json:
         remedy = f"remove {self.folder}, or name another --output"
-        return read_stored(self.folder / STATE / "job.json", dict, remedy) or {}
+        return read_stored(self.folder / STATE / "job.json", _job, remedy) or {}
 
     def check_job(self, job: str) -> None:
         """Remembers what the outputs are made with.
@@ -437,6 +438,13 @@ class Outputs:
         lines = {(str(line.get("file")), int(line.get("line", 0))): line for line in read_log(path)}
         write_whole(path, "".join(json_line(line) for _, line in sorted(lines.items())))
         return len(lines)
+
+
+def _job(stored: Json) -> Json:
+    """A job.json. Raises ValueError if it is another one."""
+    if not isinstance(stored.get("files", {}), dict):
+        raise ValueError("its files must be an object")
+    return stored
 
 
 def _batch(lines: Iterator[tuple[int, str | None]], size: int) -> list[str | None]:
