@@ -19,10 +19,9 @@ import optax
 from jax.experimental import multihost_utils
 from toy_batches import WORDS, a_batch, state_of
 
-from transformer.config.options import Config
-from transformer.config.training import MeshConfig
+from transformer.config.options import Config, MeshConfig
 from transformer.config.transformer import TransformerConfig
-from transformer.model.parameters import declarations
+from transformer.model.declarations import declarations
 from transformer.model.transformer import Transformer
 from transformer.tasks.texts.translation import Translation
 from transformer.training.objective import Loss, translation_objective

@@ -19,7 +19,7 @@ from of_a_config import declared_parameters, model_shapes
 from toy_batches import state_of
 
 from transformer import Config, make_train_step
-from transformer.config.training import MeshConfig
+from transformer.config.options import MeshConfig
 from transformer.interop.pretrained import import_model
 from transformer.runs.run import Run
 from transformer.systems.registry import find_system

@@ -15,7 +15,7 @@ from of_a_config import declared_parameters
 from untrained_teacher import untrained_teacher
 
 from transformer import Config, DataConfig, TrainingConfig, init_state, make_train_step
-from transformer.config.training import MeshConfig
+from transformer.config.options import MeshConfig
 from transformer.systems.registry import REGISTRY, find_system, options_of
 from transformer.training.sharding import layout_of
 

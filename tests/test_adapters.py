@@ -22,7 +22,7 @@ from transformer.config.methods import AdapterConfig
 from transformer.config.options import as_options
 from transformer.data import remote
 from transformer.interop.pretrained import export_model, import_model
-from transformer.model.parameters import count
+from transformer.model.declarations import count
 from transformer.runs.run import hash_of, named_bases
 from transformer.serve.command import parse_serve, services_of
 from transformer.trainer.resolved import resume_command

@@ -20,6 +20,7 @@ from transformer.decoding.service.lanes import Preparation
 from transformer.runtime.errors import UserError
 from transformer.serve import answers, app, libretranslate, refusals
 from transformer.serve.app import server_app
+from transformer.serve.services import translation
 from transformer.serve.services.limits import Limits
 from transformer.serve.services.messages import Sent, with_options
 from transformer.serve.services.service import Service
@@ -229,7 +230,55 @@ def test_scores_are_made_and_written_in_turns(monkeypatch):
         assert max(sizes) <= rows
         sizes.clear()
         client.post("/choose", json={"text": many[:4], "choices": many[:5]})
-    assert {name.partition("_")[0] for name in threads} == {"score"}
+        assert {name.partition("_")[0] for name in threads} == {"score"}
+        client.post("/translate", json={"q": many[:4], "source": "xx", "target": "yy"})
+    assert {name.partition("_")[0] for name in threads} == {"score", "prepare"}
+
+
+def test_a_long_answer_is_sent_in_pieces(monkeypatch):
+    """That of a single text, too: other requests are answered between them, and a client that does not read
+    takes no memory for the rest."""
+    sizes = []
+    monkeypatch.setattr(refusals, "AT_ONCE", 200)
+
+    async def counted(scope, receive, send):
+        async def count(message):
+            sizes.append(len(message.get("body", b"")))
+            await send(message)
+
+        await served_app(scope, receive, count)
+
+    with asked(translations()) as client:
+        served_app = client.app
+        client.app = client._transport.app = counted
+        long = "red. " * 80
+        own = {"text": long, "token_scores": True}
+        other = {"q": long, "source": "xx", "target": "yy"}
+        for asked_for in own, other, own | {"stream": True}:
+            sizes.clear()
+            answer = client.post("/translate", json=asked_for)
+            assert answer.status_code == 200
+            assert sum(sizes) == len(answer.content) > 1000, asked_for
+            assert max(sizes) <= 200
+
+
+def test_the_answer_of_hundreds_of_languages_is_made_once(service, monkeypatch):
+    made = []
+    monkeypatch.setattr(app, "languages", lambda able: made.append(1) or libretranslate.languages(able))
+    with asked(service) as client:
+        first, again = (client.get("/languages").json() for _ in range(2))
+        assert first == again == libretranslate.languages([service])
+    assert made == [1]
+
+
+def test_an_answer_repeats_labels_up_to_a_bound(service, monkeypatch):
+    monkeypatch.setattr(translation, "ANSWERED", 20)
+    with asked(service) as client:
+        body = {"text": ["red", "green"], "choices": ["a" * 5, "b" * 5]}
+        assert client.post("/choose", json=body).status_code == 200
+        answer = client.post("/choose", json=body | {"text": ["red"] * 3})
+    message = "each label for each text, together 30 characters, and it may have 20: divide the texts"
+    assert (answer.status_code, message in answer.json()["error"]) == (422, True)
 
 
 def test_who_leaves_ends_what_is_scored():

@@ -10,7 +10,7 @@ import pytest
 from compiled import apply
 from toy_sentences import SOURCE, TARGET
 
-from transformer.decoding.calls import sown_attention
+from transformer.decoding.forced import sown_attention
 from transformer.model.attention import attention_weights
 from transformer.model.cache import join_heads
 from transformer.model.kernels import with_joined_heads

@@ -135,7 +135,7 @@ def test_long_names_take_time_in_proportion():
     automaton = NameAutomaton({name: 1.0, name[1:]: 2.0}, LETTERS, ENDS)
     assert len(automaton.first) == 1 + 1 + 2 * len(name) - 1
     with pytest.raises(OverflowError):
-        NameAutomaton({name: 1.0}, LETTERS, ENDS, most=len(name) - 1)
+        NameAutomaton({name: 1.0}, LETTERS, ENDS, max_arcs=len(name) - 1)
 
 
 def inputs_of(hook, names, rows, weight=1.0):

@@ -10,7 +10,7 @@ import pytest
 from pycocotools.coco import COCO
 from pycocotools.cocoeval import COCOeval
 
-from transformer.systems.detection.objective import generalised_iou, matched_queries
+from transformer.systems.detection.model import generalised_iou, matched_queries
 from transformer.tasks.metrics.boxes import Detections, Objects, average_precision, iou
 
 LABELS = ("cat", "dog", "bird")

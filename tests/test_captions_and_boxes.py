@@ -20,8 +20,12 @@ from transformer.commands.decode import decode_main
 from transformer.data.built_in.drawings import FORMS, drawing
 from transformer.runs.exhibits import read_exhibits
 from transformer.systems.captioning.system import lit
-from transformer.systems.detection.model import DetectionTransformer, Predictions
-from transformer.systems.detection.objective import detection_objective, set_losses
+from transformer.systems.detection.model import (
+    DetectionTransformer,
+    Predictions,
+    detection_objective,
+    set_losses,
+)
 from transformer.systems.detection.options import BoxesConfig, DetectionConfig
 from transformer.tasks.task import Evaluation
 from transformer.translator.decoder import Decoder

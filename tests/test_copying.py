@@ -22,9 +22,16 @@ from transformer.decoding.beam import beam_search
 from transformer.decoding.scores import wu_penalty
 from transformer.model.encoder_decoder import decoder_input
 from transformer.runtime.console import ProgressReporter
-from transformer.systems.copying.model import CopyingTransformer, extended_ids
 from transformer.systems.copying.options import CopyingConfig
-from transformer.systems.copying.system import copying_objective, copying_scores, forced, named, pointers
+from transformer.systems.copying.system import (
+    CopyingTransformer,
+    copying_objective,
+    copying_scores,
+    extended_ids,
+    forced,
+    named,
+    pointers,
+)
 from transformer.systems.presets import PRESETS, variant
 from transformer.trainer.train import train
 from transformer.training.objective import Context

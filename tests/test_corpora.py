@@ -17,7 +17,7 @@ import pytest
 
 from transformer.config.corpus import DataConfig
 from transformer.data import store
-from transformer.data.sources import corpora, exchange
+from transformer.data.sources import exchange, own_text
 from transformer.data.sources.corpora import open_corpus
 from transformer.data.sources.tables import read_table
 from transformer.data.sources.text_files import read_lines, reading
@@ -300,7 +300,7 @@ def test_the_name_of_a_folder_is_no_pattern(tmp_path):
 
 def test_shards_are_named_where_they_are_worth_it(tmp_path, monkeypatch):
     assert "shard-pairs" not in open_corpus(text_config(tmp_path)).note
-    monkeypatch.setattr(corpora, "LARGE", 5)
+    monkeypatch.setattr(own_text, "LARGE", 5)
     assert "a new run with --data.shard-pairs 5 prepares" in open_corpus(text_config(tmp_path)).note
     assert "shard-pairs" not in open_corpus(text_config(tmp_path, context=1)).note
 

@@ -14,11 +14,12 @@ from compiled import init
 
 from transformer import PRESETS, Run, Transcriber, UserError, train_tokenizer
 from transformer.commands.given_outputs import align_main
-from transformer.config.decoding import BeamConfig, GreedyConfig, SampleConfig, changed_search
+from transformer.config.decoding import BeamConfig, GreedyConfig, SampleConfig
+from transformer.config.options import changed_search
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.source import InMemory
 from transformer.data.store import Corpus
-from transformer.decoding.calls import forced_scores
+from transformer.decoding.forced import forced_scores
 from transformer.model.variants.ctc import labels_of, log_likelihoods
 from transformer.systems.registry import system_of
 from transformer.systems.speech.model import SILENCE

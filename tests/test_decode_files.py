@@ -17,7 +17,8 @@ from small_run import WORDS
 from test_serving_systems import one_run
 
 from transformer import UserError
-from transformer.commands.decode_files import Worker, decode_files_main, input_files
+from transformer.commands.decode_files import Worker, decode_files_main
+from transformer.commands.file_shards import input_files
 from transformer.commands.translations import Translations
 from transformer.systems.registry import REGISTRY
 

@@ -24,6 +24,7 @@ from transformer.documents import suspicion
 from transformer.serve.services.limits import Limits
 from transformer.systems.registry import REGISTRY
 from transformer.tasks.media.timing import units
+from transformer.translator import translator as translator_module
 
 STORED = Path(__file__).parent / "data" / "older_runs"
 SENTENCE = "Red green blue."
@@ -206,6 +207,21 @@ def test_an_unfinished_text_is_seen_as_it_grows(translator):
     found.result()
     assert seen
     assert all("\n\n  " in text and text.endswith("\n") for text in seen)
+
+
+def test_the_work_of_showing_a_text_grows_as_its_length(translator, monkeypatch):
+    joins, grown = [], []
+    join, outputs = translator_module.joined, translator.task.outputs
+    monkeypatch.setattr(
+        translator_module, "joined", lambda text, parts: joins.append(len(parts)) or join(text, parts)
+    )
+    monkeypatch.setattr(translator.task, "outputs", lambda *given: grown.append(1) or outputs(*given))
+    for count in 2, 160:
+        joins.clear()
+        grown.clear()
+        translator.submit("Red green.\n" * count, partial=lambda output: None, min_length=5).result()
+        assert len(joins) > 1
+        assert sum(joins) <= 8 * len(grown) + 2 * count
 
 
 def test_a_text_takes_the_room_of_one_request(translator):

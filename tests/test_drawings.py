@@ -11,6 +11,7 @@ from PIL import Image
 from transformer import UserError
 from transformer.config.records import PicturesConfig
 from transformer.data.built_in.drawings import COLOURS, FORMS, SIZES, Shape, captions, drawing
+from transformer.data.signals import pixels as reader
 from transformer.data.signals.pixels import pixels_of, read_picture, scaled
 from transformer.data.sources.pictures import PICTURES, open_pictures, read_manifest
 
@@ -243,6 +244,35 @@ def test_a_picture_of_too_many_pixels_is_not_read(folder: Path, monkeypatch: pyt
     monkeypatch.setattr("transformer.data.signals.pixels.MOST", 100)
     with pytest.raises(UserError, match="20 x 10 pixels are too many: make it smaller"):
         read_picture(folder / "0.png", 8)
+    monkeypatch.undo()
+    head, rest = (folder / "0.png").read_bytes()[:33], (folder / "0.png").read_bytes()[33:]
+    empty = b"\0\0\0\0abCd" + zlib.crc32(b"abCd").to_bytes(4)
+    (folder / "chunks.png").write_bytes(head + empty * 100_000 + rest)
+    with pytest.raises(UserError, match="it has more than 100,000 chunks: save it anew"):
+        read_picture(folder / "chunks.png", 8)
+
+
+@pytest.mark.parametrize(("mode", "copies"), [("RGB", []), ("RGBA", [2] * 6)])
+def test_a_large_picture_is_copied_in_strips(mode, copies, tmp_path, monkeypatch):
+    """And one is read at a time: 1 MB may have 50 million pixels, and a server reads four files at once."""
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 8, len(mode)), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "large.png")
+    whole, made, locked = read_picture(tmp_path / "large.png", 8), [], []
+    composite = Image.Image.alpha_composite
+
+    def counted(image, other):
+        made.append(image.height)
+        locked.append(reader._LARGE.locked())
+        composite(image, other)
+
+    monkeypatch.setattr(Image.Image, "alpha_composite", counted)
+    monkeypatch.setattr(reader, "MANY", 8 * 8 * 2)
+    again = read_picture(tmp_path / "large.png", 8)
+    assert (again[0] == whole[0]).all()
+    assert (made, locked) == (copies, [False] * len(copies))
+    monkeypatch.setattr(reader, "MANY", 8 * 12 - 1)
+    read_picture(tmp_path / "large.png", 8)
+    assert all(locked[len(copies) :])
 
 
 def test_records_are_read_as_they_were_written(tmp_path: Path) -> None:

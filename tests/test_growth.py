@@ -24,7 +24,8 @@ from transformer.data.tokenizers.trained import (
 )
 from transformer.interop.folders.pieces import read_pieces
 from transformer.interop.pretrained import detect, export_model, import_model
-from transformer.model.parameters import Declared, vocabulary_axes
+from transformer.model.declarations import vocabulary_axes
+from transformer.model.parameters import Declared
 from transformer.systems.parameters import declared_parameters, model_shapes, with_any_sizes
 from transformer.systems.registry import REGISTRY, find_system, options_of
 from transformer.trainer.starts import with_added_rows

@@ -21,8 +21,7 @@ from small_translator import small_translator, stored
 from transformer import Config, Run, UserError
 from transformer.cli.command_line import TrainLine
 from transformer.commands.train_arguments import parse_train
-from transformer.config.options import HostsConfig
-from transformer.config.training import MeshConfig
+from transformer.config.options import HostsConfig, MeshConfig
 from transformer.runs.config_json import to_json
 from transformer.runtime import hosts
 from transformer.runtime.console import ProgressReporter
@@ -34,7 +33,7 @@ ROOT = Path(__file__).parent.parent
 TRAIN = """
 import sys
 from transformer.config.options import HostsConfig
-from transformer.config.training import MeshConfig
+from transformer.config.options import MeshConfig
 from transformer.runs.config_json import from_json
 from transformer.runtime.hosts import join
 from transformer.cli.guard import run_command

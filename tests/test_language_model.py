@@ -13,9 +13,8 @@ from tiers import combinations
 from transformer import Context, UserError
 from transformer.config.records import StreamConfig
 from transformer.model.encoder_decoder import shift_right
-from transformer.systems.language_model.model import LanguageModel, Past
 from transformer.systems.language_model.options import LanguageModelConfig
-from transformer.systems.language_model.system import language_model_objective
+from transformer.systems.language_model.system import LanguageModel, Past, language_model_objective
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import find_system
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -176,6 +177,25 @@ def test_clients_that_were_refused_make_room(service):
                     answer += part
             assert b"is not JSON" in answer
         assert httpx.get(f"{address}/health").status_code == 200
+
+
+@pytest.mark.parametrize(("content", "count", "is_heard"), [(b"ab", 1000, True), (b"", 1025, False)])
+def test_a_message_has_few_fragments(service, content, count, is_heard):
+    """Empty ones too, which no limit of its length counts: to join a million takes tenths of a second."""
+    fragment = b"\x00" + bytes([0x80 | len(content), 0, 0, 0, 0]) + content
+    first, begun = b"\x81\x82\0\0\0\0{}", b"\x02\x80\0\0\0\0"
+    end = b"\x80\x80\0\0\0\0" + b"\x81\x83\0\0\0\0end"
+    with running(service) as address:
+        port = int(address.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as one:
+            one.sendall(HANDSHAKE)
+            answer = one.recv(4096)
+            one.sendall(first + begun + fragment * count + end)
+            while not (said := re.search(rb"\x03\xe8|more than 1,024 fragments", answer)):
+                part = one.recv(4096)
+                assert part, answer
+                answer += part
+    assert (said[0] == b"\x03\xe8") == is_heard  # the code of a connection that is closed as it should be
 
 
 def said_after_leaving(client, service):

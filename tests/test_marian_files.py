@@ -367,3 +367,18 @@ def test_a_model_of_firefox_translates_as_its_own_engine(tmp_path):
     import_model(model.parent, tmp_path / "run")
     translator = Translator.load(tmp_path / "run")
     assert translator.translate(list(ENGINE), shortlist=True) == list(ENGINE.values())
+
+
+def test_two_words_of_a_list_cannot_have_one_id(tmp_path):
+    """One of them would be no word, silently, and so would the id that the other one should have."""
+    folder, *_ = made(tmp_path / "model")
+    (folder / "vocab.en.spm").unlink()
+    for name in ("source.spm", "target.spm"):
+        shutil.copy(SPM, folder / name)
+    for content, said in (
+        ('"</s>": 0\n"<unk>": 1\n"a": 2\n"b": 2\n', "'a' and .*b.* have the same id 2"),
+        ('"</s>": 0\n"<unk>": 9\n', "the id of .*<unk>.* is 9, not one below 2"),
+    ):
+        (folder / "vocab.yml").write_text(content)
+        with pytest.raises(UserError, match=rf"vocab.yml: {said}"):
+            import_model(folder, tmp_path / "run")

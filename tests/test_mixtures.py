@@ -9,14 +9,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_shards import here, opened
 from small_run import changed, interrupted, quiet, same, small_config, write_text
 from test_corpora import write_table
-from test_shards import OF_COLUMNS, OF_TEXT, here, opened
+from test_shards import OF_COLUMNS, OF_TEXT
 
 from transformer import PRESETS, Run, Translator, UserError, train
 from transformer.config.corpus import SPLITS, DataConfig
 from transformer.config.pairs import mix_stages
-from transformer.data.sources import corpora
+from transformer.data.sources import directions, own_text
 from transformer.tasks.preparation import prepare
 
 __all__ = ["here"]  # a fixture
@@ -90,7 +91,7 @@ def test_a_mixture_is_a_pure_function_and_hosts_share_it(tmp_path, here):
 
 def test_other_weights_have_the_vocabulary_and_the_shards_that_are_there(tmp_path, here, monkeypatch):
     """They would depend on what was trained before otherwise."""
-    monkeypatch.setattr(corpora, "SAMPLED", 200)
+    monkeypatch.setattr(own_text, "SAMPLED", 200)
     made = []
     for mix in (["clean=1", "noisy=1"], ["clean=1", "noisy=99"], ["clean=0", "noisy=1"]):
         task, corpus = opened(config_of(tmp_path, mix))
@@ -312,7 +313,9 @@ def test_wrong_tags(options, message):
 def test_what_a_mixture_needs():
     files = {"train_tsv": Path("{corpus}.tsv"), "validation_tsv": Path("v.tsv")}
     assert DataConfig(mix=("a=1",), **files).pairs_of_a_shard == 1_000_000
-    assert corpora.of_corpus(DataConfig(mix=("a=1",), engine="ray", **files), "a").train_tsv == Path("a.tsv")
+    assert directions.of_corpus(DataConfig(mix=("a=1",), engine="ray", **files), "a").train_tsv == Path(
+        "a.tsv"
+    )
     with pytest.raises(UserError, match="{corpus} in names of files: name the corpora .* with --data.mix"):
         DataConfig(**files).check_files()
     with pytest.raises(UserError, match="write {corpus} where the names of the training files"):

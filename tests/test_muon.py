@@ -15,7 +15,7 @@ from small_run import changed, quiet, same, small_config
 
 from transformer import PRESETS, Config, Transformer, TransformerConfig, UserError, make_optimizer
 from transformer.config.methods import AdapterConfig
-from transformer.model.parameters import declarations
+from transformer.model.declarations import declarations
 from transformer.systems.parameters import with_any_sizes
 from transformer.systems.registry import REGISTRY, options_of
 from transformer.trainer.train import train

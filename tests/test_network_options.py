@@ -10,8 +10,8 @@ from compiled import apply
 from toy_sentences import SOURCE, TARGET
 
 from transformer import Transformer, UserError
+from transformer.model.declarations import declarations
 from transformer.model.layers import ACTIVATIONS, Embedding, FeedForward
-from transformer.model.parameters import declarations
 from transformer.model.positions import PositionEncoding, halves
 from transformer.model.variants.normalizations import RmsNorm
 from transformer.model.variants.positions import bucket

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from in_shards import here, opened
 from small_run import small_config, write_text
-from test_shards import here, opened
 
 from transformer import UserError
 from transformer.config.corpus import DataConfig

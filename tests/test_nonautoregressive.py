@@ -12,8 +12,7 @@ from compiled import apply
 from reference_search import random_variables
 from tiers import mostly_slow
 
-from transformer.config.decoding import changed_search
-from transformer.config.options import Config
+from transformer.config.options import Config, changed_search
 from transformer.runtime.errors import UserError
 from transformer.systems.nonautoregressive.model import (
     NonAutoregressiveTransformer,

@@ -10,12 +10,12 @@ from small_run import changed, quiet, same, small_config
 from transformer import PRESETS, Run, UserError, train
 from transformer.cli.command_line import TrainLine
 from transformer.commands.train import _initial_arguments
-from transformer.config.training import dropout_for
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import overfitting
 from transformer.runs.report import write_report
 from transformer.runtime.console import ProgressReporter
 from transformer.tasks.texts import text_task_of
+from transformer.tasks.texts.text_to_text import dropout_for
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from transformer.config.methods import GuidanceConfig, RDropConfig, RewardConfig
 from transformer.config.transformer import StackConfig
 from transformer.model.normalization import NORMALIZATIONS
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.systems.tagging.model import NO_LABEL
+from transformer.systems.tagging.system import NO_LABEL
 
 ROWS, COLUMNS = 2, 4
 """Of padding."""

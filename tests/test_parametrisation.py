@@ -21,7 +21,7 @@ from transformer import PRESETS, Config, Transformer, TransformerConfig, UserErr
 from transformer.config.corpus import DataConfig
 from transformer.config.methods import AdapterConfig
 from transformer.config.training import OptimizerConfig, TrainingConfig
-from transformer.model.parameters import count, declarations
+from transformer.model.declarations import count, declarations
 from transformer.systems.parameters import declared_parameters, model_shapes, with_any_sizes
 from transformer.systems.registry import REGISTRY, find_system, options_of
 from transformer.tasks.texts.translation import Translation

@@ -17,14 +17,13 @@ from tiers import mostly_slow
 
 from transformer.commands.plan import rows
 from transformer.commands.train import train_main
-from transformer.config.training import MeshConfig
+from transformer.config.options import MeshConfig
 from transformer.plan.compiler import too_much
-from transformer.plan.costs import estimate, flops_of
+from transformer.plan.costs import Collective, Program, estimate, flops_of
 from transformer.plan.jobs import input_rate, products, training_flops
 from transformer.plan.machines import CHIPS, machine
 from transformer.plan.plan import Limits, compiled, reason
 from transformer.plan.plan import plan as planned
-from transformer.plan.program import Collective, Program
 from transformer.runtime.errors import UserError
 from transformer.systems.presets import PRESETS
 from transformer.systems.registry import REGISTRY, find_system

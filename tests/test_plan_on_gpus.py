@@ -11,11 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from transformer.config.options import Config
-from transformer.config.training import MeshConfig
+from transformer.config.options import Config, MeshConfig
+from transformer.plan.costs import Instruction, Program, arrays_of
 from transformer.plan.machines import machine
 from transformer.plan.plan import Limits, compiled
-from transformer.plan.program import Instruction, Program, arrays_of
 from transformer.systems.presets import PRESETS
 
 pytestmark = [

@@ -17,9 +17,8 @@ from transformer.config.model import SpecialIds
 from transformer.data.built_in import copying
 from transformer.decoding.beam import beam_search
 from transformer.model.encoder_decoder import decoder_input
-from transformer.systems.copying.model import CopyingTransformer, extended_ids
 from transformer.systems.copying.options import CopyingConfig
-from transformer.systems.copying.system import copying_scores, forced
+from transformer.systems.copying.system import CopyingTransformer, copying_scores, extended_ids, forced
 
 OUTPUTS = {
     "copynet": {"output": "copynet"},

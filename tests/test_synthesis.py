@@ -11,11 +11,10 @@ from tiers import mostly_slow
 
 from transformer import UserError
 from transformer.config.methods import GuidanceConfig
-from transformer.decoding.calls import sown_attention
+from transformer.decoding.forced import sown_attention
 from transformer.model.transformer import cross_attention
-from transformer.systems.synthesis.model import Spoken, Synthesiser
 from transformer.systems.synthesis.options import SynthesisConfig, SynthesisDecodingConfig
-from transformer.systems.synthesis.system import synthesis_objective, synthesis_search
+from transformer.systems.synthesis.system import Spoken, Synthesiser, synthesis_objective, synthesis_search
 from transformer.training.methods.guidance import guided, off_diagonal
 from transformer.training.objective import Context
 

@@ -25,10 +25,9 @@ from transformer.data.sources.tagged import TaggedSentence, open_tagged, read_co
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.interop.pretrained import import_model
 from transformer.systems.presets import PRESETS
-from transformer.systems.tagging.model import NO_LABEL, TaggingModel, tagging_objective
+from transformer.systems.tagging.api import Tags
 from transformer.systems.tagging.options import TaggingConfig, TaggingDecodingConfig
-from transformer.systems.tagging.system import Tagging
-from transformer.systems.tagging.writer import Tags
+from transformer.systems.tagging.system import NO_LABEL, Tagging, TaggingModel, tagging_objective
 from transformer.tasks.metrics.labels import mark_spans, span_f1
 from transformer.tasks.task import Evaluation
 

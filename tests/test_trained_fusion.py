@@ -23,8 +23,8 @@ from transformer.config.records import StreamConfig
 from transformer.data.store import Corpus
 from transformer.decoding.beside.ensemble import WEIGHT, WithLanguageModel, together
 from transformer.decoding.searches.search import autoregressive_search
-from transformer.systems.language_model.model import LanguageModel, Past
 from transformer.systems.language_model.options import LanguageModelConfig
+from transformer.systems.language_model.system import LanguageModel, Past
 from transformer.systems.language_model.task import LanguageModelling
 
 SPECIAL, SIZE = MODEL.config.special, MODEL.config.vocab_size

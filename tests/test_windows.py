@@ -20,8 +20,8 @@ from transformer.data.signals.audio import RATE
 from transformer.interop.pretrained import import_model
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.transcripts import SpokenPart, Transcript
-from transformer.systems.speech.window_search import WindowSearch
-from transformer.systems.speech.windows import Heard, Sound, Window, windows_of
+from transformer.systems.speech.windows import Heard, Sound, Window, WindowSearch, windows_of
+from transformer.translator.search_outputs import NO_EXTRAS
 
 soundfile = pytest.importorskip("soundfile", reason="pip install '.[speech]'")
 DATA = Path(__file__).parent / "data" / "whisper"
@@ -199,7 +199,7 @@ def test_the_probability_of_silence_and_the_mean_are_those_of_the_model(transcri
     task = transcriber.task
     start = task.start(timestamps=True)
     settings = transcriber.settings(1, {"beam_size": 1, "length_penalty": 0.3, "penalty": "wu"})
-    search = WindowSearch(transcriber, settings, WindowsConfig(), start)
+    search = WindowSearch(transcriber, settings, WindowsConfig(), start, NO_EXTRAS)
     window = search.begin(sound(0), (5, 6), 0)
     frames = jnp.asarray(task.frames(transcriber.heard(sound(0))))[None]
     ids = [task.codes.previous, 5, 6, task.special.bos]
@@ -209,7 +209,11 @@ def test_the_probability_of_silence_and_the_mean_are_those_of_the_model(transcri
     heard = window.search(0.0)
     assert len(heard.ids) + len(start) + 1 == len(heard.transcript.ids)
     ranked = transcriber.settings(1, {"beam_size": 1, "length_penalty": 1.0, "penalty": "power"})
-    again = WindowSearch(transcriber, ranked, WindowsConfig(), start).begin(sound(0), (5, 6), 0).search(0.0)
+    again = (
+        WindowSearch(transcriber, ranked, WindowsConfig(), start, NO_EXTRAS)
+        .begin(sound(0), (5, 6), 0)
+        .search(0.0)
+    )
     assert heard.ids == again.ids
     assert heard.mean == pytest.approx(again.transcript.score, rel=1e-4)
     sampled = search.at(0.4)

@@ -19,9 +19,8 @@ from toys import QUICK, STATEFUL, TRAINED
 from toys.task import SIZES
 
 from transformer import PRESETS, Config, Run, TransformerConfig, train
-from transformer.config.decoding import changed_search
+from transformer.config.options import MeshConfig, changed_search
 from transformer.config.records import RecordingsConfig, SentencesConfig, StreamConfig, TaggedConfig
-from transformer.config.training import MeshConfig
 from transformer.trainer.loop import Loop
 
 LAYOUTS = {"one": (1, 1, 1), "replicas": (8, 1, 1), "mesh": (8, 2, 2)}

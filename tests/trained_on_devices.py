@@ -17,7 +17,8 @@ from toy_batches import WORDS, a_batch
 
 from transformer import Config, TransformerConfig, make_train_step, translation_objective
 from transformer.config.methods import AdapterConfig
-from transformer.config.training import MeshConfig, OptimizerConfig, TrainingConfig
+from transformer.config.options import MeshConfig
+from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.systems.registry import find_system
 from transformer.training.parametrisation import parametrisation_of
 from transformer.training.schedule import make_optimizer

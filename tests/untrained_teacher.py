@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from transformer import Config
-from transformer.systems.synthesis.model import Synthesiser
 from transformer.systems.synthesis.options import SynthesisConfig, VoiceConfig
+from transformer.systems.synthesis.system import Synthesiser
 
 
 def untrained_teacher(config: Config) -> Callable[[Path], SimpleNamespace]:

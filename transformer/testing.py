@@ -20,9 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from transformer.config.options import Config
+from transformer.config.options import Config, MeshConfig
 from transformer.config.ranges import instance
-from transformer.config.training import MeshConfig
 from transformer.data.sequences import Field, Fields
 from transformer.data.store import Record
 from transformer.decoding.scores import SearchResult

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command import new_file, positive, run
-from transformer.config.options import Config
-from transformer.config.training import MeshConfig
+from transformer.config.options import Config, MeshConfig
 from transformer.systems.presets import PRESETS
 
 MACHINES = ("v5e:2x4", "v5p:2x2x2", "h100:8", "v5e:16x16", "v5p:8x8x4")

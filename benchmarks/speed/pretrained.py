@@ -21,9 +21,8 @@ from transformer.config.corpus import DataConfig
 from transformer.config.decoding import BeamConfig
 from transformer.config.methods import AdapterConfig
 from transformer.config.model import SpecialIds
-from transformer.config.options import Config
+from transformer.config.options import Config, MeshConfig
 from transformer.config.records import RecordingsConfig
-from transformer.config.training import MeshConfig
 from transformer.config.transformer import TransformerConfig
 from transformer.interop.architectures.bart import BART, M2M_100
 from transformer.interop.architectures.t5 import T5

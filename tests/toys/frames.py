@@ -9,7 +9,7 @@ import numpy as np
 from toys.task import DIGITS, FIRST, ToyTask
 from transformer import Context, Hypothesis, Lines, Loss, System, TextTask, Transformer
 from transformer.data.sequences import Field
-from transformer.decoding.calls import forced_alignment, forced_scores
+from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.scores import Limits
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.model.encoder_decoder import decoder_input

@@ -7,7 +7,7 @@ from transformer import Config, System, Task, Transformer
 from transformer.config.corpus import CorpusConfig
 from transformer.data.sources.source import in_memory
 from transformer.data.store import Corpus, Progress, silent
-from transformer.decoding.calls import forced_alignment, forced_scores
+from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.transformer import cross_attention
 from transformer.training.objective import translation_objective

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from toys.task import text
 from transformer import Transformer
 from transformer.model.parameters import Module
-from transformer.model.statistics import running_gradient, running_mean
+from transformer.model.variants.normalizations import running_gradient, running_mean
 
 
 @jax.custom_vjp

@@ -16,7 +16,7 @@ from transformer.data.sources.context import History
 from transformer.data.sources.text_files import one_line
 from transformer.decoding.steering.terms import SIZES
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, brief, brief_json, parse_object
+from transformer.runtime.files import Json, brief, brief_json, parse_object, prefixed_errors
 from transformer.runtime.text import has_text, without_formatting
 from transformer.tasks.texts.glossary import Glossary
 from transformer.tasks.texts.languages import SIDES
@@ -31,7 +31,7 @@ from transformer.tasks.texts.requests import (
 from transformer.translator.search_inputs import room_of
 from transformer.translator.translator import Translator
 
-COLUMNS = ("source", "prefix", "terms", "source_language", "target_language")
+COLUMNS = tuple(name for name in TranslationRequest._fields if name != "target")
 
 
 def request_of(number: int, line: str, arguments: DecodeArguments, data: DataConfig) -> TranslationRequest:
@@ -49,7 +49,7 @@ def request_of(number: int, line: str, arguments: DecodeArguments, data: DataCon
     """
     if arguments.tsv and arguments.jsonl:
         raise UserError("--tsv and --jsonl: lines are either columns or objects; leave one of them out")
-    try:
+    with prefixed_errors(f"line {number}: "):
         if arguments.jsonl:
             targets = data.target if data.has_columns else ()
             request, named = _of_object(line, data.input_names, targets, data.context > 0)
@@ -60,8 +60,6 @@ def request_of(number: int, line: str, arguments: DecodeArguments, data: DataCon
             request, named = TranslationRequest(line), None
         source = request.source if named is None else named
         return request._replace(source=source_of(source, data, arguments.target_length))
-    except UserError as error:
-        raise UserError(f"line {number}: {error}") from None
 
 
 def lines_in_context(
@@ -200,11 +198,9 @@ class RequestParser:
             self._warned = True
             log.warning("line %d: a tab is read as a space; --tsv reads a prefix and terms after it", number)
         request = request_of(number, line, self.arguments, self.translator.task.data)
-        try:
+        with prefixed_errors(f"line {number}: " if any(request[4:]) else ""):
             for side in range(len(SIDES)):
                 self.translator.task.start(request, side)
-        except UserError as error:
-            raise UserError(f"line {number}: {error}" if any(request[4:]) else str(error)) from error
         source = request.source
         line_terms = tuple(filter(has_text, map(without_formatting, request.terms)))
         if not has_text(source) and (has_text(request.prefix) or line_terms):
@@ -217,11 +213,9 @@ class RequestParser:
     ) -> Iterator[str]:
         """The terms of the glossary that a line does not have itself. Those that no search can hold are
         dropped, with a warning."""
-        try:
+        with prefixed_errors(f"line {number}: "):
             terms = self.glossary.terms(own_sentence(request.source, self.translator.task.data))
-            glossary_terms = [text for text in terms if text not in line_terms]
-        except UserError as error:
-            raise UserError(f"line {number}: {error}") from error
+        glossary_terms = [text for text in terms if text not in line_terms]
         if not glossary_terms:
             return
         size_of = functools.cache(lambda text: len(self.translator.task.term(text)))

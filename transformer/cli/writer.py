@@ -17,7 +17,7 @@ from transformer.data.store import Record
 from transformer.decoding.searches.shortlist import FILE as SHORTLIST
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import Json, json_line, parse_object, readable
+from transformer.runtime.files import Json, json_line, parse_object, prefixed_errors, readable
 from transformer.runtime.machine import check_libraries
 from transformer.runtime.text import has_text
 from transformer.tasks.outputs import Lines
@@ -244,10 +244,8 @@ class Writer:
         Raises:
           UserError: it names none; the message has the number of the line.
         """
-        try:
+        with prefixed_errors(f"line {number}: "):
             return self.decoder.task.record(line)
-        except UserError as error:
-            raise UserError(f"line {number}: {error}") from error
 
     def lines(self, outputs: Sequence[Any]) -> str:
         """The best outputs of an input, each on a line, with its score if asked for. There are always as

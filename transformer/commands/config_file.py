@@ -11,8 +11,8 @@ from typing import Any
 
 import yaml
 
-from transformer.config.decoding import DecodingConfig, changed_search, check_option, methods_of
-from transformer.config.options import Config, first_added, text_data
+from transformer.config.decoding import DecodingConfig, methods_of
+from transformer.config.options import Config, changed_search, check_option, first_added, text_data
 from transformer.runs.config_json import config_of, to_json
 from transformer.runtime.errors import UserError, first_line
 from transformer.runtime.files import Json, MiB, brief_json, parse_object, read_text
@@ -128,7 +128,7 @@ def _is_section(value: object) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
-def _check_search(kinds: Mapping[str, type[DecodingConfig]], method: str, values: Json) -> str:
+def _check_search(search_types: Mapping[str, type[DecodingConfig]], method: str, values: Json) -> str:
     """The method of a search that a file gives, or else this one.
 
     Raises:
@@ -138,8 +138,8 @@ def _check_search(kinds: Mapping[str, type[DecodingConfig]], method: str, values
     if not isinstance(search, dict):
         return method
     method = str(search.get("method", method))
-    for name in search if method in kinds else ():
-        check_option(kinds, method, name)
+    for name in search if method in search_types else ():
+        check_option(search_types, method, name)
     return method
 
 

@@ -118,10 +118,10 @@ def write_page(arguments: DecodeArguments) -> None:
     writer = writer_of(arguments.run_dir)
     writer.checked_way(arguments)
     check_files(arguments)
-    page, what = writer.page(arguments)
+    page, title = writer.page(arguments)
     with Output(arguments.explore, "--explore") as output:
         output.write(page.html)
-    print(f"{what}, {len(page.html) / 1e3:,.0f} kB, written to {arguments.explore}: open it in a browser")
+    print(f"{title}, {len(page.html) / 1e3:,.0f} kB, written to {arguments.explore}: open it in a browser")
 
 
 def decode_lines(arguments: DecodeArguments) -> None:
@@ -164,11 +164,11 @@ def decode_lines(arguments: DecodeArguments) -> None:
             outputs = _written_before(long, writer)
         if long and long.has_discarded:
             watch.message("  starting again: dropping an earlier unfinished output")
-        rest: Iterable[Written] = _decoded(arguments, writer, done)
+        written: Iterable[Written] = _decoded(arguments, writer, done)
         typed = sys.stdout and sys.stdout.isatty()
         if arguments.output or not (typed or arguments.stream):  # no bar among the outputs
-            rest = watch.progress("lines", rest, None if total is None else total - done)
-        for count, (text, best) in enumerate(rest, start=1):  # noqa: B007
+            written = watch.progress("lines", written, None if total is None else total - done)
+        for count, (text, best) in enumerate(written, start=1):  # noqa: B007
             file.write(text)
             file.flush()  # for whoever reads along, and for --resume after a kill
             if writer.is_scored:
@@ -221,8 +221,8 @@ def compare_weights(
             decoder.language_model = replace(decoder.language_model, weight=weight)
         if decoder.bias and option == "--bias-weight":
             decoder.bias = replace(decoder.bias, weight=weight)
-        several = watch.progress(f"lines with {option} {weight:g}", _decoded(arguments, writer, 0), total)
-        outputs = [best for _, best in several]
+        written = watch.progress(f"lines with {option} {weight:g}", _decoded(arguments, writer, 0), total)
+        outputs = [best for _, best in written]
         if is_main_process():
             for line in writer.scores(outputs):
                 print(f"{option} {weight:g}: {line}", flush=True)
@@ -240,8 +240,8 @@ def _decoded(arguments: DecodeArguments, writer: Writer, done: int) -> Iterator[
     lines = (numbered for numbered in every if numbered is None or numbered[0] > done)
     outputs = writer.of(filter(is_own_share, lines))
     if num_processes > 1:
-        while any(parts := gathered(list(itertools.islice(outputs, SHARE)))):
-            yield from itertools.chain.from_iterable(parts)
+        while any(shares := gathered(list(itertools.islice(outputs, SHARE)))):
+            yield from itertools.chain.from_iterable(shares)
     yield from (written for written in outputs if written)
 
 

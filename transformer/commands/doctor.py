@@ -80,8 +80,8 @@ def examined() -> Json:
     """All that is found out, as JSON: facts by subject, and `problems`, a sentence each."""
     problems: list[str] = []
     report: Json = {}
-    for part in (_installed, _this_machine, _folders):
-        facts, sentences = part()
+    for examine in (_installed, _this_machine, _folders):
+        facts, sentences = examine()
         report |= facts
         problems += sentences
     report["environment"] = dict(_variables())
@@ -97,11 +97,11 @@ def _installed() -> tuple[Json, list[str]]:
         return {"versions": {"Python": platform.python_version()}}, [
             f"{error.name} is missing, and perhaps more: install the package again (pip install .)"
         ]
-    needs, here = installation.declared(), installation.versions()
+    needs, installed = installation.declared(), installation.versions()
     extras = installation.missing_extras(needs.requirements)
     missing = {name: {"for": PURPOSES[name], "missing": list(lacks)} for name, lacks in extras.items()}
-    facts = {"versions": here, "missing extras": missing}
-    return facts, list(installation.problems_of_versions(needs, here))
+    facts = {"versions": installed, "missing extras": missing}
+    return facts, list(installation.problems_of_versions(needs, installed))
 
 
 def _this_machine() -> tuple[Json, list[str]]:
@@ -165,15 +165,15 @@ def _devices(versions: dict[str, str | None]) -> tuple[Json, list[str]]:
     """What JAX finds, and the test on each device."""
     if not (versions.get("jax") and versions.get("jaxlib")):
         return {"devices": [], "tests": []}, []  # which is a problem already
-    findings, said, ended = _tried()
-    devices: list[Json] = next((part["devices"] for part in findings if "devices" in part), [])
-    results = [part for part in findings if "device" in part]
+    findings, stderr, ended = _tried()
+    devices: list[Json] = next((item["devices"] for item in findings if "devices" in item), [])
+    results = [item for item in findings if "device" in item]
     problems = [
-        f"JAX cannot start: {part['error']}: {_remedy(said)}" for part in findings[:1] if "error" in part
+        f"JAX cannot start: {item['error']}: {_remedy(stderr)}" for item in findings[:1] if "error" in item
     ]
     if ended:
         where = f"after {counted(len(results), 'device')}" if devices else "before JAX named a device"
-        problems.append(f"the test of the devices {ended} {where}: {_remedy(said)}")
+        problems.append(f"the test of the devices {ended} {where}: {_remedy(stderr)}")
     facts: Json = {"devices": devices, "tests": results}
     if devices:
         from transformer.commands.trial import disagreements, failures
@@ -204,17 +204,17 @@ def _tried() -> tuple[list[Json], str, str]:
             ended = f"did not end in {PATIENCE} s"
         out.seek(0)
         err.seek(0)
-        printed, said = out.read(), err.read()
-    parts = []
+        printed, stderr = out.read(), err.read()
+    findings = []
     for line in printed.splitlines():
         with contextlib.suppress(ValueError):  # of a library that prints
-            parts.append(parse_object(line))
-    return parts, said, ended
+            findings.append(parse_object(line))
+    return findings, stderr, ended
 
 
-def _remedy(said: str) -> str:
+def _remedy(stderr: str) -> str:
     """What to do if JAX does not work, with the line of what it wrote that says most."""
-    lines = said.strip().splitlines()
+    lines = stderr.strip().splitlines()
     errors = [line for line in lines if re.match(r"[EF]\d{4} |\w*Error\b", line)]
     last = ([*lines[-1:], *errors] or [""])[-1][:200]
     hint = "try JAX_PLATFORMS=cpu, and if that works, install the driver and the extra of the device anew"
@@ -223,11 +223,11 @@ def _remedy(said: str) -> str:
     return f"{hint}. It wrote: {last}" if last else hint
 
 
-def _unused(used: str, versions: dict[str, Any]) -> Iterator[str]:
+def _unused(platform_in_use: str, versions: dict[str, Any]) -> Iterator[str]:
     """A sentence for each kind of accelerator that the system shows and JAX does not use."""
     gpus, tpus = machine.nvidia_gpus(), machine.tpus()
     setting = os.environ.get("JAX_PLATFORMS", "")
-    if used != "cpu" or setting == "cpu":  # chosen
+    if platform_in_use != "cpu" or setting == "cpu":  # chosen
         return
     if gpus and not any(name.startswith("jax-cuda") for name in versions):
         yield f"there is an NVIDIA GPU ({gpus[0]}), but JAX has no plugin for it: pip install '.[cuda]'"

@@ -20,7 +20,7 @@ from transformer.cli.parser import parsed_command
 from transformer.config.ranges import Range
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import Stopped, UserError, counted
-from transformer.runtime.files import Json, json_line
+from transformer.runtime.files import Json, json_line, prefixed_errors
 from transformer.runtime.machine import check_libraries
 from transformer.runtime.text import has_text
 
@@ -29,6 +29,40 @@ if TYPE_CHECKING:
     from transformer.data.store import Pair
     from transformer.runs.run import Run
     from transformer.translator.translator import Translator
+
+
+def _write(
+    arguments: "ScoreArguments | AlignArguments",
+    job: str,
+    texts: Callable[[int], Iterator[str]],
+    total: int,
+    watch: ProgressReporter,
+    unit: str,
+    deed: str,
+) -> None:
+    """Writes the outputs of a command, and shows how far it is.
+
+    Args:
+      arguments: of the command.
+      job: what its output depends on.
+      texts: (number of items that are left out at the beginning) -> the output of each other one.
+      total: number of items.
+      watch: shows the progress.
+      unit: what an item is called.
+      deed: what is done with each, such as scored.
+    """
+    output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
+    with resumable(output, watch, unit), output as file:
+        done = output.done if isinstance(output, LongOutput) else 0
+        if done:
+            watch.message(f"  continuing after {unit} {done:,}")
+        outputs: Iterable[str] = texts(done)
+        if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
+            outputs = watch.progress(f"{unit}s {deed}", outputs, total - done)
+        for text in outputs:
+            file.write(text)
+    where = f", written to {arguments.output}" if arguments.output else ""
+    watch.message(f"{counted(total, unit)} {deed}{where}")
 
 
 # Translations.
@@ -47,7 +81,7 @@ class ScoreArguments:
     source: Path
     """Sources, one on each line."""
     target: Path
-    """Their translations, line by line."""
+    """Translations of the sources, line by line."""
     output: Path | None = None
     """File for the scores, a line for each pair, with tabs: the score; log P(target | source) in nats; the
     tokens of the target, with <eos>; with --reverse also log P(source | target) and the tokens of the source.
@@ -64,7 +98,7 @@ class ScoreArguments:
     output_source: Path | None = None
     """File for the sources that --keep keeps, in their order."""
     output_target: Path | None = None
-    """File for their translations."""
+    """File for the translations of these sources."""
     source_language: str | None = None
     """Code of the source language, for a model of many languages. Default: the one of the run."""
     target_language: str | None = None
@@ -81,11 +115,11 @@ class ScoreArguments:
 @parsed_command(ScoreArguments, "score")
 def score_main(arguments: ScoreArguments) -> None:
     """`python -m transformer score RUN --source FILE --target FILE`."""
-    others = [("--source", arguments.source), ("--target", arguments.target)]
+    files = [("--source", arguments.source), ("--target", arguments.target)]
     for name in ("output", "output_source", "output_target"):
         if path := getattr(arguments, name):
-            check_output(option := f"--{name.replace('_', '-')}", path, others)
-            others.append((option, path))
+            check_output(option := f"--{name.replace('_', '-')}", path, files)
+            files.append((option, path))
     needed = arguments.keep, arguments.output_source, arguments.output_target
     if any(needed) and not all((*needed, arguments.output)):
         raise UserError(
@@ -101,8 +135,12 @@ def score_main(arguments: ScoreArguments) -> None:
     digests = [digest_of(arguments.source), digest_of(arguments.target)]
     job = repr(["score", *identity, digests])
     with contextlib.suppress(*[Stopped] * bool(arguments.keep)):  # finished, and other pairs may be kept now
-        output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
-        _write_scores(arguments, scorer, output, total, watch)
+
+        def scores(done: int) -> Iterator[str]:
+            for numbers in scorer(read_pairs(arguments.source, arguments.target), done):
+                yield "\t".join(f"{number:.6g}" for number in numbers) + "\n"
+
+        _write(arguments, job, scores, total, watch, "pair", "scored")
     if arguments.keep:
         watch.message(_write_best(arguments))
 
@@ -140,30 +178,6 @@ def _scorer_of(arguments: ScoreArguments) -> tuple[Scorer, tuple[Any, ...]]:
     return lambda pairs, done: scored_pairs(models, pairs, done), identity
 
 
-def _write_scores(
-    arguments: ScoreArguments,
-    scorer: Scorer,
-    output: Output,
-    total: int,
-    watch: ProgressReporter,
-) -> None:
-    """Writes the scores of so many pairs."""
-    from transformer.data.sources.text_files import read_pairs
-
-    with resumable(output, watch, "pair"), output as file:
-        done = output.done if isinstance(output, LongOutput) else 0
-        if done:
-            watch.message(f"  continuing after pair {done:,}")
-        scores: Iterable[tuple[float, ...]]
-        scores = scorer(read_pairs(arguments.source, arguments.target), done)
-        if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
-            scores = watch.progress("scoring, pairs", scores, total - done)
-        for score in scores:
-            file.write("\t".join(f"{number:.6g}" for number in score) + "\n")
-    where = f", written to {arguments.output}" if arguments.output else ""
-    watch.message(f"{counted(total, 'pair')} scored{where}")
-
-
 def scored_pairs(
     models: "Sequence[Translator]", pairs: "Iterable[Pair]", done: int = 0
 ) -> Iterator[tuple[float, ...]]:
@@ -196,7 +210,8 @@ POSITIONS = 2048  # of a batch that a masked language model reads at once
 
 
 def _fluency(run: "Run", checkpoint: str) -> tuple[Scorer, tuple[Any, ...]]:
-    """As `_scorer_of`, by the masked language model of a run: of the targets alone."""
+    """What scores the targets of pairs alone, by the masked language model of a run; and what the scores
+    depend on."""
     from transformer.runs.run import hash_of
     from transformer.translator.search_inputs import padded
 
@@ -214,7 +229,7 @@ def _fluency(run: "Run", checkpoint: str) -> tuple[Scorer, tuple[Any, ...]]:
         numbers = np.zeros((len(ids), 2))
         lengths = [1 << (len(sentence) - 1).bit_length() for sentence in ids]
         for length in sorted(set(lengths)):
-            rows = [row for row, other in enumerate(lengths) if other == length]
+            rows = [row for row, row_length in enumerate(lengths) if row_length == length]
             size, width = max(1, POSITIONS // length), min(length, config.longest or length)
             for start in range(0, len(rows), size):
                 chosen = rows[start : start + size]
@@ -313,25 +328,18 @@ def align_main(arguments: AlignArguments) -> None:
             f"{run.name} holds a system that does not align texts with recordings: {run.config.system}"
         )
     check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
-    kind = importlib.import_module(module).ALIGNER
-    aligner = kind.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+    decoder_class = importlib.import_module(module).ALIGNER
+    aligner = decoder_class.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     aligner.check_ctc()
     watch = ProgressReporter.beside_output()
     digest = digest_of(arguments.input)
     lines = checked_lines(aligner, arguments.input)
     job = repr(["align", aligner.fingerprint(), digest])
-    output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
-    with resumable(output, watch, "recording"), output as file:
-        done = output.done if isinstance(output, LongOutput) else 0
-        if done:
-            watch.message(f"  continuing after recording {done:,}")
-        alignments: Iterable[Json] = aligned_lines(aligner, lines[done:])
-        if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
-            alignments = watch.progress("recordings", alignments, len(lines) - done)
-        for alignment in alignments:
-            file.write(json_line(alignment))
-    where = f", written to {arguments.output}" if arguments.output else ""
-    watch.message(f"{counted(len(lines), 'recording')} aligned{where}")
+
+    def alignments(done: int) -> Iterator[str]:
+        return map(json_line, aligned_lines(aligner, lines[done:]))
+
+    _write(arguments, job, alignments, len(lines), watch, "recording", "aligned")
 
 
 def checked_lines(aligner: Any, manifest: Path) -> "list[Listed]":
@@ -348,7 +356,7 @@ def checked_lines(aligner: Any, manifest: Path) -> "list[Listed]":
 
     lines = read_recording_list(manifest)
     for listed in lines:
-        with _named(listed):
+        with prefixed_errors(f"{manifest}, line {listed.number}: "):
             aligner.check_alignment(listed.path, listed.text)
     return lines
 
@@ -364,15 +372,6 @@ def aligned_lines(aligner: Any, lines: "Sequence[Listed]") -> Iterator[Json]:
       UserError: a recording cannot be read or aligned; the message names the line.
     """
     for listed in lines:
-        with _named(listed):
+        with prefixed_errors(f"{listed.manifest}, line {listed.number}: "):
             alignment = aligner.align(listed.path, listed.text)
         yield {"line": listed.number, "recording": listed.name, **alignment.to_json()}
-
-
-@contextlib.contextmanager
-def _named(listed: "Listed") -> Iterator[None]:
-    """Names a line of a manifest in errors."""
-    try:
-        yield
-    except UserError as error:
-        raise UserError(f"{listed.manifest}, line {listed.number}: {error}") from error

@@ -39,19 +39,19 @@ def train_help(name: str = "quickstart", *variants: str) -> str:
         "",
         "examples:",
     ]
-    for options, what in EXAMPLES.items():
+    for options, effect in EXAMPLES.items():
         command = f"  {' '.join((train, options)).strip()}"
-        short = len(command) + len(what) + 3 <= terminal_width()
-        lines += [f"{command}   {what}"] if short else [command, f"      {what}"]
+        short = len(command) + len(effect) + 3 <= terminal_width()
+        lines += [f"{command}   {effect}"] if short else [command, f"      {effect}"]
     chosen = ", variant ".join((name, *variants))
     lines += ["", *_wrapped(f"common options [value in preset {chosen}]:", 0)]
     for variant_name in variants:
         lines += _wrapped(f"--variant {variant_name:16} {VARIANTS[variant_name].described}", 29)
-    for option, what in options_of(config.system).common.items():
+    for option, effect in options_of(config.system).common.items():
         if option != "run_dir" and not _has(config, option):  # a system from outside may have another corpus
             continue
         shown = as_option(option).replace("training.init-", "init-")
-        lines += _wrapped(f"{shown:26} {what}{_value(config, option)}", 29)
+        lines += _wrapped(f"{shown:26} {effect}{_value(config, option)}", 29)
     lines += ["", "presets; options override their values (see --list-presets):", *_names(PRESET_GROUPS)]
     lines += ["", "variants, which change a preset (--variant NAME):", *_names(VARIANT_GROUPS)]
     return "\n".join([*lines, "", "--help-all describes every option; --version prints versions."])
@@ -73,16 +73,16 @@ def _names(groups: Mapping[str, Mapping[str, str]]) -> list[str]:
 
 
 def _has(value: object, name: str) -> bool:
-    for part in name.split("."):
-        if not hasattr(value, part):
+    for attribute in name.split("."):
+        if not hasattr(value, attribute):
             return False
-        value = getattr(value, part)
+        value = getattr(value, attribute)
     return True
 
 
 def _value(value: object, name: str) -> str:
-    for part in name.split("."):
-        value = getattr(value, part, None)
+    for attribute in name.split("."):
+        value = getattr(value, attribute, None)
     return "" if value is None else f" [{value}]"
 
 
@@ -92,13 +92,13 @@ def preset_table() -> str:
     lines = [f"{'preset':{widest + 2}} {'size':>8} {'updates':>7}  what (size: layers x width)"]
     for group, described in PRESET_GROUPS.items():
         lines += ["", f"{group}:"]
-        for name, what in described.items():
-            lines += _wrapped(f"{name:{widest}} {_sizes(PRESETS[name])}  {what}", widest + 21)
+        for name, summary in described.items():
+            lines += _wrapped(f"{name:{widest}} {_sizes(PRESETS[name])}  {summary}", widest + 21)
     lines += ["", f"variants of presets: {command_for('train')} PRESET --variant NAME"]
     for group, described in VARIANT_GROUPS.items():
         lines += ["", f"{group}:"]
-        for name, what in described.items():
-            lines += _wrapped(f"{name:{widest}} {what}", widest + 3)
+        for name, summary in described.items():
+            lines += _wrapped(f"{name:{widest}} {summary}", widest + 3)
     return "\n".join(lines)
 
 

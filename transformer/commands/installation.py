@@ -59,7 +59,7 @@ def versions() -> dict[str, str | None]:
     installed. None: not installed."""
     always: dict[str, str | None] = {"Python": platform.python_version(), NAME: version(NAME)}
     always |= {name: version(name) for name in SHOWN}
-    return always | {name: here for name in PLUGINS if (here := version(name))}
+    return always | {name: installed for name in PLUGINS if (installed := version(name))}
 
 
 def version(name: str) -> str | None:
@@ -77,11 +77,11 @@ def unmet(lines: list[str], extra: str = "") -> Iterator[str]:
         always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if always == bool(extra) or not (always or requirement.marker.evaluate({"extra": extra})):  # type: ignore[union-attr]
             continue
-        here = version(requirement.name)
-        if here is None:
+        installed = version(requirement.name)
+        if installed is None:
             yield requirement.name
-        elif not requirement.specifier.contains(here, prereleases=True):
-            yield f"{requirement.name} {requirement.specifier} (found {here})"
+        elif not requirement.specifier.contains(installed, prereleases=True):
+            yield f"{requirement.name} {requirement.specifier} (found {installed})"
         else:
             for inner in requirement.extras:
                 yield from unmet(metadata.requires(requirement.name) or [], inner)
@@ -93,9 +93,9 @@ def missing_extras(lines: list[str]) -> dict[str, tuple[str, ...]]:
     return {extra: names for extra, names in unmet_of.items() if names}
 
 
-def problems_of_versions(needs: Declared, here: dict[str, str | None]) -> Iterator[str]:
+def problems_of_versions(needs: Declared, installed: dict[str, str | None]) -> Iterator[str]:
     """A sentence for each mistake in what is installed."""
-    python = str(here["Python"])
+    python = str(installed["Python"])
     if not SpecifierSet(needs.python).contains(python, prereleases=True):
         yield (
             f"Python {python} is older than this package supports ({needs.python}): make an environment with "
@@ -104,13 +104,13 @@ def problems_of_versions(needs: Declared, here: dict[str, str | None]) -> Iterat
     if missing := list(unmet(needs.requirements)):
         number = counted(len(missing), "requirement")
         yield f"{number} missing or too old: {', '.join(missing)}: pip install ."
-    jax, jaxlib = here["jax"], here["jaxlib"]
+    jax, jaxlib = installed["jax"], installed["jaxlib"]
     if jax and jaxlib and not _belong(jax, jaxlib):
         yield (
             f"jax {jax} and jaxlib {jaxlib} do not belong together: pip install 'jax=={jax}' 'jaxlib=={jax}'"
         )
     for name in PLUGINS[:-1]:
-        plugin = here.get(name)
+        plugin = installed.get(name)
         if plugin and jaxlib and not _belong(jaxlib, plugin):
             cuda = name.removeprefix("jax-").partition("-")[0]
             yield (f"{name} {plugin} does not belong to jaxlib {jaxlib}: pip install 'jax[{cuda}]=={jaxlib}'")

@@ -88,6 +88,6 @@ def _list(arguments: list[str]) -> None:
     if name not in ("--help", "-h"):
         raise UserError(f"no command {name!r}{nearest(name, COMMANDS) or '; see transformer --help'}")
     print("usage: transformer COMMAND [options]\n")
-    for command, (_, _, what) in COMMANDS.items():
-        print(f"  {command:12} {what}")
+    for command, (_, _, summary) in COMMANDS.items():
+        print(f"  {command:12} {summary}")
     print("\nFor details: transformer COMMAND --help. For versions: transformer --version.")

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from transformer.cli.output_file import check_replaced
-from transformer.config.options import Config, locations
-from transformer.config.training import MeshConfig
+from transformer.config.options import Config, MeshConfig, locations
 from transformer.plan.machines import machine
 from transformer.plan.plan import Limits, layout_in_words, plan
 from transformer.runs.report.logged import duration
@@ -92,7 +91,7 @@ def rows(config: Config, estimate: Json) -> list[tuple[str, str]]:
         table.append(("largest batch that fits", "none: not even one row on each device"))
     if "collectives" in step:
         sent = sum(transfer["sent"] for transfer in step["collectives"])
-        table.append(("sent by each device", f"{sent / 1e6:,.0f} MB an update{kinds(step)}"))
+        table.append(("sent by each device", f"{sent / 1e6:,.0f} MB an update{transfers_by_kind(step)}"))
         if far := sum(transfer["sent"] for transfer in step["collectives"] if transfer["across"]):
             table.append(("over slow links", f"{far / 1e6:,.0f} MB of it, between hosts or slices"))
     if "seconds" in step:
@@ -124,26 +123,26 @@ def rows(config: Config, estimate: Json) -> list[tuple[str, str]]:
 def memory(program: Json) -> str:
     """Whether a program fits, and what takes the memory."""
     used, limit = program["memory"]["total"], program["limit"]
-    parts = [
+    purposes = [
         f"{gigabytes(size)} {purpose}"
         for purpose, size in program["memory"].items()
         if purpose != "total" and size >= 0.005 * used
     ]
-    inside = f" ({', '.join(parts)})" if parts else ""
+    inside = f" ({', '.join(purposes)})" if purposes else ""
     if not limit:
         return gigabytes(used) + inside
-    left = gigabytes(abs(limit - used))
-    verdict = f"fits, {left} left" if program["fits"] else f"{left} too much"
+    difference = gigabytes(abs(limit - used))
+    verdict = f"fits, {difference} left" if program["fits"] else f"{difference} too much"
     return f"{gigabytes(used)} of {gigabytes(limit)}: {verdict}{inside}"
 
 
-def kinds(step: Json) -> str:
+def transfers_by_kind(step: Json) -> str:
     """The transfers by kind."""
     sums: dict[str, float] = {}
     for transfer in step["collectives"]:
         sums[transfer["kind"]] = sums.get(transfer["kind"], 0) + transfer["sent"]
-    parts = [f"{operation} {sent / 1e6:,.0f}" for operation, sent in sums.items()]
-    return f" ({', '.join(parts)})" if len(parts) > 1 else ""
+    amounts = [f"{operation} {sent / 1e6:,.0f}" for operation, sent in sums.items()]
+    return f" ({', '.join(amounts)})" if len(amounts) > 1 else ""
 
 
 def searching(config: Config, search: Json) -> str:

@@ -45,10 +45,10 @@ class NgramArguments:
 @parsed_command(NgramArguments, "ngram")
 def ngram_main(arguments: NgramArguments) -> None:
     """`python -m transformer ngram RUN --input FILE --output FILE`."""
-    others = [("--input", arguments.input)]
-    check_output("--output", arguments.output, others)
+    files = [("--input", arguments.input)]
+    check_output("--output", arguments.output, files)
     if arguments.tokens:
-        check_output("--tokens", arguments.tokens, [*others, ("--output", arguments.output)])
+        check_output("--tokens", arguments.tokens, [*files, ("--output", arguments.output)])
     from transformer.data.sources.text_files import one_line, read_lines
     from transformer.decoding.beside.arpa import MOST_NGRAMS, UNKNOWN, estimated
     from transformer.runs.run import Run
@@ -79,7 +79,7 @@ def ngram_main(arguments: NgramArguments) -> None:
             run.name,
         )
     grams = estimated(lines, arguments.order, sum(map(bool, names)), arguments.smoothing)
-    sizes = [len(some) for some in grams.orders]
+    sizes = [len(ngrams) for ngrams in grams.orders]
     if sum(sizes) > MOST_NGRAMS:
         raise UserError(
             f"--input {arguments.input}: {sum(sizes):,} n-grams, and a search holds {MOST_NGRAMS:,}; choose "
@@ -105,7 +105,7 @@ class ShortlistArguments:
     source: Path
     """Text in the source language, one sentence per line."""
     target: Path
-    """Its translations, line by line."""
+    """Translations of --source, line by line."""
     best: Annotated[int, Range(1, LONGEST)] = 50
     """Translations of each source token."""
     frequent: Annotated[int, Range(1, LONGEST)] = 50

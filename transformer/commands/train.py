@@ -233,7 +233,7 @@ def _check_vocabulary(data: CorpusConfig, default: CorpusConfig) -> None:
 
 def announced(config: Config, base: Config, name: str, origin: str = "Preset") -> str:
     """The preset or file, and the options in which a config differs from it, in at most 320 characters."""
-    known = flatten(config)
-    options = [as_words(option, now) for option, _, now in changed(base, config) if option in known]
+    described = flatten(config)
+    options = [as_words(option, value) for option, _, value in changed(base, config) if option in described]
     text = f"{origin} {name}" + (f", with {' '.join(options)}" if options else "")
     return textwrap.shorten(printable(text), 320, placeholder=" ... (all: -v)", break_on_hyphens=False)

@@ -99,7 +99,7 @@ class Translations(Texts):
 
     @classmethod
     def abilities(cls, run: Run) -> set[str]:
-        """Without those that only some translators have."""
+        """The abilities of a run, without those that only some translators have."""
         data = run.config.data
         assert isinstance(data, DataConfig)
         has = {"target_length": TARGET_LENGTH in data.inputs, "stream": run.config.model.encodes_causally}
@@ -116,7 +116,7 @@ class Translations(Texts):
 
     @classmethod
     def write_file(cls, arguments: DecodeArguments, way: Way) -> bool:
-        """With --stream: text that is translated while it arrives."""
+        """Translates text while it arrives, for --stream. Returns whether it did."""
         if way is Way.WORDS:
             translate_arriving(arguments)
         return way is Way.WORDS
@@ -195,9 +195,9 @@ class Translations(Texts):
         translator = translator_of(arguments)
         request_parser = RequestParser(arguments, translator)
         lines = enumerate(input_lines(arguments), start=1)
-        read = filter(None, lines_in_context(lines, arguments, translator.task.data))
-        parsed = ((number, request_parser(number, line)) for number, line in read if line)
-        by_line, which = explored(arguments, parsed, lambda request: has_text(request.source))
+        lines_read = filter(None, lines_in_context(lines, arguments, translator.task.data))
+        parsed = ((number, request_parser(number, line)) for number, line in lines_read if line)
+        by_line, description = explored(arguments, parsed, lambda request: has_text(request.source))
         requests = list(by_line.values())
         if any(any(request[4:]) for request in requests):
             raise UserError("--explore shows one direction: give --target-language, and none on the lines")
@@ -210,7 +210,7 @@ class Translations(Texts):
             lines=tuple(by_line),
             **vars(arguments.decoding),
         )
-        return page, f"{counted(page.hypotheses, 'translation')} of {which}"
+        return page, f"{counted(page.hypotheses, 'translation')} of {description}"
 
     @property
     def job(self) -> list[str]:
@@ -328,14 +328,14 @@ class Translations(Texts):
         if not task.data.context:
             return {"source": source}
         settings = self.translator.settings(self.n_best, self.options)
-        read = task.read(source, settings.buckets[-1])
-        return {"source": sentence_of(read), "context": context_of(read)}
+        text = task.read(source, settings.buckets[-1])
+        return {"source": sentence_of(text), "context": context_of(text)}
 
     def read_object(self, answer: Json) -> str:
         return next(iter(answer["choices"]), "") if "choices" in answer else super().read_object(answer)
 
     def scores(self, outputs: Sequence[str]) -> list[str]:
-        from transformer.tasks.metrics.segmentation import OPTION
+        from transformer.tasks.metrics.scores import OPTION
 
         files = [list(map(without_invisible, read_lines(path))) for path in self.arguments.reference]
         for path, lines in zip(self.arguments.reference, files, strict=True):

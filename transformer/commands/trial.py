@@ -163,8 +163,8 @@ def failures(results: list[Json]) -> Iterator[str]:
 def disagreements(results: list[Json]) -> Iterator[str]:
     """A sentence for each device that works, and computes another loss or finds another output than the first
     one that works."""
-    first, *others = [result for result in results if not list(failures([result]))] or [{}]
-    for result in others:
+    first, *further_results = [result for result in results if not list(failures([result]))] or [{}]
+    for result in further_results:
         differs = abs(result["losses"][-1] - first["losses"][-1]) > CLOSE * first["losses"][-1]
         if differs or (result["tokens"] and result["tokens"] != first["tokens"]):
             yield (

@@ -1,13 +1,11 @@
 """Options of searches: those of all, and those of each method."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
 
-from transformer.config.model import ModelConfig
-from transformer.config.ranges import COUNTS, IDS, LONGEST, RATE, SHARE, TEMPERATURE, Option, Range, Section
-from transformer.runtime.errors import UserError, nearest
+from transformer.config.ranges import COUNTS, IDS, LONGEST, RATE, SHARE, TEMPERATURE, Range, Section
+from transformer.runtime.errors import UserError
 from transformer.runtime.text import has_text, without_formatting
 
 PHRASE = 200  # letters of a forbidden phrase, of which all divisions into subwords are forbidden
@@ -69,6 +67,8 @@ class DecodingConfig(Section):
 
     coverage_penalty = 0.0
     """That of methods that have none."""
+    WITHOUT_STEPS = ""
+    """Why a search takes no options about tokens, if it does not choose one after another."""
 
     @property
     def num_hypotheses(self) -> int:
@@ -91,6 +91,9 @@ class DecodingConfig(Section):
             raise UserError("--decoding.forbidden: a phrase is empty; leave it out")
         if (longest := max(map(len, self.forbidden), default=0)) > PHRASE:
             raise UserError(f"--decoding.forbidden: a phrase has {longest:,} letters, and may have {PHRASE}")
+        if self.WITHOUT_STEPS and (refused := self.steered + self.noisy):
+            option = refused[0].replace("_", "-")
+            raise UserError(f"--decoding.{option} {self.WITHOUT_STEPS}: leave it out")
         if list(self.buckets) != sorted(set(self.buckets)) or not self.buckets:
             raise UserError("--decoding.buckets must be ascending positive lengths")
         if self.rows * self.num_hypotheses * self.buckets[-1] > IDS:
@@ -231,67 +234,6 @@ def methods_of(config_class: type[DecodingConfig]) -> dict[str, type[DecodingCon
     return dict.fromkeys(get_args(get_type_hints(config_class)["method"]), config_class)
 
 
-def changed_search(current: DecodingConfig, values: Mapping[str, Option]) -> DecodingConfig:
-    """The options of a search with others. A new method keeps the options that all methods have.
-
-    Raises:
-      UserError: there is no such method or option, it belongs to another method, or its value is wrong.
-    """
-    kinds = methods_of(type(current))
-    method = values.get("method", current.method)
-    if not isinstance(method, str) or method not in kinds:
-        needs = ""
-        if isinstance(method, str) and method in METHODS:
-            needs = ": it needs an autoregressive model, and this one predicts all tokens at once"
-        raise UserError(f"--decoding.method {method}{needs}: choose {' or '.join(kinds)}")
-    config_class = kinds[method]
-    for name in values:
-        check_option(kinds, method, name)
-    shared = names_of(config_class) & names_of(type(current))
-    if config_class is not type(current):
-        shared &= names_of(DecodingConfig) - {"method"}
-    shared_values = {name: getattr(current, name) for name in shared}
-    return config_class(**{"method": method} | shared_values | dict(values))
-
-
-def check_option(kinds: Mapping[str, type[DecodingConfig]], method: str, name: str) -> None:
-    """Raises UserError if a method does not have an option of that name."""
-    if name in names_of(kinds[method]):
-        return
-    owners = [other for other, config_class in METHODS.items() if name in names_of(config_class)]
-    if owners:
-        usable = [owner for owner in owners if owner in kinds]
-        remedy = f"--decoding.method {usable[0]}, or leave it out" if usable else "leave it out"
-        raise UserError(
-            f"--decoding.{name.replace('_', '-')} is an option of {' and '.join(owners)}, and this method is "
-            f"{method}: {remedy}"
-        )
-    from transformer.config.names import keyword_hint
-
-    known = [item.name for item in dataclasses.fields(kinds[method])]
-    if here := keyword_hint(name):
-        raise UserError(f"search option {name!r} does not exist; {here}")
-    meant = nearest(name, known) or f"; there are {', '.join(known)}"
-    raise UserError(f"search option {name!r} does not exist{meant}")
-
-
 def names_of(options_class: type[Any]) -> set[str]:
     """The names of a type's options."""
     return {item.name for item in dataclasses.fields(options_class)}
-
-
-def check_beam(decoding: DecodingConfig, model: ModelConfig) -> None:
-    """Raises UserError if the vocabulary is too small for the beam size, or for ids of the options."""
-    if not model.output_size:
-        raise UserError("--model.vocab-size 0: the preset or the task must set the size of the vocabulary")
-    for name in "suppress", "suppress_first":
-        if outside := [index for index in getattr(decoding, name) if index >= model.output_size]:
-            option = name.replace("_", "-")
-            raise UserError(
-                f"--decoding.{option} {outside[0]}: the vocabulary has {model.output_size:,} ids, from 0"
-            )
-    if isinstance(decoding, BeamConfig) and 2 * decoding.beam_size > model.output_size:
-        raise UserError(
-            f"--decoding.beam-size {decoding.beam_size} is more than half the vocabulary of "
-            f"{model.output_size}"
-        )

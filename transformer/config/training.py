@@ -14,18 +14,6 @@ TextNormalisation = Literal["none", "basic", "english"]
 Schedule = Literal["paper", "inverse_sqrt", "cosine", "stable", "constant", "exponential", "plateau"]
 
 
-DROPOUTS = {10_000: 0.3, 100_000: 0.2, 1_000_000: 0.1}
-"""Dropout for fewer training pairs than this. Published are 0.3 for 29,000 (Wu et al. 2021, Multi30k) and
-160,000 (fairseq's recipe of IWSLT 2014), and 0.1 for 4.5 million (Vaswani et al. 2017, section 5.4), with
-larger models that read the text many times. The presets that this is for are small, and read a million pairs
-less than once."""
-
-
-def dropout_for(pairs: int) -> float:
-    """The dropout of a small model for so many training pairs."""
-    return next((dropout for size, dropout in DROPOUTS.items() if pairs < size), 0.0)
-
-
 @dataclass(frozen=True)
 class OptimizerConfig(Section):
     """Adam and its learning rate (section 5.3)."""
@@ -200,33 +188,3 @@ class TrainingConfig(Section):
                 f"--training.epochs {self.epochs:g}: how many updates that are follows from the batches of "
                 "the corpus, which is not read here: give --training.steps"
             )
-
-
-@dataclass(frozen=True)
-class MeshConfig(Section):
-    """Sharding. With fsdp = tensor = 1, every device holds the whole model: it is a replica."""
-
-    SECTION = "mesh"
-
-    fsdp: Annotated[int, Range(1, 2**16)] = 1
-    """Number of shards of parameters and optimizer state. Parameters are gathered when needed; each shard
-    processes a part of the batch."""
-    tensor: Annotated[int, Range(1, 2**16)] = 1
-    """Number of shards of heads, feed-forward layers and vocabulary, which process the same rows. The
-    remaining devices split the batch."""
-    replicas: Literal["pmap", "shard_map"] = "pmap"
-    """How the step runs on replicas: by `jax.pmap`, or by `jax.jit` of `jax.shard_map`, with the same
-    results."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.is_replicated and self.replicas != "pmap":
-            raise UserError(
-                f"--mesh.replicas {self.replicas} is for replicas: with --mesh.fsdp or --mesh.tensor the "
-                "step runs under jax.jit. Leave it out, or give --mesh.replicas pmap if the run has it"
-            )
-
-    @property
-    def is_replicated(self) -> bool:
-        """Whether every device holds the whole model."""
-        return self.fsdp * self.tensor == 1

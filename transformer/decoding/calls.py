@@ -1,4 +1,4 @@
-"""The calls that searches make of a model, and scores and alignments of given outputs."""
+"""The calls that searches make of a model, and the checks of their arguments."""
 
 import contextlib
 import functools
@@ -15,11 +15,8 @@ from jaxtyping import Array, Float, Int
 from transformer.config.decoding import DecodingConfig, names_of
 from transformer.config.model import ModelConfig, SpecialIds
 from transformer.config.ranges import instance, shown
-from transformer.decoding.scores import TokenScores, score_tokens
 from transformer.model.cache import AnyCache
-from transformer.model.encoder_decoder import decoder_argument, decoder_input
 from transformer.model.parameters import Variables, check_ids
-from transformer.model.statistics import INTERMEDIATES
 from transformer.runtime.errors import UserError, counted, first_line
 
 Inputs = Mapping[str, Array]
@@ -131,19 +128,6 @@ def advance(
     return output
 
 
-def whole(
-    model: nn.Module, variables: Variables, inputs: Inputs, decoder_input: Array, **options: Any
-) -> Any:
-    """The output of the model for all that its decoder reads, at once.
-
-    Args:
-      options: of `Module.apply`.
-    """
-    name = decoder_argument(type(model).__call__)
-    arguments: dict[str, Any] = {**inputs, name: decoder_input, **options}
-    return model.apply(variables, **arguments)
-
-
 def as_variables(params: Variables) -> Variables:
     """Parameters alone, or a whole variables dict, as a variables dict."""
     return params if "params" in params else {"params": params}
@@ -153,44 +137,3 @@ def special_ids(model: nn.Module) -> SpecialIds:
     """The special ids of a model's vocabulary, as a search reads them."""
     config: ModelConfig = model.config  # type: ignore[attr-defined]
     return config.search_ids
-
-
-# Scores and alignments of given outputs, by one pass with teacher forcing.
-
-
-Attentions = Callable[[Variables], Float[Array, "l b h t s"]]
-"""(what the model has sown in "intermediates") -> its attention to the source, by layer and head."""
-Alignment = Callable[[nn.Module, Variables, Inputs, Array], Float[Array, "b t s"]]
-"""(model, variables, inputs, target) -> the attention of each target token; rows sum to 1."""
-
-
-def forced_scores(
-    model: nn.Module, variables: Variables, inputs: Inputs, target: Int[Array, "b t"]
-) -> TokenScores:
-    """log P of each target token, including <eos>."""
-    special = special_ids(model)
-    logits = jnp.asarray(whole(model, variables, inputs, decoder_input(target, special)))
-    return score_tokens(logits, target, special.pad)
-
-
-def forced_alignment(attentions: Attentions) -> Alignment:
-    """The mean attention over layers and heads, with teacher forcing."""
-
-    def alignment(
-        model: nn.Module, variables: Variables, inputs: Inputs, target: Int[Array, "b t"]
-    ) -> Float[Array, "b t s"]:
-        return sown_attention(attentions, model, variables, inputs, decoder_input(target, special_ids(model)))
-
-    return alignment
-
-
-def sown_attention(
-    attentions: Attentions,
-    model: nn.Module,
-    variables: Variables,
-    inputs: Inputs,
-    decoder_input: Array,
-) -> Float[Array, "b t s"]:
-    """The mean attention over layers and heads in one pass, whose decoder reads this input."""
-    _, sown = whole(model, variables, inputs, decoder_input, mutable=[INTERMEDIATES])
-    return attentions(sown.get(INTERMEDIATES, {})).mean(axis=(0, 2))  # type: ignore[attr-defined]

@@ -6,7 +6,6 @@ A hypothesis has the score log P(Y | X) / lp(|Y|) (Wu et al. 2016, Eq. 14), wher
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -99,25 +98,6 @@ def for_rows(penalty: LengthPenalty, rows: int) -> LengthPenalty:
     """The same length penalty for so many rows."""
     alpha = jnp.broadcast_to(jnp.asarray(penalty.alpha, jnp.float32), (rows,))
     return penalty.replace(alpha=alpha)  # type: ignore[attr-defined, no-any-return]
-
-
-@struct.dataclass
-class TokenScores:
-    """How probable a model finds each token of given outputs; 0 for padding."""
-
-    log_p: Float[Array, "b t"]
-    """log P(token | what comes before it), in nats."""
-    entropy: Float[Array, "b t"]
-    """Entropy of the distribution from which the token comes, in nats."""
-
-
-def score_tokens(logits: Float[Array, "b t v"], target: Int[Array, "b t"], pad: int) -> TokenScores:
-    """Log-probabilities of the target tokens, and entropies, of a softmax over the vocabulary."""
-    log_p = jax.nn.log_softmax(logits.astype(jnp.float32))
-    chosen = jnp.take_along_axis(log_p, target[..., None], axis=-1)[..., 0]
-    entropy = -(jnp.exp(log_p) * jnp.maximum(log_p, jnp.finfo(jnp.float32).min)).sum(axis=-1)
-    is_token = target != pad
-    return TokenScores(jnp.where(is_token, chosen, 0), jnp.where(is_token, entropy, 0))
 
 
 def in_order(

@@ -1,4 +1,4 @@
-"""Slots: the sentences that enter and leave one running search; and noise on the inputs of the decoder.
+"""Slots: the sentences that enter and leave one running search.
 
 A state has a slot for each of `b` sentences, with `n` beams each. All slots step together
 (`transformer.decoding.steps`) and write the same column of a ring, and each has its own first column, length
@@ -12,7 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int, UInt
+from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.model import SpecialIds
 from transformer.decoding.calls import Inputs, init_search, special_ids
@@ -29,42 +29,8 @@ from transformer.decoding.scores import (
 from transformer.model.cache import AnyCache, ByRows, States, put_rows
 from transformer.model.parameters import Variables
 
-# Noise on the inputs of a decoder while it generates: outputs vary without sampling of tokens.
-
-
-@struct.dataclass
-class Noise:
-    """What is done to the embedded newest tokens."""
-
-    keys: UInt[Array, "b words"]
-    """The data of a random key for each row."""
-    deviation: float = struct.field(pytree_node=False)
-    """Deviation of Gaussian noise, as a share of the root mean square of each input."""
-    dropout: float = struct.field(pytree_node=False)
-    """Share of the features that are zero; the others are scaled up."""
-    generator: str = struct.field(pytree_node=False)
-    """The kind of the keys."""
-
-    def at(self, steps: Int[Array, " b"]) -> "Noise":
-        """The noise of the given steps."""
-
-        def fold(key: Array, step: Array) -> Array:
-            wrapped = jax.random.wrap_key_data(key, impl=self.generator)
-            return jax.random.key_data(jax.random.fold_in(wrapped, step))
-
-        return self.replace(keys=jax.vmap(fold)(self.keys, steps))  # type: ignore[attr-defined, no-any-return]
-
-    def __call__(self, embedded: Float[Array, "b n m"]) -> Float[Array, "b n m"]:
-        """The inputs with noise, another for each beam."""
-
-        def one(key: Array, x: Array) -> Array:
-            drop, add = jax.random.split(jax.random.wrap_key_data(key, impl=self.generator))
-            keep = jax.random.bernoulli(drop, 1 - self.dropout, x.shape)
-            size = jnp.sqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True))
-            noise = self.deviation * size * jax.random.normal(add, x.shape)
-            return jnp.where(keep, (x + noise) / (1 - self.dropout), 0).astype(x.dtype)
-
-        return jax.vmap(one)(self.keys, embedded)
+Noise = Any
+"""What is done to the embedded newest tokens (`transformer.decoding.searches.search.Noise`)."""
 
 
 @struct.dataclass

@@ -153,12 +153,12 @@ def attention_of(
     )
     encoder, decoder, cross = map(np.asarray, weights)
 
-    read = [int(index) for index in row[0] if index != special.pad]
-    pieces = tuple(translator.tokenizers[0].for_source(source).pieces(read))
+    source_ids = [int(index) for index in row[0] if index != special.pad]
+    pieces = tuple(translator.tokenizers[0].for_source(source).pieces(source_ids))
     tokenizer = translator.tokenizers[1].for_source(source)
     attentions = []
     for index, hypothesis in enumerate(hypotheses):
-        s = len(read)
+        s = len(source_ids)
         t = len(hypothesis.ids)
         target_pieces = tuple(tokenizer.pieces(hypothesis.ids))
         attentions.append(

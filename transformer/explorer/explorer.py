@@ -2,7 +2,6 @@
 pictures, and which parts of a sound belong to which token."""
 
 import html
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +17,7 @@ from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.explorer.attention import Attention, attention_of, check_inspectable, forced_attention
 from transformer.explorer.page_files import PageFiles, page_of
 from transformer.explorer.tree import SearchTree, search_tree
-from transformer.runs.exhibits import png_of, wav_of
+from transformer.runs.exhibits import base64_of, png_of, wav_of
 from transformer.runs.report.exhibits import drawing
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
@@ -102,13 +101,14 @@ def explore(
     for line, request, hypotheses in zip(lines or range(1, len(results) + 1), requests, results, strict=True):
         source = translator.task.read(request.source, settings.buckets[-1])
         attentions = attention_of(translator, source, hypotheses, **options)
-        ids, read = translator.tokenizers[0].encode(source), len(attentions[0].source) - 1  # without <eos>
+        ids = translator.tokenizers[0].encode(source)
+        count = len(attentions[0].source) - 1  # without <eos>
         sentences.append(
             {
                 "line": line,
                 "text": source,
-                "cut": len(ids) - read,
-                "rest": _unread(translator.tokenizers[0], source, ids[:read]),
+                "cut": len(ids) - count,
+                "rest": _unread(translator.tokenizers[0], source, ids[:count]),
                 "source": attentions[0].source,
                 "encoder": whole(attentions[0].encoder),
                 "hypotheses": [
@@ -234,7 +234,7 @@ def explore_pictures(
             {
                 "line": line,
                 "title": record.name,
-                "png": b64encode(png_of(record.pixels / 255)).decode("ascii"),
+                "png": base64_of(png_of(record.pixels / 255)),
                 "width": record.width,
                 "height": record.height,
                 "reference": task.shown(record, task.scored(outputs[0]))[1],
@@ -243,20 +243,18 @@ def explore_pictures(
                     for output in outputs
                 ],
             }
-            for line, record, outputs in zip(
-                lines or range(1, len(results) + 1), records, results, strict=True
-            )
+            for line, record, outputs in zip(lines, records, results, strict=True)
         ],
     }
     return Explorer(page_of(data, PICTURE_FILES), len(results), sum(map(len, results)))
 
 
-def _part(part: Located) -> Json:
-    fields: dict[str, Any] = {"text": part.text, "patches": whole(np.array(part.patches))}
-    if part.box is not None:
-        fields["box"] = [round(side, 4) for side in part.box]
-    if part.probability is not None:
-        fields["probability"] = round(part.probability, 4)
+def _part(located: Located) -> Json:
+    fields: dict[str, Any] = {"text": located.text, "patches": whole(np.array(located.patches))}
+    if located.box is not None:
+        fields["box"] = [round(side, 4) for side in located.box]
+    if located.probability is not None:
+        fields["probability"] = round(located.probability, 4)
     return fields
 
 
@@ -311,9 +309,7 @@ def explore_sounds(
                 "title": str(record) if record.name else record.text,
                 "outputs": [_output(decoder, record, output) for output in outputs],
             }
-            for line, record, outputs in zip(
-                lines or range(1, len(results) + 1), records, results, strict=True
-            )
+            for line, record, outputs in zip(lines, records, results, strict=True)
         ],
     }
     return Explorer(page_of(data, SOUND_FILES), len(results), sum(map(len, results)))
@@ -335,10 +331,6 @@ def _output(decoder: Decoder[Recordings], record: Recording, output: Any) -> Jso
         "attention": whole(attention),
         "spans": spans(attention) if tokens <= positions else [],
         "seconds": len(recording.features) * HOP / RATE,
-        "wav": _base64(wav_of(resynthesised(recording).wave)),
-        "png": _base64(png_of(spectrogram("", recording.features).values)) if positions else "",
+        "wav": base64_of(wav_of(resynthesised(recording).wave)),
+        "png": base64_of(png_of(spectrogram("", recording.features).values)) if positions else "",
     }
-
-
-def _base64(content: bytes) -> str:
-    return b64encode(content).decode("ascii")

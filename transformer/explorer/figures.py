@@ -278,8 +278,8 @@ def _draw_candidate(axis: "Axes", candidate: Candidate, row: int) -> None:
     )
 
 
-def _columns(points: list[tuple[float, ...]], *which: int) -> list[list[float]]:
-    return [[point[column] for point in points] for column in which]
+def _columns(points: list[tuple[float, ...]], *columns: int) -> list[list[float]]:
+    return [[point[column] for point in points] for column in columns]
 
 
 def _name(piece: str) -> str:

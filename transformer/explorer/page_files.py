@@ -18,7 +18,7 @@ class PageFiles:
     body: str
     scripts: tuple[str, ...]
     styles: tuple[str, ...] = ()
-    """Besides that of all pages."""
+    """Style sheets besides that of all pages."""
     package: str = EXPLORER
     shared: tuple[str, ...] = ()
     """Scripts of the explorer's package that several pages have, before its own."""
@@ -35,7 +35,7 @@ def page_of(data: Any, files: PageFiles) -> str:
       files: what it is made of.
     """
     style = _text(EXPLORER, "explorer.css") + _texts(files, files.styles)
-    parts = {
+    contents = {
         "<!-- BODY -->\n": _text(files.package, files.body),
         "TITLE": files.title,
         "ICON": icon(),
@@ -44,7 +44,7 @@ def page_of(data: Any, files: PageFiles) -> str:
         "/* SCRIPT */": _scripts(files),
     }
     page = _text(EXPLORER, "frame.html")
-    for placeholder, content in parts.items():
+    for placeholder, content in contents.items():
         page = page.replace(placeholder, content, 1)
     for element in ("style", "script"):
         content = page.partition(f"<{element}>")[2].partition(f"</{element}>")[0]

@@ -45,7 +45,7 @@ class Candidate:
     """A continuation of a live beam that a step of the search considered."""
 
     step: int
-    """Its length in tokens, counting <eos>; from 1."""
+    """The length of the candidate in tokens, counting <eos>; from 1."""
     rank: int
     """Its rank among the candidates of its step, from 0: by log-probability, with the repetition penalty and
     under the noise of the search; with terms, banks take turns."""

@@ -37,7 +37,8 @@ from transformer.interop.folders.folder import (
 )
 from transformer.interop.folders.search import not_exported, search_to_hub
 from transformer.interop.folders.unused import observing, with_kept
-from transformer.model.parameters import Declarations, Params, declarations
+from transformer.model.declarations import declarations
+from transformer.model.parameters import Declarations, Params
 from transformer.runs.checkpoints import Deferred
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
@@ -118,9 +119,9 @@ def import_model(
     folder, origin = located(str(folder), revision)
     family = detect(folder)
     request = Request(origin, source_language, target_language, task)
-    for option, said in family.refuses.items():
+    for option, refusal in family.refuses.items():
         if getattr(request, option):
-            raise UserError(said)
+            raise UserError(refusal)
     opened = family.opened(folder)
     described, source = opened.described, opened.source
     with naming(opened.file):
@@ -233,7 +234,7 @@ def left_options(run_dir: Path | str) -> list[str]:
 def _family(run: Run) -> tuple[Family[Any], VocabularyFiles, Json]:
     """The first family that has the options and the vocabulary of a run; the vocabulary, and the content of
     config.json."""
-    config, others = run.config, dict[str, list[str]]()
+    config, lacks_by_family = run.config, dict[str, list[str]]()
     families = [family for family in FAMILIES.values() if family.describe and family.system == config.system]
     if not families or not isinstance(config.model, TransformerConfig):
         raise UserError(
@@ -254,10 +255,10 @@ def _family(run: Run) -> tuple[Family[Any], VocabularyFiles, Json]:
             lacks = [str(error)]
         if not lacks:
             return family, words, described
-        others[family.model_type] = lacks
-    if not others:
+        lacks_by_family[family.model_type] = lacks
+    if not lacks_by_family:
         raise UserError(f"{run.name}{families[0].no_vocabulary}")
-    name, lacks = min(others.items(), key=lambda item: len(item[1]))
+    name, lacks = min(lacks_by_family.items(), key=lambda item: len(item[1]))
     nearest = f"the nearest family, {name}," if len(families) > 1 else name.title()
     hint = ". Marian's own files have: give --to marian-npz" if has_network(config) else ""
     raise UserError(f"{run.name} cannot be exported: {nearest} has no {' and no '.join(lacks)}{hint}")

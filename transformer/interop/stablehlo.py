@@ -90,7 +90,7 @@ def export_stablehlo(
     task = translation_of(run)
     params = {".".join(path): x for path, x in flatten_dict(run.variables(checkpoint)["params"]).items()}
     shapes = {name: jax.ShapeDtypeStruct(x.shape, jnp.float32) for name, x in params.items()}
-    kinds: list[Any] = []  # the structure of the cache, whose leaves a program takes
+    structures: list[Any] = []  # the structure of the cache, whose leaves a program takes
 
     def variables(flat: Params) -> dict[str, Any]:
         return {"params": unflatten_dict({tuple(name.split(".")): x for name, x in flat.items()})}
@@ -98,11 +98,11 @@ def export_stablehlo(
     def encoder(flat: Params, source: Int[Array, "b s"]) -> Cache:
         cache = calls.init_cache(model, variables(flat), {"source": source}, 1, length)
         leaves, structure = jax.tree.flatten(cache)
-        kinds.append(structure)
+        structures.append(structure)
         return leaves
 
     def decoder(flat: Params, cache: Cache, tokens: Int[Array, " b"]) -> tuple[Float[Array, "b v"], Cache]:
-        logits, after = calls.advance(model, variables(flat), kinds[0].unflatten(cache), tokens[:, None])
+        logits, after = calls.advance(model, variables(flat), structures[0].unflatten(cache), tokens[:, None])
         return logits[:, 0], jax.tree.leaves(after)
 
     ids = jax.ShapeDtypeStruct((rows, length), jnp.int32)

@@ -16,7 +16,7 @@ from transformer.model.cache import KeysValues
 from transformer.model.layers import Dropout
 from transformer.model.masks import Attended, AttentionInputs, Mask, Mechanism, State, masked_softmax
 from transformer.model.parameters import Module, QuantizedMatrix, linear, matrix, param, variant
-from transformer.model.positions import SCHEMES, Positions, RelativePositions
+from transformer.model.positions import SCHEMES, Positions
 from transformer.model.statistics import INTERMEDIATES
 
 Projection = tuple[Array | QuantizedMatrix, Array | None]
@@ -74,8 +74,8 @@ class MultiHeadAttention(Module):
     """
 
     config: StackConfig
-    kind: str = "dot-product"
-    """The name of its mechanism in `MECHANISMS`."""
+    mechanism_name: str = "dot-product"
+    """That of its mechanism in `MECHANISMS`."""
     scheme: str | None = None
     """What the position scheme does here, as `variant` finds it. None: nothing."""
 
@@ -85,8 +85,8 @@ class MultiHeadAttention(Module):
         self.key = self._heads("key", c.key_width)
         self.value = self._heads("value", c.value_width)
         self.out = self._merge("out", c.value_width)
-        self.mechanism = mechanism_of(self.kind)(c)
-        self.positions: RelativePositions | None = variant(self.scheme)(c) if self.scheme else None
+        self.mechanism = mechanism_of(self.mechanism_name)(c)
+        self.positions = variant(self.scheme)(c) if self.scheme else None
 
     def _heads(self, name: str, width: int) -> Projection:
         """W^Q, W^K or W^V of all heads."""
@@ -146,7 +146,7 @@ class MultiHeadAttention(Module):
           shared_scores: what is added to the scores in all layers.
         """
         query = self._project(x, self.query)
-        if self.kind == "dot-product" and not self.config.scale_scores:
+        if self.mechanism_name == "dot-product" and not self.config.scale_scores:
             query = query * math.sqrt(self.config.key_width)  # by which every kernel divides
         bias = shared_scores
         if self.positions and positions:

@@ -10,9 +10,9 @@ from jaxtyping import Array, Bool, Float
 from transformer.config.transformer import StackConfig
 from transformer.model import cache
 from transformer.model.masks import AttentionInputs, masked_softmax
-from transformer.model.parameters import platform
+from transformer.model.parameters import platform, variant
 
-SMALLEST_BLOCK = 16  # of `in_blocks`: smaller products are no faster
+SMALLEST_BLOCK = 16  # of blocks (`variants.blocks`): smaller products are no faster
 FEWEST_QUERIES = 16  # for `fused`, which is no faster for the few queries of a decoding step
 MOST_HEADS = 8  # for `with_joined_heads`, which multiplies each query as often as there are heads
 MOST_BEAMS = 16  # for the same
@@ -29,7 +29,7 @@ def attend(
     if inputs.keys.shape[1] != inputs.query.shape[1]:
         return with_joined_heads(inputs)
     if runs_in_blocks(inputs):
-        return in_blocks(inputs, einsums), None
+        return variant("blocks.in_blocks")(inputs, einsums), None
     if runs_flash(config, inputs):
         from transformer.model.flash import flash_by_rows
 
@@ -128,31 +128,3 @@ def fused(config: StackConfig, inputs: AttentionInputs) -> Float[Array, "b h q d
         implementation="cudnn" if _cudnn_runs(config) else None,
     )
     return context.swapaxes(1, 2)
-
-
-def in_blocks(inputs: AttentionInputs, einsums: Einsums) -> Float[Array, "b h t d_v"]:
-    """Restricted self-attention (section 4) block by block, at a cost linear in the length."""
-    assert inputs.mask.window is not None
-    query = inputs.query
-    block = max(inputs.mask.window, SMALLEST_BLOCK)
-    blocks = jnp.pad(query, ((0, 0), (0, 0), (0, -query.shape[2] % block), (0, 0)))
-    blocks = blocks.reshape(*query.shape[:2], -1, block, query.shape[3])
-    keys, values = _neighbours(inputs.keys, block), _neighbours(inputs.values, block)
-    context, _ = einsums(blocks, keys, values, _mask_of_blocks(inputs.allowed(), block))
-    return context.reshape(*query.shape[:2], -1, context.shape[4])[:, :, : query.shape[2]]
-
-
-def _neighbours(x: Float[Array, "b h k d"], block: int) -> Float[Array, "b h _ _ d"]:
-    """For each block of positions, those of the previous block, of itself and of the next block."""
-    padded = jnp.pad(x, ((0, 0), (0, 0), (block, block + -x.shape[2] % block), (0, 0)))
-    blocks = padded.reshape(*x.shape[:2], -1, block, x.shape[3])
-    return jnp.concatenate([blocks[:, :, :-2], blocks[:, :, 1:-1], blocks[:, :, 2:]], axis=3)
-
-
-def _mask_of_blocks(mask: Bool[Array, "#b 1 q k"], block: int) -> Bool[Array, "#b 1 _ _ _"]:
-    """The part of a mask for the queries of each block and the keys of `_neighbours`."""
-    padding = -mask.shape[2] % block
-    padded = jnp.pad(mask, ((0, 0), (0, 0), (0, padding), (block, block + padding)))
-    rows = jnp.arange(mask.shape[2] + padding).reshape(-1, block, 1)
-    columns = jnp.arange(0, len(rows) * block, block)[:, None, None] + jnp.arange(3 * block)
-    return padded[:, :, rows, columns]

@@ -120,32 +120,6 @@ def distances(queries: Positions, keys: Positions) -> Int[Array, "#b q k"]:
     return jnp.atleast_2d(queries)[:, :, None] - jnp.atleast_2d(keys)[:, None, :]
 
 
-class RelativePositions(Module):
-    """What a position scheme does in self-attention; this one does nothing."""
-
-    config: StackConfig
-
-    def queries(self, x: Float[Array, "b h t d"], positions: Positions) -> Float[Array, "b h t d"]:
-        """The queries that are multiplied with keys."""
-        return x
-
-    def keys(self, x: Float[Array, "b h t d"], positions: Positions) -> Float[Array, "b h t d"]:
-        """The keys that are multiplied with queries."""
-        return x
-
-    def scores(
-        self, query: Float[Array, "b h q d"], positions: tuple[Positions, Positions], causal: bool
-    ) -> Float[Array, "#b h #q k"] | None:
-        """What is added to the scores of queries and keys, which may depend on the queries.
-
-        Args:
-          query: as projected.
-          positions: of queries and keys.
-          causal: whether scores of later keys do not matter.
-        """
-        return None
-
-
 SCHEMES: dict[str, str | None] = {
     "sinusoidal": None,
     "sinusoidal-halves": None,

@@ -1,7 +1,8 @@
-"""Running statistics of a module: of its activations, or of gradients that reach it.
+"""Running statistics of modules, of their activations or of gradients that reach them; and what modules sow.
 
 A statistic is a sum and a count, so that it is the same however a batch is split over devices and slices. The
-training step (`transformer.training.step`) adds the sums up and updates each running mean once. Collections:
+training step (`transformer.training.step`) adds the sums up and updates each running mean once. A module has
+one by `running_mean` or `running_gradient` (`transformer.model.variants.normalizations`). Collections:
 
     statistics            running means, of what `running_mean` was given
     gradient_statistics   running means of gradients, see `running_gradient`
@@ -19,7 +20,6 @@ import re
 from collections.abc import Iterator
 from contextvars import ContextVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -66,75 +66,7 @@ def over_replicas(x: Float[Array, "..."]) -> Float[Array, "..."]:
     return jax.lax.psum(x, axis) if axis else x
 
 
-def running_mean(
-    module: nn.Module,
-    name: str,
-    total: Float[Array, "..."],
-    count: Float[Array, ""],
-    *,
-    momentum: float = 0.99,
-    initial: float = 0.0,
-) -> Float[Array, "..."]:
-    """The running mean of a statistic, before this batch.
-
-    Args:
-      module: its owner.
-      name: unique among the statistics of the module.
-      total: the sum of this batch.
-      count: the number of summands, such as the tokens.
-      momentum: share of the old mean in the new one.
-      initial: its first value.
-    """
-    mean = module.variable(STATISTICS, name, lambda: jnp.full(total.shape, initial))
-    if counts(module):
-        module.put_variable(SUMS, name, Sums(total, count, momentum))
-    value: Array = mean.value
-    return value
-
-
-def counts(module: nn.Module) -> bool:
-    """Whether this pass of the module counts in the running means."""
-    return module.is_mutable_collection(SUMS) and not module.is_initializing()
-
-
 def layers_sown(intermediates: Variables, stack: str) -> list[Variables]:
     """What the layers of a stack, such as "decoder", have sown, in their order."""
     names = [name for name in intermediates if re.fullmatch(f"{stack}_[0-9]+", name)]
     return [intermediates[f"{stack}_{layer}"] for layer in range(len(names))]
-
-
-def running_gradient(
-    module: nn.Module,
-    name: str,
-    shape: tuple[int, ...],
-    count: Float[Array, ""],
-    *,
-    momentum: float = 0.99,
-) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """The running mean of a statistic of gradients, and its probe: zeros of the same shape. A function with a
-    custom gradient takes the probe and returns, as its gradient, the sum of this batch.
-
-    Arguments as `running_mean`.
-    """
-    mean = module.variable(GRADIENTS, name, lambda: jnp.zeros(shape))
-    probe: Array = jnp.zeros(shape)
-    if counts(module):
-        module.put_variable(SUMS, name, Sums(probe, count, momentum))  # the backward pass replaces it
-        if module.has_variable(PROBES, name):
-            probe_sums: Sums = module.get_variable(PROBES, name)
-            probe = _counted(probe_sums.total, probe_sums.count, count)
-    value: Array = mean.value
-    return value, probe
-
-
-@jax.custom_vjp
-def _counted(
-    total: Float[Array, "..."], number: Float[Array, ""], count: Float[Array, ""]
-) -> Float[Array, "..."]:
-    """`total`. When a gradient reaches it, the gradient of `number` is `count`."""
-    return total
-
-
-_counted.defvjp(
-    lambda total, number, count: (total, count), lambda count, g: (g, count, jnp.zeros_like(count))
-)

@@ -93,10 +93,10 @@ def program_costs(request: dict[str, Any]) -> dict[str, Any]:
 def too_much(message: str) -> tuple[float, float] | None:
     """The bytes that a program needs and those that there are, by a compiler's message. None: the message is
     about something else."""
-    over = OVER.search(message)
-    if not over:
+    match = OVER.search(message)
+    if not match:
         return None
-    return float(over[1]) * UNITS[over[2]], float(over[3]) * UNITS[over[4]]
+    return float(match[1]) * UNITS[match[2]], float(match[3]) * UNITS[match[4]]
 
 
 def _memory(compiled: Any, limit: int) -> dict[str, Any]:
@@ -112,8 +112,7 @@ def _memory(compiled: Any, limit: int) -> dict[str, Any]:
 
 
 def _time(text: str, chip: Any, search: bool) -> dict[str, Any]:
-    from transformer.plan.costs import estimate
-    from transformer.plan.program import Program
+    from transformer.plan.costs import Program, estimate
 
     program = Program(text)
     program_time = estimate(program.step() if search else program, chip)

@@ -203,10 +203,10 @@ def input_rate(config: Config, seconds: float = 2.0) -> float:
         values = np.zeros((count * size, *field.shape), field.dtype)
         arrays[name] = Sequences(values, np.arange(count + 1) * size)
     counts = np.full(rows, per_row)
-    made = 0
+    num_elements = 0
     start = time.perf_counter()
     while time.perf_counter() - start < seconds:
         chosen = random.integers(count, size=rows * per_row)
         gathered(arrays, chosen, counts, fields, longest, rows, batching.packed)
-        made += rows * max(longest, default=1)
-    return made / (time.perf_counter() - start)
+        num_elements += rows * max(longest, default=1)
+    return num_elements / (time.perf_counter() - start)

@@ -171,13 +171,13 @@ def machine(text: str) -> Machine:
       UserError: it is none.
     """
     name, _, shape = text.lower().partition(":")
-    several = re.fullmatch("([1-9][0-9]{0,2})x(.*)", name)
-    slices, name = (int(several[1]), several[2]) if several else (1, name)
+    slices_match = re.fullmatch("([1-9][0-9]{0,2})x(.*)", name)
+    slices, name = (int(slices_match[1]), slices_match[2]) if slices_match else (1, name)
     if name not in CHIPS:
-        known = ", ".join(f"{chip.name}:{chip.example}" for chip in CHIPS.values())
+        examples = ", ".join(f"{chip.name}:{chip.example}" for chip in CHIPS.values())
         similar = nearest(name, CHIPS)
         raise UserError(
-            f"--plan {text}: no accelerator {name!r}{similar or '.'} Give one with its shape: {known}"
+            f"--plan {text}: no accelerator {name!r}{similar or '.'} Give one with its shape: {examples}"
         )
     chip = CHIPS[name]
     if slices > 1 and math.isnan(chip.far):

@@ -17,8 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from transformer.config.options import Config
-from transformer.config.training import MeshConfig
+from transformer.config.options import Config, MeshConfig
 from transformer.plan.machines import Machine
 from transformer.runs.config_json import to_json
 from transformer.runtime.errors import UserError
@@ -70,14 +69,14 @@ def plan(config: Config, machine: Machine, limits: Limits, show: Show) -> Json:
     if system_of(config).search:
         with show("search"):
             search = compiled("search", config, machine, limits)
-    tokens, other = _another_batch(config, step, machine, limits, show)
+    tokens, other_step = _another_batch(config, step, machine, limits, show)
     report: Json = {
         "machine": str(machine),
         "devices": step["devices"],
         "layout": {"fsdp": layout.fsdp, "tensor": layout.tensor},
         "step": step,
         "search": search,
-        "largest_batch": other and _largest_batch(config, step, tokens, other),
+        "largest_batch": other_step and _largest_batch(config, step, tokens, other_step),
         "batch_tokens": config.data.batch_tokens,
         "updates": config.training.steps,
         "training_flops": step["flops"] * step["devices"] * config.training.steps,
@@ -93,8 +92,8 @@ def plan(config: Config, machine: Machine, limits: Limits, show: Show) -> Json:
         with show("batches on this host"):
             report["input_per_second"] = input_rate(decided)
         report["hours"] = [t * config.training.steps / 3600 for t in (fastest, slowest)]
-    if step["fits"] and other and "seconds" in step:
-        variants = {f"--data.batch-tokens {tokens}": (tokens, other)}
+    if step["fits"] and other_step and "seconds" in step:
+        variants = {f"--data.batch-tokens {tokens}": (tokens, other_step)}
         variants |= _variants(config, step, machine, limits, show)
         report["faster"] = _faster(config, step, variants)
     return report
@@ -110,8 +109,8 @@ def _step(config: Config, machine: Machine, limits: Limits, show: Show) -> tuple
         return config.mesh, step
     sharded = replace(config, mesh=MeshConfig(fsdp=min(devices, NODE)))
     with show(f"step, {layout_in_words(sharded.mesh)}, since replicas do not fit"):
-        other = compiled("step", sharded, machine, limits)
-    return (sharded.mesh, other) if other["fits"] else (config.mesh, step)
+        sharded_step = compiled("step", sharded, machine, limits)
+    return (sharded.mesh, sharded_step) if sharded_step["fits"] else (config.mesh, step)
 
 
 def _another_batch(
@@ -120,19 +119,19 @@ def _another_batch(
     """Twice as many tokens, or half of them where the batch does not fit, and the step with them. None:
     memory has no limit."""
     tokens = config.data.batch_tokens
-    other = 2 * tokens if step["fits"] else max(tokens // 2, config.data.lengths[-1])
+    other_tokens = 2 * tokens if step["fits"] else max(tokens // 2, config.data.lengths[-1])
     if not step["limit"]:
-        return other, None
-    with show(f"step, with {other:,} tokens"):
-        changed = replace(config, data=replace(config.data, batch_tokens=other))
-        return other, compiled("step", changed, machine, limits)
+        return other_tokens, None
+    with show(f"step, with {other_tokens:,} tokens"):
+        changed = replace(config, data=replace(config.data, batch_tokens=other_tokens))
+        return other_tokens, compiled("step", changed, machine, limits)
 
 
-def _largest_batch(config: Config, step: Json, tokens: int, other: Json) -> int | None:
+def _largest_batch(config: Config, step: Json, tokens: int, other_step: Json) -> int | None:
     """The largest batch in tokens that fits, extrapolated from two sizes. None: not even one row a device."""
     shortest = config.data.lengths[-1] * step["devices"] * config.training.accumulate
     sizes = config.data.batch_tokens, tokens
-    used = step["memory"]["total"], other["memory"]["total"]
+    used = step["memory"]["total"], other_step["memory"]["total"]
     slope = (used[1] - used[0]) / (sizes[1] - sizes[0])
     if slope <= 0:
         return None

@@ -311,10 +311,10 @@ class Checkpoints:
             return None
         with self.store.named():
             variables = read(stored, like)
-            made = read_stored(stored / MADE_OF, _steps_of_average)
+            note = read_stored(stored / MADE_OF, _steps_of_average)
         newest = self.steps()[-1:]
-        if made is None or made["newest"] < newest:
-            steps = ", ".join(map(str, made["steps"])) if made else "that an earlier version did not store"
+        if note is None or note["newest"] < newest:
+            steps = ", ".join(map(str, note["steps"])) if note else "that an earlier version did not store"
             again = command("average", self.name)
             log.warning(
                 "%s: its average is of steps %s; %s makes one of the newest, up to %s",
@@ -344,8 +344,8 @@ class Checkpoints:
                 partial.rmdir()
                 with ocp.StandardCheckpointer() as checkpointer:
                     checkpointer.save(partial.absolute(), variables)
-                made = {"steps": list(steps), "newest": self.steps()[-1:]}
-                write_whole(partial / MADE_OF, json.dumps(made))
+                note = {"steps": list(steps), "newest": self.steps()[-1:]}
+                write_whole(partial / MADE_OF, json.dumps(note))
                 if path.exists():
                     os.replace(path, self.path / BEFORE)
                 os.replace(partial, path)
@@ -363,8 +363,8 @@ class Checkpoints:
         def clean() -> None:
             if before.exists() and not path.exists():
                 os.replace(before, path)
-            for left in self.path.glob(f".{AVERAGE}.*"):
-                shutil.rmtree(left, ignore_errors=True)
+            for leftover in self.path.glob(f".{AVERAGE}.*"):
+                shutil.rmtree(leftover, ignore_errors=True)
 
         path, before = self.path / AVERAGE, self.path / BEFORE
         folder = os.open(self.path, os.O_RDONLY)
@@ -380,13 +380,13 @@ class Checkpoints:
             os.close(folder)
 
 
-def _steps_of_average(made: Json) -> Json:
+def _steps_of_average(note: Json) -> Json:
     """Raises ValueError if this is not what `store_average` writes."""
     for name in "steps", "newest":
-        steps = made.get(name)
+        steps = note.get(name)
         if not isinstance(steps, list) or not all(type(step) is int for step in steps):
             raise ValueError(f"{name} is no list of steps")
-    return made
+    return note
 
 
 def not_written(path: Path | str, error: Exception) -> UserError:

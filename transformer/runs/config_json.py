@@ -45,7 +45,7 @@ EARLIER = {
     "topics-v1-39c6cfa067b699c1": "topics-73163b24fe80118f",
     "treebank-v1-22a817de215c762b": "treebank-dbee96901dad6680",
 }
-"""By the name of today, for the sizes of the presets, and of the runs that the tests have."""
+"""The earlier names by those of today, for the sizes of the presets, and of the runs that the tests have."""
 
 
 def is_earlier_name(began_with: str, corpus: str) -> bool:
@@ -112,12 +112,12 @@ _RENAMED_SYSTEMS = {"parallel": "nonautoregressive"}
 def _search(default_class: type[DecodingConfig], values: dict[str, Any], prefix: str) -> Any:
     """The options of a search. Earlier versions stored those of all methods, and the number of samples as
     the beam size."""
-    kinds = methods_of(default_class)
-    config_class = kinds.get(values.get("method", "beam"), default_class)
-    others = set().union(*map(names_of, METHODS.values())) - names_of(config_class)
+    search_types = methods_of(default_class)
+    config_class = search_types.get(values.get("method", "beam"), default_class)
+    other_options = set().union(*map(names_of, METHODS.values())) - names_of(config_class)
     if issubclass(config_class, SampleConfig) and "beam_size" in values:
         values = {"samples": values["beam_size"]} | values
-    usable = {name: value for name, value in values.items() if name not in others}
+    usable = {name: value for name, value in values.items() if name not in other_options}
     return _build(config_class, usable, prefix)
 
 
@@ -129,8 +129,8 @@ def _build(cls: type, values: dict[str, Any], prefix: str = "") -> Any:
             raise ValueError(f"{prefix}{name} is {value!r}, and this version has {_CONSTANT[name]} only")
     unknown = sorted(values.keys() - hints.keys())
     if unknown:
-        meant = nearest(unknown[0], hints) if len(unknown) == 1 else ""
-        raise ValueError(f"unknown field {', '.join(prefix + name for name in unknown)}{meant}")
+        hint = nearest(unknown[0], hints) if len(unknown) == 1 else ""
+        raise ValueError(f"unknown field {', '.join(prefix + name for name in unknown)}{hint}")
 
     return cls(**{name: _section(prefix + name, hints[name], value) for name, value in values.items()})
 

@@ -57,10 +57,10 @@ def png_of(values: Float[np.ndarray, "rows columns"] | Float[np.ndarray, "rows c
     colours = OWN_COLOURS if channels else PALETTE
     header = struct.pack(">IIBBBBB", columns, rows, 8, colours, 0, 0, 0)  # 8 bits
     lines = np.pad(shades.reshape(rows, -1), ((0, 0), (1, 0)))  # each begins with its filter: none
-    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(lines.tobytes(), 9)), (b"IEND", b"")]
     if not channels:
-        parts.insert(1, (b"PLTE", _palette()))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in parts)
+        chunks.insert(1, (b"PLTE", _palette()))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(_chunk(name, data) for name, data in chunks)
 
 
 def _palette() -> bytes:
@@ -88,12 +88,12 @@ def exhibit_as_json(exhibit: ReportSample) -> Json:
         "title": exhibit.title,
         "texts": dict(exhibit.texts),
         "sounds": [
-            {"caption": sound.caption, "wav": _base64(wav_of(sound.wave))} for sound in exhibit.sounds
+            {"caption": sound.caption, "wav": base64_of(wav_of(sound.wave))} for sound in exhibit.sounds
         ],
         "pictures": [
             {
                 "caption": picture.caption,
-                "png": _base64(png_of(picture.values)),
+                "png": base64_of(png_of(picture.values)),
                 **{
                     name: {"title": axis.title, "labels": list(axis.labels), "extent": axis.extent}
                     for name, axis in (("x", picture.x), ("y", picture.y))
@@ -129,7 +129,8 @@ def read_exhibits(folder: Path, name: str = EXHIBITS) -> tuple[int, list[Json]]:
     return 0, []
 
 
-def _base64(content: bytes) -> str:
+def base64_of(content: bytes) -> str:
+    """Bytes as base64."""
     return b64encode(content).decode("ascii")
 
 

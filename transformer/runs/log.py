@@ -94,8 +94,8 @@ def standing(scores: Json) -> tuple[float, float]:
       scores: of an evaluation, or of a checkpoint. Those of version 0.1 have no loss.
     """
     loss = next((scores[name] for name in LOSSES if name in scores), math.nan)
-    known = isinstance(loss, int | float) and math.isfinite(loss)
-    return float(merit(scores)), -loss if known else -math.inf
+    is_finite = isinstance(loss, int | float) and math.isfinite(loss)
+    return float(merit(scores)), -loss if is_finite else -math.inf
 
 
 def spent_of(records: Sequence[Json]) -> dict[str, float]:
@@ -143,7 +143,7 @@ def _bounded(record: Json) -> Json:
         elif name == "data":
             bounded[name] = _data(value)
         elif name == "spent" and isinstance(value, dict) and all(map(_is_seconds, value.values())):
-            bounded[name] = {what: value[what] for what in SPENT if what in value}
+            bounded[name] = {phase: value[phase] for phase in SPENT if phase in value}
         elif isinstance(value, int | float) or (name == "measure" and record["kind"] == "evaluation"):
             bounded[name] = value
         elif isinstance(value, str) and name not in LOSSES:

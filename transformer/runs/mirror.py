@@ -66,10 +66,10 @@ def is_light(name: str) -> bool:
 
 def checkpoint_of(name: str) -> str:
     """The checkpoint that a file belongs to, or the average; empty for others."""
-    parts = name.split("/")
-    if parts[0] == "checkpoints" and len(parts) > 1:
-        return f"checkpoints/{parts[1]}"
-    return parts[0] if parts[0] == "average" else ""
+    levels = name.split("/")
+    if levels[0] == "checkpoints" and len(levels) > 1:
+        return f"checkpoints/{levels[1]}"
+    return levels[0] if levels[0] == "average" else ""
 
 
 def whole(files: Mapping[str, T]) -> dict[str, T]:
@@ -79,8 +79,8 @@ def whole(files: Mapping[str, T]) -> dict[str, T]:
 
 
 def _is_whole(name: str, files: Mapping[str, T]) -> bool:
-    parts = name.split("/")
-    if any(part.startswith(".") or ".orbax-checkpoint-tmp" in part for part in parts) or "" in parts:
+    levels = name.split("/")
+    if any(level.startswith(".") or ".orbax-checkpoint-tmp" in level for level in levels) or "" in levels:
         return False  # among them names that would lead out of the folder
     checkpoint = checkpoint_of(name)
     return name != "lock" and (checkpoint in ("", "average") or f"{checkpoint}/{MANIFEST}" in files)
@@ -252,28 +252,28 @@ class RemoteStore:
             self._copy(whole(self._listing()), lambda name: name.startswith(prefix), largest, f"/{prefix}")
 
     def _copy(
-        self, remote: dict[str, Any], selects: Callable[[str], bool], largest: int, part: str = ""
+        self, remote: dict[str, Any], selects: Callable[[str], bool], largest: int, subfolder: str = ""
     ) -> None:
         """Copies the files whose names are selected."""
-        known = _read(self._index)
+        copied_versions = _read(self._index)
         names = list(filter(selects, remote))
-        old = [
+        outdated = [
             name
             for name in names
-            if known.get(name) != version(remote[name]) or not (self.folder / name).is_file()
+            if copied_versions.get(name) != version(remote[name]) or not (self.folder / name).is_file()
         ]
         sizes = {name: remote[name].get("size") or 0 for name in names}
-        Allowance(f"{self.name}{part}", largest).take(sum(sizes.values()))
-        announce(sum(sizes[name] for name in old), self.name)
-        allowance = Allowance(f"{self.name}{part}", largest)
-        allowance.take(sum(sizes[name] for name in set(names) - set(old)))
-        for name in old:
+        Allowance(f"{self.name}{subfolder}", largest).take(sum(sizes.values()))
+        announce(sum(sizes[name] for name in outdated), self.name)
+        allowance = Allowance(f"{self.name}{subfolder}", largest)
+        allowance.take(sum(sizes[name] for name in set(names) - set(outdated)))
+        for name in outdated:
             (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
             with atomic_open(self.folder / name) as file:
                 copy(self._store, f"{self._root}/{name}", file, allowance)
-            known[name] = version(remote[name])
+            copied_versions[name] = version(remote[name])
         self._sent |= {name: _size_and_time(self.folder / name) for name in names}
-        self._remember({name: known[name] for name in remote if name in known})
+        self._remember({name: copied_versions[name] for name in remote if name in copied_versions})
 
     def push(self, written: str = "") -> None:
         """Makes the folder equal to the copy, for all files that were changed, added or deleted here, and for
@@ -282,27 +282,27 @@ class RemoteStore:
             return
         with self._turn, self._alone(), reaching(self.name):
             self._check_claim()
-            here = whole({self._relative(path): path for path in self.folder.rglob("*") if path.is_file()})
-            gone = {name for name in self._sent if name not in here}
+            local = whole({self._relative(path): path for path in self.folder.rglob("*") if path.is_file()})
+            deleted = {name for name in self._sent if name not in local}
             if self._mark:  # checkpoints are deleted here of which only a part was copied
-                checkpoints = {"", "average", *map(checkpoint_of, here)}
-                gone |= {name for name in self._listing() if checkpoint_of(name) not in checkpoints}
+                checkpoints = {"", "average", *map(checkpoint_of, local)}
+                deleted |= {name for name in self._listing() if checkpoint_of(name) not in checkpoints}
             if written:
-                gone |= {name for name in self._listing() if name.startswith(f"{written}/")} - here.keys()
-            for name in sorted(gone, key=lambda name: not name.endswith(MANIFEST)):
+                deleted |= {name for name in self._listing() if name.startswith(f"{written}/")} - local.keys()
+            for name in sorted(deleted, key=lambda name: not name.endswith(MANIFEST)):
                 with contextlib.suppress(FileNotFoundError):
                     self._store.rm_file(f"{self._root}/{name}")
                 self._sent.pop(name, None)
-            for name in sorted(here, key=lambda name: name.endswith(MANIFEST)):
-                now = _size_and_time(here[name])
-                if self._sent.get(name) == now:
+            for name in sorted(local, key=lambda name: name.endswith(MANIFEST)):
+                size_and_time = _size_and_time(local[name])
+                if self._sent.get(name) == size_and_time:
                     continue
-                if now[0] > LARGE:
-                    self._store.put_file(str(here[name]), f"{self._root}/{name}")
+                if size_and_time[0] > LARGE:
+                    self._store.put_file(str(local[name]), f"{self._root}/{name}")
                 else:
                     self._store.makedirs(f"{self._root}/{name}".rpartition("/")[0], exist_ok=True)
-                    self._store.pipe_file(f"{self._root}/{name}", here[name].read_bytes())
-                self._sent[name] = now
+                    self._store.pipe_file(f"{self._root}/{name}", local[name].read_bytes())
+                self._sent[name] = size_and_time
             remote = whole(self._listing())
             self._remember({name: version(remote[name]) for name in self._sent if name in remote})
 

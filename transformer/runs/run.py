@@ -414,8 +414,8 @@ class Run:
         if named is None or adapter.base_step is None:
             raise UserError(f"{self.name}/config.json: an adapter without the run that it changes")
         runs = [Run(path) for path in bases(named, self.name) if has(path, "config.json")]
-        others = [run for run in runs if run.path.resolve() != self.path.resolve()]
-        runs = others or runs  # the caller may name this one, as what another adapter changes
+        other_runs = [run for run in runs if run.path.resolve() != self.path.resolve()]
+        runs = other_runs or runs  # the caller may name this one, as what another adapter changes
         having = [run for run in runs if adapter.base_step in run.checkpoints.steps()]
         for run in having:
             if run is having[-1] or hash_of(run.variables(adapter.base_step)["params"]) == adapter.base_hash:

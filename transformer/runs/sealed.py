@@ -91,20 +91,20 @@ def _array_sizes(folder: Path) -> Iterator[int]:
     spec = {"driver": "ocdbt", "base": folder.absolute().as_uri() + "/"}
     database = tensorstore.KvStore.open(spec).result()
     for key in database.list().result():
-        if not (parts := _KEY.fullmatch(key.decode(errors="replace"))):
+        if not (match := _KEY.fullmatch(key.decode(errors="replace"))):
             raise ValueError(f"{key!r} is not part of an array")
-        if parts["part"] != ".zarray":
+        if match["part"] != ".zarray":
             continue
         metadata = parse_object(database.read(key).result().value.decode())
         shape = metadata["shape"]
         chunks = metadata["chunks"]
         width = jnp.dtype(metadata["dtype"]).itemsize
         if not all(type(size) is int and size >= 0 for size in [*shape, *chunks]) or width > _WIDEST:
-            raise ValueError(f"{parts['array']} has no sensible shape or type")
+            raise ValueError(f"{match['array']} has no sensible shape or type")
         if len(shape) != len(chunks) or any(map(lambda c, s: c > max(s, 1), chunks, shape)):
-            raise ValueError(f"{parts['array']} has chunks of {chunks} and a shape of {shape}")
+            raise ValueError(f"{match['array']} has chunks of {chunks} and a shape of {shape}")
         if (metadata.get("compressor") or {}).get("id") not in (None, "zstd") or metadata.get("filters"):
-            raise ValueError(f"{parts['array']} has an unsupported compressor or filter")
+            raise ValueError(f"{match['array']} has an unsupported compressor or filter")
         size = width
         for length in shape:
             size *= length
@@ -234,8 +234,8 @@ def read(checkpoint: Path, like: Variables, item: str = "") -> Variables:
     _check(checkpoint, item)
 
     def shape(x: Any) -> jax.ShapeDtypeStruct:
-        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or here)
+        local_sharding = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=getattr(x, "sharding", None) or local_sharding)
 
     try:
         check_arrays(folder, like)

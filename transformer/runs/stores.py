@@ -32,7 +32,7 @@ class RunStore(Protocol):
 
     @property
     def location(self) -> str:
-        """Its absolute path, or its address."""
+        """The absolute path of the run directory, or its address."""
         ...
 
     @staticmethod

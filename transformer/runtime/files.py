@@ -351,6 +351,15 @@ def json_line(value: Any) -> str:
 
 
 @contextlib.contextmanager
+def prefixed_errors(prefix: str) -> Iterator[None]:
+    """Puts this before the message of a `UserError`, such as the line that is wrong."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{prefix}{error}") from error
+
+
+@contextlib.contextmanager
 def writing(name: object) -> Iterator[None]:
     """Raises UserError with a name, such as that of a file, if it cannot be written."""
     try:

@@ -19,7 +19,7 @@ from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
 from transformer.serve.gate import Disconnected
 from transformer.serve.metrics import Metrics
-from transformer.serve.refusals import UNAVAILABLE, in_pieces, later, of_json_parts, refusal_of
+from transformer.serve.refusals import UNAVAILABLE, in_pieces, later, of_json_parts, pieces_of, refusal_of
 from transformer.serve.services.messages import Asked
 from transformer.serve.services.service import Service
 
@@ -229,7 +229,7 @@ class Events(StreamingResponse):
     `error`, and `done` at the end. A client that reads slowly misses unfinished outputs, and nothing else."""
 
     def __init__(self, work: Work, write: Callable[[Work, int, list[Any]], Awaitable[str]]) -> None:
-        super().__init__(self._events(work, write), media_type="text/event-stream")
+        super().__init__(self._pieces(work, write), media_type="text/event-stream")
         self.headers["Cache-Control"] = "no-store"
         self.headers["X-Accel-Buffering"] = "no"
         self.work = work
@@ -240,6 +240,13 @@ class Events(StreamingResponse):
             await super().__call__(scope, receive, send)
         finally:
             self.work.cancel()
+
+    async def _pieces(
+        self, work: Work, write: Callable[[Work, int, list[Any]], Awaitable[str]]
+    ) -> AsyncIterator[str]:
+        async for text in self._events(work, write):
+            for piece in pieces_of(text):
+                yield piece
 
     async def _events(
         self, work: Work, write: Callable[[Work, int, list[Any]], Awaitable[str]]

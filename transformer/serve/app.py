@@ -34,7 +34,15 @@ from transformer.serve.libretranslate import (
 )
 from transformer.serve.listening import LISTEN_PATH, Listening
 from transformer.serve.metrics import Metrics, Readiness
-from transformer.serve.refusals import INVALID, JsonResponse, Refusal, in_pieces, of_json_parts, refuse
+from transformer.serve.refusals import (
+    INVALID,
+    JsonResponse,
+    Refusal,
+    in_pieces,
+    of_json,
+    of_json_parts,
+    refuse,
+)
 from transformer.serve.services.limits import Limits
 from transformer.serve.services.messages import AskedChoices, AskedScores, Endpoint, Sent, with_options
 from transformer.serve.services.service import Service, named
@@ -151,7 +159,8 @@ def add_search(router: APIRouter, endpoint: Endpoint, able: Sequence[Service], a
         service, plain = service_and_fields(asked, able, fields)
         with named_q():
             work = await answers.begun(service, plain, await answers.run(service.items, plain))
-        return JsonResponse(translated(asked, await answers.outputs(request, work)))
+        outputs = await answers.outputs(request, work)
+        return of_json([await answers.run(lambda: in_pieces(translated(asked, outputs)))])
 
     options: Json = {"summary": endpoint.about, "name": endpoint.path[1:], "responses": EVENTS}
     options["dependencies"] = [sent_once(fields) if endpoint.hears else ALL_IN_BODY]
@@ -290,6 +299,7 @@ def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metric
         return JsonResponse({"models": [service.about() for service in services]})
 
     if able := [service for service in services if service.search.path == LIBRETRANSLATE_PATH]:
+        known = JsonResponse(languages(able))  # which never change, and of which there may be hundreds
 
         @router.get(
             "/languages",
@@ -297,7 +307,7 @@ def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metric
             responses=OF_CLIENTS,
         )
         async def list_languages() -> Response:
-            return JsonResponse(languages(able))
+            return known
 
     return router
 

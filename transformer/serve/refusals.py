@@ -1,14 +1,24 @@
 """Answers to requests that are not served: a status, and one sentence as JSON."""
 
 import asyncio
+import itertools
 import json
 import re
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    Sequence,
+)
 from typing import Any
 
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import Response
+from fastapi.responses import Response, StreamingResponse
 from starlette.exceptions import HTTPException
 
 from transformer.decoding.service.queue import Expired, QueueFull
@@ -122,6 +132,10 @@ def in_pieces(value: Any) -> str:
     return "".join(json.JSONEncoder().iterencode(value))
 
 
+AT_ONCE = 64 * 1024
+"""Characters of an answer that are sent before others have their turn, and its client has read them."""
+
+
 def of_json_parts(fields: Mapping[str, Any], name: str, parts: Sequence[str]) -> Response:
     """An answer with a list whose items are JSON already, since nothing else is served while JSON is written.
 
@@ -131,7 +145,28 @@ def of_json_parts(fields: Mapping[str, Any], name: str, parts: Sequence[str]) ->
       parts: its items.
     """
     before = json.dumps({**fields, name: []}).removesuffix("]}")
-    return Response(f"{before}{', '.join(parts)}]}}", media_type=JsonResponse.media_type)
+    between = [", "] * (2 * len(parts) - 1)
+    between[::2] = parts
+    return of_json([before, *between, "]}"])
+
+
+def of_json(texts: Sequence[str]) -> Response:
+    """An answer whose JSON is in parts. A long one is neither joined nor sent at once."""
+    size = sum(map(len, texts))
+    if size <= AT_ONCE:
+        return Response("".join(texts), media_type=JsonResponse.media_type)
+    pieces = itertools.chain.from_iterable(map(pieces_of, texts))
+    return StreamingResponse(_sent(pieces), 200, {"Content-Length": str(size)}, JsonResponse.media_type)
+
+
+async def _sent(pieces: Iterator[str]) -> AsyncIterator[str]:
+    for piece in pieces:
+        yield piece
+
+
+def pieces_of(text: str) -> Iterator[str]:
+    """A text in pieces that are sent one after the other."""
+    return (text[start : start + AT_ONCE] for start in range(0, len(text), AT_ONCE))
 
 
 def later(status: int, message: str, seconds: int = 1) -> Refusal:

@@ -19,7 +19,8 @@ from flax import traverse_util
 
 from transformer.config.options import Config
 from transformer.config.ranges import typed
-from transformer.model.parameters import INT8, Declarations, Variables, declarations, quantized, shapes_of
+from transformer.model.declarations import declarations, shapes_of
+from transformer.model.parameters import INT8, Declarations, Variables, quantized
 from transformer.runtime.errors import UserError, first_line
 from transformer.systems.presets import PRESETS, VARIANTS, add
 from transformer.systems.registry import REGISTRY, Options, Preset, Registered, Variant, is_from_outside
@@ -154,10 +155,10 @@ def register(name: str, options: Options, system: System) -> None:
             f"system {name}: its objective must be a function of the config and of a function that loads a "
             f"teacher, such as lambda config, load_teacher: OBJECTIVE ({error})"
         ) from None
-    taken = [f"preset {preset}" for preset in options.presets if preset in PRESETS]
-    taken += [f"variant {variant}" for variant in options.variants if variant in VARIANTS]
-    if taken:
-        raise UserError(f"{taken[0]} is registered already: choose another name")
+    conflicts = [f"preset {preset}" for preset in options.presets if preset in PRESETS]
+    conflicts += [f"variant {variant}" for variant in options.variants if variant in VARIANTS]
+    if conflicts:
+        raise UserError(f"{conflicts[0]} is registered already: choose another name")
     REGISTRY[name] = Registered(options, system)
     add(name, options)
 

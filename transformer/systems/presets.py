@@ -125,9 +125,9 @@ def _known(name: str, table: Mapping[str, object], noun: str) -> str:
 
 def _as_variant(name: str) -> str:
     """The command for a name that joins a preset and a variant, or is a variant's, as a hint; or nothing."""
-    parts = name.split("-")
-    for count in range(len(parts)):
-        base, rest = "-".join(parts[:count]) or "PRESET", "-".join(parts[count:])
-        if base in ("PRESET", *PRESETS) and rest in VARIANTS:
-            return f": use {command_for('train')} {base} --variant {rest}"
+    words = name.split("-")
+    for count in range(len(words)):
+        base, variant_name = "-".join(words[:count]) or "PRESET", "-".join(words[count:])
+        if base in ("PRESET", *PRESETS) and variant_name in VARIANTS:
+            return f": use {command_for('train')} {base} --variant {variant_name}"
     return ""

@@ -60,7 +60,7 @@ COMMON_TO_PICTURES = {
     **{name: what for name, what in COMMON.items() if name.partition(".")[0] in ("model", "optimizer")},
     **{name: what for name, what in COMMON.items() if name.startswith("training.") and "init" not in name},
 }
-"""The same for systems that see."""
+"""What most people need to train a model of pictures, and what it does."""
 
 
 # Variants: changes of presets that have names.
@@ -112,7 +112,7 @@ class Variant:
 
     @property
     def words(self) -> str:
-        """Its options, as on a command line."""
+        """The options of the variant, as on a command line."""
         return " ".join(itertools.starmap(as_words, self.options.items()))
 
 
@@ -259,8 +259,8 @@ def _entry(name: str) -> str | Registered:
     if name not in REGISTRY:
         load_entry_points()
     if name not in REGISTRY:
-        known = f"; there are {', '.join(REGISTRY)}. Is the package that brings it installed?"
-        raise unknown(f"--system {name}: unknown{nearest(name, REGISTRY) or known}")
+        hint = f"; there are {', '.join(REGISTRY)}. Is the package that brings it installed?"
+        raise unknown(f"--system {name}: unknown{nearest(name, REGISTRY) or hint}")
     return REGISTRY[name]
 
 

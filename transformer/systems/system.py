@@ -8,11 +8,11 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from transformer.config.decoding import DecodingConfig, check_beam
+from transformer.config.decoding import DecodingConfig
 from transformer.config.model import ModelConfig
-from transformer.config.options import Config
+from transformer.config.options import Config, check_beam
 from transformer.config.ranges import typed
-from transformer.decoding.calls import Attentions
+from transformer.decoding.forced import Attentions
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError
 from transformer.tasks.outputs import DecodingTask
@@ -65,7 +65,7 @@ class System:
     """(model, variables, ids) -> of each sentence the sum of log P of its tokens, and their number: what a
     text is worth without a source."""
     task: type[Task] = Translation
-    """Its inputs and outputs."""
+    """The task, which says what the inputs and outputs are."""
     carry: Callable[[Config, bool], Carry] = lambda config, evaluating: ()
     """(config, evaluating) -> the initial memory of the rows of a batch, in training or in evaluation: arrays
     `[rows, ...]`; empty for most models."""
@@ -79,7 +79,7 @@ class System:
 
     @property
     def stepwise(self) -> AutoregressiveSearch | None:
-        """Its search, as by `stepwise`."""
+        """The search, if it writes one token after another. None: it does not, or there is none."""
         return stepwise(self.search)
 
     def required(self, ability: str) -> Callable[..., Any]:

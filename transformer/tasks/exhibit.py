@@ -53,7 +53,7 @@ class Sound:
 
     caption: str
     wave: Float[np.ndarray, " samples"]
-    """From -1 to 1, at 16,000 samples a second."""
+    """Samples from -1 to 1, 16,000 a second."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,15 @@ class TreePicture:
     tree: Tree
     marked: frozenset[int] = frozenset()
     """Brackets that stand out, counted from 0 in the order in which they open."""
+
+
+LONGEST = 40
+"""Letters of a label, a word or a name."""
+
+
+def in_a_cell(text: str) -> str:
+    """A text that is as short as a table, a tree or a caption has room for."""
+    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 @dataclass(frozen=True)
@@ -93,7 +102,7 @@ class ReportSample:
 
     title: str
     texts: Mapping[str, str]
-    """Such as what is said and what is heard, by name."""
+    """Texts by their names, such as what is said and what is heard."""
     sounds: tuple[Sound, ...] = ()
     pictures: tuple[Picture, ...] = ()
     trees: tuple[TreePicture, ...] = ()

@@ -35,7 +35,7 @@ class Plain:
     written: ClassVar[tuple[str, ...]] = ()
     """The fields that `to_json` has. Empty: all."""
     written_if_true: ClassVar[tuple[str, ...]] = ()
-    """Those that it has besides if they are true."""
+    """Further fields that `to_json` has if they are true."""
 
     def to_dict(self) -> Json:
         """The fields by their names, as JSON values: arrays and tuples are lists, parts are dictionaries.
@@ -99,7 +99,7 @@ NAMED = 10  # characters or words that a message names
 
 def most_frequent_in_words(unknown: Counter[str]) -> str:
     """The most frequent characters or words, with their numbers, for people."""
-    named = [f"{brief(part)} ({counted(count, 'time')})" for part, count in unknown.most_common(NAMED)]
+    named = [f"{brief(token)} ({counted(count, 'time')})" for token, count in unknown.most_common(NAMED)]
     more = len(unknown) - len(named)
     return ", ".join(named) + f" and {more:,} more" * bool(more)
 
@@ -126,7 +126,7 @@ class UnknownText:
         texts: Sequence[str],
         ids: Sequence[Sequence[int]],
         tokenizer: Tokenizer,
-        part: str = "",
+        prefix: str = "",
     ) -> None:
         """Logs what is unknown in the first texts that have something unknown.
 
@@ -135,22 +135,22 @@ class UnknownText:
           texts: as they are read.
           ids: of each.
           tokenizer: which made the ids.
-          part: what of a line they are, such as "the target of ", or empty.
+          prefix: what of a line they are, such as "the target of ", or empty.
         """
         unk = tokenizer.special.unk
         unknown = (
             []
             if self._has_warned
-            else [(line, text) for line, text, some in zip(lines, texts, ids, strict=False) if unk in some]
+            else [(line, text) for line, text, row in zip(lines, texts, ids, strict=False) if unk in row]
         )
         if not unknown:
             return
         self._has_warned = True
-        (line, _), *others = unknown
-        more = f" and {counted(len(others), 'line')} after it" * bool(others)
+        (line, _), *further_lines = unknown
+        more = f" and {counted(len(further_lines), 'line')} after it" * bool(further_lines)
         log.warning(
             "%sline %d%s: the vocabulary lacks %s, which are read as unknown%s. Further lines are not named",
-            part,
+            prefix,
             line,
             more,
             most_frequent_in_words(unknown_of((text for _, text in unknown), tokenizer)),
@@ -175,7 +175,7 @@ class DecodingTask(Task):
 
     @property
     def input_fields(self) -> Fields:
-        """Their types, padding values and shapes."""
+        """The types, padding values and shapes of the fields that decoding has."""
         return {name: self.fields[name] for name in self.inputs}
 
     # What a search reads
@@ -221,10 +221,10 @@ class DecodingTask(Task):
     ) -> None:
         """Warns of texts that a vocabulary does not know."""
         for name in self.inputs:
-            known = [fields[name] for fields in map(self.texts_of_fields, records) if name in fields]
-            if known and len(known) == len(records):
+            pairs = [fields[name] for fields in map(self.texts_of_fields, records) if name in fields]
+            if pairs and len(pairs) == len(records):
                 ids = [example[name] for example in examples]
-                self._unknown.warn(lines, [text for text, _ in known], ids, known[0][1])
+                self._unknown.warn(lines, [text for text, _ in pairs], ids, pairs[0][1])
 
     def shortened(self, name: str, size: int, longest: int) -> str:
         """A warning that an array of an input was longer than the search reads."""
@@ -343,8 +343,8 @@ class Lines(ABC):
           records: examples.
           decode: as of `example_command`.
         """
-        several = list(itertools.islice(records, CANDIDATES))
-        lines = [self.example_line(record) for record in several]
-        short = itertools.compress(several, (0 < len(line) <= LONGEST_EXAMPLE for line in lines))
-        chosen = next(itertools.chain(short, itertools.compress(several, lines), several), None)
+        candidates = list(itertools.islice(records, CANDIDATES))
+        lines = [self.example_line(record) for record in candidates]
+        short = itertools.compress(candidates, (0 < len(line) <= LONGEST_EXAMPLE for line in lines))
+        chosen = next(itertools.chain(short, itertools.compress(candidates, lines), candidates), None)
         return "" if chosen is None else self.example_command(chosen, decode)

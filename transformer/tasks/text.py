@@ -15,13 +15,15 @@ from jaxtyping import Array, Bool, Float, Int, UInt
 
 from transformer.config.decoding import DecodingConfig
 from transformer.config.model import SpecialIds
+from transformer.config.options import Config
 from transformer.data.sequences import Example, Fields
 from transformer.data.store import Record
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.trees import Tree
-from transformer.decoding.hooks import SearchHook
+from transformer.decoding.hooks import NO_OUTPUT, SearchHook
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.searches.shortlist import Shortlist
+from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.tasks.outputs import DecodingTask, Output, Plain, rounded
@@ -103,8 +105,8 @@ def _numbered(
     """A number for each different pair of hashes; the last number for what is not valid."""
     size = first.size
     order = jnp.arange(size)
-    one, two, positions = jax.lax.sort((first.ravel(), second.ravel(), order), num_keys=2)
-    changes = (one[1:] != one[:-1]) | (two[1:] != two[:-1])
+    sorted_first, sorted_second, positions = jax.lax.sort((first.ravel(), second.ravel(), order), num_keys=2)
+    changes = (sorted_first[1:] != sorted_first[:-1]) | (sorted_second[1:] != sorted_second[:-1])
     numbers = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(changes.astype(jnp.int32))])
     numbered = jnp.zeros(size, jnp.int32).at[positions].set(numbers).reshape(first.shape)
     return jnp.where(valid, numbered, size)
@@ -124,7 +126,7 @@ class WordConfidence(Plain):
     word: str
     """A word, a punctuation mark, or a character of a script without spaces."""
     start: int
-    """Its first character in the text."""
+    """The position of the word's first character in the text."""
     confidence: float
     """The probability, by the confidence.json of the run (`transformer calibrate`)."""
 
@@ -189,10 +191,14 @@ class Hypothesis(Plain):
 
 
 def hypotheses(
-    result: SearchResult, tokenizer: Tokenizer, special: SpecialIds, n_best: int | None
+    result: SearchResult,
+    tokenizer: Tokenizer,
+    special: SpecialIds,
+    n_best: int | None,
+    refusal: str = NO_OUTPUT,
 ) -> list[Hypothesis]:
-    """The texts of one row of a search, best first."""
-    several: list[Hypothesis] = []
+    """The texts of one row of a search, best first. Raises UserError with this message if there is none."""
+    outputs: list[Hypothesis] = []
     scores = result.scores[:n_best].tolist()
     log_probabilities = result.log_probabilities[:n_best].tolist()
     for score, log_probability, ids in zip(scores, log_probabilities, result.tokens, strict=False):
@@ -200,8 +206,10 @@ def hypotheses(
             tokens = words_of(ids, special)
             text = tokenizer.decode(tokens)
             pieces = tuple(tokenizer.pieces(tokens))
-            several.append(Hypothesis(text, pieces, score, log_probability, ids=(*tokens, special.eos)))
-    return several
+            outputs.append(Hypothesis(text, pieces, score, log_probability, ids=(*tokens, special.eos)))
+    if not outputs:
+        raise UserError(refusal)
+    return outputs
 
 
 def chained(text: str, starts: Sequence[int], parts: Sequence[Hypothesis]) -> Hypothesis:
@@ -326,6 +334,12 @@ class TextTask(DecodingTask):
         """Ids that every output for a record begins with. A search does not count their probability."""
         return ()
 
+    @staticmethod
+    def example(config: Config) -> Arguments:
+        """Shapes of the ids that are read and of decoder input ids."""
+        ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
+        return ids, ids
+
     @abstractmethod
     def spell(self, ids: Sequence[int]) -> str:
         """The text of output ids."""
@@ -341,6 +355,10 @@ class TextTask(DecodingTask):
     @abstractmethod
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """The sequences of output ids that spell a phrase; empty if the output cannot have it."""
+
+    def scored(self, output: Any) -> str:
+        text: str = output.text
+        return text
 
     def steering(self, records: Sequence[Record], lines: Sequence[int]) -> list[Steering]:
         """What is asked of the outputs of these records, such as how they begin.

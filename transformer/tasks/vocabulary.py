@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
 from transformer.config.options import Config
+from transformer.config.records import TextsConfig
+from transformer.data.sources.tables import check_no_tables
+from transformer.data.sources.texts import check_texts, open_texts
 from transformer.data.store import Corpus, Progress, Record, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import load_tokenizer, trained
@@ -51,16 +54,11 @@ class OneVocabulary(Task):
     """
 
     vocabulary_file: ClassVar[str] = "text.model"
-    """Its name in the run directory."""
+    """The name of the vocabulary's file in the run directory."""
 
     def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
         super().__init__(config)
         self.tokenizer, self.special = tokenizer, config.model.special
-
-    @classmethod
-    def given_vocabulary(cls, config: Config) -> Path | None:
-        """The file of a vocabulary that the options name. None: it is learned."""
-        return None
 
     @classmethod
     def texts(cls, records: Iterable[Record]) -> Iterator[str]:
@@ -69,9 +67,9 @@ class OneVocabulary(Task):
 
     @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> Self:
-        """With a vocabulary of the training text, or that of a file (`--data.source-tokenizer`)."""
+        """A task with a vocabulary of the training text, or that of a file (`--data.source-tokenizer`)."""
         data: Any = config.data
-        if file := cls.given_vocabulary(config):
+        if file := getattr(data, "source_tokenizer", None):
             tokenizer = load_tokenizer(file, config.model.special)
         else:
             records = corpus.splits["train"]
@@ -82,12 +80,12 @@ class OneVocabulary(Task):
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> Self:
-        """With the vocabulary of a run directory."""
+        """A task with the vocabulary of a run directory."""
         return cls(config, stored_tokenizer(folder / cls.vocabulary_file, config, config.model.vocab_size))
 
     @classmethod
     def without_corpus(cls, config: Config) -> Self:
-        """With the vocabulary size of the options."""
+        """A task with the vocabulary size of the options."""
         data: Any = config.data
         return cls(with_vocabulary(config, config.model.vocab_size or data.vocab_size), cast(Tokenizer, None))
 
@@ -98,3 +96,19 @@ class OneVocabulary(Task):
     def content(self) -> bytes:
         """The vocabulary's file."""
         return self.tokenizer.content()
+
+
+class TextsAlone(OneVocabulary):
+    """A task with one vocabulary, whose records are texts: lines or documents of files, of the built-in text
+    or of a TFDS dataset."""
+
+    @classmethod
+    def check(cls, config: Config) -> None:
+        """Raises UserError if text files are missing."""
+        data = cast(TextsConfig, config.data)
+        check_texts(data)
+        check_no_tables(data)
+
+    @classmethod
+    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
+        return open_texts(cast(TextsConfig, config.data), progress)

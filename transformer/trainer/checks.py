@@ -66,9 +66,9 @@ def check_packing(resolved: Resolved) -> None:
     if config.data.batching != "packed":
         return
     if config.model.packing_conflict or not resolved.system.packs:
-        what = config.model.packing_conflict or config.system
+        reader = config.model.packing_conflict or config.system
         raise UserError(
-            f"--data.batching packed: {what} reads one sentence per row; use --data.batching buckets"
+            f"--data.batching packed: {reader} reads one sentence per row; use --data.batching buckets"
         )
     if config.reward.share:
         raise UserError(
@@ -152,9 +152,9 @@ def check_guidance(resolved: Resolved) -> None:
         return attentions(sown[INTERMEDIATES])
 
     layers, _, heads, _, _ = jax.eval_shape(attention, *resolved.system.task.example(config)).shape
-    for what, which, count in (("layers", guidance.layers, layers), ("heads", guidance.heads, heads)):
-        if max(which, default=0) > count:
-            raise UserError(f"--guidance.{what} {max(which)}: there are {count}, numbered from 1")
+    for option, numbers, count in (("layers", guidance.layers, layers), ("heads", guidance.heads, heads)):
+        if max(numbers, default=0) > count:
+            raise UserError(f"--guidance.{option} {max(numbers)}: there are {count}, numbered from 1")
 
 
 def check_growth(resolved: Resolved) -> None:
@@ -190,9 +190,9 @@ def check_trained(resolved: Resolved) -> None:
             raise UserError(f"--optimizer.groups {name}: what has such names is not trained; leave it out")
     if not isinstance(how, Parametrisation) or not how.is_adapter or resolved.run:
         return
-    if how.rank > (most := how.largest_rank(leaves)):
+    if how.rank > (limit := how.largest_rank(leaves)):
         raise UserError(
-            f"--adapter.rank {how.rank}: changes of these matrices have a rank of at most {most}; choose a "
+            f"--adapter.rank {how.rank}: changes of these matrices have a rank of at most {limit}; choose a "
             "smaller one"
         )
 
@@ -266,12 +266,12 @@ def _check_filled(task: Task, corpus: Corpus, split: str) -> None:
     seen = dict[str, bool]()
     for start in range(0, len(records), FEW):
         for record in records.__getitems__(range(start, min(start + FEW, len(records)))):
-            seen |= {part: seen.get(part, False) or filled for part, filled in task.filled(record).items()}
+            seen |= {item: seen.get(item, False) or filled for item, filled in task.filled(record).items()}
         if all(seen.values()):
             return
-    part = next(part for part, filled in seen.items() if not filled)
+    item = next(item for item, filled in seen.items() if not filled)
     raise UserError(
-        f"corpus {corpus.name}: every {part} of its {split} split is empty, so nothing could be compared "
+        f"corpus {corpus.name}: every {item} of its {split} split is empty, so nothing could be compared "
         f"with it: give another {split} set"
     )
 
@@ -281,10 +281,10 @@ def check_examples(system: System, task: Task, corpus: Corpus) -> None:
     the last bucket, or have ids that the model cannot predict."""
     size = task.config.model.output_size
     for split, records in corpus.splits.items():
-        few = records.__getitems__(range(min(FEW, len(records))))
-        _check_arrays(task, few, split)
+        sample = records.__getitems__(range(min(FEW, len(records))))
+        _check_arrays(task, sample, split)
         if size and not system.copies:
-            _check_ids(task, few, split, size)
+            _check_ids(task, sample, split, size)
 
 
 def _check_arrays(task: Task, records: Sequence[Record], split: str) -> None:
@@ -303,11 +303,11 @@ def _check_arrays(task: Task, records: Sequence[Record], split: str) -> None:
                     f"[length, {', '.join(map(str, field.shape))}]" if field.padded else f"{field.shape}"
                 )
                 raise UserError(f"{where}: {name} has the shape {shape}, not {expected}")
-        for name, most in zip(sides(task.fields), longest, strict=True):
-            if len(example[name]) > most:
+        for name, limit in zip(sides(task.fields), longest, strict=True):
+            if len(example[name]) > limit:
                 raise UserError(
                     f"{where}: {name} has {len(example[name])} elements, more than the longest bucket, "
-                    f"{most}: shorten it if `truncate` is given"
+                    f"{limit}: shorten it if `truncate` is given"
                 )
 
 

@@ -125,16 +125,16 @@ class Evaluator:
         start = time.monotonic()
         records = self.data.corpus.splits["validation"]
         means = self._means(variables, "validation", request)
-        some = records.__getitems__(range(min(len(records), self.config.training.evaluate_sentences)))
+        chosen = records.__getitems__(range(min(len(records), self.config.training.evaluate_sentences)))
         task = self.task
         decoding = self.decoding
         count = self.config.training.samples
-        prompts = decoding.prompts(some, count) if decoding else []
-        shown = some if task.decodes else prompts
+        prompts = decoding.prompts(chosen, count) if decoding else []
+        shown = chosen if task.decodes else prompts
         outputs = self._decoded(variables, "validation", shown, request) if means else []
         if asked(request) or means is None:
             return None
-        evaluation = Evaluation(some, outputs if task.decodes else [], means)
+        evaluation = Evaluation(chosen, outputs if task.decodes else [], means)
         measure, score_of = next(iter(task.measures().items()))
         by_part = task.scores(evaluation) if task.parts(evaluation) else {}
         score = by_part[measure] if by_part else score_of(evaluation)
@@ -142,10 +142,10 @@ class Evaluator:
             name = f"{type(task).__name__}.measures(): {measure.name}"
             raise UserError(f"{name} must give a Score, not {type(score).__name__}")
         lengths = [len(str(record)) for record in shown]
-        chosen = _of_various_lengths(lengths, count) if task.decodes else range(len(shown))
-        samples = [_sample(decoding, shown[i], outputs[i]) for i in chosen] if decoding else []
-        scored = len(some) if task.decodes else len(records)
-        part = f"first {scored:,} of " if scored < len(records) else "all "
+        indices = _of_various_lengths(lengths, count) if task.decodes else range(len(shown))
+        samples = [_sample(decoding, shown[i], outputs[i]) for i in indices] if decoding else []
+        scored = len(chosen) if task.decodes else len(records)
+        extent = f"first {scored:,} of " if scored < len(records) else "all "
         record = {
             "loss": means["loss"],
             **task.summary(means),
@@ -153,7 +153,7 @@ class Evaluator:
             **flatten_scores(by_part),
             "merit": measure.merit(score.value),
             "measure": asdict(measure),
-            "scored": f"{part}{len(records):,} {task.unit}",
+            "scored": f"{extent}{len(records):,} {task.unit}",
             "signature": score.signature,
             "seconds": time.monotonic() - start,
             "samples": samples,
@@ -282,8 +282,8 @@ def _sample(task: DecodingTask, record: Record, output: Any) -> Sample:
     sample = task.shown(record, output)
     if not isinstance(sample, tuple) or [type(text) for text in sample] != [str] * 3:
         name = f"{type(task).__name__}.shown"
-        what = brief(str(sample))
-        raise UserError(f"{name} must return three texts (input, reference, output), not {what}")
+        description = brief(str(sample))
+        raise UserError(f"{name} must return three texts (input, reference, output), not {description}")
     return sample
 
 

@@ -346,7 +346,7 @@ class Journal:
         processes = f"{jax.process_count():,} process{'es' * (jax.process_count() != 1)}"
         devices = f"{jax.device_count()} {jax.devices()[0].device_kind}, {processes}"
         versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("jax", "flax", "optax"))
-        about = {
+        facts = {
             "date": time.strftime("%Y-%m-%d %H:%M"),
             "devices": devices,
             "versions": f"{versions}, Python {platform.python_version()}",
@@ -354,7 +354,7 @@ class Journal:
         }
         if is_main_process():
             self._run.log.append(
-                {"kind": "start", "step": step, **about, "parts": parts, "data": _described(data)}
+                {"kind": "start", "step": step, **facts, "parts": parts, "data": _described(data)}
             )
 
 
@@ -410,10 +410,10 @@ class Pace:
     def seconds_left(self) -> float:
         """Seconds that the other steps need, each as long as those so far, without the first one, which is
         compiled; infinite if there was no other."""
-        steps, others = self.step - self._first - 1, self._total - self.step
-        if others and steps < 1:
+        steps, steps_left = self.step - self._first - 1, self._total - self.step
+        if steps_left and steps < 1:
             return math.inf
-        return (time.monotonic() - self._start - self._compiling) / max(steps, 1) * others
+        return (time.monotonic() - self._start - self._compiling) / max(steps, 1) * steps_left
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:

@@ -12,7 +12,8 @@ import jax
 
 from transformer.config.options import Config
 from transformer.data.sequences import side_lengths
-from transformer.model.parameters import Variables, count
+from transformer.model.declarations import count
+from transformer.model.parameters import Variables
 from transformer.runs.checkpoints import model_of
 from transformer.runs.exhibits import OVERVIEW, read_exhibits, write_exhibits
 from transformer.runs.log import LOSSES, overfitting, standing
@@ -124,8 +125,8 @@ class Loop:
         if not self.step:
             for warning in self.data.unknown(self.config):
                 self.watch.message(f"Warning: {warning}")
-        left = self.step < t.steps and not self._patience_is_over()
-        if not left and not self._evaluation_is_due():
+        is_unfinished = self.step < t.steps and not self._patience_is_over()
+        if not is_unfinished and not self._evaluation_is_due():
             self.watch.message(f"Training is complete in {self.run.name}: testing its best checkpoint again")
             return
         where = self.run.name
@@ -135,8 +136,8 @@ class Loop:
             stop_requests(self.watch.interject, self.deadline) as self.stop_request,
             self.journal.opened(),
         ):
-            parts = self.layout.shards * t.accumulate
-            self.journal.write_start(self.step, self.data, self.num_parameters, parts)
+            num_parts = self.layout.shards * t.accumulate
+            self.journal.write_start(self.step, self.data, self.num_parameters, num_parts)
             if self._evaluation_is_due():  # it was stopped before the evaluation
                 self._checkpoint(stop=0)
             batches = self.layout.batches(
@@ -203,8 +204,8 @@ class Loop:
                 + (f"The checkpoint of step {saved[-1]} is untouched" if saved else "Nothing was saved yet")
             )
         pace.took(step, self.data.size(step - 1, values["weight"]))
-        left = self._time_left(0.0)
-        self.watch.advance(step, *left)
+        time_left = self._time_left(0.0)
+        self.watch.advance(step, *time_left)
         if step % self.config.training.log_every and step != self.config.training.steps:
             return
         rate, waited = pace.report()
@@ -222,7 +223,7 @@ class Loop:
             )
         counted = self.config.data.counted
         shown = {name: values[name] for name in ("loss", "reward") if name in values}
-        self.watch.step(step, self.config.training.steps, shown, rate, counted, *left)
+        self.watch.step(step, self.config.training.steps, shown, rate, counted, *time_left)
         learning_rate = float(self.rate(step - 1)) * self.reduction
         record = {"kind": "training", "step": step, **values, "learning_rate": learning_rate}
         hosts = {"input_waits": waits} if len(waits) > 1 else {}
@@ -235,25 +236,25 @@ class Loop:
         Args:
           current: seconds that the present evaluation, or the test, needs. None: it is not known.
         """
-        t, parts = self.config.training, [current]
+        t, times = self.config.training, [current]
         if not self.is_testing:
             last = max((record["step"] for record in self.journal.evaluations), default=0)
             since = last if current == 0 else self.step
             evaluations = t.steps // t.evaluate_every - since // t.evaluate_every
             evaluations += t.steps % t.evaluate_every > 0 and since < t.steps
             seconds = self.evaluator.seconds("validation")
-            parts += [self.pace.seconds_left, *[seconds] * evaluations]
-            parts.append(self.evaluator.seconds(self.evaluator.tested))
-        known = [seconds for seconds in parts if seconds is not None]
+            times += [self.pace.seconds_left, *[seconds] * evaluations]
+            times.append(self.evaluator.seconds(self.evaluator.tested))
+        known = [seconds for seconds in times if seconds is not None]
         until_deadline = self.deadline - time.monotonic()
-        return min(sum(known), until_deadline), len(known) < len(parts) and sum(known) < until_deadline
+        return min(sum(known), until_deadline), len(known) < len(times) and sum(known) < until_deadline
 
     # Evaluation
 
     def _tell_evaluated(self, done: int, count: int, seconds: float | None) -> None:
         """Shows how far an evaluation, or the test, is."""
-        what = "testing" if self.is_testing else "evaluating"
-        self.watch.phase(what, done, count, *self._time_left(seconds))
+        activity = "testing" if self.is_testing else "evaluating"
+        self.watch.phase(activity, done, count, *self._time_left(seconds))
 
     def _evaluation_is_due(self) -> bool:
         t = self.config.training

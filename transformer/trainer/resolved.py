@@ -26,6 +26,7 @@ from transformer.data.tokenizers.trained import read_words
 from transformer.model.parameters import platform
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError, command
+from transformer.runtime.files import prefixed_errors
 from transformer.runtime.hosts import hosts_given
 from transformer.systems.registry import system_of
 from transformer.systems.system import System, decided_for
@@ -64,7 +65,7 @@ def resume_command(run: Run, config: Config | None = None) -> str:
       config: to resume with. None: the run's own.
     """
     config = config or run.config
-    options = {name: now for name, _, now in changed(run.config, config) if name in CHANGEABLE}
+    options = {name: value_now for name, _, value_now in changed(run.config, config) if name in CHANGEABLE}
     words = [
         word
         for name, value in options.items()
@@ -225,10 +226,10 @@ def _sized_like_parent(config: Config, system: System, parent: Run) -> Config:
             "leave out the preset, or take only its encoder by --init-encoder-from"
         )
     model = sized_like(config, parent.config)
-    kind = type(parent.config.model)
-    common = {item.name: getattr(model, item.name) for item in dataclasses.fields(kind)}
-    expected = dataclasses.replace(parent.config, model=kind(**common))
-    free = {f"model.{name}" for name in kind.PARAMETER_FREE}
+    model_type = type(parent.config.model)
+    common = {item.name: getattr(model, item.name) for item in dataclasses.fields(model_type)}
+    expected = dataclasses.replace(parent.config, model=model_type(**common))
+    free = {f"model.{name}" for name in model_type.PARAMETER_FREE}
     if changed := differences(parent.config, expected, besides=free):
         raise UserError(
             f"--init-from {parent.name} holds another network: {changed}. Leave out these "
@@ -246,10 +247,11 @@ def check_teacher(resolved: Resolved) -> None:
     if missing := getattr(config.model, "untaught", ""):
         raise UserError(missing)
     if path := getattr(config.model, "teacher", None):
-        run: Run = _named(path, Run)
+        with prefixed_errors(f"--model.teacher {path}: "):
+            run = Run(path)
+            run.checkpoints.best()  # refuses a run without checkpoints
         if run.system.task is not resolved.system.task:
             raise UserError(f"--model.teacher {path}: {config.system} cannot learn from {run.config.system}")
-        _named(path, lambda _: run.checkpoints.best())
 
 
 def load_teacher(task: Task, path: Path) -> Decoder[Any]:
@@ -262,18 +264,12 @@ def load_teacher(task: Task, path: Path) -> Decoder[Any]:
     Raises:
       UserError: it cannot be opened, or it has another vocabulary, or another scale of features.
     """
-    teacher: Decoder[Any] = _named(path, Decoder.load)
+    with prefixed_errors(f"--model.teacher {path}: "):
+        teacher: Decoder[Any] = Decoder.load(path)
     if teacher.task.content() != task.content():
         vocabulary = path / "source.model"
-        other = f", or give --data.source-tokenizer {vocabulary}" if vocabulary.exists() else ""
+        hint = f", or give --data.source-tokenizer {vocabulary}" if vocabulary.exists() else ""
         raise UserError(
-            f"--model.teacher {path}: it has another {task.learned}: train both on the same data{other}"
+            f"--model.teacher {path}: it has another {task.learned}: train both on the same data{hint}"
         )
     return teacher
-
-
-def _named(path: Path, open_run: Any) -> Any:
-    try:
-        return open_run(path)
-    except UserError as error:
-        raise UserError(f"--model.teacher {path}: {error}") from error

@@ -16,7 +16,8 @@ from transformer.config.corpus import DataConfig
 from transformer.config.options import Config, first_added
 from transformer.config.records import TaggedConfig
 from transformer.config.transformer import EncoderConfig, StackConfig, TransformerConfig
-from transformer.model.parameters import Declarations, Params, Variables, vocabulary_axes
+from transformer.model.declarations import vocabulary_axes
+from transformer.model.parameters import Declarations, Params, Variables
 from transformer.model.stack import ENCODER, TransformerEncoder
 from transformer.runs.run import Run, check_base
 from transformer.runtime.errors import UserError, counted
@@ -87,10 +88,10 @@ def with_encoder(config: Config, run: Run) -> Config:
             f"--data.source-tokenizer {data.source_tokenizer}: --init-encoder-from brings the vocabulary of "
             "the source; leave it out"
         )
-    other = run.config.model
-    assert isinstance(other, StackConfig)
+    encoder_model = run.config.model
+    assert isinstance(encoder_model, StackConfig)
     return dataclasses.replace(
-        config, model=encoded(model, other), data=dataclasses.replace(data, source_tokenizer=path)
+        config, model=encoded(model, encoder_model), data=dataclasses.replace(data, source_tokenizer=path)
     )
 
 
@@ -119,11 +120,11 @@ def in_slices(config: Config, system: System, run: Run, say: Callable[[str], Non
       run: has been trained before, perhaps.
       say: is told if that changes the slices.
     """
-    parts = [record["parts"] for record in run.log.records("start") if type(record.get("parts")) is int]
-    (first, *_) = gathered(parts[0] if parts else 0)
+    stored = [record["parts"] for record in run.log.records("start") if type(record.get("parts")) is int]
+    (first, *_) = gathered(stored[0] if stored else 0)
     training, data, shards = config.training, config.data, layout_of(config.mesh).shards
-    most = max(1, data.batch_tokens // data.lengths[-1] // shards)
-    slices = min(most, -(-first // shards))
+    most_slices = max(1, data.batch_tokens // data.lengths[-1] // shards)
+    slices = min(most_slices, -(-first // shards))
     if first < 1 or slices == training.accumulate or config.model.needs_whole_batch:
         return config
     try:

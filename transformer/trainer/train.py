@@ -20,7 +20,8 @@ from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.hosts import barrier, gathered, is_main_process, refuse_forked
-from transformer.tasks.preparation import PreparedShards, TrainingData, prepare
+from transformer.tasks.preparation import TrainingData, prepare
+from transformer.tasks.prepared_shards import PreparedShards
 from transformer.tasks.task import Task
 from transformer.tasks.text import spelling
 from transformer.trainer.checks import OF_CONFIG, OF_CORPUS, OF_MACHINE, check_libraries, check_texts
@@ -117,8 +118,8 @@ def _prepared(
         watch.message(f"  left out: {line}")
     if resolved.task:
         task = resolved.task
-    elif known := run or resolved.parent:
-        task = system.task.load(config, known.path)
+    elif known_run := run or resolved.parent:
+        task = system.task.load(config, known_run.path)
     else:
         task = system.task.create(config, corpus, watch.progress)
     if run:
@@ -158,8 +159,8 @@ def open_corpus_shown(config: Config, task: type[Task], watch: ProgressReporter)
     start = time.monotonic()
     corpus = task.open_corpus(config, watch.progress)
     if not isinstance(corpus, Corpus):
-        kind = type(corpus).__name__
-        raise UserError(f"{task.__name__}.open_corpus must return a transformer.Corpus, not {kind}")
+        type_name = type(corpus).__name__
+        raise UserError(f"{task.__name__}.open_corpus must return a transformer.Corpus, not {type_name}")
     sizes = ", ".join(f"{name} {len(records):,}" for name, records in corpus.splits.items())
     watch.message(f"  {corpus.name}: {sizes} {task.unit}, in {time.monotonic() - start:.1f} s")
     if corpus.note:

@@ -143,7 +143,7 @@ def scale_by_muon_and(
     if declared is None:
         raise UserError(
             "make_optimizer: muon needs to know which parameters are matrices: give declared="
-            "transformer.model.parameters.declarations(model, example)"
+            "transformer.model.declarations.declarations(model, example)"
         )
 
     def labels(params: optax.Params) -> Any:

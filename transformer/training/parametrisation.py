@@ -19,7 +19,8 @@ import jax.numpy as jnp
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array
 
-from transformer.model.parameters import Declarations, Params, vocabulary_axes
+from transformer.model.declarations import vocabulary_axes
+from transformer.model.parameters import Declarations, Params
 from transformer.runtime.errors import UserError
 from transformer.training.step import WHOLE, Parametrised
 

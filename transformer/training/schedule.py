@@ -77,7 +77,7 @@ def make_optimizer(config: "Config", declared: Declarations | None = None) -> op
     Args:
       config: of a run.
       declared: the declarations of the model's parameters, which Muon needs
-        (`transformer.model.parameters.declarations`).
+        (`transformer.model.declarations.declarations`).
 
     Raises:
       UserError: the length of training is given in epochs, and not yet in updates; Muon has no declarations.

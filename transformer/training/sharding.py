@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from transformer.config.training import MeshConfig
+from transformer.config.options import MeshConfig
 from transformer.model.parameters import Declarations
 from transformer.runtime.errors import UserError, counted
 

@@ -56,7 +56,7 @@ class Biasing:
         spelled = _spelled(_weights(names), tokenizer, where)
         starts, ends, silent = letters_of(tokenizer)
         try:
-            automaton = NameAutomaton(spelled, starts, ends, most=SIZES[-1])
+            automaton = NameAutomaton(spelled, starts, ends, max_arcs=SIZES[-1])
         except OverflowError:
             raise UserError(
                 f"{where}: a search has room for names of {SIZES[-1]:,} tokens together, and these have "

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, TypeVar
 import jax
 
 from transformer.config.arguments import any_number, seconds, true_or_false, whole_number
-from transformer.config.decoding import DecodingConfig, MbrConfig, changed_search
-from transformer.config.options import Config
+from transformer.config.decoding import DecodingConfig, MbrConfig
+from transformer.config.options import Config, changed_search
 from transformer.config.ranges import Option, instance, shown
 from transformer.data.sequences import length_in_search
 from transformer.data.store import Record
@@ -34,6 +34,7 @@ from transformer.translator.search_outputs import (
 
 AHEAD = 4096  # records read, and outputs buffered, while an earlier one is searched
 TOGETHER = 256  # records prepared at once
+SHOWN = 8  # of the records of a request, one in so many is seen to grow before all are joined again
 Numbered = tuple[int, Record] | None
 ItemT = TypeVar("ItemT")
 
@@ -229,11 +230,14 @@ class Decoder(LoadedModel[TaskT]):
         if partial is not None and not callable(partial):
             raise UserError(f"partial must be a function, not {type(partial).__name__}")
         latest = {line: [self.task.empty_output()] for line, _ in records} if join else {}
+        steps = itertools.count()
 
         def show(result: Any, request: Request) -> None:
             outputs = self.task.outputs(result, request.record, 1)[:1]
             if join:
                 latest[request.line] = outputs
+                if next(steps) % (1 + len(latest) // SHOWN):
+                    return
                 outputs = join(list(latest.values()))
             partial(outputs[0])  # type: ignore[misc]
 

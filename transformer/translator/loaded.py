@@ -15,8 +15,9 @@ from transformer.config.options import Config
 from transformer.config.ranges import instance, shown, typed
 from transformer.decoding.calls import Inputs
 from transformer.decoding.service.queue import Request
+from transformer.model.declarations import count
 from transformer.model.encoder_decoder import EncoderDecoder
-from transformer.model.parameters import INT8, Params, Variables, count
+from transformer.model.parameters import INT8, Params, Variables
 from transformer.runs.run import Run, adapter_run, bytes_of
 from transformer.runs.sealed import compare
 from transformer.runtime.compilation import keep_programs

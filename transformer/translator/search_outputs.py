@@ -16,7 +16,8 @@ from transformer.config.decoding import BeamConfig, DecodingConfig, MbrConfig
 from transformer.config.ranges import Option
 from transformer.data.sequences import length_in_search
 from transformer.decoding.calls import Inputs
-from transformer.decoding.scores import SearchResult, TokenScores
+from transformer.decoding.forced import TokenScores
+from transformer.decoding.scores import SearchResult
 from transformer.decoding.searches.search import distinct
 from transformer.decoding.service.lanes import Job, LaneShape, batch
 from transformer.decoding.service.queue import Request

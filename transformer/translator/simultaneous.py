@@ -12,7 +12,8 @@ from jaxtyping import Array, Int
 
 from transformer.config.decoding import METHODS, RULES, names_of
 from transformer.config.ranges import Option, shown
-from transformer.decoding.calls import as_variables, special_ids, whole
+from transformer.decoding.calls import as_variables, special_ids
+from transformer.decoding.forced import whole
 from transformer.decoding.hooks import never_predicted
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError

@@ -1,5 +1,8 @@
 """The pixels of picture files."""
 
+import os
+import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -14,6 +17,13 @@ from transformer.runtime.machine import library
 LIBRARY = "PIL"
 MOST = 50_000_000
 """The most pixels of a file: a few bytes may hold many."""
+MANY = 5_000_000
+"""Pixels of a large picture, of which one is read at a time: it takes 8 bytes for each."""
+_LARGE = threading.Lock()
+CHUNKS = 100_000
+"""The most chunks of a PNG file; Pillow stores most of them."""
+SIGNATURE = b"\x89PNG\r\n\x1a\n"
+"""The first bytes of a PNG file; the width and the height follow from the 16th on."""
 DEEP = ("I", "I;16", "I;16B", "I;16L", "F")
 """Pillow's modes of more than 8 bits."""
 WHITE = 255
@@ -51,22 +61,49 @@ def read_pixels(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels,
 
 def _read(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels, tuple[int, int]]:
     image_of = library("PIL.Image")
+    number = _checked_size(content, path)
     try:
-        with image_of.open(content, formats=("PNG",)) as image:
-            if image.width * image.height > MOST:
-                raise UserError(
-                    f"{path}: {image.width:,} x {image.height:,} pixels are too many: make it smaller"
-                )
+        with image_of.open(content, formats=("PNG",)) as image, _LARGE if number > MANY else nullcontext():
             if image.mode in DEEP:
                 raise UserError(f"{path}: it has more than 8 bits a channel: save it with 8")
-            whole = library("PIL.ImageOps").exif_transpose(image).convert("RGBA")
-            opaque = image_of.new("RGBA", whole.size, (WHITE, WHITE, WHITE, WHITE))
-            opaque.alpha_composite(whole)
-            return resized(opaque.convert("RGB"), size), whole.size
-    except image_of.DecompressionBombError as error:
-        raise UserError(f"{path}: it has too many pixels: make it smaller") from error
+            library("PIL.ImageOps").exif_transpose(image, in_place=True)
+            return resized(_opaque(image), size), image.size
     except image_of.UnidentifiedImageError as error:
         raise UserError(f"{path}: is no PNG file: convert it") from error
+
+
+def _checked_size(content: BinaryIO, path: Path | str) -> int:
+    """The number of pixels of a PNG file; 0 of another file. It is told by its head, so that the library
+    reads, and warns of, none that is too large. Raises UserError if there are too many, or chunks."""
+    head, number = content.read(24), 0
+    if head.startswith(SIGNATURE):
+        width, height = (int.from_bytes(head[start : start + 4]) for start in (16, 20))
+        if (number := width * height) > MOST:
+            raise UserError(f"{path}: {width:,} x {height:,} pixels are too many: make it smaller")
+        content.seek(len(SIGNATURE))
+        for _ in range(CHUNKS):
+            if len(chunk := content.read(8)) < 8:
+                break
+            content.seek(int.from_bytes(chunk[:4]) + 4, os.SEEK_CUR)
+        else:
+            raise UserError(f"{path}: it has more than {CHUNKS:,} chunks: save it anew")
+    content.seek(0)
+    return number
+
+
+def _opaque(image: Any) -> Any:
+    """An image of Pillow on white, in RGB: in strips, since a copy of the whole may take 200 MB."""
+    if not image.has_transparency_data:
+        return image.convert("RGB") if image.mode != "RGB" else image
+    image_of = library("PIL.Image")
+    opaque, (width, height) = image_of.new("RGB", image.size), image.size
+    rows = max(1, MANY // 8 // width)
+    for top in range(0, height, rows):
+        part = image.crop((0, top, width, min(top + rows, height))).convert("RGBA")
+        white = image_of.new("RGBA", part.size, (WHITE, WHITE, WHITE, WHITE))
+        white.alpha_composite(part)
+        opaque.paste(white.convert("RGB"), (0, top))
+    return opaque
 
 
 def resized(image: Any, size: int) -> Pixels:

@@ -18,8 +18,8 @@ from jaxtyping import Array, Float, Int
 
 from transformer.config.model import ModelConfig
 from transformer.data.sequences import Field
-from transformer.decoding.calls import Inputs, advance, init_cache, whole
-from transformer.decoding.scores import TokenScores, score_tokens
+from transformer.decoding.calls import Inputs, advance, init_cache
+from transformer.decoding.forced import TokenScores, score_tokens, whole
 from transformer.model.cache import AnyCache, put_rows
 from transformer.model.encoder_decoder import NOISE, decoder_input
 from transformer.model.parameters import Variables

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Int, UInt
 
 from transformer.config.decoding import BeamConfig, DecodingConfig, MbrConfig, SampleConfig
 from transformer.config.model import ModelConfig, SpecialIds
@@ -27,7 +27,7 @@ from transformer.decoding.scores import (
     source_limits,
     wu_penalty,
 )
-from transformer.decoding.slots import Finished, Noise, Slots
+from transformer.decoding.slots import Finished, Slots
 from transformer.decoding.steering.prefix import opening_of
 from transformer.decoding.steering.terms import ConstrainedBeam, Terms
 from transformer.decoding.steps import Predicted, Reach, Selection, Strategy, search_all
@@ -184,6 +184,44 @@ def strategy_inputs(options: DecodingConfig, row_options: RowOptions) -> Any:
             return row_options.certain
         case _:
             return ()
+
+
+# Noise on the inputs of a decoder while it generates: outputs vary without sampling of tokens.
+
+
+@struct.dataclass
+class Noise:
+    """What is done to the embedded newest tokens."""
+
+    keys: UInt[Array, "b words"]
+    """The data of a random key for each row."""
+    deviation: float = struct.field(pytree_node=False)
+    """Deviation of Gaussian noise, as a share of the root mean square of each input."""
+    dropout: float = struct.field(pytree_node=False)
+    """Share of the features that are zero; the others are scaled up."""
+    generator: str = struct.field(pytree_node=False)
+    """The kind of the keys."""
+
+    def at(self, steps: Int[Array, " b"]) -> "Noise":
+        """The noise of the given steps."""
+
+        def fold(key: Array, step: Array) -> Array:
+            wrapped = jax.random.wrap_key_data(key, impl=self.generator)
+            return jax.random.key_data(jax.random.fold_in(wrapped, step))
+
+        return self.replace(keys=jax.vmap(fold)(self.keys, steps))  # type: ignore[attr-defined, no-any-return]
+
+    def __call__(self, embedded: Float[Array, "b n m"]) -> Float[Array, "b n m"]:
+        """The inputs with noise, another for each beam."""
+
+        def one(key: Array, x: Array) -> Array:
+            drop, add = jax.random.split(jax.random.wrap_key_data(key, impl=self.generator))
+            keep = jax.random.bernoulli(drop, 1 - self.dropout, x.shape)
+            size = jnp.sqrt(jnp.mean(jnp.square(x), axis=-1, keepdims=True))
+            noise = self.deviation * size * jax.random.normal(add, x.shape)
+            return jnp.where(keep, (x + noise) / (1 - self.dropout), 0).astype(x.dtype)
+
+        return jax.vmap(one)(self.keys, embedded)
 
 
 def noise_of(options: DecodingConfig, row_options: RowOptions) -> Noise | None:

@@ -103,7 +103,7 @@ class NameAutomaton:
       names: the tokens of each, and the weight of a token.
       starts: for each id, whether it begins with a letter, so that it continues the word before it.
       ends: for each id, whether it ends with a letter, so that the next token may continue its word.
-      most: the arcs that it may have.
+      max_arcs: the arcs that it may have.
 
     Raises:
       OverflowError: it would have more.
@@ -122,7 +122,7 @@ class NameAutomaton:
         names: Mapping[Tokens, float],
         starts: Bool[np.ndarray, " v"],
         ends: Bool[np.ndarray, " v"],
-        most: int = 2**31 - 1,
+        max_arcs: int = 2**31 - 1,
     ) -> None:
         self._starts, self._ends = starts.tolist(), ends.tolist()
         self._lengths, self._newest = [0], [-1]
@@ -131,7 +131,7 @@ class NameAutomaton:
         self._weights, self._own = [0.0], [0.0]
         for name, weight in names.items():
             self._add(name, weight)
-            if len(self._lengths) > most + 1:
+            if len(self._lengths) > max_arcs + 1:
                 raise OverflowError("too many arcs")
         order = sorted(range(len(self._lengths)), key=self._lengths.__getitem__)
         self._worth = [0.0] * len(order)  # of a beginning
@@ -149,8 +149,8 @@ class NameAutomaton:
                     after, gain = self._step(after, begins, token)
                     self._rest[child] = after, total + gain
             arcs[node] = self._arcs_of(node, arcs)
-            most -= len(arcs[node])
-            if most < 0:
+            max_arcs -= len(arcs[node])
+            if max_arcs < 0:
                 raise OverflowError("too many arcs")
             for begins in (False, True) if node else ():
                 after, gain = self._leave(node, begins)

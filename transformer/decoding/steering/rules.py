@@ -235,13 +235,13 @@ def _put(logits: Float[Array, "b n v"], tokens: Int[Array, "b n k"], values: Any
     return logits.at[row, beam, column].set(values, mode="drop")
 
 
-def segmentations(text: str, pieces: Mapping[str, int], most: int = 256) -> list[tuple[int, ...]]:
-    """All divisions of a text into pieces, as ids; the shortest `most`.
+def segmentations(text: str, pieces: Mapping[str, int], limit: int = 256) -> list[tuple[int, ...]]:
+    """All divisions of a text into pieces, as ids; the shortest `limit`.
 
     Args:
       text: in the form of the pieces, such as with U+2581 for a space.
       pieces: of the vocabulary.
-      most: limit.
+      limit: how many are returned.
     """
     longest = max(map(len, pieces), default=0)
     divisions: list[list[tuple[int, ...]]] = [[()], *([] for _ in text)]
@@ -249,5 +249,5 @@ def segmentations(text: str, pieces: Mapping[str, int], most: int = 256) -> list
         for start in range(max(0, end - longest), end):
             if (piece := pieces.get(text[start:end])) is not None:
                 divisions[end] += [(*before, piece) for before in divisions[start]]
-        divisions[end] = sorted(divisions[end], key=len)[:most]
+        divisions[end] = sorted(divisions[end], key=len)[:limit]
     return divisions[-1]

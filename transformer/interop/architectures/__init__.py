@@ -16,4 +16,5 @@ FAMILIES: dict[str, Family[Any]] = {
 }
 """By the `model_type` of their config.json. An export takes the first that describes the model."""
 CONVERTED: dict[str, Family[Any]] = {"WhisperSpec": CONVERTED_WHISPER}
-"""By the specification of CTranslate2's model.bin, besides those of a Transformer."""
+"""Families of models in CTranslate2's folders, by the specification that model.bin names; a Transformer's is
+not among them."""

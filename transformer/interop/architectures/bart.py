@@ -146,12 +146,12 @@ def with_base_names(tensor: Tensor) -> Tensor:
     return replace(tensor, names=tuple(names))
 
 
-def _tables(part: str, model: TransformerConfig) -> tuple[str, ...]:
+def _tables(table: str, model: TransformerConfig) -> tuple[str, ...]:
     """The names of a matrix of words, among them those of the matrices that it is tied to."""
-    if part == "output_embedding":
+    if table == "output_embedding":
         return (HEAD,)
-    is_output = model.share_embeddings == ("target" if part == "target_embedding" else "all")
-    inputs = (SHARED, *_EMBEDDINGS.values()) if model.shares_inputs else (_EMBEDDINGS[part], SHARED)
+    is_output = model.share_embeddings == ("target" if table == "target_embedding" else "all")
+    inputs = (SHARED, *_EMBEDDINGS.values()) if model.shares_inputs else (_EMBEDDINGS[table], SHARED)
     return (*inputs, HEAD) if is_output else inputs
 
 
@@ -160,13 +160,13 @@ def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
 
 
 def _stored(path: Names, model: TransformerConfig) -> Tensor:
-    part, *inner = path
+    component, *inner = path
     leaf = ".".join(inner)
-    if part.endswith("_embedding"):
-        return Tensor(_tables(part, model))
-    if part == "output_bias":
+    if component.endswith("_embedding"):
+        return Tensor(_tables(component, model))
+    if component == "output_bias":
         return Tensor(("final_logits_bias",), "row", if_missing=0.0)
-    side, module = part.rsplit("_", 1)
+    side, module = component.rsplit("_", 1)
     if module == "positions" and leaf == "table":
         return Tensor((POSITIONS.format(side=SIDES[side]),), rows_before=_ROWS_BEFORE)
     if module == "positions":

@@ -94,29 +94,29 @@ def bert_options(config: Json, names: Container[str]) -> dict[str, Any]:
 
 
 def _tensor(path: Names, config: Json, model: StackConfig) -> Tensor:
-    part, *inner = path
-    if part in ("head", "head_norm", "output_bias"):
-        return _of_head(part, inner[-1] if inner else "")
-    if part == "source_embedding":
+    component, *inner = path
+    if component in ("head", "head_norm", "output_bias"):
+        return _of_head(component, inner[-1] if inner else "")
+    if component == "source_embedding":
         return _stored("embeddings.word_embeddings.weight", tied=(f"{HEAD}decoder.weight",))
-    if part == "source_positions" and inner[-1] == "table":
+    if component == "source_positions" and inner[-1] == "table":
         return _stored("embeddings.position_embeddings.weight")
-    if part == "source_positions" and inner[-1] == "token_type":
+    if component == "source_positions" and inner[-1] == "token_type":
         return replace(_stored(TYPES), part=(0, config.get("type_vocab_size", 2)), if_missing=0.0)
-    if part == "source_positions":
+    if component == "source_positions":
         return _stored(*(f"embeddings.LayerNorm.{leaf}" for leaf in NORM_LEAVES[inner[-1]]))
-    module = f"encoder.layer.{part.removeprefix('encoder_')}."
+    module = f"encoder.layer.{component.removeprefix('encoder_')}."
     if inner[0] in NORMS:
         return _stored(*(module + NORMS[inner[0]] + leaf for leaf in NORM_LEAVES[inner[-1]]))
     name = LEAVES[".".join(inner[1:])]
     return _stored(module + name, layout="out-in" if name.endswith("weight") else "plain")
 
 
-def _of_head(part: str, leaf: str) -> Tensor:
+def _of_head(component: str, leaf: str) -> Tensor:
     """Where a parameter of the head is stored, which some folders lack."""
-    if part == "output_bias":
+    if component == "output_bias":
         return Tensor((f"{HEAD}bias", f"{HEAD}decoder.bias"), if_missing="new")
-    if part == "head_norm":
+    if component == "head_norm":
         names = tuple(f"{HEAD}transform.LayerNorm.{name}" for name in NORM_LEAVES[leaf])
         return Tensor(names, if_missing="new")
     is_matrix = leaf == "kernel"
@@ -129,7 +129,7 @@ def _stored(*names: str, layout: Layout = "plain", tied: Names = ()) -> Tensor:
 
 
 def _check(config: Json, model: StackConfig, read: Read) -> None:
-    head = [_of_head(part, leaf).names for part, leaf in _HEAD_LEAVES]
+    head = [_of_head(component, leaf).names for component, leaf in _HEAD_LEAVES]
     missing = [names[0] for names in head if all(read(name) is None for name in names)]
     if 0 < len(missing) < len(head):
         raise UserError(f"there is no tensor {missing[0]}, and there are others of the head")
@@ -164,7 +164,7 @@ class Bert(Family[StackConfig]):
     --init-encoder-from`). A head that is not stored is initialised as before training."""
 
     def opened(self, folder: Path) -> Opened:
-        """It has no search."""
+        """Opens a folder, which has no options of a search."""
         return Opened(folder, folder / CONFIG, read_json(folder / CONFIG), tensors(folder), {})
 
     def data(

@@ -40,7 +40,7 @@ MODEL = "model.bin"
 VERSIONS = range(2, 7)
 SIDES = ("encoder", "decoder")
 ACTIVATIONS = {0: "relu", 1: "gelu_new", 2: "swish", 3: "gelu"}
-"""By their number there."""
+"""Activations by the number that CTranslate2 gives them."""
 _TYPES: dict[int, str] = {0: "<f4", 1: "<i1", 2: "<i2", 3: "<i4", 4: "<f2", 5: "<u2"}
 _BFLOAT16 = 5
 _INTEGERS = (1, 2, 3)
@@ -122,7 +122,7 @@ class Variables:
         self._stored: dict[str, tuple[int, int, tuple[int, ...]]] = {}
         """The type, the position in the file and the shape of each variable."""
         self._first_names: dict[str, str] = {}
-        """Of variables with another name, by that."""
+        """The first name of each variable that has another one, by that other one."""
         for _ in range(self._number("I")):
             self._add()
         if self.version >= 3:
@@ -132,7 +132,7 @@ class Variables:
                     raise UserError(f"{name} is another name of {of}, which is missing")
                 self._stored.setdefault(name, self._stored[of])
                 self._first_names[name] = of
-        self._parts = dict(self._named())
+        self._locations = dict(self._named())
 
     def _number(self, format_code: str) -> int:
         size = struct.calcsize(f"<{format_code}")
@@ -175,41 +175,41 @@ class Variables:
         """The names of tensors, and of which variable each is which part of how many."""
         for name in self._stored:
             side, _, inner = name.partition("/")
-            layer, _, rest = inner.partition("/")
-            part, _, leaf = rest.rpartition("/")
-            if layer.startswith("layer_") and part in _LAYERS and leaf in _LEAVES:
+            layer, _, variable_name = inner.partition("/")
+            sublayer, _, leaf = variable_name.rpartition("/")
+            if layer.startswith("layer_") and sublayer in _LAYERS and leaf in _LEAVES:
                 number = layer.removeprefix("layer_")
-                parts = _LAYERS[part]
-                for index, of in enumerate(parts):
+                tensor_names = _LAYERS[sublayer]
+                for index, of in enumerate(tensor_names):
                     full = f"model.{side}.layers.{number}.{of}.{_LEAVES[leaf]}"
-                    yield full, (name, index, len(parts))
+                    yield full, (name, index, len(tensor_names))
             elif inner in _OTHERS:
                 yield f"model.{side}.{_OTHERS[inner]}", (name, 0, 1)
-            elif layer in _CONVOLUTIONS and rest in _LEAVES:
+            elif layer in _CONVOLUTIONS and variable_name in _LEAVES:
                 yield f"model.{name.replace('/', '.')}", (name, 0, 1)
 
     @property
     def names(self) -> Set[str]:
         """Hugging Face's names of all tensors."""
-        return self._parts.keys()
+        return self._locations.keys()
 
     @property
     def others(self) -> list[str]:
         """The variables, by their own names, that are neither such tensors nor their scales."""
-        known = {variable for variable, _, _ in self._parts.values()}
+        known = {variable for variable, _, _ in self._locations.values()}
         known |= {f"{name}_scale" for name in known}
         return [name for name in self._stored if name not in known]
 
     def is_same(self, *names: str) -> bool:
         """Whether several names of tensors are of one variable."""
-        parts = [self._parts.get(name) for name in names]
-        return None not in parts and len({self._stored[part[0]] for part in parts if part}) == 1
+        entries = [self._locations.get(name) for name in names]
+        return None not in entries and len({self._stored[entry[0]] for entry in entries if entry}) == 1
 
     def __call__(self, name: str) -> np.ndarray | None:
         """The tensor of a name in float32, or None."""
-        if name not in self._parts:
+        if name not in self._locations:
             return None
-        variable, index, _ = self._parts[name]
+        variable, index, _ = self._locations[name]
         type_code, *_ = self._stored[variable]
         if type_code in _INTEGERS and self._scale(variable) not in self._stored:
             raise UserError(
@@ -222,9 +222,9 @@ class Variables:
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """The shape of a tensor, or None if there is none."""
-        if name not in self._parts:
+        if name not in self._locations:
             return None
-        variable, _, count = self._parts[name]
+        variable, _, count = self._locations[name]
         shape = self.stored_shape(variable)
         if not shape or shape[0] % count:
             raise UserError(f"{variable} has shape {list(shape)}, which is not that of {count} matrices")
@@ -276,45 +276,45 @@ class Variables:
         return sum(number.isdecimal() for number in numbers)
 
 
-def whisper_config(read: Variables) -> Json:
+def whisper_config(model: Variables) -> Json:
     """What config.json of Hugging Face would say of a Whisper model.
 
     Raises:
       UserError: it is another model.
     """
-    if read.specification != "WhisperSpec":
-        raise UserError(f"it holds a {read.specification}, and a WhisperSpec is read here")
-    check_others(read)
-    vocab_size, d_model = read.stored_shape("decoder/embeddings/weight")
-    activation = read.number("decoder/activation", 3)
+    if model.specification != "WhisperSpec":
+        raise UserError(f"it holds a {model.specification}, and a WhisperSpec is read here")
+    check_others(model)
+    vocab_size, d_model = model.stored_shape("decoder/embeddings/weight")
+    activation = model.number("decoder/activation", 3)
     return {
         "model_type": "whisper",
         "vocab_size": vocab_size,
         "d_model": d_model,
-        "num_mel_bins": read.stored_shape("encoder/conv1/weight")[1],
-        "max_source_positions": read.stored_shape("encoder/position_encodings/encodings")[0],
-        "max_target_positions": read.stored_shape("decoder/position_encodings/encodings")[0],
+        "num_mel_bins": model.stored_shape("encoder/conv1/weight")[1],
+        "max_source_positions": model.stored_shape("encoder/position_encodings/encodings")[0],
+        "max_target_positions": model.stored_shape("decoder/position_encodings/encodings")[0],
         "activation_function": ACTIVATIONS.get(activation, f"number {activation}"),
-        **stacks(read),
+        **stacks(model),
     }
 
 
-def check_others(read: Variables) -> None:
+def check_others(model: Variables) -> None:
     """Raises UserError if a variable that is no parameter means another network."""
-    for name in read.others:
+    for name in model.others:
         if name.split("/")[-1] not in _KNOWN and (
-            read.stored_shape(name) not in ((), (1,)) or read.number(name, 0)
+            model.stored_shape(name) not in ((), (1,)) or model.number(name, 0)
         ):
             raise UserError(f"{name} is not supported: the network is another one than that of this package")
 
 
-def stacks(read: Variables) -> Json:
+def stacks(model: Variables) -> Json:
     """Depth, inner width and number of heads of encoder and decoder."""
     described: Json = {}
     for side in SIDES:
-        described[f"{side}_layers"] = read.layers(side)
-        described[f"{side}_ffn_dim"] = read.stored_shape(f"{side}/layer_0/ffn/linear_0/weight")[0]
-        described[f"{side}_attention_heads"] = read.number(f"{side}/num_heads", 8)
+        described[f"{side}_layers"] = model.layers(side)
+        described[f"{side}_ffn_dim"] = model.stored_shape(f"{side}/layer_0/ffn/linear_0/weight")[0]
+        described[f"{side}_attention_heads"] = model.number(f"{side}/num_heads", 8)
     return described
 
 
@@ -330,37 +330,37 @@ _NORMS = ("layer_norm", "layernorm_embedding")
 _PROJECTION, _BIAS = (f"model.decoder.projection.{leaf}" for leaf in ("weight", "bias"))
 
 
-def transformer_config(read: Variables) -> Json:
+def transformer_config(model: Variables) -> Json:
     """What a config.json would say of the network.
 
     Raises:
       UserError: it is another network, or has options that are not supported here.
     """
-    if read.specification not in SPECIFICATIONS:
+    if model.specification not in SPECIFICATIONS:
         raise UserError(
-            f"it holds a {read.specification}, and {', '.join(SPECIFICATIONS)} and WhisperSpec are read here"
+            f"it holds a {model.specification}, and {', '.join(SPECIFICATIONS)} and WhisperSpec are read here"
         )
-    check_others(read)
+    check_others(model)
     same: dict[str, int] = {}
     for name, default in (("pre_norm", 1), ("activation", 0), ("scale_embeddings", 1)):
-        values = {read.number(f"{side}/{name}", default) for side in SIDES}
+        values = {model.number(f"{side}/{name}", default) for side in SIDES}
         if len(values) > 1:
             raise UserError(f"{name} differs between encoder and decoder, which is not supported")
         same[name] = values.pop()
-    positions = {read.shape(f"model.{side}.embed_positions.weight") for side in SIDES}
+    positions = {model.shape(f"model.{side}.embed_positions.weight") for side in SIDES}
     if len(positions) > 1:
         raise UserError("the tables of positions of encoder and decoder differ, which is not supported")
     return {
         "model_type": "ctranslate2",
-        "d_model": read.stored_shape("decoder/embeddings/weight")[1],
+        "d_model": model.stored_shape("decoder/embeddings/weight")[1],
         "activation_function": ACTIVATIONS.get(same["activation"], f"number {same['activation']}"),
         "pre_norm": bool(same["pre_norm"]),
         "scale_embedding": bool(same["scale_embeddings"]),
         "positions": next(iter(positions)),
-        "zero_start": bool(read.number("decoder/start_from_zero_embedding", 0)),
-        "inputs_are_tied": read.is_same(*_TABLES),
-        "output_is_tied": read.is_same(_TABLES[1], _PROJECTION),
-        **stacks(read),
+        "zero_start": bool(model.number("decoder/start_from_zero_embedding", 0)),
+        "inputs_are_tied": model.is_same(*_TABLES),
+        "output_is_tied": model.is_same(_TABLES[1], _PROJECTION),
+        **stacks(model),
     }
 
 
@@ -437,10 +437,10 @@ class ListVocabulary(Vocabulary):
             if missing := {bos, eos}.difference(words):
                 raise UserError(f"{folder}: the vocabulary has no {' and no '.join(sorted(missing))}")
             special = [next(filter(words.__contains__, _PADDING), ""), bos, eos, unk]
-            others = [word for word in words if word not in special]
+            text_words = [word for word in words if word not in special]
             rows = {unk: len(words)} | {word: row for row, word in enumerate(words)}
-            self._words.append(others)
-            orders.append([rows.get(word, -1) for word in (*special, *others)])
+            self._words.append(text_words)
+            orders.append([rows.get(word, -1) for word in (*special, *text_words)])
         self.ids: Json = {
             **{"pad_token_id": 0, "decoder_start_token_id": 1, "eos_token_id": 2},
             "vocab_size": len(orders[0]),

@@ -41,11 +41,11 @@ from transformer.interop.folders.family import (
     without_codes,
 )
 from transformer.interop.folders.folder import CONFIG, LANGUAGES, as_json, read_json
-from transformer.interop.folders.pieces import words_by_id
+from transformer.interop.folders.pieces import read_sentencepiece, words_by_id
 from transformer.interop.folders.search import forced_start
 from transformer.model.parameters import Params
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, read_bytes
+from transformer.runtime.files import Json, prefixed_errors
 
 WITHOUT_LANGUAGES = without_codes("the texts of Marian models need none")
 _DECODER_POSITIONS = POSITIONS.format(side="decoder")
@@ -182,14 +182,9 @@ def _tokenizer(
     for word, index in (("</s>", special.eos), ("<pad>", special.pad)):
         if numbers.get(word, index) != index:
             raise UserError(f"{file}: {word} is {numbers[word]}, and {index} in {CONFIG}")
-    try:
-        return MarianTokenizer(read_bytes(spm), words, special, start)
-    except OSError as error:
-        raise UserError(f"{spm} cannot be read: {error.strerror}") from error
-    except RuntimeError as error:
-        raise UserError(f"{spm} is not a SentencePiece model") from error
-    except UserError as error:
-        raise UserError(f"{spm.parent}: {error}") from error
+    model, _ = read_sentencepiece(spm)
+    with prefixed_errors(f"{spm.parent}: "):
+        return MarianTokenizer(model, words, special, start)
 
 
 def _order(tokenizer: Tokenizer, special: SpecialIds) -> list[int]:

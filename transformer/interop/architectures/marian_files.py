@@ -42,9 +42,10 @@ from transformer.interop.folders.family import (
 )
 from transformer.interop.folders.folder import check_new, naming
 from transformer.interop.folders.items import Yaml, marian_file, parse_yaml, write_npz
+from transformer.interop.folders.pieces import read_sentencepiece, words_by_id
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, MiB, folder_whole, read_bytes, read_text, writing
+from transformer.runtime.files import Json, MiB, folder_whole, read_text, writing
 from transformer.tasks.task import Task
 from transformer.tasks.texts.translation import Translation
 
@@ -251,14 +252,14 @@ def network_description(config: TransformerConfig, sizes: tuple[int, int]) -> Ya
 
 
 def _tensor(path: Names, described: Yaml, model: TransformerConfig) -> Tensor:
-    part, *inner = path
-    if part == "output_bias":
+    component, *inner = path
+    if component == "output_bias":
         order = _order(described, model, "target")
         return Tensor((OUTPUT_BIAS,), "row", order=order, filler=NEVER_GENERATED, if_missing=0.0)
-    if part in _EMBEDDINGS:
-        side = "source" if part == "source_embedding" else "target"
-        return Tensor(_tables(part, model), order=_order(described, model, side))
-    stack, module = part.rsplit("_", 1)
+    if component in _EMBEDDINGS:
+        side = "source" if component == "source_embedding" else "target"
+        return Tensor(_tables(component, model), order=_order(described, model, side))
+    stack, module = component.rsplit("_", 1)
     leaf = inner[-1]
     if module == "positions":
         return Tensor((f"{_SIDES[stack]}_emb_ln_{leaf}_pre",), "row")
@@ -277,17 +278,17 @@ def _tensor(path: Names, described: Yaml, model: TransformerConfig) -> Tensor:
     return Tensor((f"{layer}{prefix}ln_{leaf}{suffix}",), "row")
 
 
-def _tables(part: str, model: TransformerConfig) -> Names:
+def _tables(table: str, model: TransformerConfig) -> Names:
     """The names of a matrix of words, among them those of the matrices that it is tied to."""
     source, target, output = _EMBEDDINGS.values()
-    match part, model.share_embeddings:
+    match table, model.share_embeddings:
         case "source_embedding", "all":
             return _SHARED, source, target, output
         case "source_embedding", "inputs":
             return _SHARED, source, target
         case "target_embedding", "target":
             return target, output
-    return (_EMBEDDINGS[part],)
+    return (_EMBEDDINGS[table],)
 
 
 def _order(described: Yaml, model: TransformerConfig, side: str) -> list[int]:
@@ -316,8 +317,8 @@ class MarianFilesVocabulary(Vocabulary):
         self._paths = _vocabulary_files(folder, _decoder_options(folder))
         self._words = [_words(*pair) for pair in zip(self._paths, map(folder.joinpath, _PIECES), strict=True)]
         pairs = zip(self._paths, self._words, strict=True)
-        ids, others = (_special_ids(path, words) for path, (_, words) in pairs)
-        if ids != others:
+        ids, target_ids = (_special_ids(path, words) for path, (_, words) in pairs)
+        if ids != target_ids:
             source, target = self._paths
             raise UserError(f"{source} and {target} have other ids of </s> or <unk>, which is not supported")
         eos, self.unk = ids
@@ -342,7 +343,7 @@ class MarianFiles(Family[TransformerConfig]):
     """
 
     def opened(self, folder: Path) -> Opened:
-        """As a folder with the decoder's options in place of generation_config.json."""
+        """Opens a folder, with the decoder's options in place of generation_config.json."""
         options = _decoder_options(folder)
         path = _model(folder, options)
         file = marian_file(path)
@@ -350,7 +351,7 @@ class MarianFiles(Family[TransformerConfig]):
             return Opened(folder, path, with_padding(file.description), file, options)
 
     def decoding(self, opened: Opened, model: TransformerConfig) -> DecodingConfig:
-        """Scores are divided by length^normalize."""
+        """The model's own search, which divides scores by length^normalize."""
         options = opened.generation
         try:
             beam_size = int(_one(options.get("beam-size", "12")))
@@ -364,7 +365,7 @@ class MarianFiles(Family[TransformerConfig]):
         return BeamConfig(beam_size=beam_size, penalty="power", length_penalty=penalty, stop="full")
 
     def task(self, config: Config, tokenizers: Tokenizers, folder: Path) -> Task:
-        """With the lexical shortlist, if the folder has one."""
+        """The task of a run, with the lexical shortlist if the folder has one."""
         files = list(folder.glob("lex*.bin"))
         shortlist = Shortlist.read(files[0], config.model.output_size) if len(files) == 1 else None
         return Translation(config, tokenizers, shortlist)
@@ -442,25 +443,14 @@ def _vocabulary_files(folder: Path, options: Yaml) -> tuple[Path, Path]:
 def _words(vocabulary: Path, pieces: Path) -> tuple[bytes, Words]:
     """A SentencePiece model, and the piece of each id: its own or, if the vocabulary is YAML, those of it."""
     model = vocabulary if vocabulary.suffix == ".spm" else pieces
-    try:
-        content = read_bytes(model)
-        _, listed = opened_pieces(content)
-    except OSError as error:
-        raise UserError(f"{model} cannot be read: {error.strerror}") from error
-    except RuntimeError as error:
-        raise UserError(f"{model} is not a SentencePiece model") from error
+    content, words = read_sentencepiece(model)
     if model == vocabulary:
-        return content, list(listed)
+        return content, [*words]
     try:
         numbered = {word: int(str(index)) for word, index in parse_yaml(read_text(vocabulary)).items()}
     except (OSError, ValueError) as error:
         raise UserError(f"{vocabulary} is not a list of words and their ids: {error}") from error
-    words: Words = [None] * len(numbered)
-    for word, index in numbered.items():
-        if not 0 <= index < len(words):
-            raise UserError(f"{vocabulary}: {word!r} has the id {index}, and there are {len(words):,}")
-        words[index] = word
-    return content, words
+    return content, words_by_id(vocabulary, numbered, len(numbered))
 
 
 def _special_ids(path: Path, words: Words) -> tuple[int, int]:

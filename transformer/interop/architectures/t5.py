@@ -74,8 +74,8 @@ def _options(config: Json, names: Container[str]) -> dict[str, Any]:
 
 
 def _describe(model: TransformerConfig) -> Json:
-    kinds = (name for name, options in FEED_FORWARD.items() if _fits(model, options))
-    feed_forward = next(kinds, None)
+    matching = (name for name, options in FEED_FORWARD.items() if _fits(model, options))
+    feed_forward = next(matching, None)
     if feed_forward is None:
         gated = " --model.gated" if model.gated else ""
         raise UserError(f"--model.activation {model.activation}{gated}")
@@ -101,12 +101,12 @@ def _fits(model: TransformerConfig, options: dict[str, Any]) -> bool:
 
 
 def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
-    part, *inner = path
-    if part == "source_embedding":
+    component, *inner = path
+    if component == "source_embedding":
         return Tensor((*TABLES, HEAD) if model.share_embeddings == "all" else TABLES)
-    if part == "output_embedding":
+    if component == "output_embedding":
         return Tensor((HEAD,))
-    stack, module = part.rsplit("_", 1)
+    stack, module = component.rsplit("_", 1)
     if module == "distances":
         side = {"source": "encoder", "target": "decoder"}[stack]
         return Tensor((f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight",))

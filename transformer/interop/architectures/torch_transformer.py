@@ -27,9 +27,9 @@ from transformer.interop.folders.family import (
     interleaved,
 )
 from transformer.interop.folders.folder import CONFIG, read_json
-from transformer.interop.folders.pieces import PIECES
+from transformer.interop.folders.pieces import PIECES, read_hub_file
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, read_text
+from transformer.runtime.files import Json
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu-exact"}
 TENSORS = {
@@ -86,25 +86,25 @@ def _names(config: Json) -> dict[str, str]:
 
 
 def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
-    part, *inner = path
+    component, *inner = path
     names = _names(config)
-    if part in ("source_embedding", "target_embedding"):
-        return Tensor((names[part],))
-    if part == "output_embedding":
+    if component in ("source_embedding", "target_embedding"):
+        return Tensor((names[component],))
+    if component == "output_embedding":
         return Tensor((f"{names['output']}weight",))
-    if part == "output_bias":
+    if component == "output_bias":
         return Tensor((f"{names['output']}bias",), if_missing=0.0)
-    stack, layer = part.rsplit("_", 1)
+    stack, layer = component.rsplit("_", 1)
     module = names["transformer"] + stack
     if layer == "norm":
         return _norm(f"{module}.norm.", inner[-1])
     module = f"{module}.layers.{layer}."
-    sublayer, *rest = inner
+    sublayer, *leaf_path = inner
     if sublayer in ATTENTION:
-        return _projection(module + ATTENTION[sublayer], rest[-1])
+        return _projection(module + ATTENTION[sublayer], leaf_path[-1])
     if sublayer in NORMS[stack]:
-        return _norm(module + NORMS[stack][sublayer], rest[-1])
-    linear, leaf = rest
+        return _norm(module + NORMS[stack][sublayer], leaf_path[-1])
+    linear, leaf = leaf_path
     return Tensor((f"{module}{LINEAR[linear]}{LEAVES[leaf]}",), "out-in" if leaf == "kernel" else "plain")
 
 
@@ -167,18 +167,15 @@ def _path(folder: Path, side: str) -> Path:
 
 
 def _tokenizer(path: Path, size: int, special: SpecialIds, start: Sequence[int]) -> Tokenizer:
-    try:
-        content = read_text(path)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+    content = read_hub_file(path)
     if path.suffix == ".json":
         return HubTokenizer(content, size, special, start)
     words = content.removesuffix("\n").split("\n")
     if len(words) != size:
         raise UserError(f"{path} has {len(words)} lines, and the model has {size} words")
-    known = {special.pad, special.bos, special.eos, special.unk}
+    special_ids = {special.pad, special.bos, special.eos, special.unk}
     return WhitespaceTokenizer(
-        [word for index, word in enumerate(words) if index not in known], special, start
+        [word for index, word in enumerate(words) if index not in special_ids], special, start
     )
 
 

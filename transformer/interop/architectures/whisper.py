@@ -70,12 +70,12 @@ def _options(config: Json, names: Collection[str]) -> dict[str, Any]:
 
 
 def _tensor(path: Names, config: Json, model: TransformerConfig) -> Tensor:
-    part, *inner = path
-    if part in _CONVOLUTIONS:
+    component, *inner = path
+    if component in _CONVOLUTIONS:
         leaf = "weight" if inner == ["kernel"] else "bias"
-        name = f"model.encoder.{_CONVOLUTIONS[part]}.{leaf}"
+        name = f"model.encoder.{_CONVOLUTIONS[component]}.{leaf}"
         return with_base_names(Tensor((name,), "convolution" if leaf == "weight" else "plain"))
-    if part == "target_embedding":
+    if component == "target_embedding":
         names = ("model.decoder.embed_tokens.weight", "proj_out.weight", "model.decoder.projection.weight")
         return with_base_names(Tensor(names))  # the last one is CTranslate2's
     stored = BART.storage.tensor(path, config, model)
@@ -119,14 +119,15 @@ class WhisperVocabulary(Vocabulary):
         plain = self._pieces.tokenizer(model.vocab_size, model.special, ())
         if not isinstance(plain, HubTokenizer):
             raise UserError(f"{opened.folder}: Whisper needs tokenizer.json")
-        many = opened.generation.get("is_multilingual")
-        many = model.vocab_size >= MULTILINGUAL if many is None else many is True
-        start = _start(plain, many, request.source_language, request.task)
+        flag = opened.generation.get("is_multilingual")
+        flag = model.vocab_size >= MULTILINGUAL if flag is None else flag is True
+        start = _start(plain, flag, request.source_language, request.task)
         return (HubTokenizer(plain.model, model.vocab_size, model.special, start),) * 2
 
     @staticmethod
     def exported(tokenizers: Tokenizers, config: Config) -> VocabularyFiles | None:
-        """Without the usual language and task of a run: there they are options of each call."""
+        """The files of a tokenizer, without the usual language and task of a run: there they are options of
+        each call."""
         (tokenizer, _), special, same = tokenizers, config.model.special, range(config.model.vocab_size)
         codes = Codes.of(tokenizer)
         if codes is None or not isinstance(tokenizer, HubTokenizer):
@@ -193,7 +194,7 @@ class Whisper(Family[SpeechConfig]):
         )
 
     def stored(self, described: Json, names: Collection[str], model: SpeechConfig) -> SpeechConfig:
-        """The same: there the padding is also the end."""
+        """The model itself: its padding is also the end in the export."""
         return model
 
     def more_files(self, run: Run) -> dict[str, Json]:
@@ -238,7 +239,7 @@ class ConvertedWhisper(Whisper):
         return fields
 
     def ignored(self, folder: Path) -> list[str]:
-        """All options are read."""
+        """Nothing: all search options of such a folder are read."""
         return []
 
 

@@ -30,7 +30,8 @@ from transformer.interop.folders.family import (
     Tensor,
     interleaved_order,
 )
-from transformer.model.parameters import Declarations, Declared, Params, declarations
+from transformer.model.declarations import declarations
+from transformer.model.parameters import Declarations, Declared, Params
 from transformer.model.transformer import Transformer
 from transformer.runs.checkpoints import Deferred
 from transformer.runtime.errors import UserError, counted
@@ -50,7 +51,7 @@ def imported_params(
     source: Source,
     declared: Declarations,
     initial: Callable[[], Params],
-    read: Container[str] = (),
+    examined: Container[str] = (),
 ) -> Params:
     """The parameters of a model, each of which is read when it is needed. The log names the tensors that none
     of them is made of.
@@ -62,7 +63,7 @@ def imported_params(
       source: the tensors. It must stay readable.
       declared: the model's parameters.
       initial: the parameters with which a training begins, for those that are not stored.
-      read: names of tensors that the model was described by.
+      examined: names of tensors that the model was described by.
 
     Raises:
       UserError: a tensor is missing, has another shape, differs from another one that stands for the same
@@ -115,7 +116,7 @@ def imported_params(
     if unread := sorted(
         name
         for name in source.names
-        if name not in checked and name not in read and not _is_like(name, storage.harmless)
+        if name not in checked and name not in examined and not _is_like(name, storage.harmless)
     ):
         log.warning("Not imported: %s: the described model has no such parameters", _listed(unread))
     return params
@@ -271,14 +272,15 @@ def _query_factor(model: TransformerConfig, stored: TransformerConfig, path: Nam
 
 
 def _sines_axis(storage: Storage[Model], parameter: Declared) -> int | None:
-    """The axis of d_model, if it has another order there."""
+    """The axis of d_model, if the family stores its sines before its cosines. None: the order is that of this
+    package."""
     if not storage.sines_first or "model" not in parameter.names:
         return None
     return parameter.names.index("model")
 
 
 def _rows(x: np.ndarray, rows: Sequence[int], missing: float) -> np.ndarray:
-    """These rows; `missing` for -1."""
+    """The rows of `x` in this order, with `missing` in the row of each -1."""
     order = np.asarray(rows)
     reordered = x[np.maximum(order, 0)]
     reordered[order < 0] = missing

@@ -42,7 +42,7 @@ from transformer.tasks.texts.text_to_text import TextToText
 
 
 def interleaved_order(d_model: int) -> np.ndarray:
-    """For each coordinate here, its index there."""
+    """For each coordinate of interleaved sinusoids, its index where all sines come first."""
     return np.arange(d_model).reshape(2, -1).T.reshape(-1)
 
 
@@ -52,7 +52,7 @@ def interleaved(count: int, d_model: int) -> np.ndarray:
 
 
 def sines_then_cosines(count: int, d_model: int) -> np.ndarray:
-    """The same, all sines first."""
+    """The sinusoids of the first `count` positions with all sines before all cosines, `[count, d_model]`."""
     return interleaved(count, d_model)[:, np.argsort(interleaved_order(d_model))]
 
 
@@ -90,7 +90,7 @@ Read = Callable[[str], np.ndarray | None]
 Names = tuple[str, ...]
 """The path of a parameter here."""
 Tokenizers = tuple[Tokenizer, Tokenizer]
-"""Of source and target."""
+"""The tokenizers of source and target."""
 
 
 NEVER_GENERATED = -1e4
@@ -109,11 +109,12 @@ class Tensor:
     """All names under which a folder may have the tensor. If it has several of them, their values must be
     equal. An export writes the first one."""
     layout: Layout = "plain"
-    """How it is stored."""
+    """How the parameter is stored."""
     rows_before: int = 0
     """Rows before the first one that is used here."""
     order: Sequence[int] | None = None
-    """For each word here, its row there; -1: there is none. None: in the same order."""
+    """For each word of this package's vocabulary, its row in the stored tensor; -1: it has none. None: the
+    order is the same."""
     filler: float = 0.0
     """What the rows of words that are not there consist of here."""
     part: tuple[int, int] = (0, 1)
@@ -169,7 +170,7 @@ class Request(NamedTuple):
     source_language: str | None = None
     target_language: str | None = None
     task: str | None = None
-    """Of Whisper: transcribe or translate."""
+    """What Whisper does: transcribe or translate."""
 
 
 NO_TASK = {"task": "--task: it is for Whisper; leave it out"}
@@ -177,9 +178,9 @@ NO_TASK = {"task": "--task: it is for Whisper; leave it out"}
 
 
 def without_codes(reason: str = "texts of this model have no code") -> dict[str, str]:
-    """The same, also of the options of languages."""
-    said = f"--source-language, --target-language: {reason}"
-    return NO_TASK | dict.fromkeys(("source_language", "target_language"), said)
+    """What an import says of the task and of languages, for a family that has neither."""
+    refusal = f"--source-language, --target-language: {reason}"
+    return NO_TASK | dict.fromkeys(("source_language", "target_language"), refusal)
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,7 @@ class VocabularyFiles:
     generation: Json
     """The ids in generation_config.json."""
     rows: tuple[Sequence[int], Sequence[int]]
-    """For source and target, our id for each id there; -1: none."""
+    """For source and target, this package's id for each id of the export; -1: there is none."""
 
 
 class Vocabulary(ABC):
@@ -253,7 +254,7 @@ class Family(Generic[Model]):
     are those of models that translate, in a folder as Hugging Face has it."""
 
     model_type: str
-    """Its name in config.json."""
+    """The name of the family in config.json."""
     options: Callable[[Json, Collection[str]], dict[str, Any]]
     """The options of the network that a config.json describes, without special ids. It also gets the names of
     all tensors."""
@@ -310,8 +311,8 @@ class Family(Generic[Model]):
 
     def decoding(self, opened: Opened, model: Any) -> DecodingConfig:
         """The model's own search."""
-        meant = opened.generation | {"pad_token_id": model.special.pad}
-        return search_of(opened.folder, meant, model.output_size)
+        generation = opened.generation | {"pad_token_id": model.special.pad}
+        return search_of(opened.folder, generation, model.output_size)
 
     def task(self, config: Config, tokenizers: Tokenizers, folder: Path) -> Task:
         """The task of a run."""
@@ -325,8 +326,8 @@ class Family(Generic[Model]):
     def ignored(self, folder: Path) -> list[str]:
         """A sentence for each search option that affects the output there, but is not imported."""
         with naming(searched_file(folder)):
-            described, meant = read_json(folder / CONFIG), search_options(folder)
-            ignored, forced = not_imported(meant, described), meant.get("forced_bos_token_id")
+            described, generation = read_json(folder / CONFIG), search_options(folder)
+            ignored, forced = not_imported(generation, described), generation.get("forced_bos_token_id")
         if forced is not None and self.has_codes:
             ignored.append(
                 f"forced_bos_token_id {forced}: outputs begin with the code of the language that "
@@ -418,8 +419,8 @@ def undescribed(options: dict[str, Any], model: TransformerConfig) -> list[str]:
     stored = type(model)(**options | sizes | {"special": model.special})
     different = [*_differences(model, stored, "--model.")]
     in_encoder = _differences(model.of_encoder, stored.of_encoder, "--model.encoder-stack.")
-    said = {name.replace("--model.", "--model.encoder-stack.") for name in different}
-    return different + [name for name in in_encoder if name not in said]
+    reported = {name.replace("--model.", "--model.encoder-stack.") for name in different}
+    return different + [name for name in in_encoder if name not in reported]
 
 
 def _differences(model: TransformerConfig, stored: TransformerConfig, prefix: str) -> Iterator[str]:

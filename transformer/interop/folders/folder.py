@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
@@ -156,8 +156,8 @@ def located(name: str, revision: str | None = None) -> Located:
     try:
         folder = Path(huggingface_hub.snapshot_download(name, revision=revision, allow_patterns=FILES))
     except Exception as error:  # the library and its network raise their own errors
-        said = first_line(error).removesuffix(".")
-        raise UserError(f"{name}: no such folder, and it cannot be had from the hub: {said}") from error
+        reason = first_line(error).removesuffix(".")
+        raise UserError(f"{name}: no such folder, and it cannot be had from the hub: {reason}") from error
     if not any(folder.glob("*.safetensors")):
         if revision is None and (converted := _conversion(huggingface_hub, name)):
             log.warning(
@@ -233,9 +233,11 @@ def naming(path: Path) -> Iterator[None]:
         raise UserError(f"{path}: not the config of a model that is known here: {fault_of(error)}") from error
 
 
-def read_json(path: Path) -> Json:
+def read_json(path: Path, change: Callable[[str], str] = str) -> Json:
+    """The content of a JSON file, whose text is changed before it is parsed. Raises UserError if it cannot be
+    read, or a field has another type than an import reads."""
     try:
-        content = parse_object(read_text(path))
+        content = parse_object(change(read_text(path)))
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; the folder of a model has one") from None
     except (OSError, ValueError) as error:
@@ -245,16 +247,9 @@ def read_json(path: Path) -> Json:
 
 
 def tokenizer_options(folder: Path) -> Json:
-    """The content of tokenizer_config.json; empty if there is none. As `without_limits`."""
+    """The content of tokenizer_config.json, as by `without_limits`; empty if there is none."""
     path = folder / TOKENIZER
-    if not path.exists():
-        return {}
-    try:
-        content = parse_object(without_limits(read_text(path)))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
-    check_fields(path, content)
-    return observed(path, content)
+    return read_json(path, without_limits) if path.exists() else {}
 
 
 def named_languages(folder: Path) -> tuple[str | None, str | None]:
@@ -347,8 +342,8 @@ class Shards:
                     header = json.loads(file.read(size))
             header.pop("__metadata__", None)
             for name, tensor in header.items():
-                if (said := files.get(name, files.get(None))) != path:
-                    where = f"says is in {said.name}" if said else "does not name"
+                if (indexed_path := files.get(name, files.get(None))) != path:
+                    where = f"says is in {indexed_path.name}" if indexed_path else "does not name"
                     raise UserError(f"{path} has the tensor {name}, which {INDEX} {where}")
                 self._files[name] = path
                 self._shapes[name] = tuple(tensor["shape"])
@@ -437,10 +432,10 @@ def searched_file(folder: Path) -> Path:
     return folder / (GENERATION if (folder / GENERATION).exists() else CONFIG)
 
 
-def search_of(folder: Path, meant: Json, vocab_size: int) -> DecodingConfig:
+def search_of(folder: Path, generation: Json, vocab_size: int) -> DecodingConfig:
     """The model's own search options."""
     with naming(searched_file(folder)):
-        return search_from_hub(meant, vocab_size)
+        return search_from_hub(generation, vocab_size)
 
 
 def check_new(folder: Path) -> None:

@@ -30,7 +30,6 @@ _VERSION = 1
 _MOST_ITEMS = 1 << 16
 _LONGEST_NAME = 4096
 _HIGHEST_RANK = 8
-_ALIGNMENT = 256
 _FLOATS = {0x402: np.float16, 0x404: np.float32, 0x408: np.float64}
 _INTEGERS = {0x4101: np.int8, 0x4102: np.int16}
 _TEXT = 0x101
@@ -143,9 +142,9 @@ def _header(member: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     """Shape, whether by column, and type."""
     version = np.lib.format.read_magic(member)
     is_first = version == (1, 0)
-    read = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
+    read_header = np.lib.format.read_array_header_1_0 if is_first else np.lib.format.read_array_header_2_0
     try:
-        return read(member)
+        return read_header(member)
     except (SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:  # it is parsed as Python
         raise ValueError("the header of an array is no description of it") from error
 

@@ -145,12 +145,16 @@ def read_pieces(folder: Path, older: Older = lambda folder: None) -> Pieces:
 # tokenizer.json
 
 
-def _hub(folder: Path) -> str:
-    path = folder / PIECES
+def read_hub_file(path: Path) -> str:
+    """The content of a tokenizer.json. Raises UserError if it cannot be read."""
     try:
-        content = read_text(path)
+        return read_text(path)
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error
+
+
+def _hub(folder: Path) -> str:
+    content = read_hub_file(folder / PIECES)
     cleans = tokenizer_options(folder).get("clean_up_tokenization_spaces") is True
     return _cleaning(content) if cleans else content
 
@@ -169,13 +173,13 @@ def _cleaning(content: str) -> str:
     return json.dumps(tokenizer, ensure_ascii=False)
 
 
-def of_file(name: str, made: Callable[[Path, Json], str]) -> Older:
+def of_file(name: str, make: Callable[[Path, Json], str]) -> Older:
     """Reads a file by a function that makes a tokenizer.json of it and those beside it."""
 
     def read(folder: Path) -> HubPieces | None:
         path = folder / name
         try:
-            return HubPieces(made(folder, tokenizer_options(folder)), path) if path.exists() else None
+            return HubPieces(make(folder, tokenizer_options(folder)), path) if path.exists() else None
         except UserError:
             raise
         except Exception as error:  # the library raises no others
@@ -187,6 +191,17 @@ def of_file(name: str, made: Callable[[Path, Json], str]) -> Older:
 # SentencePiece models
 
 
+def read_sentencepiece(path: Path) -> tuple[bytes, list[str]]:
+    """A SentencePiece model and its pieces. Raises UserError if it cannot be read, or is none."""
+    try:
+        model = read_bytes(path)
+        return model, opened(model)[1]
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from error
+    except RuntimeError as error:
+        raise UserError(f"{path} is not a SentencePiece model") from error
+
+
 def of_sentencepiece(layout: Callable[[Path, list[str]], list[str | None]]) -> Older:
     """Reads a SentencePiece model by a function that returns its pieces, and others, in the order of the
     ids."""
@@ -195,11 +210,7 @@ def of_sentencepiece(layout: Callable[[Path, list[str]], list[str | None]]) -> O
         path = next((folder / name for name in MODELS if (folder / name).exists()), None)
         if path is None:
             return None
-        model = read_bytes(path)
-        try:
-            _, pieces = opened(model)
-        except RuntimeError as error:
-            raise UserError(f"{path} is not a SentencePiece model") from error
+        model, pieces = read_sentencepiece(path)
         words = layout(folder, pieces)
         apart = [word for word in words if word is not None and word not in pieces[3:]]
         return ListedPieces(model, words, apart)
@@ -383,9 +394,9 @@ def _layouts(model: bytes, words: list[str | None], pieces: list[str]) -> Iterat
         yield {BPE: model}, {"tokenizer_class": tokenizer_class, "additional_special_tokens": codes}
     for name, languages in LANGUAGES.items():
         named = [f"__{language}__" for language in languages]
-        rest = words[: -len(named)]
-        if words[-len(named) :] == named and None not in rest:
-            ids = {word: index for index, word in enumerate(rest)}
+        text_words = words[: -len(named)]
+        if words[-len(named) :] == named and None not in text_words:
+            ids = {word: index for index, word in enumerate(text_words)}
             content = json.dumps(ids, ensure_ascii=False, indent=1).encode()
             options = {"tokenizer_class": "M2M100Tokenizer", "language_codes": name}
             yield {BPE: model, VOCABULARY: content}, options

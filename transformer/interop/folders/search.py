@@ -61,22 +61,22 @@ OPTIONS = (
 # From Hugging Face
 
 
-def searched_ids(described: Json, meant: Json) -> Json:
+def searched_ids(described: Json, hub: Json) -> Json:
     """The ids of a search as `transformers` reads them: those of generation_config.json; of config.json where
     that has none. Outputs begin with bos_token_id if neither names the decoder's start.
 
     Args:
       described: config.json.
-      meant: of generation_config.json, or without one config.json.
+      hub: of generation_config.json, or without one config.json.
     """
-    ids: Json = {"forced_bos_token_id": meant.get("forced_bos_token_id")}
+    ids: Json = {"forced_bos_token_id": hub.get("forced_bos_token_id")}
     start = [
-        (config, name) for name in ("decoder_start_token_id", "bos_token_id") for config in (meant, described)
+        (config, name) for name in ("decoder_start_token_id", "bos_token_id") for config in (hub, described)
     ]
     ids["decoder_start_token_id"] = next(
         (config[name] for config, name in start if config.get(name) is not None), None
     )
-    ends = meant.get("eos_token_id")
+    ends = hub.get("eos_token_id")
     ends = ends[0] if isinstance(ends, list) and len(ends) == 1 else ends
     ids["eos_token_id"] = ends if type(ends) is int else described.get("eos_token_id")
     return ids
@@ -105,30 +105,30 @@ def forced_start(described: Json, size: int) -> tuple[int, ...]:
     return (forced,)
 
 
-def search_from_hub(meant: Json, vocab_size: int) -> DecodingConfig:
+def search_from_hub(hub: Json, vocab_size: int) -> DecodingConfig:
     """The search that these options describe.
 
     Args:
-      meant: of generation_config.json.
+      hub: of generation_config.json.
       vocab_size: of the target. Ids beyond it have no effect there.
 
     Raises:
       UserError: a value is not one that the option can have.
     """
-    early = meant.get("early_stopping") or False
+    early = hub.get("early_stopping") or False
     if type(early) not in (bool, str) or early not in _STOP:
         raise UserError(f'early_stopping is {early!r}, not true, false or "never"')
-    beams = _whole(meant, "num_beams", 1, least=1)
-    length = max(1, _whole(meant, "max_length", 512, least=1) - 1)
-    length = _whole(meant, "max_new_tokens", length, least=1)
-    draws = meant.get("do_sample") is True and beams == 1
-    read = (option for option in OPTIONS if option.ours and (draws or option.when != "sampling"))
-    options = {option.ours: _value(option, meant, vocab_size) for option in read}
+    beams = _whole(hub, "num_beams", 1, least=1)
+    length = max(1, _whole(hub, "max_length", 512, least=1) - 1)
+    length = _whole(hub, "max_new_tokens", length, least=1)
+    draws = hub.get("do_sample") is True and beams == 1
+    imported = (option for option in OPTIONS if option.ours and (draws or option.when != "sampling"))
+    options = {option.ours: _value(option, hub, vocab_size) for option in imported}
     options |= {"penalty": "power", "max_length": length}
-    least = _whole(meant, "min_new_tokens", options["min_length"])
+    least = _whole(hub, "min_new_tokens", options["min_length"])
     options["min_length"] = min(least, length - 1)  # at the limit an output ends anyway
-    options["suppress"] = _ids((*options["suppress"], *_single_words(meant)), vocab_size)
-    if meant.get("forced_bos_token_id") is not None:  # it comes first there
+    options["suppress"] = _ids((*options["suppress"], *_single_words(hub)), vocab_size)
+    if hub.get("forced_bos_token_id") is not None:  # it comes first there
         options["suppress_first"] = ()
     if draws:
         return SampleConfig(samples=1, **options)
@@ -136,21 +136,21 @@ def search_from_hub(meant: Json, vocab_size: int) -> DecodingConfig:
     return BeamConfig(beam_size=beams, stop=_STOP[early] if beams > 1 else "present", **options)
 
 
-def _value(option: Option, meant: Json, vocab_size: int) -> Any:
+def _value(option: Option, hub: Json, vocab_size: int) -> Any:
     """The value here of an option that has a counterpart."""
     match option.kind:
         case "ids":
-            return _ids(_listed(meant, option.theirs), vocab_size)
+            return _ids(_listed(hub, option.theirs), vocab_size)
         case "length":
-            return max(0, _whole(meant, option.theirs, option.neutral) - 1)
+            return max(0, _whole(hub, option.theirs, option.neutral) - 1)
         case "whole":
-            absent = _TOP_K if option.ours == "top_k" and "top_k" not in meant else option.neutral
-            return _whole(meant, option.theirs, absent)
-    return _real(meant, option.theirs, above=0 if option.kind == "positive" else -math.inf)
+            absent = _TOP_K if option.ours == "top_k" and "top_k" not in hub else option.neutral
+            return _whole(hub, option.theirs, absent)
+    return _real(hub, option.theirs, above=0 if option.kind == "positive" else -math.inf)
 
 
-def _whole(meant: Json, name: str, default: int, least: int = 0) -> int:
-    value = meant.get(name)
+def _whole(hub: Json, name: str, default: int, least: int = 0) -> int:
+    value = hub.get(name)
     if value is None:
         return default
     if type(value) is not int or value < least:
@@ -158,8 +158,8 @@ def _whole(meant: Json, name: str, default: int, least: int = 0) -> int:
     return value
 
 
-def _real(meant: Json, name: str, above: float = -math.inf) -> float:
-    value = meant.get(name)
+def _real(hub: Json, name: str, above: float = -math.inf) -> float:
+    value = hub.get(name)
     if value is None:
         return 1.0
     if type(value) not in (int, float) or not value > above:
@@ -167,49 +167,49 @@ def _real(meant: Json, name: str, above: float = -math.inf) -> float:
     return float(value)
 
 
-def not_imported(meant: Json, described: Json) -> list[str]:
+def not_imported(hub: Json, described: Json) -> list[str]:
     """A sentence for each option that changes outputs there, and is not carried by `search_from_hub`.
 
     Args:
-      meant: of generation_config.json.
+      hub: of generation_config.json.
       described: config.json, by whose ids the model is read.
     """
-    beams = meant.get("num_beams") or 1
-    samples = meant.get("do_sample") is True
-    groups = _in_use(meant, {"num_beam_groups": 1, "diversity_penalty": 0.0})
+    beams = hub.get("num_beams") or 1
+    samples = hub.get("do_sample") is True
+    groups = _in_use(hub, {"num_beam_groups": 1, "diversity_penalty": 0.0})
     of_search = ("always", "sampling") if samples else ("always",)
-    unknown = _in_use(meant, {x.theirs: x.neutral for x in OPTIONS if not x.ours and x.when in of_search})
-    sentences = [f"{name} {json.dumps(meant[name])} has no counterpart here." for name in unknown]
+    unknown = _in_use(hub, {x.theirs: x.neutral for x in OPTIONS if not x.ours and x.when in of_search})
+    sentences = [f"{name} {json.dumps(hub[name])} has no counterpart here." for name in unknown]
     if groups:
         sentences.append(
-            f"{' and '.join(f'{name} {json.dumps(meant[name])}' for name in groups)}: not carried; the "
+            f"{' and '.join(f'{name} {json.dumps(hub[name])}' for name in groups)}: not carried; the "
             "nearest here are --groups and --diversity."
         )
     if samples and beams != 1:
         sentences.append(f"do_sample true with num_beams {beams}: beams are not sampled here.")
-    for ids in _listed(meant, "bad_words_ids"):
+    for ids in _listed(hub, "bad_words_ids"):
         if len(ids) > 1:
             sentences.append(
                 f"bad_words_ids {json.dumps(ids)}: here only single tokens are suppressed by id."
             )
-    if meant.get("repetition_penalty") not in (None, 1.0) and beams == 1:
+    if hub.get("repetition_penalty") not in (None, 1.0) and beams == 1:
         sentences.append(
-            f"repetition_penalty {meant['repetition_penalty']} with num_beams 1 is a factor on logits there, "
+            f"repetition_penalty {hub['repetition_penalty']} with num_beams 1 is a factor on logits there, "
             "and on log-probabilities here."
         )
-    if meant.get("forced_bos_token_id") is not None and _listed(meant, "begin_suppress_tokens"):
+    if hub.get("forced_bos_token_id") is not None and _listed(hub, "begin_suppress_tokens"):
         sentences.append("begin_suppress_tokens with forced_bos_token_id are about the second token there.")
-    rules = _in_use(meant, {x.theirs: x.neutral for x in OPTIONS if x.ours and x.when == "always"})
-    rules += _in_use(meant, {"min_new_tokens": 0})
-    rules += ["bad_words_ids"] * any(True for _ in _single_words(meant))
-    if meant.get("renormalize_logits") is True and beams > 1 and rules:
+    rules = _in_use(hub, {x.theirs: x.neutral for x in OPTIONS if x.ours and x.when == "always"})
+    rules += _in_use(hub, {"min_new_tokens": 0})
+    rules += ["bad_words_ids"] * any(True for _ in _single_words(hub))
+    if hub.get("renormalize_logits") is True and beams > 1 and rules:
         sentences.append(
             f"renormalize_logits with {' and '.join(rules)}: what is left adds up to one there, and keeps "
             "its probabilities here."
         )
-    ids = {**described, **searched_ids(described, meant)}
+    ids = {**described, **searched_ids(described, hub)}
     for name in "eos_token_id", "pad_token_id", "forced_eos_token_id":
-        id_here, id_there = ids.get(name.removeprefix("forced_")), meant.get(name)
+        id_here, id_there = ids.get(name.removeprefix("forced_")), hub.get(name)
         if id_there not in (None, id_here, [id_here]):
             sentences.append(f"{name} is {json.dumps(id_there)} there, and {json.dumps(id_here)} here.")
     for name in "eos_token_id", "decoder_start_token_id":
@@ -222,22 +222,22 @@ def not_imported(meant: Json, described: Json) -> list[str]:
     return sentences
 
 
-def _in_use(meant: Json, neutral: Json) -> list[str]:
-    return [name for name, value in neutral.items() if meant.get(name) not in (None, value, [])]
+def _in_use(hub: Json, neutral: Json) -> list[str]:
+    return [name for name, value in neutral.items() if hub.get(name) not in (None, value, [])]
 
 
-def _listed(meant: Json, name: str) -> list[Any]:
-    values = meant.get(name) or []
+def _listed(hub: Json, name: str) -> list[Any]:
+    values = hub.get(name) or []
     if not isinstance(values, list):
         raise UserError(f"{name} is {values!r}, not a list")
     return values
 
 
-def _single_words(meant: Json) -> Iterable[int]:
+def _single_words(hub: Json) -> Iterable[int]:
     """The tokens that are forbidden alone, besides <pad>, which is never generated here, and </s>, which
     cannot be forbidden there."""
-    never = meant.get("pad_token_id"), meant.get("eos_token_id")
-    for ids in _listed(meant, "bad_words_ids"):
+    never = hub.get("pad_token_id"), hub.get("eos_token_id")
+    for ids in _listed(hub, "bad_words_ids"):
         if not isinstance(ids, list) or not ids:
             raise UserError(f"bad_words_ids has {ids!r}, not a list of ids")
         if len(ids) == 1 and ids[0] not in never:
@@ -245,10 +245,10 @@ def _single_words(meant: Json) -> Iterable[int]:
 
 
 def _ids(values: Iterable[Any], vocab_size: int) -> tuple[int, ...]:
-    several = tuple(values)
-    if wrong := [index for index in several if type(index) is not int]:
+    ids = tuple(values)
+    if wrong := [index for index in ids if type(index) is not int]:
         raise UserError(f"{wrong[0]!r} is among the ids of suppressed tokens")
-    return tuple(dict.fromkeys(index for index in several if 0 <= index < vocab_size))
+    return tuple(dict.fromkeys(index for index in ids if 0 <= index < vocab_size))
 
 
 # To Hugging Face

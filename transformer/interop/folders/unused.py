@@ -71,7 +71,7 @@ def unused(folder: Path) -> dict[str, Json]:
     """The fields of each JSON file of a folder that have not been read since `observing` began. They are
     stored in the run and exported again, so a link counts only to another file of the folder, or to what the
     library of the hub has downloaded for it."""
-    seen, rest = _seen.get() or {}, dict[str, Json]()
+    seen, unused_fields = _seen.get() or {}, dict[str, Json]()
     model = folder.resolve()
     for path in sorted(folder.glob("*.json")):
         if _VOCABULARIES.fullmatch(path.name) or not _NAME.fullmatch(path.name):
@@ -80,10 +80,10 @@ def unused(folder: Path) -> dict[str, Json]:
             if path.resolve().parent not in (model, model.parent.parent / "blobs"):
                 continue
         with suppress(OSError, ValueError):
-            content, read = parse_object(without_limits(read_text(path, MiB))), seen.get(path.name, set())
-            left = {key: x for key, x in content.items() if key not in read and key not in _OF_THE_FILE}
-            rest |= {path.name: left} if left else {}
-    return rest
+            content, used = parse_object(without_limits(read_text(path, MiB))), seen.get(path.name, set())
+            fields = {key: x for key, x in content.items() if key not in used and key not in _OF_THE_FILE}
+            unused_fields |= {path.name: fields} if fields else {}
+    return unused_fields
 
 
 _NAME = re.compile(r"\w[\w.-]{0,80}\.json", re.ASCII)
@@ -91,7 +91,7 @@ _NO_LIMIT = re.compile(r"(?<=[:\s])\d{20,}(?=\s*[,}])")
 
 
 def without_limits(text: str) -> str:
-    """Without what stands for "no limit" in a tokenizer_config.json, 10^30."""
+    """The text of a tokenizer_config.json without the number that stands for "no limit", 10^30."""
     return _NO_LIMIT.sub("null", text)
 
 

@@ -1,4 +1,5 @@
-"""Normalisations that the paper does not have, as `transformer.model.normalization` has them."""
+"""Normalisations that the paper does not have, as `transformer.model.normalization` has them, and the running
+statistics that those over a batch need (`transformer.model.statistics`)."""
 
 from typing import Any
 
@@ -10,9 +11,83 @@ from jaxtyping import Array, Bool, Float
 from transformer.config.transformer import StackConfig
 from transformer.model.normalization import scale_and_bias
 from transformer.model.parameters import Declared, Module
-from transformer.model.statistics import counts, over_replicas, running_gradient, running_mean
+from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, SUMS, Sums, over_replicas
 
 MOMENTUM = 0.9  # share of the old running mean in the new one (Shen et al. 2020, section 5)
+
+
+# Running statistics of a module.
+
+
+def running_mean(
+    module: nn.Module,
+    name: str,
+    total: Float[Array, "..."],
+    count: Float[Array, ""],
+    *,
+    momentum: float = 0.99,
+    initial: float = 0.0,
+) -> Float[Array, "..."]:
+    """The running mean of a statistic, before this batch.
+
+    Args:
+      module: its owner.
+      name: unique among the statistics of the module.
+      total: the sum of this batch.
+      count: the number of summands, such as the tokens.
+      momentum: share of the old mean in the new one.
+      initial: its first value.
+    """
+    mean = module.variable(STATISTICS, name, lambda: jnp.full(total.shape, initial))
+    if counts(module):
+        module.put_variable(SUMS, name, Sums(total, count, momentum))
+    value: Array = mean.value
+    return value
+
+
+def counts(module: nn.Module) -> bool:
+    """Whether this pass of the module counts in the running means."""
+    return module.is_mutable_collection(SUMS) and not module.is_initializing()
+
+
+def running_gradient(
+    module: nn.Module,
+    name: str,
+    shape: tuple[int, ...],
+    count: Float[Array, ""],
+    *,
+    momentum: float = 0.99,
+) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
+    """The running mean of a statistic of gradients, and its probe: zeros of the same shape. A function with a
+    custom gradient takes the probe and returns, as its gradient, the sum of this batch.
+
+    Arguments as `running_mean`.
+    """
+    mean = module.variable(GRADIENTS, name, lambda: jnp.zeros(shape))
+    probe: Array = jnp.zeros(shape)
+    if counts(module):
+        module.put_variable(SUMS, name, Sums(probe, count, momentum))  # the backward pass replaces it
+        if module.has_variable(PROBES, name):
+            probe_sums: Sums = module.get_variable(PROBES, name)
+            probe = _counted(probe_sums.total, probe_sums.count, count)
+    value: Array = mean.value
+    return value, probe
+
+
+@jax.custom_vjp
+def _counted(
+    total: Float[Array, "..."], number: Float[Array, ""], count: Float[Array, ""]
+) -> Float[Array, "..."]:
+    """`total`. When a gradient reaches it, the gradient of `number` is `count`."""
+    return total
+
+
+_counted.defvjp(
+    lambda total, number, count: (total, count), lambda count, g: (g, count, jnp.zeros_like(count))
+)
+
+
+# Normalisations.
 
 
 class RmsNorm(Module):

@@ -8,8 +8,35 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.model.parameters import param
-from transformer.model.positions import Positions, RelativePositions, distances, sines_cosines, sinusoids
+from transformer.config.transformer import StackConfig
+from transformer.model.parameters import Module, param
+from transformer.model.positions import Positions, distances, sines_cosines, sinusoids
+
+
+class RelativePositions(Module):
+    """What a position scheme does in self-attention; this one does nothing."""
+
+    config: StackConfig
+
+    def queries(self, x: Float[Array, "b h t d"], positions: Positions) -> Float[Array, "b h t d"]:
+        """The queries that are multiplied with keys."""
+        return x
+
+    def keys(self, x: Float[Array, "b h t d"], positions: Positions) -> Float[Array, "b h t d"]:
+        """The keys that are multiplied with queries."""
+        return x
+
+    def scores(
+        self, query: Float[Array, "b h q d"], positions: tuple[Positions, Positions], causal: bool
+    ) -> Float[Array, "#b h #q k"] | None:
+        """What is added to the scores of queries and keys, which may depend on the queries.
+
+        Args:
+          query: as projected.
+          positions: of queries and keys.
+          causal: whether scores of later keys do not matter.
+        """
+        return None
 
 
 class Rotary(RelativePositions):

@@ -18,7 +18,7 @@ FILES = importlib.resources.files("transformer.runs.report")
 ROWS, LONGEST = 1_000, 2_000  # of a table, and characters in a cell: files of a stranger may have any number
 
 
-def document(title: str, parts: Iterable[str]) -> str:
+def document(title: str, sections: Iterable[str]) -> str:
     """A page that loads nothing and runs no script."""
     style = (FILES / "page.css").read_text(encoding="utf-8")
     return (
@@ -29,7 +29,7 @@ def document(title: str, parts: Iterable[str]) -> str:
         "base-uri 'none'; form-action 'none'\">"
         f'<title>{html.escape(title)}</title><link rel="icon" href="{icon()}">'
         f"<style>{style}</style></head>"
-        f"<body><main>{''.join(parts)}</main></body></html>\n"
+        f"<body><main>{''.join(sections)}</main></body></html>\n"
     )
 
 
@@ -68,8 +68,8 @@ def table(rows: Iterable[tuple[object, ...]], head: Sequence[str] = ()) -> str:
 
 def facts(named: Mapping[str, str]) -> str:
     """Names and values, as many to a row as fit."""
-    parts = (f"<div><dt>{text(n)}</dt><dd>{text(v)}</dd></div>" for n, v in islice(named.items(), ROWS))
-    return f'<dl class="facts">{"".join(parts)}</dl>'
+    entries = (f"<div><dt>{text(n)}</dt><dd>{text(v)}</dd></div>" for n, v in islice(named.items(), ROWS))
+    return f'<dl class="facts">{"".join(entries)}</dl>'
 
 
 def folded(summary: str, content: str) -> str:
@@ -151,15 +151,15 @@ def _lines_of(
         shown = line[:: math.ceil(len(line) / MOST_POINTS)] if line else ()
         room = (WIDTH - left - RIGHT) / max(1, len(shown))
         for step, value in shown:
-            said = f"{label[:LONGEST_LABEL]} at step {step:,}: {value:.4g}"
-            middle = max(LETTER * len(said) / 2, min(x(step), WIDTH - LETTER * len(said) / 2))
+            label_text = f"{label[:LONGEST_LABEL]} at step {step:,}: {value:.4g}"
+            middle = max(LETTER * len(label_text) / 2, min(x(step), WIDTH - LETTER * len(label_text) / 2))
             where = f'cx="{x(step):.1f}" cy="{y(value):.1f}"'
             yield (
                 f'<g class="point{" many" * (len(line) > MOST_POINTS)}">'
                 f'<circle class="{colour_of(colours[label])}" {where} r="3"/>'
                 f'<circle class="near" {where} r="{max(4, min(room, 10)):.0f}"/>'
                 f'<text class="said" x="{middle:.1f}" y="{max(TOP, y(value) - 10):.1f}" text-anchor="middle">'
-                f"{html.escape(said)}</text></g>"
+                f"{html.escape(label_text)}</text></g>"
             )
 
 
@@ -170,22 +170,22 @@ def bar_chart(name: str, counts: Mapping[str, int]) -> str:
     high = max([1, *counts.values()])
     wide = (WIDTH - 20) / max(1, len(counts))
     every = math.ceil(LETTER * (1 + max(map(len, counts), default=1)) / wide)  # labels that do not touch
-    parts = []
+    shapes = []
     for index, (label, count) in enumerate(counts.items()):
         start = 10 + index * wide
         tall = BARS * count / high
-        parts.append(
+        shapes.append(
             f'<rect class="a" x="{start + 1:.1f}" width="{max(1, wide - 2):.1f}" '
             f'y="{TOP + BARS - tall:.1f}" height="{tall:.1f}">'
             f"<title>{html.escape(label)}: {count:,}</title></rect>"
         )
         if (len(counts) - 1 - index) % every == 0:
             middle = min(start + wide / 2, WIDTH - LETTER * len(label) / 2)
-            parts.append(
+            shapes.append(
                 f'<text x="{middle:.1f}" y="{TOP + BARS + 20}" text-anchor="middle">'
                 f"{html.escape(label)}</text>"
             )
-    return _figure(name, html.escape(name), TOP + BARS + 28, parts)
+    return _figure(name, html.escape(name), TOP + BARS + 28, shapes)
 
 
 def thinned(line: Points) -> Points:
@@ -211,9 +211,9 @@ def key(index: int, label: str) -> str:
     return f'<span class="key {colour_of(index)}">{html.escape(label)}</span>'
 
 
-def _figure(name: str, caption: str, height: int, parts: Sequence[str]) -> str:
+def _figure(name: str, caption: str, height: int, shapes: Sequence[str]) -> str:
     shape = f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html.escape(name)}"'
-    return f"<figure><figcaption>{caption}</figcaption><svg {shape}>{''.join(parts)}</svg></figure>"
+    return f"<figure><figcaption>{caption}</figcaption><svg {shape}>{''.join(shapes)}</svg></figure>"
 
 
 def _short(tick: float) -> str:

@@ -12,6 +12,7 @@ from transformer.data.trees import Tree, read_tree
 from transformer.runs.exhibits import OVERVIEW, OWN_COLOURS, read_exhibits
 from transformer.runs.report.charts import LETTER, RIGHT, ROWS, WIDTH, table, text, ticks
 from transformer.runtime.files import Json
+from transformer.tasks.exhibit import in_a_cell
 
 # Trees as pictures: where their labels and words stand, and SVG of them.
 
@@ -20,7 +21,6 @@ GAP = 10  # between words, in pixels
 ROW, WORD = 40, 20  # from a constituent to its parts, and from a part of speech to its word
 TOP, BOTTOM = 14, 8  # room for a line of text: above the first one and below the last
 ABOVE, UNDER = 13, 5  # from the middle of a line of text to the lines of the tree
-LONGEST = 40  # letters of a label or a word: files of a stranger may have any number
 
 
 class Node(NamedTuple):
@@ -63,7 +63,7 @@ class _Block(NamedTuple):
     room: float
     """Width of its label or word, in pixels."""
     width: float
-    parts: "list[_Block]"
+    children: "list[_Block]"
 
 
 def drawing(tree: Tree) -> Drawing:
@@ -76,18 +76,18 @@ def drawing(tree: Tree) -> Drawing:
         """Adds the nodes of a block. Returns the middle of the first one."""
         nonlocal brackets
         middle = left + block.width / 2
-        if not block.parts:
+        if not block.children:
             nodes.append(Node(block.text, middle, y, parent, -1))
             return middle
         index, bracket = len(nodes), brackets
         nodes.append(Node("", 0, 0, parent, bracket))
         brackets += 1
-        start = middle - sum(part.width for part in block.parts) / 2
-        is_preterminal = len(block.parts) == 1 and not block.parts[0].parts
+        start = middle - sum(child.width for child in block.children) / 2
+        is_preterminal = len(block.children) == 1 and not block.children[0].children
         middles = []
-        for part in block.parts:
-            middles.append(place(part, start, y + (WORD if is_preterminal else ROW), index))
-            start += part.width
+        for child in block.children:
+            middles.append(place(child, start, y + (WORD if is_preterminal else ROW), index))
+            start += child.width
         ends = left + block.room / 2, left + block.width - block.room / 2
         middle = min(max((middles[0] + middles[-1]) / 2, ends[0]), ends[1])
         nodes[index] = Node(block.text, middle, y, parent, bracket)
@@ -108,30 +108,29 @@ def svg_of(caption: str, tree: Tree, marked: Collection[int] = ()) -> str:
     """
     picture = drawing(tree)
     classes = ["marked" if node.bracket in marked else "word" * (node.bracket < 0) for node in picture.nodes]
-    parts = [
+    shapes = [
         f'<line class="grid {classes[index]}" x1="{x:.1f}" y1="{y:.1f}" x2="{to_x:.1f}" y2="{to_y:.1f}"/>'
         for index, x, y, to_x, to_y in picture.lines()
     ]
-    parts += [
+    shapes += [
         f'<text class="{name}" x="{node.x:.1f}" y="{node.y:.1f}" text-anchor="middle">'
         f"{html.escape(node.text)}</text>"
         for node, name in zip(picture.nodes, classes, strict=True)
     ]
     width, height = f"{picture.width:.0f}", f"{picture.height:.0f}"
     shape = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-    return f'<svg class="tree" {shape} role="img" aria-label="{html.escape(caption)}">{"".join(parts)}</svg>'
+    return f'<svg class="tree" {shape} role="img" aria-label="{html.escape(caption)}">{"".join(shapes)}</svg>'
 
 
-def _block(part: Tree | str) -> _Block:
-    text = part if isinstance(part, str) else part.label
-    text = text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
+def _block(subtree: Tree | str) -> _Block:
+    text = in_a_cell(subtree if isinstance(subtree, str) else subtree.label)
     letters = sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
     room = LETTER * letters + GAP
-    if isinstance(part, str):
+    if isinstance(subtree, str):
         return _Block(text, room, room, [])
-    parts = list(map(_block, part.children))
-    width = max(room, sum(part.width for part in parts))
-    return _Block(text, room, width, parts)
+    subtrees = list(map(_block, subtree.children))
+    width = max(room, sum(child.width for child in subtrees))
+    return _Block(text, room, width, subtrees)
 
 
 LEFT, BELOW, LINE = 64, 44, 17  # room for labels, and the height of a line of them
@@ -173,7 +172,7 @@ def _exhibit(exhibit: Json) -> str:
     )
     texts = table(exhibit["texts"].items()) if exhibit["texts"] else ""
     title = f"<h3>{html.escape(exhibit['title'])}</h3>"
-    figures = (f'<div class="charts">{some}</div>' for some in (sounds, pictures, trees) if some)
+    figures = (f'<div class="charts">{markup}</div>' for markup in (sounds, pictures, trees) if markup)
     tables = "".join(map(_shaded, exhibit.get("tables", [])))
     comparisons = "".join(map(_compared, exhibit.get("comparisons", [])))
     legend = LEGEND if comparisons else ""
@@ -225,22 +224,22 @@ def _picture(picture: Json) -> str:
     columns, lines, _, colours = struct.unpack(">IIBB", b64decode(picture["png"])[16:26])
     if colours == OWN_COLOURS:
         wide = min(wide, tall * columns / max(1, lines))
-    parts = [
+    shapes = [
         f'<image x="{left:.1f}" y="0" width="{wide:.1f}" height="{tall}" preserveAspectRatio="none" '
         f'href="data:image/png;base64,{picture["png"]}"/>'
     ]
     for offset, label in _labels(x, wide):
         across = min(left + offset, WIDTH - LETTER * len(label) / 2)
-        parts.append(_text(label, across, tall + 16, "middle"))
+        shapes.append(_text(label, across, tall + 16, "middle"))
     for offset, label in _labels(y, tall, down=True):
-        parts.append(_text(label, left - 6, min(max(offset + 4, 10), tall), "end"))
-    parts.append(_text(x["title"], left + wide / 2, tall + 36, "middle"))
-    parts.append(
+        shapes.append(_text(label, left - 6, min(max(offset + 4, 10), tall), "end"))
+    shapes.append(_text(x["title"], left + wide / 2, tall + 36, "middle"))
+    shapes.append(
         f'<text transform="translate(12 {tall / 2:.1f}) rotate(-90)" text-anchor="middle">'
         f"{html.escape(y['title'])}</text>"
     )
     shape = f'viewBox="0 0 {WIDTH} {tall + BELOW}" role="img" aria-label="{caption}"'
-    return f"<figure><figcaption>{caption}</figcaption><svg {shape}>{''.join(parts)}</svg></figure>"
+    return f"<figure><figcaption>{caption}</figcaption><svg {shape}>{''.join(shapes)}</svg></figure>"
 
 
 def _labels(axis: Json, size: float, down: bool = False) -> list[tuple[float, str]]:

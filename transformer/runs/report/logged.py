@@ -39,11 +39,11 @@ class Logged:
         self.name = run.name
         self.config = run.config
         self.publish = run.publish
-        kinds: dict[str, list[Json]] = {"start": [], "training": [], "evaluation": [], "test": []}
+        by_kind: dict[str, list[Json]] = {"start": [], "training": [], "evaluation": [], "test": []}
         records = run.log.records()
         for record in records:
-            kinds[record["kind"]].append(record)
-        self.starts, self.training, self.evaluations, _ = kinds.values()
+            by_kind[record["kind"]].append(record)
+        self.starts, self.training, self.evaluations, _ = by_kind.values()
         self.spent = spent_of(records)
         self.split, self.tested, self.scores = _scores(run.path / "results.json")
 
@@ -68,7 +68,7 @@ class Logged:
             f"validation {measure.title}{self._part()}": {
                 measure.title: _points(self.evaluations, measure.name)
             }
-            | {part: _points(self.evaluations, f"{measure.name} {part}") for part in self._part_names()},
+            | {group: _points(self.evaluations, f"{measure.name} {group}") for group in self._part_names()},
             "learning rate": {"learning rate": _points(self.training, "learning_rate")},
             **{
                 name.replace("_", " "): {name.replace("_per_second", "/s"): _points(self.training, name)}
@@ -80,8 +80,8 @@ class Logged:
         """The names of some scores of which that of a validation is the mean, such as `en to de`."""
         before = f"{self.measure.name} "
         names = self.evaluations[-1] if self.evaluations else ()
-        parts = [name.removeprefix(before) for name in names if name.startswith(before)]
-        return [part for part in parts if len(part) <= LONGEST_NAME][:CURVES]
+        groups = [name.removeprefix(before) for name in names if name.startswith(before)]
+        return [group for group in groups if len(group) <= LONGEST_NAME][:CURVES]
 
     def _part(self) -> str:
         """What a validation scored, such as `, first 500 of 1,000 pairs`; empty if it is not known."""
@@ -157,18 +157,19 @@ def _sizes(data: Json, languages: str) -> dict[str, str]:
     """The size of the training split in the task's unit, such as pairs, and the languages."""
     sizes = {name: str(size) for name, size in data.items() if name.startswith("train ")}
     name, size = next(iter(sizes.items()), ("train pairs", ""))
-    parts = ", ".join(filter(None, (size, languages)))
-    return {name.replace("train", "training", 1): parts} if parts else {}
+    description = ", ".join(filter(None, (size, languages)))
+    return {name.replace("train", "training", 1): description} if description else {}
 
 
 def time_spent(seconds: Mapping[str, float]) -> str:
-    """Such as `12 min 20 s (preparation 3 min 2 s, training 7 min 3 s, evaluation 2 min 15 s)`."""
-    parts = ", ".join(f"{what} {duration(spent)}" for what, spent in seconds.items())
-    return f"{duration(sum(seconds.values()))} ({parts})"
+    """The time of a run in words: `12 min 20 s (preparation 3 min 2 s, training 7 min 3 s, evaluation 2 min
+    15 s)`."""
+    phases = ", ".join(f"{phase} {duration(spent)}" for phase, spent in seconds.items())
+    return f"{duration(sum(seconds.values()))} ({phases})"
 
 
 def duration(seconds: float) -> str:
-    """Such as `45 s`, `12 min 3 s` or `5 h 20 min`."""
+    """Seconds in words: `45 s`, `12 min 3 s` or `5 h 20 min`."""
     minutes, rest = divmod(round(seconds), 60)
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"
@@ -211,9 +212,9 @@ def _valid(name: str, score: Json) -> Json:
     }
 
 
-def _numbers(parts: Any) -> dict[str, float]:
+def _numbers(numbers: Any) -> dict[str, float]:
     """The numbers by name of which a score is the mean; none if there are others among them, or too many."""
-    if not isinstance(parts, dict) or len(parts) > MOST_PARTS:
+    if not isinstance(numbers, dict) or len(numbers) > MOST_PARTS:
         return {}
-    is_number = (type(value) in (int, float) and math.isfinite(value) for value in parts.values())
-    return parts if all(is_number) and all(len(name) <= LONGEST_NAME for name in parts) else {}
+    is_number = (type(value) in (int, float) and math.isfinite(value) for value in numbers.values())
+    return numbers if all(is_number) and all(len(name) <= LONGEST_NAME for name in numbers) else {}

@@ -48,7 +48,7 @@ def write_report(run_dir: Path | str) -> Path:
     if not run:
         raise UserError(f"{run.name} has no metrics: it was not trained here, or metrics.jsonl is damaged")
     network = f"{run.config.system}, {run.config.model.described}"
-    parts = [
+    sections = [
         f"<h1>{html.escape(run.path.name)}</h1><p>{html.escape(network)}</p>",
         facts(run.summary()),
         _curves(run),
@@ -60,7 +60,7 @@ def write_report(run_dir: Path | str) -> Path:
         _starts(run.starts),
         _configuration(run),
     ]
-    write_whole(run.path / REPORT, document(run.path.name, parts))
+    write_whole(run.path / REPORT, document(run.path.name, sections))
     run.publish()
     return Path(run.name) / REPORT
 
@@ -78,7 +78,7 @@ def _scores(run: Logged) -> str:
         for score in run.scores.values()
         for title, value, detail in (
             (score["title"], score["value"], score.get("signature") or score.get("detail", "")),
-            *((f"{score['title']}, {part}", value, "") for part, value in score["parts"].items()),
+            *((f"{score['title']}, {group}", value, "") for group, value in score["parts"].items()),
         )
     ]
     return f"<h2>Scores</h2><p>{html.escape(run.tested)}</p>" + table(rows)
@@ -89,7 +89,7 @@ def _translations(evaluations: list[Json]) -> str:
     if not with_samples:
         return ""
     note = f"Evaluations that changed nothing are omitted; of the others the newest {CHANGES} are shown."
-    parts = [f"<h2>Samples over time</h2><p>{note}</p>"]
+    sections = [f"<h2>Samples over time</h2><p>{note}</p>"]
     for index, (source, reference, _) in enumerate(with_samples[-1]["samples"]):
         rows = deque[tuple[str, str]](maxlen=CHANGES)
         before = None
@@ -98,8 +98,8 @@ def _translations(evaluations: list[Json]) -> str:
                 rows.append((f"step {record['step']:,}", output))
                 before = output
         reference_line = f"<p>Reference: {html.escape(reference)}</p>" if reference else ""
-        parts.append(f"<h3>{html.escape(source)}</h3>{reference_line}{table(rows)}")
-    return "".join(parts)
+        sections.append(f"<h3>{html.escape(source)}</h3>{reference_line}{table(rows)}")
+    return "".join(sections)
 
 
 def _data(starts: list[Json]) -> str:
@@ -165,7 +165,7 @@ def write_comparison(run_dirs: Sequence[Path | str], page: Path) -> None:
     title = " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
     keys = [Markup(key(index, name)) for index, name in enumerate(names)]
     links = [_linked(label, run, page) for label, run in zip(keys, runs, strict=True)]
-    parts = [
+    sections = [
         f"<h1>{html.escape(title)}</h1><p>{' '.join(links)}</p>",
         "<h2>Results</h2>",
         _results(keys, runs),
@@ -174,7 +174,7 @@ def write_comparison(run_dirs: Sequence[Path | str], page: Path) -> None:
         "<h2>Options that differ</h2>",
         _options(keys, runs),
     ]
-    write_output(page, document(title, parts))
+    write_output(page, document(title, sections))
 
 
 def _linked(label: str, run: Logged, page: Path) -> str:
@@ -222,11 +222,11 @@ def _samples(keys: list[Markup], runs: list[Logged]) -> str:
         best = max(run.evaluations, key=standing, default={})
         for source, reference, output in best.get("samples", ()):
             samples.setdefault((source, reference), []).append((label, output))
-    parts = [
+    items = [
         f"<h3>{text(source)}</h3>" + table([*[("reference", reference)] * bool(reference), *outputs])
         for (source, reference), outputs in islice(samples.items(), SAMPLES)
     ]
-    return f"<h2>Samples</h2><p>Of the best checkpoint of each run.</p>{''.join(parts)}" if parts else ""
+    return f"<h2>Samples</h2><p>Of the best checkpoint of each run.</p>{''.join(items)}" if items else ""
 
 
 def _curves_of_runs(names: list[str], runs: list[Logged]) -> str:

@@ -21,6 +21,9 @@ from transformer.tasks.text import Hypothesis, with_ends
 from transformer.tasks.texts.requests import Source
 from transformer.translator.translator import Translator
 
+ANSWERED = 1_000_000
+"""Characters of labels in an answer, which has all of them for each text."""
+
 
 class Translations(Service):
     """Translations, or whatever else a task makes of texts."""
@@ -147,6 +150,11 @@ class Translations(Service):
             texts_of(asked.choices, self.limits, "choices")
         translator = self.decoder.between(**languages_of(asked))
         labels: Sequence[str] = asked.choices or getattr(self.decoder.task, "labels", [])
+        if (size := len(texts) * sum(map(len, labels))) > ANSWERED:
+            raise UserError(
+                f"choices: the answer has each label for each text, together {size:,} characters, and it may "
+                f"have {ANSWERED:,}: divide the texts"
+            )
         for lines in parts_of(len(texts), self.settings.rows // max(len(labels), 1)):
             several = [texts[line - 1] for line in lines]
             probabilities = translator.choices(several, asked.choices, temperature=asked.temperature)

@@ -1,12 +1,13 @@
-"""The Python API for captioning: a decoder whose records are pictures."""
+"""The Python API for captioning, a decoder whose records are pictures, and what decode.py writes of it."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
+from transformer.cli.writer import PictureWriter, Texts
 from transformer.config.arguments import any_number
 from transformer.config.ranges import Option, shown
 from transformer.runtime.errors import UserError
@@ -37,8 +38,8 @@ class Captioner(Decoder[Captioning]):
           UserError: a picture cannot be read, or an option is invalid.
         """
         is_one = isinstance(pictures, Path | str) or hasattr(pictures, "__array__")
-        several: Any = [pictures] if is_one else pictures
-        texts = [best.text for (best, *_) in self.search(several, n_best=1, **options)]
+        sources: Any = [pictures] if is_one else pictures
+        texts = [best.text for (best, *_) in self.search(sources, n_best=1, **options)]
         return texts[0] if is_one else texts
 
     def search(self, pictures: Sequence[Seen], **options: Any) -> list[list[Hypothesis]]:
@@ -51,5 +52,16 @@ class Captioner(Decoder[Captioning]):
         """
         if isinstance(pictures, Path | str):
             raise UserError(f"search takes a list of pictures: [{shown(pictures)}]")
-        several = any_number("pictures", pictures, "pictures")
-        return list(self.stream(map(self.task.seen, several), **options))
+        sources = any_number("pictures", pictures, "pictures")
+        return list(self.stream(map(self.task.seen, sources), **options))
+
+
+class Captions(PictureWriter, Texts):
+    """Captions, with scores, or as JSON. A line is the name of a PNG file."""
+
+    does = "describes pictures"
+    can = PictureWriter.can | Texts.can
+    loads: ClassVar = Captioner
+
+
+WRITER = Captions

@@ -14,14 +14,12 @@ from transformer.config.options import Config
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.pictures import AnnotatedPicture
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.calls import forced_alignment, forced_scores
-from transformer.decoding.hooks import NO_OUTPUT
+from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.searches.search import AutoregressiveSearch, limits_of_options
 from transformer.model.parameters import Arguments
 from transformer.model.transformer import cross_attention
 from transformer.model.variants.patches import PatchTransformer
-from transformer.runtime.errors import UserError
 from transformer.systems.captioning.options import CaptionsConfig
 from transformer.systems.system import System
 from transformer.tasks.exhibit import ReportSample
@@ -62,7 +60,7 @@ class Captioning(OneVocabulary, Pictures, TextTask):
     criterion = BLEU
     counted = "target"
     annotation: ClassVar[Any] = "captions"
-    writer = "transformer.systems.captioning.writer"
+    writer = "transformer.systems.captioning.api"
     service = "transformer.systems.captioning.service"
 
     def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
@@ -113,10 +111,7 @@ class Captioning(OneVocabulary, Pictures, TextTask):
         Raises:
           UserError: there is no output that the rules allow.
         """
-        several = hypotheses(result, self.tokenizer, self.special, n_best)
-        if not several:
-            raise UserError(NO_OUTPUT)
-        return several
+        return hypotheses(result, self.tokenizer, self.special, n_best)
 
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """The ids of a phrase, if the vocabulary can spell it."""
@@ -134,9 +129,6 @@ class Captioning(OneVocabulary, Pictures, TextTask):
     def spell(self, ids: Sequence[int]) -> str:
         """The text of output ids."""
         return self.tokenizer.decode(words_of(ids, self.special))
-
-    def scored(self, output: Hypothesis) -> str:
-        return output.text
 
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """BLEU, chrF and exact match, each with all captions of a picture as references."""

@@ -1,12 +1,13 @@
-"""The Python API for detection: a decoder whose records are pictures."""
+"""The Python API for detection, a decoder whose records are pictures, and what decode.py writes of it."""
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
 
+from transformer.cli.writer import PictureWriter
 from transformer.config.arguments import any_number
 from transformer.config.ranges import Option
 from transformer.systems.detection.system import DetectedObject, Detection
@@ -34,9 +35,20 @@ class Detector(Decoder[Detection]):
           UserError: a picture cannot be read, or an option is invalid.
         """
         is_one = isinstance(pictures, Path | str) or hasattr(pictures, "__array__")
-        several = [pictures] if is_one else any_number("pictures", pictures, "pictures")
-        records = (self.task.seen(source) for source in several)
+        sources = [pictures] if is_one else any_number("pictures", pictures, "pictures")
+        records = (self.task.seen(source) for source in sources)
         objects: list[list[DetectedObject]] = [
             [*best.objects] for (best,) in self.stream(records, n_best=1, **options)
         ]
         return objects[0] if is_one else objects
+
+
+class Objects(PictureWriter):
+    """The objects of pictures in a line each, or as JSON."""
+
+    does = "finds objects in pictures"
+    formats = ("text", "json")
+    loads: ClassVar = Detector
+
+
+WRITER = Objects

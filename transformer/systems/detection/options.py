@@ -79,11 +79,7 @@ class DetectionDecodingConfig(DecodingConfig):
     threshold: Annotated[float, SHARE] = 0.5
     """Least probability of an object that is shown. Scores count all of them."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if refused := self.steered + self.noisy:
-            option = refused[0].replace("_", "-")
-            raise UserError(f"--decoding.{option} is for tokens, and this model finds boxes: leave it out")
+    WITHOUT_STEPS = "is for tokens, and this model finds boxes"
 
 
 def _detection() -> Config:

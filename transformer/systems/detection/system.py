@@ -20,8 +20,13 @@ from transformer.data.store import Corpus, Progress, silent
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import parse_json, read_text, write_whole
-from transformer.systems.detection.model import DetectionTransformer, Found, detection_search
-from transformer.systems.detection.objective import NO_OBJECT, detection_objective
+from transformer.systems.detection.model import (
+    NO_OBJECT,
+    DetectionTransformer,
+    Found,
+    detection_objective,
+    detection_search,
+)
 from transformer.systems.detection.options import BoxesConfig, DetectionConfig
 from transformer.systems.system import System
 from transformer.tasks.exhibit import ReportSample
@@ -35,7 +40,6 @@ from transformer.tasks.task import Evaluation
 
 
 FILE = "classes.json"
-MOST_CLASSES = 100_000
 PALETTE = ((0.9, 0.1, 0.1), (0.1, 0.3, 0.9), (0.0, 0.6, 0.2), (0.8, 0.4, 0.0), (0.5, 0.1, 0.7))
 """Colours of boxes, by class."""
 
@@ -45,7 +49,7 @@ class DetectedObject(Plain):
     """An object that was found in a picture."""
 
     label: str
-    """Its class."""
+    """The class of the object."""
     score: float
     """Probability of the class."""
     box: tuple[float, float, float, float]
@@ -59,9 +63,9 @@ class DetectedObjects(Plain):
     written = ("objects",)
 
     objects: tuple[DetectedObject, ...]
-    """Those whose score reaches the threshold, the most probable first."""
+    """The objects whose score reaches the threshold, the most probable first."""
     others: tuple[DetectedObject, ...] = ()
-    """Those below it, which scores count too."""
+    """The objects below the threshold, which scores count too."""
 
 
 class Detection(Pictures):
@@ -75,7 +79,7 @@ class Detection(Pictures):
     criterion = AP
     learned = "classes"
     annotation: ClassVar[Any] = "boxes"
-    writer = "transformer.systems.detection.writer"
+    writer = "transformer.systems.detection.api"
     service = "transformer.systems.detection.service"
 
     def __init__(self, config: Config, labels: Sequence[str] = ()) -> None:
@@ -108,7 +112,7 @@ class Detection(Pictures):
 
     @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> "Detection":
-        """With the classes of the training pictures."""
+        """A task with the classes of the training pictures."""
         pictures = corpus.splits["train"]
         labels: set[str] = set()
         for picture in progress("reading the classes", pictures, len(pictures)):
@@ -119,7 +123,7 @@ class Detection(Pictures):
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> "Detection":
-        """With the classes of a run directory."""
+        """A task with the classes of a run directory."""
         path = folder / FILE
         try:
             labels = parse_json(read_text(path))
@@ -138,7 +142,7 @@ class Detection(Pictures):
 
     @classmethod
     def without_corpus(cls, config: Config) -> "Detection":
-        """With the number of classes of the options, or of the built-in drawings."""
+        """A task with as many classes as the options say, or the built-in drawings have."""
         size = config.model.vocab_size or len(FORMS)
         return cls(_with_classes(config, size), [f"class {index}" for index in range(size)])
 
@@ -238,11 +242,11 @@ class Detection(Pictures):
     def located(self, record: AnnotatedPicture, output: DetectedObjects) -> list[Located]:
         """The objects, also those below the threshold."""
         scale = _scale(record).tolist()
-        parts = []
+        located = []
         for item in (*output.objects, *output.others):
             left, top, width, height = (side / size for side, size in zip(item.box, scale, strict=True))
-            parts.append(Located(item.label, box=(left, top, width, height), probability=item.score))
-        return parts
+            located.append(Located(item.label, box=(left, top, width, height), probability=item.score))
+        return located
 
     def threshold(self, settings: DecodingConfig) -> float:
         return settings.threshold  # type: ignore[attr-defined, no-any-return]

@@ -39,7 +39,8 @@ class FastAutoregressiveConfig(ModelConfig):
 
     @property
     def growth_conflict(self) -> str:
-        """With it, words are frequent by their id and the size of the vocabulary."""
+        """Why words cannot be added: in a hybrid pass, the size of the vocabulary decides which ids are
+        frequent."""
         return "--model.frequent" if self.frequent < 1 else ""
 
     def __post_init__(self) -> None:

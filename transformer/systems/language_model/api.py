@@ -16,14 +16,15 @@ from transformer.config.arguments import texts_of, whole_number
 from transformer.config.decoding import GreedyConfig, SampleConfig
 from transformer.config.ranges import Option
 from transformer.decoding.calls import as_variables, special_ids
+from transformer.decoding.forced import score_tokens
 from transformer.decoding.sampling import Randomness, draw_next, restrict
-from transformer.decoding.scores import NEVER, score_tokens
+from transformer.decoding.scores import NEVER
 from transformer.model.cache import Cache
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import refuse_forked
-from transformer.systems.language_model.model import LanguageModel, Past
 from transformer.systems.language_model.options import LanguageModelConfig
+from transformer.systems.language_model.system import LanguageModel, Past
 from transformer.systems.language_model.task import LanguageModelling
 from transformer.tasks.outputs import Plain
 from transformer.translator.decoder import Decoder
@@ -38,7 +39,7 @@ class Draw:
     top_k: int = 0
     top_p: float = 1.0
     greedy: bool = False
-    """The most probable one."""
+    """Whether the most probable token is chosen, and none is sampled."""
 
 
 def streamed(
@@ -117,9 +118,9 @@ class ScoredText(Plain):
 
     tokens: tuple[str, ...]
     log_probabilities: tuple[float, ...]
-    """Of each token and of <eos>, in nats."""
+    """log P of each token and of <eos>, in nats."""
     characters: int
-    """Of the text, and one for its end."""
+    """The number of characters of the text, plus one for its end."""
 
     @property
     def log_probability(self) -> float:
@@ -159,9 +160,9 @@ class Generator(Decoder[LanguageModelling]):
         Raises:
           UserError: a prompt has unknown characters, or an option is invalid.
         """
-        several = [prompts] if isinstance(prompts, str) else texts_of(prompts, "prompts")
+        listed = [prompts] if isinstance(prompts, str) else texts_of(prompts, "prompts")
         _check_until(until)
-        texts = [before(best.text, until) for (best, *_) in self.decode(several, n_best=1, **options)]
+        texts = [before(best.text, until) for (best, *_) in self.decode(listed, n_best=1, **options)]
         return texts[0] if isinstance(prompts, str) else texts
 
     def pieces(
@@ -214,8 +215,8 @@ class Generator(Decoder[LanguageModelling]):
                 held = held[certain:]
             if number == length:
                 break
-        if rest := held + (self.task.text(pending, shown) if pending else ""):
-            yield rest
+        if ending := held + (self.task.text(pending, shown) if pending else ""):
+            yield ending
 
     def _streaming(self, options: dict[str, Option]) -> SampleConfig | GreedyConfig:
         settings = self.settings(None, options)

@@ -19,7 +19,7 @@ from transformer.model.statistics import INTERMEDIATES, layers_sown
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.systems.language_model.api import Generator
-from transformer.systems.language_model.model import LanguageModel
+from transformer.systems.language_model.system import LanguageModel
 from transformer.systems.language_model.task import Generated
 
 
@@ -99,10 +99,10 @@ def attention_of_text(
         padded = np.array([[*ids, *[task.special.pad] * (-len(ids) % 16)]])
         weights = np.asarray(_weights_of_text(model, generator.variables, padded))[:, 0]
         size = len(ids)
-        nothing = np.zeros((0, 0, 0, 0), np.float32)
+        empty = np.zeros((0, 0, 0, 0), np.float32)
         target = tuple(task.tokenizer.pieces([*ids[1:], output.ids[-1]]))
-        read = tuple(task.tokenizer.pieces(ids))
-        attentions.append(Attention((), target, read, nothing, weights[:, :, :size, :size], nothing))
+        inputs = tuple(task.tokenizer.pieces(ids))
+        attentions.append(Attention((), target, inputs, empty, weights[:, :, :size, :size], empty))
     return attentions
 
 

@@ -52,7 +52,7 @@ class Continuations(Service):
         return self._scores
 
     def score_programs(self) -> Iterator[Job]:
-        """Those that read the first segment and the next."""
+        """The programs that score the first segment of a text and a further one."""
         text = " ".join("a" * self.decoder.config.data.max_length)  # type: ignore[attr-defined]
         yield functools.partial(self.decoder.score, [text])  # type: ignore[misc]
 

@@ -4,10 +4,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from transformer.config.decoding import DecodingConfig
@@ -24,15 +21,12 @@ from transformer.data.sequences import (
     id_dtype,
     side_lengths,
 )
-from transformer.data.sources.tables import check_no_tables
-from transformer.data.sources.texts import check_texts, open_texts
-from transformer.data.store import Corpus, Progress, Records, silent
+from transformer.data.store import Progress, Records, silent
 from transformer.data.streams import DOCUMENTS, SEGMENT, Stream, StreamPlan, whole_stream
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.decoding.scores import SearchResult
-from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import brief
+from transformer.runtime.files import brief, prefixed_errors
 from transformer.runtime.text import has_text
 from transformer.systems.language_model.options import LanguageModelConfig
 from transformer.tasks.metrics.scores import BITS, PERPLEXITY, WORD_PERPLEXITY, Metric, Score
@@ -40,7 +34,7 @@ from transformer.tasks.outputs import TRUNCATED, Lines, Plain
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import TextTask
 from transformer.tasks.texts.steering import TextSteering
-from transformer.tasks.vocabulary import OneVocabulary
+from transformer.tasks.vocabulary import TextsAlone
 
 log = logging.getLogger("transformer")
 
@@ -53,7 +47,7 @@ class Generated(Plain):
     written_if_true = ("truncated",)
 
     text: str
-    """Without the prompt."""
+    """The text that follows, without the prompt."""
     tokens: tuple[str, ...]
     score: float
     """What outputs are ranked by: the log-probability divided by the length penalty; with a repetition
@@ -67,7 +61,7 @@ class Generated(Plain):
     """Whether the prompt was longer than the model reads, which has read its end."""
 
 
-class LanguageModelling(OneVocabulary, TextTask, Lines):
+class LanguageModelling(TextsAlone, TextTask, Lines):
     """Predicts each token of running text from those before it.
 
     Args:
@@ -108,19 +102,8 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
     @classmethod
     def check(cls, config: Config) -> None:
         """Raises UserError if text files are missing, or the network is for other segments or outputs."""
-        check_texts(_data(config))
-        check_no_tables(_data(config))
+        super().check(config)
         cls.without_corpus(config).check_search(config.decoding)
-
-    @classmethod
-    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
-        """Text files, the built-in text or a TFDS dataset."""
-        return open_texts(_data(config), progress)
-
-    @classmethod
-    def given_vocabulary(cls, config: Config) -> Path | None:
-        """That of `--data.source-tokenizer`."""
-        return _data(config).source_tokenizer
 
     @classmethod
     def texts(cls, records: Iterable[str]) -> Iterator[str]:
@@ -128,12 +111,6 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
         return (line for text in records for line in text.splitlines(keepends=True))
 
     # To batches
-
-    @staticmethod
-    def example(config: Config) -> Arguments:
-        """Shapes of the ids of a prompt and of what follows."""
-        ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-        return ids, ids
 
     @property
     def stored_fields(self) -> Fields:
@@ -219,8 +196,8 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
         """
         ids = self.tokenizer.encode(prompt)
         if self.special.unk in ids:
-            known = self.tokenizer.ids_by_piece
-            unknown = next(character for character in prompt if character not in known)
+            ids_by_piece = self.tokenizer.ids_by_piece
+            unknown = next(character for character in prompt if character not in ids_by_piece)
             raise UserError(
                 f"the text {brief(prompt)} has the character {unknown!r}, which is not in the training "
                 "text: leave it out, or train with --data.tokenizer byte"
@@ -236,10 +213,8 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
         if not model.attended:
             longest = min(longest, max(1, self.data.max_length // 2))
         for index, prompt in enumerate(records):
-            try:
+            with prefixed_errors(f"line {lines[index]}: " if lines else ""):
                 ids = [self.special.bos, *self.ids(prompt)]
-            except UserError as error:
-                raise UserError(f"line {lines[index]}: {error}" if lines else str(error)) from error
             if len(ids) > longest and lines:
                 log.warning(
                     "line %d: truncated to the last %d of %d tokens", lines[index], longest, len(ids) - 1
@@ -298,9 +273,6 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
         before = self.tokenizer.decode(prompt)
         return self.tokenizer.decode([*prompt, *ids])[len(before) :]
 
-    def scored(self, output: Generated) -> str:
-        return output.text
-
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """Bits per character, and perplexity per token and per word."""
 
@@ -331,8 +303,8 @@ class LanguageModelling(OneVocabulary, TextTask, Lines):
         prompts = []
         for index in range(count if records else 0):
             text = records[index % len(records)]
-            _, _, rest = text[len(text) * index // count :].partition("\n")
-            lines = [line for line in rest.splitlines() if has_text(line)] or text.splitlines()
+            _, _, following_text = text[len(text) * index // count :].partition("\n")
+            lines = [line for line in following_text.splitlines() if has_text(line)] or text.splitlines()
             prompts.append(" ".join(lines[0].split(" ")[:4]))
         return prompts
 

@@ -39,7 +39,7 @@ class Generations(Texts):
 
         generator = Generator.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
         lines = enumerate(map(generator.task.record, input_lines(arguments)), start=1)
-        prompts, which = explored(arguments, lines, lambda prompt: True)
+        prompts, description = explored(arguments, lines, lambda prompt: True)
         page = explore_texts(
             generator,
             list(prompts.values()),
@@ -47,7 +47,7 @@ class Generations(Texts):
             lines=tuple(prompts),
             **vars(arguments.decoding),
         )
-        return page, f"{counted(page.hypotheses, 'text')} after {which}"
+        return page, f"{counted(page.hypotheses, 'text')} after {description}"
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Generator:
         """The trained model."""

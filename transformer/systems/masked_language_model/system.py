@@ -4,7 +4,6 @@ sentences of which the objective hides tokens."""
 import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -13,11 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from transformer.config.options import Config
-from transformer.config.records import SentencesConfig
 from transformer.data.sequences import Example, Field, Fields, id_dtype
-from transformer.data.sources.tables import check_no_tables
-from transformer.data.sources.texts import check_texts, open_texts
-from transformer.data.store import Corpus, Progress, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.model.layers import ACTIVATIONS, Affine
 from transformer.model.normalization import normalization
@@ -28,7 +23,7 @@ from transformer.systems.masked_language_model.options import MaskedLanguageMode
 from transformer.systems.system import System
 from transformer.tasks.metrics.scores import ACCURACY, PERPLEXITY, Metric, Score
 from transformer.tasks.task import Evaluation
-from transformer.tasks.vocabulary import OneVocabulary
+from transformer.tasks.vocabulary import TextsAlone
 from transformer.training.cross_entropy import output_cross_entropy
 from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
 
@@ -126,9 +121,9 @@ def hide(key: Array, ids: Int[Array, "b s"], config: MaskedLanguageModelConfig) 
         first, second = jax.random.uniform(key, (2,))
         return first, second, jax.random.randint(jax.random.fold_in(key, 1), (), 0, config.vocab_size)
 
-    chosen, outcome, other = jax.vmap(jax.vmap(draw))(keys)
+    chosen, outcome, drawn = jax.vmap(jax.vmap(draw))(keys)
     predicted = (chosen < config.mask_share) & ~_is_special(ids, config)
-    replaced = jnp.where(outcome < MASKED, config.mask, jnp.where(outcome < MASKED + REPLACED, other, ids))
+    replaced = jnp.where(outcome < MASKED, config.mask, jnp.where(outcome < MASKED + REPLACED, drawn, ids))
     return Hidden(jnp.where(predicted, replaced, ids), predicted)
 
 
@@ -180,7 +175,7 @@ def _is_special(ids: Int[Array, "b s"], config: MaskedLanguageModelConfig) -> Bo
 # Masked language modelling: sentences, of which the objective hides tokens.
 
 
-class MaskedLanguageModelling(OneVocabulary):
+class MaskedLanguageModelling(TextsAlone):
     """Predicts hidden tokens of sentences.
 
     Args:
@@ -196,24 +191,6 @@ class MaskedLanguageModelling(OneVocabulary):
     def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
         super().__init__(config, tokenizer)
         self.fields = {"source": Field(fill=self.special.pad)}
-
-    # From a corpus
-
-    @classmethod
-    def check(cls, config: Config) -> None:
-        """Raises UserError if text files are missing."""
-        check_texts(_data(config))
-        check_no_tables(_data(config))
-
-    @classmethod
-    def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
-        """Lines of text files, the built-in text or a TFDS dataset."""
-        return open_texts(_data(config), progress)
-
-    @classmethod
-    def given_vocabulary(cls, config: Config) -> Path | None:
-        """That of `--data.source-tokenizer`."""
-        return _data(config).source_tokenizer
 
     # To batches
 
@@ -265,11 +242,6 @@ class MaskedLanguageModelling(OneVocabulary):
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood of a hidden token in nats, and the percentage that is predicted."""
         return {"nll": means["nll"], "accuracy": 100 * means["correct"]}
-
-
-def _data(config: Config) -> SentencesConfig:
-    assert isinstance(config.data, SentencesConfig)
-    return config.data
 
 
 SYSTEM = System(

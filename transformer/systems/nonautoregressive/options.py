@@ -101,18 +101,11 @@ class NonAutoregressiveDecodingConfig(DecodingConfig):
     """Length penalty of an output Y. power: |Y|^alpha, so that alpha 1 ranks candidates by their mean
     log-probability per token; wu: ((5 + |Y|) / 6)^alpha."""
 
+    WITHOUT_STEPS = "needs an autoregressive model, and this one predicts all tokens at once"
+
     @property
     def num_hypotheses(self) -> int:
         return 1 if self.method == "greedy" else self.beam_size
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if refused := self.steered + self.noisy:
-            option = refused[0].replace("_", "-")
-            raise UserError(
-                f"--decoding.{option} needs an autoregressive model, and this one predicts all tokens at "
-                "once: leave it out"
-            )
 
 
 def _all_at_once(base: Config) -> Config:

@@ -10,16 +10,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.decoding.calls import Inputs, as_variables, sown_attention, whole
+from transformer.decoding.calls import Inputs, as_variables
+from transformer.decoding.forced import TokenScores, score_tokens, sown_attention, whole
 from transformer.decoding.hooks import never_predicted
-from transformer.decoding.scores import (
-    NEVER,
-    SearchResult,
-    TokenScores,
-    in_order,
-    score_tokens,
-    source_limits,
-)
+from transformer.decoding.scores import NEVER, SearchResult, in_order, source_limits
 from transformer.decoding.scores import lengths as lengths_of
 from transformer.decoding.searches.search import length_penalty
 from transformer.model.parameters import Variables

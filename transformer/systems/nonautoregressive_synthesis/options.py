@@ -40,7 +40,8 @@ class NonAutoregressiveSynthesisDecodingConfig(VoiceDecodingConfig):
 
 
 def _preset() -> Config:
-    """The same without autoregression; it learns durations from a run of the one above."""
+    """The preset of speech synthesis without autoregression, which learns durations from a run of that
+    preset."""
     taught = AUTOREGRESSIVE.presets["synthesis"].config
     names = ("reduction", "num_layers", "d_model", "d_ff", "num_heads", "dropout", "norm")
     return replace(

@@ -14,7 +14,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config
-from transformer.decoding.calls import Inputs, as_variables, sown_attention
+from transformer.decoding.calls import Inputs, as_variables
+from transformer.decoding.forced import sown_attention
 from transformer.model.encoder_decoder import Segments
 from transformer.model.layers import Affine, Dropout
 from transformer.model.masks import Mask
@@ -27,8 +28,15 @@ from transformer.systems.nonautoregressive_synthesis.options import (
     NonAutoregressiveSynthesisConfig,
     NonAutoregressiveSynthesisDecodingConfig,
 )
-from transformer.systems.synthesis.model import Convolution, Synthesiser, Voice
-from transformer.systems.synthesis.system import Utterances, at_rate, frames_error, most_steps
+from transformer.systems.synthesis.system import (
+    Convolution,
+    Synthesiser,
+    Utterances,
+    Voice,
+    at_rate,
+    frames_error,
+    most_steps,
+)
 from transformer.systems.synthesis.task import TextToSpeech
 from transformer.systems.system import System
 from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
@@ -40,9 +48,9 @@ class Spoken(NamedTuple):
     """What is predicted for a text."""
 
     frames: Float[Array, "b t bands"]
-    """Before the post-net."""
+    """The frames before the post-net."""
     refined: Float[Array, "b t bands"]
-    """After it."""
+    """The frames after the post-net."""
     durations: Float[Array, "b s"]
     """log(1 + steps) of each token."""
 

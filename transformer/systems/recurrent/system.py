@@ -12,7 +12,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.options import Config
-from transformer.decoding.calls import forced_alignment, forced_scores
+from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.cache import Cache, States
 from transformer.model.encoder_decoder import EncoderDecoder, Segments, decoder_input

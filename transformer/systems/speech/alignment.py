@@ -98,7 +98,7 @@ def silences(quiet: Bool[np.ndarray, " t"], start: float, end: float, shortest: 
 
 
 MULTIPLE = 16
-"""Of which the lengths of texts are, so that few programs are compiled."""
+"""The padded lengths of texts are multiples of this, so that few programs are compiled."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,14 +107,14 @@ class Alignment(Plain):
 
     text: str
     words: tuple[Word, ...]
-    """With their times in seconds."""
+    """The words with their times in seconds."""
     tokens: tuple[Word, ...]
-    """What the words are written with, with their times."""
+    """The tokens of the words, with their times."""
     log_probability: float
     """log P of the text by CTC, in nats."""
 
     def to_json(self) -> Json:
-        """Its fields, in which words are as in the JSON of transcripts."""
+        """The fields as JSON, with words as in the JSON of transcripts."""
         return {
             "text": self.text,
             "words": [word.to_json() for word in self.words],
@@ -177,9 +177,9 @@ def ids_of(text: str, tokenizer: Tokenizer, special: SpecialIds) -> list[int]:
     """
     words = text.split() if has_text(text) else []
     encoded = [list(tokenizer.encode(spelled)) for spelled in (" ".join(words), text if words else "")]
-    known = next((ids for ids in encoded if special.unk not in ids), None)
-    if known is not None:
-        return known
+    spelled_ids = next((ids for ids in encoded if special.unk not in ids), None)
+    if spelled_ids is not None:
+        return spelled_ids
     lacking = next((word for word in words if special.unk in tokenizer.encode(word)), text)
     raise UserError(
         f"{brief(lacking)} is not in the vocabulary of this run: write it in words and letters of its "

@@ -47,8 +47,7 @@ from transformer.systems.speech.long import (
 )
 from transformer.systems.speech.task import SpeechToText
 from transformer.systems.speech.transcripts import SpokenPart, Transcript, spoken_parts
-from transformer.systems.speech.window_search import WindowSearch
-from transformer.systems.speech.windows import Sound
+from transformer.systems.speech.windows import Sound, WindowSearch
 from transformer.tasks.media.timing import Word, timed
 from transformer.translator.decoder import Decoder
 from transformer.translator.search_inputs import bucket_of
@@ -100,7 +99,7 @@ class Transcriber(Decoder[SpeechToText]):
         is_one = isinstance(recordings, Path | str) or _is_array(recordings)
         if not is_one and (isinstance(recordings, CONTENT) or not isinstance(recordings, Iterable)):
             raise _unheard(recordings)
-        several: Any = [recordings] if is_one else recordings
+        sources: Any = [recordings] if is_one else recordings
         request: dict[str, Any] = {"language": language, "task": task, "timestamps": timestamps}
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
         settings = self.settings(1, options)
@@ -113,7 +112,7 @@ class Transcriber(Decoder[SpeechToText]):
             return with_rules(self._begun(source, start), rules)
 
         texts = list[Any]()
-        for best, *_ in self.outputs(enumerate(map(record, several), 1), settings, 1):
+        for best, *_ in self.outputs(enumerate(map(record, sources), 1), settings, 1):
             texts.append(best.segments if timestamps else best.text)
         return texts[0] if is_one else texts
 
@@ -172,8 +171,8 @@ class Transcriber(Decoder[SpeechToText]):
             heard = replace(self.heard(part.wave), start=start)
             return self.submit(heard, n_best=1, line=number, extras=extras, **options)
 
-        rest = itertools.islice(cut_parts, len(after), None)
-        return spoken_parts(rest, begun, len(after) + 1, 2 * settings.rows)
+        further_parts = itertools.islice(cut_parts, len(after), None)
+        return spoken_parts(further_parts, begun, len(after) + 1, 2 * settings.rows)
 
     def live(
         self,
@@ -274,13 +273,13 @@ class Transcriber(Decoder[SpeechToText]):
             raise UserError(f"search takes a list of recordings: [{str(recordings)!r}]")
         if isinstance(recordings, CONTENT):
             raise _unheard(recordings)
-        several = any_number("recordings", recordings, "recordings")
+        sources = any_number("recordings", recordings, "recordings")
         instance("windows", windows, WindowsConfig | None)
         extras, options = NO_EXTRAS.asked(self.extras, options)
         start = self.task.start(language, task, true_or_false("timestamps", timestamps))
         settings = self.settings(n_best, options)
         rules = self.rules(settings, "windows", windows=windows) if windows else None
-        heard = (with_rules(self._begun(source, start), rules) for source in several)
+        heard = (with_rules(self._begun(source, start), rules) for source in sources)
         return list(self.outputs(enumerate(heard, 1), settings, n_best, extras))
 
     def _begun(self, source: Heard, start: tuple[int, ...]) -> Recording:
@@ -346,14 +345,6 @@ class Transcriber(Decoder[SpeechToText]):
         if frames < math.inf and positions_for(ids) > math.ceil((frames + 2) * HOP / RATE / self.frame):
             raise too_short(frames * HOP / RATE, ids, self.frame)
 
-    def _check_length(self, frames: float | int) -> None:
-        """Raises UserError if features that are to be aligned are more than the model hears at once."""
-        if self.config.decoding.buckets[-1] < frames < math.inf:
-            raise UserError(
-                f"the recording has {frames * HOP / RATE:.2f} s, and this model hears {self.hears():g} s at "
-                "once: cut it at a pause"
-            )
-
     def check_ctc(self) -> None:
         """Raises UserError if the run has no CTC."""
         if not self.has_ctc:
@@ -368,9 +359,15 @@ class Transcriber(Decoder[SpeechToText]):
         return bool(self.config.model.ctc_weight)
 
     def aligned(self, heard: Recording, text: str) -> Alignment:
-        """As `align`, given the features of the recording."""
-        self._check_length(len(heard.features))
-        (example,) = self.task.input_examples([heard], self.config.decoding.buckets[-1])
+        """As `align`, given the features of the recording. Also raises UserError if they are more than the
+        model hears at once."""
+        frames, longest = len(heard.features), self.config.decoding.buckets[-1]
+        if frames > longest:
+            raise UserError(
+                f"the recording has {frames * HOP / RATE:.2f} s, and this model hears {self.hears():g} s at "
+                "once: cut it at a pause"
+            )
+        (example,) = self.task.input_examples([heard], longest)
         length = self._padded_length(example, self.config.decoding)
         return alignment_of(self, example, text, length, self.task.heard_seconds(heard))
 

@@ -9,7 +9,7 @@ from transformer.config.options import Config
 from transformer.config.training import ErrorRate, TextNormalisation
 from transformer.data.store import Corpus
 from transformer.runtime.errors import counted
-from transformer.tasks.exhibit import Comparison, Overview, Table
+from transformer.tasks.exhibit import Comparison, Overview, Table, in_a_cell
 from transformer.tasks.metrics.error_rates import (
     ErrorsOf,
     Pair,
@@ -21,8 +21,7 @@ from transformer.tasks.metrics.error_rates import (
     sentence_errors,
     word_errors,
 )
-from transformer.tasks.metrics.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score
-from transformer.tasks.metrics.segmentation import is_unspaced
+from transformer.tasks.metrics.scores import CHARACTERS, SENTENCES, WORDS, Metric, Score, is_unspaced
 from transformer.tasks.task import Evaluation
 
 # What is recognised, compared with what was said: the errors of each speaker, words that are confused, and
@@ -37,8 +36,6 @@ WORST = 20
 """Texts that are compared with what was said."""
 MOST_PAIRS = 300
 """Words of such a text that are shown."""
-LONGEST = 40
-"""Letters of a word in a table."""
 
 
 def by_speaker(
@@ -59,7 +56,7 @@ def by_speaker(
         rates = {"word": word_errors(heard, said), "character": character_errors(heard, said)}
         shown = *(f"{rate.value:.2f}" for rate in rates.values()), f"{sentence_errors(heard, said).value:.2f}"
         words = sum(len(text.split()) for text in said)
-        row = _short(name) or "unknown", f"{len(chosen):,}", f"{words:,}", *shown
+        row = in_a_cell(name) or "unknown", f"{len(chosen):,}", f"{words:,}", *shown
         rows.append((rates[unit].value, row))
     rows.sort(key=lambda item: -item[0])
     caption = "Error rates of each speaker, in percent, the worst first."
@@ -83,7 +80,7 @@ def confusions(outputs: Sequence[str], references: Sequence[str], unit: Unit) ->
         ((pair, count) for pair, count in counts.items() if all(pair)), key=lambda item: (-item[1], item[0])
     )
     rows = tuple(
-        ((_short(said), _short(heard), f"{count:,}") for (said, heard), count in order[:MOST_CONFUSED])
+        ((in_a_cell(said), in_a_cell(heard), f"{count:,}") for (said, heard), count in order[:MOST_CONFUSED])
     )
     caption = (
         f"The most frequent confusions: a {unit} that was said, and another that was heard in its place "
@@ -108,7 +105,7 @@ def worst(
         errors = sum(map(_is_error, pairs))
         size = sum(bool(said) for said, _ in pairs)
         if errors:
-            caption = f"{_short(name)}: {counted(errors, 'error')}, {counted(size, unit)} said"
+            caption = f"{in_a_cell(name)}: {counted(errors, 'error')}, {counted(size, unit)} said"
             compared.append((errors / max(size, 1), errors, caption, tuple(pairs[:MOST_PAIRS])))
     compared.sort(key=lambda item: item[:2], reverse=True)
     return [Comparison(caption, pairs) for _, _, caption, pairs in compared[:WORST]]
@@ -117,10 +114,6 @@ def worst(
 def _is_error(pair: Pair) -> bool:
     said, heard = pair
     return said != heard
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
 class ErrorRates(Overview):
@@ -136,8 +129,8 @@ class ErrorRates(Overview):
         if training.error_rate:
             return []
         validation = corpus.splits["validation"]
-        some = validation.__getitems__(range(min(len(validation), training.evaluate_sentences)))
-        unspaced = is_unspaced([record.text for record in some])
+        sample = validation.__getitems__(range(min(len(validation), training.evaluate_sentences)))
+        unspaced = is_unspaced([record.text for record in sample])
         chosen: ErrorRate = "characters" if unspaced else "words"
         self.config = replace(self.config, training=replace(training, error_rate=chosen))
         why = "the texts are in a language without spaces, so the character error rate decides which "

@@ -18,7 +18,7 @@ from transformer.data.sources.recordings import Recording
 from transformer.decoding.service.queue import Answer
 from transformer.runtime.errors import UserError
 from transformer.systems.speech.transcripts import SpokenPart, Transcript
-from transformer.tasks.metrics.segmentation import is_unspaced
+from transformer.tasks.metrics.scores import is_unspaced
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +28,7 @@ class LongRecording(Recording):
     source: Any = None
     """A file, also one in memory, or a waveform."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Of `Transcriber.parts`, without those of the search."""
+    """The options of `Transcriber.parts`, without those of the search."""
     heard: Callable[[float], None] = lambda seconds: None
     """Is called with the seconds that are transcribed, after each part."""
 
@@ -192,8 +192,8 @@ def live_texts(
                 )
             else:
                 has_ended = part.spoken[1] + GAP <= length
-                both = zip(before, words if has_ended else words[:-1], strict=False)
-                same = itertools.takewhile(lambda pair: pair[0] == pair[1], both)
+                pairs = zip(before, words if has_ended else words[:-1], strict=False)
+                same = itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)
                 agreed = max(num_final, len(list(same)))
                 new += words[num_final:agreed]
                 before, num_final, tentative = words, agreed, words[agreed:]
@@ -220,12 +220,12 @@ def _steps(
     sound: Iterable[Float[np.ndarray, " _"]], size: int
 ) -> Iterator[Float[np.ndarray, " samples"] | None]:
     """Samples in blocks of this size, the last of which is shorter, then None."""
-    rest = np.zeros(0, np.float32)
-    for some in sound:
-        rest = np.concatenate([rest, some])
-        while len(rest) >= size:
-            yield rest[:size]
-            rest = rest[size:]
-    if len(rest):
-        yield rest
+    pending = np.zeros(0, np.float32)
+    for samples in sound:
+        pending = np.concatenate([pending, samples])
+        while len(pending) >= size:
+            yield pending[:size]
+            pending = pending[size:]
+    if len(pending):
+        yield pending
     yield None

@@ -62,7 +62,7 @@ class PromptedKeysValues(KeysValues):
         return replace(self, keys=written(self.keys, new.keys), values=written(self.values, new.values))
 
     def put_rows(self, rows: Int[Array, " r"], new: KeysValues) -> "PromptedKeysValues":
-        """With the prompts of these rows. A row that is reset has no other past."""
+        """The ring with the prompts of these rows. A row that is reset has no other past."""
 
         def begun(old: Array, other: Array) -> Array:
             return old.at[rows, :, : self.prompt].set(other[:, :, : self.prompt], mode="drop")
@@ -141,7 +141,8 @@ class Convolution(Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "b t c"], frame_mask: Bool[Array, "b t"]) -> Float[Array, "b u d"]:
-        """As many frames, or half as many. Padding counts as zeros, wherever a batch has it."""
+        """The convolved frames: as many as before, or half as many. Padding counts as zeros, wherever a batch
+        has it."""
         c = self.config
         shape, side = (c.kernel_width, x.shape[-1], c.channels), c.kernel_width // 2
         initial = nn.initializers.he_uniform((0, 1), 2)

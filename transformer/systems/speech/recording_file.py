@@ -26,7 +26,7 @@ from transformer.data.sources.text_files import read_lines
 from transformer.runs.run import Run
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import json_line, parse_object
+from transformer.runtime.files import json_line, parse_object, prefixed_errors
 from transformer.runtime.machine import check_libraries
 from transformer.systems.speech.api import Transcriber
 from transformer.systems.speech.long import LiveText, speed_of
@@ -51,10 +51,8 @@ def start_of(task: SpeechToText, arguments: DecodeArguments) -> tuple[int, ...]:
     Raises:
       UserError: the model has no such language or task, or no options of Whisper.
     """
-    try:
+    with prefixed_errors("--"):
         return task.start(arguments.language, arguments.task, arguments.timestamps)
-    except UserError as error:
-        raise UserError(f"--{error}") from error
 
 
 def cut_options(task: SpeechToText, arguments: DecodeArguments) -> dict[str, Any]:
@@ -65,12 +63,10 @@ def cut_options(task: SpeechToText, arguments: DecodeArguments) -> dict[str, Any
         library is not installed.
     """
     start_of(task, arguments)
-    try:
+    with prefixed_errors("--"):
         if arguments.pause is not None:
             seconds("pause", arguments.pause)
         task.in_windows(arguments.cut, arguments.detector, arguments.windows, arguments.pause)
-    except UserError as error:
-        raise UserError(f"--{error}") from error
     check_libraries([LIBRARY] * (arguments.detector == "silero"), "--detector silero")
     named = ("language", "task", "timestamps", "cut", "pause", "detector", "windows")
     return {name: getattr(arguments, name) for name in named}
@@ -122,7 +118,7 @@ def lines_of_speakers(
 
 
 BYTES = 2
-"""Of a sample."""
+"""Bytes of a sample of raw sound."""
 
 
 def transcribe_arriving(arguments: DecodeArguments) -> None:
@@ -154,8 +150,8 @@ def transcribe_arriving(arguments: DecodeArguments) -> None:
     output, watch = sys.stdout, ProgressReporter.beside_output()
     total = seconds_of(fetched(arguments.input)) if arguments.input else math.inf
     if not output.isatty():  # no bar among the words
-        known = total if total < math.inf else None
-        texts = watch.progress("seconds of sound", texts, known, _Increase(lambda text: text.seconds))
+        known_total = total if total < math.inf else None
+        texts = watch.progress("seconds of sound", texts, known_total, _Increase(lambda text: text.seconds))
     for text in texts:
         heard = text.seconds
         output.write(json_line(text._asdict()) if arguments.format == "json" else text.final)
@@ -189,17 +185,17 @@ def _raw() -> Iterator[np.ndarray]:
             "standard input is a terminal: pipe raw sound, 16,000 samples a second of 16 bits, as that of "
             "`arecord -f S16_LE -r 16000 -t raw`, or name a recording with --input"
         )
-    rest, samples = b"", 0  # the end of a block, less than a sample
-    while read := os.read(descriptor, 2**16):
-        rest += read
-        if not samples and SOUND.match(rest):
+    unread, samples = b"", 0  # the end of a block, less than a sample
+    while received := os.read(descriptor, 2**16):
+        unread += received
+        if not samples and SOUND.match(unread):
             raise UserError(
                 "standard input is an audio file, and --stream reads raw sound: name the file with --input"
             )
-        block = np.frombuffer(rest, "<i2", len(rest) // BYTES)
+        block = np.frombuffer(unread, "<i2", len(unread) // BYTES)
         samples += len(block)
         yield block
-        rest = rest[block.nbytes :]
+        unread = unread[block.nbytes :]
     if not samples:
         raise UserError(
             "no sound arrived on standard input: does the program before it record? Or name a recording with "
@@ -258,8 +254,8 @@ def transcribe_file(arguments: DecodeArguments) -> None:
     new_seconds = _Increase(lambda part: part.end)
 
     def watched(parts: Iterable[SpokenPart]) -> Iterator[SpokenPart]:
-        rest = total - start if total < math.inf else None
-        for part in watch.progress("seconds of sound", parts, rest, new_seconds):
+        seconds_left = total - start if total < math.inf else None
+        for part in watch.progress("seconds of sound", parts, seconds_left, new_seconds):
             texts.append(part.transcript.text)
             yield part
 

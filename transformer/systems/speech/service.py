@@ -20,7 +20,7 @@ from transformer.serve.services.service import Service
 from transformer.systems.speech.api import Transcriber, with_rules
 from transformer.systems.speech.long import LiveText, LongRecording
 from transformer.systems.speech.transcripts import with_requested
-from transformer.systems.speech.window_search import WindowSearch
+from transformer.systems.speech.windows import WindowSearch
 from transformer.translator.search_outputs import NO_EXTRAS
 
 
@@ -95,9 +95,9 @@ class Transcriptions(Service):
         )
         silence = self.decoder.heard(np.zeros(RATE, np.float32))
         sampled = vars(search.at(max(rules.temperatures))) | self.prepared
-        several = (self.decoder.preparation(**sampled, timestamps=timed).stages for timed in (False, True))
+        stages = (self.decoder.preparation(**sampled, timestamps=timed).stages for timed in (False, True))
         is_silent: Job = functools.partial(search.silence, silence)  # type: ignore[misc]
-        return Preparation((*prepared.first, [is_silent]), (*itertools.chain(*several), *prepared.rest))
+        return Preparation((*prepared.first, [is_silent]), (*itertools.chain(*stages), *prepared.rest))
 
     def _variants(self) -> Iterator[Json]:
         """As of all services, and those of outputs with times, which Whisper has."""

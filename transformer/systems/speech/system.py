@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float
 from transformer.config.decoding import DecodingConfig
 from transformer.config.model import ModelConfig, SpecialIds
 from transformer.config.options import Config
-from transformer.decoding.calls import forced_alignment, forced_scores
+from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.searches.ctc import CtcScores, CtcSearch
 from transformer.decoding.searches.search import AutoregressiveSearch

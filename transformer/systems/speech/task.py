@@ -27,12 +27,13 @@ from transformer.data.sources.recordings import Recording, listed_columns, recor
 from transformer.data.store import Corpus, Records
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.hooks import NO_OUTPUT, SearchHook
+from transformer.decoding.hooks import SearchHook
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.steering import prefix as opening
 from transformer.decoding.steering.prefix import Timestamps
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted, nearest
+from transformer.runtime.files import prefixed_errors
 from transformer.systems.speech.error_rates import ErrorRates
 from transformer.systems.speech.model import PROMPT
 from transformer.systems.speech.options import ctc_weight_of
@@ -58,22 +59,22 @@ _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
 
 @dataclass(frozen=True)
 class Codes:
-    """The ids of these tokens."""
+    """The ids of the tokens that an output of Whisper begins with."""
 
     languages: dict[str, int]
-    """By their code, such as en."""
+    """The id of each language, by its code, such as en."""
     tasks: dict[str, int]
     """transcribe: in the language of the recording; translate: to English."""
     untimed: int
-    """Of the token that says that there are no times. The ids after it are times."""
+    """The id of the token that says that there are no times. The ids after it are times."""
     previous: int | None = None
-    """Of the token before the text of earlier recordings."""
+    """The id of the token before the text of earlier recordings."""
     silent: int | None = None
-    """Of the token that says that nobody speaks."""
+    """The id of the token that says that nobody speaks."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> "Codes | None":
-        """Those of a vocabulary, if it has them."""
+        """The tokens of a vocabulary, if it has them."""
         added = tokenizer.added if isinstance(tokenizer, HubTokenizer) else {}
         if UNTIMED not in added:
             return None
@@ -107,17 +108,17 @@ class Codes:
           UserError: there is no such language or task.
         """
         ids = [index for index in usual if index != self.untimed]
-        for position, (name, value, known) in enumerate(
+        for position, (name, value, table) in enumerate(
             (("language", language, self.languages), ("task", task, self.tasks))
         ):
             if value is None:
                 continue
             if len(ids) <= position:
                 raise UserError(f"{name} {value!r}: this model is for English only; leave it out")
-            if value not in known:
-                some = nearest(str(value), known) or f"; there are {', '.join(list(known)[:5])} and others"
-                raise UserError(f"{name} {value!r}: this model does not know it{some}")
-            ids[position] = known[value]
+            if value not in table:
+                hint = nearest(str(value), table) or f"; there are {', '.join(list(table)[:5])} and others"
+                raise UserError(f"{name} {value!r}: this model does not know it{hint}")
+            ids[position] = table[value]
         return tuple(ids) if timestamps else (*ids, self.untimed)
 
 
@@ -136,7 +137,7 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
 
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:
-        """Those of recordings, and what counts errors."""
+        """The libraries of tasks of recordings, and what counts errors."""
         return (*super().libraries(config), "jiwer", *libraries_of(config.training.text_normalisation))
 
     @staticmethod
@@ -175,21 +176,21 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         if not count:
             return []
         option = f"--model.convolutions {model.convolutions}"
-        few = f"CTC has at most one token in every {self.stride:g} s ({option})"
+        rule = f"CTC has at most one token in every {self.stride:g} s ({option})"
         if count == len(records):
             raise UserError(
-                f"--model.ctc-weight: all recordings are too short for their texts: {few}; lower it"
+                f"--model.ctc-weight: all recordings are too short for their texts: {rule}; lower it"
             )
-        rest = "left out" if model.ctc_weight == 1 else "learned from by attention only"
+        outcome = "left out" if model.ctc_weight == 1 else "learned from by attention only"
         share = f"{count:,} of {len(records):,} training recordings"
-        return [f"{share} are too short for their texts, and {rest}: {few}"]
+        return [f"{share} are too short for their texts, and {outcome}: {rule}"]
 
     def text_ids(self, text: str) -> list[int]:
         """The ids of a text. Each of Whisper's texts begins with a space."""
         return super().text_ids(f" {text.strip()}" if self.codes else text)
 
     def content(self) -> bytes:
-        """That of all recordings, and whether a space is before their texts."""
+        """What examples of recordings depend on, and whether a space is before their texts."""
         return super().content() + (b"space" if self.codes else b"")
 
     # From decoding
@@ -243,10 +244,8 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         Raises:
           UserError: there is no output that the rules allow.
         """
-        several = hypotheses(result, self.tokenizer, self.special, n_best)
-        if not several:
-            raise UserError(NO_OUTPUT)
-        return [replace(output, text=output.text.strip(" ")) for output in several]
+        outputs = hypotheses(result, self.tokenizer, self.special, n_best)
+        return [replace(output, text=output.text.strip(" ")) for output in outputs]
 
     @functools.cached_property
     def codes(self) -> Codes | None:
@@ -351,8 +350,8 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         """The ids of a phrase, if the vocabulary can spell it; of imported ones also after a space."""
         imported = isinstance(self.tokenizer, HubTokenizer)
         spellings = [self.tokenizer.encode(spelled) for spelled in (text, f" {text}")[: 1 + imported]]
-        several = (tuple(ids[len(self.tokenizer.start) :]) for ids in spellings)
-        return [ids for ids in dict.fromkeys(several) if ids and self.special.unk not in ids]
+        candidates = (tuple(ids[len(self.tokenizer.start) :]) for ids in spellings)
+        return [ids for ids in dict.fromkeys(candidates) if ids and self.special.unk not in ids]
 
     @property
     def output_tokenizer(self) -> Tokenizer:
@@ -365,9 +364,6 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
     def spell(self, ids: Sequence[int]) -> str:
         """The text of output ids."""
         return self.tokenizer.decode(words_of(ids, self.special)).strip(" ")
-
-    def scored(self, output: Hypothesis) -> str:
-        return output.text
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood in nats per token, of attention and of CTC, and its exponential."""
@@ -413,13 +409,11 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         if line == manifest.name:  # whatever it is made of
             return recording(manifest, self.data)
         path, columns = listed_columns(line, manifest, number)
-        try:
+        with prefixed_errors(f"{manifest}, line {number}: "):
             return replace(recording(path, self.data, columns.text or ""), speaker=columns.speaker)
-        except UserError as error:
-            raise UserError(f"{manifest}, line {number}: {error}") from error
 
     def example_command(self, record: Recording, decode: str) -> str:
-        """With any recording: a corpus has no sound files."""
+        """The command that decodes some recording: a corpus has no sound files."""
         return f"{decode} --input RECORDING.wav"
 
     def as_read(self, record: Recording, longest: int) -> Recording:

@@ -21,7 +21,7 @@ class Transcript(Hypothesis):
     """What was said in a recording. `json.dumps(transcript.to_dict())` writes it as JSON."""
 
     words: tuple[Word, ...] = ()
-    """With their times, if requested."""
+    """The words with their times, if requested."""
     segments: tuple[Segment, ...] = ()
     """Parts of the text with their times, if timestamps were requested."""
 
@@ -29,8 +29,8 @@ class Transcript(Hypothesis):
         """As `Hypothesis.to_json`, with words and segments if there are some."""
         words = [word.to_json() for word in self.words]
         segments = [segment.to_dict() for segment in self.segments]
-        parts = {"words": words, "segments": segments}
-        return super().to_json() | {name: some for name, some in parts.items() if some}
+        lists = {"words": words, "segments": segments}
+        return super().to_json() | {name: items for name, items in lists.items() if items}
 
     @classmethod
     def of_json(cls, fields: Json) -> "Transcript":
@@ -47,14 +47,14 @@ class Transcript(Hypothesis):
 
 def unsaid(transcript: Transcript) -> Transcript:
     """The transcript of a recording in which nobody speaks, given what a search has found in it."""
-    nothing: Json = {"text": "", "tokens": (), "ids": (), "words": (), "segments": ()}
+    changes: Json = {"text": "", "tokens": (), "ids": (), "words": (), "segments": ()}
     optional = ("alignment", "token_log_probabilities", "entropies", "word_confidences")
-    nothing |= dict.fromkeys(optional)
-    return replace(transcript, **nothing)
+    changes |= dict.fromkeys(optional)
+    return replace(transcript, **changes)
 
 
 NOTHING = Transcript("", (), 0.0, 0.0)
-"""Of digital silence, in which nobody speaks."""
+"""The transcript of digital silence, in which nobody speaks."""
 
 
 def with_requested(fields: Json, words: bool, segments: bool) -> Json:
@@ -97,9 +97,9 @@ class SpokenWindow(SpokenPart):
     measured: ClassVar = ("temperature", "mean_log_probability", "compression_ratio", "no_speech")
 
     temperature: float
-    """At which it was decoded; 0: by the search of the options."""
+    """The temperature at which the window was decoded; 0: by the search of the options."""
     mean_log_probability: float
-    """Of a token, in nats."""
+    """The mean log-probability of a token, in nats."""
     compression_ratio: float
     """The size of the text over that of its compression: a text that repeats itself has a high one."""
     no_speech: float | None
@@ -196,7 +196,7 @@ def subtitles_of(part: SpokenPart) -> Iterator[Segment]:
 
 
 def _units(text: Segment | Word) -> list[_Unit]:
-    """Those of a text, with times in proportion to their widths."""
+    """The units of a text, with times in proportion to their widths."""
     spelled = [(unit, not index) for word in text.text.split() for index, unit in enumerate(units(word))]
     ends = list(itertools.accumulate(_width(unit) + 1 for unit, _ in spelled))
     rate = (text.end - text.start) / max(ends, default=1)
@@ -231,7 +231,7 @@ def _joined(text: Sequence[_Unit]) -> Segment:
 
 
 def _line(text: Sequence[_Unit]) -> str:
-    spaces = (has_space(one.text, other.text, other.is_spaced) for one, other in itertools.pairwise(text))
+    spaces = (has_space(x.text, y.text, y.is_spaced) for x, y in itertools.pairwise(text))
     return "".join(
         " " * is_spaced + unit.text for is_spaced, unit in zip((False, *spaces), text, strict=True)
     )

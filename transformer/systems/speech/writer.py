@@ -71,7 +71,7 @@ class Transcriptions(Texts):
 
     @classmethod
     def abilities(cls, run: Run) -> set[str]:
-        """Without those of Whisper for other models."""
+        """The abilities of a run, without those of Whisper if it is another model."""
         data = run.config.data
         assert isinstance(data, RecordingsConfig)
         return super().abilities(run) - ({"whisper"} if not data.padded_length else set())
@@ -116,12 +116,12 @@ class Transcriptions(Texts):
             raise UserError("--reference: a recording has one reference; give one file")
         is_list = self.arguments.input is not None and not is_recording(self.arguments.input)
         columns = [line.split("\t") for line in lines_of(self.arguments)] if is_list else []
-        self.speakers = ["".join(some[2:]).strip() for some in columns]
+        self.speakers = ["".join(fields[2:]).strip() for fields in columns]
         for path in self.arguments.reference:
             return [*self._texts(path)]
         if not is_list:
             return None
-        if missing := sum(len(some) < 2 for some in columns):
+        if missing := sum(len(fields) < 2 for fields in columns):
             if missing < len(columns):
                 log.warning(
                     "no error rates: no text in %d of %s of %s",

@@ -10,7 +10,6 @@ from transformer.config.ranges import LARGEST, RATE, SHARE, Range
 from transformer.config.records import RecordingsConfig
 from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.config.transformer import TransformerConfig
-from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options, Preset
 from transformer.systems.speech.options import COMMON_TO_SOUND, SPEECH
 
@@ -60,11 +59,7 @@ class VoiceDecodingConfig(DecodingConfig):
     length_scale: Annotated[float, Range(0.05, 20)] = 1.0
     """Factor on the length: 0.5 speaks twice as fast, 2.0 takes twice as long. The pitch stays."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if refused := self.steered + self.noisy:
-            option = refused[0].replace("_", "-")
-            raise UserError(f"--decoding.{option} is for tokens, and this model writes sound: leave it out")
+    WITHOUT_STEPS = "is for tokens, and this model writes sound"
 
 
 @dataclass(frozen=True)

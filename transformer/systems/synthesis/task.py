@@ -19,7 +19,7 @@ from transformer.data.sources.recordings import Recording
 from transformer.data.sources.text_files import one_line
 from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import brief
+from transformer.runtime.files import brief, prefixed_errors
 from transformer.runtime.text import has_text
 from transformer.systems.synthesis.options import VoiceConfig
 from transformer.tasks.exhibit import ReportSample, Sound
@@ -122,11 +122,9 @@ class TextToSpeech(Recordings):
         examples: list[Example] = []
         for index, record in enumerate(records):
             where = f"line {lines[index]}: " if lines else ""
-            try:
+            origin = f"what --pronunciation wrote for {brief(record.name)}: " if record.name else ""
+            with prefixed_errors(where + origin):
                 ids = self.ids(record.text)
-            except UserError as error:
-                first = f"what --pronunciation wrote for {brief(record.name)}: " if record.name else ""
-                raise UserError(f"{where}{first}{error}") from error
             if len(ids) >= longest:
                 raise UserError(
                     f"{where}{len(ids)} tokens, and --decoding.buckets allow {longest - 1}: divide the text"
@@ -210,10 +208,8 @@ class TextToSpeech(Recordings):
 
     def listed(self, line: str, manifest: Path, number: int) -> Recording:
         record = self.record(line)
-        try:
+        with prefixed_errors(f"{manifest}, line {number}: "):
             self.input_examples([record], self.config.decoding.buckets[-1])
-        except UserError as error:
-            raise UserError(f"{manifest}, line {number}: {error}") from error
         return record
 
     def paired(self, record: Recording, output: Utterance) -> tuple[Recording, list[int]]:

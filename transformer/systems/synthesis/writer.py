@@ -18,7 +18,7 @@ from transformer.data.signals.waveforms import comment_of, write_audio
 from transformer.data.sources.recordings import Recording
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import is_device
+from transformer.runtime.files import is_device, prefixed_errors
 from transformer.runtime.text import has_text
 from transformer.systems.synthesis.api import Synthesizer, pronounced
 from transformer.systems.synthesis.task import Utterance
@@ -126,10 +126,9 @@ class Utterances(Writer):
                 yield None
                 continue
             number, line, outputs = answer
-            try:
-                yield number, line, written_for(pronounced(outputs[0], line), line)
-            except UserError as error:
-                raise UserError(f"line {number}: {error}") from error
+            with prefixed_errors(f"line {number}: "):
+                spoken = written_for(pronounced(outputs[0], line), line)
+            yield number, line, spoken
 
     def _write(self, path: Path, number: int, utterance: Utterance) -> None:
         self._check(path)
@@ -137,10 +136,8 @@ class Utterances(Writer):
             log.warning("line %d is empty: %.1f s of silence is written", number, SILENCE / RATE)
         elif not utterance.stopped:
             log.warning("line %d: truncated after %.2f s; see --max-length", number, utterance.seconds)
-        try:
+        with prefixed_errors(f"line {number}: "):
             wave = utterance.wave
-        except UserError as error:
-            raise UserError(f"line {number}: {error}") from error
         write_audio(path, wave if len(wave) else np.zeros(SILENCE, np.float32), comment=self.comment)
 
 

@@ -1,7 +1,10 @@
-"""The Python API for labels of words: a decoder whose records are sentences in words."""
+"""The Python API for labels of words, a decoder whose records are sentences in words, and what decode.py
+writes of it."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
+from transformer.cli.writer import Writer
 from transformer.config.arguments import any_number
 from transformer.config.ranges import Option, shown
 from transformer.data.sources.tagged import TaggedSentence
@@ -28,8 +31,8 @@ class Tagger(Decoder[Tagging]):
         """
         if isinstance(sentences, str):
             raise UserError(f"tag takes a list of sentences: [{shown(sentences)}]")
-        several = any_number("sentences", sentences, "sentences")
-        records = [self.record(sentence) for sentence in several]
+        tokenised = any_number("sentences", sentences, "sentences")
+        records = [self.record(sentence) for sentence in tokenised]
         return [tagged for (tagged,) in self.decode(records, **options)]
 
     def record(self, sentence: str | Sequence[str]) -> TaggedSentence:
@@ -44,3 +47,14 @@ def check_words(words: object) -> tuple[str, ...]:
     if not isinstance(words, Sequence) or not all(isinstance(word, str) and word for word in words):
         raise UserError(f"a sentence is a string or a list of words, not {shown(words)}")
     return tuple(words)
+
+
+class Tags(Writer):
+    """Words with their labels, such as old/JJ; or JSON objects with words, labels and probabilities."""
+
+    does = "labels words and does not translate"
+    instead: ClassVar = dict.fromkeys(("jsonl", "tsv"), "a line is a sentence, its words separated by spaces")
+    formats: ClassVar = ("text", "json")
+
+
+WRITER = Tags

@@ -9,7 +9,7 @@ from transformer.config.ranges import LARGEST, Range
 from transformer.config.records import TaggedConfig
 from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.config.transformer import StackConfig
-from transformer.runtime.errors import UserError, counted
+from transformer.runtime.errors import counted
 from transformer.systems.registry import COMMON, Options, Preset
 
 
@@ -39,11 +39,7 @@ class TaggingDecodingConfig(DecodingConfig):
     method: Literal["greedy"] = "greedy"  # type: ignore[assignment]
     """Search method. greedy: the most probable label of each word."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if refused := self.steered + self.noisy:
-            option = refused[0].replace("_", "-")
-            raise UserError(f"--decoding.{option} is for tokens, and labels have none: leave it out")
+    WITHOUT_STEPS = "is for tokens, and labels have none"
 
 
 def _tagging() -> Config:

@@ -1,4 +1,5 @@
-"""Tagging: sentences in words, and a label for each."""
+"""Tagging (Devlin et al. 2019, section 5.3): an encoder with a linear layer to labels, its loss and the most
+probable label of each word; sentences in words, and a label for each."""
 
 import functools
 import itertools
@@ -6,10 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
+from typing import Any, NamedTuple, cast
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from transformer.config.options import Config
 from transformer.config.records import TaggedConfig
@@ -20,18 +23,14 @@ from transformer.data.sources.text_files import read_lines
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import load_tokenizer, trained
-from transformer.model.parameters import Arguments
+from transformer.decoding.calls import Inputs, as_variables
+from transformer.model.parameters import Arguments, Variables
+from transformer.model.stack import TransformerEncoder
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, brief, write_whole
 from transformer.runtime.machine import check_libraries
 from transformer.systems.system import System
-from transformer.systems.tagging.model import (
-    NO_LABEL,
-    Labels,
-    TaggingModel,
-    tagging_objective,
-    tagging_search,
-)
+from transformer.systems.tagging.options import TaggingConfig, TaggingDecodingConfig
 from transformer.tasks.exhibit import Overview, Table
 from transformer.tasks.metrics.labels import MACRO_F1, SPAN_F1, label_accuracy, macro_f1, mark_spans, span_f1
 from transformer.tasks.metrics.scores import ACCURACY, Metric, Score
@@ -39,6 +38,92 @@ from transformer.tasks.outputs import DecodingTask, Lines, Plain, rounded
 from transformer.tasks.task import Evaluation
 from transformer.tasks.texts.labels import confusion_table, scores_of_labels
 from transformer.tasks.vocabulary import with_vocabulary
+from transformer.training.cross_entropy import output_cross_entropy
+from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
+
+
+class TaggingModel(TransformerEncoder):
+    """Predicts a label at every position, from all tokens of a sentence."""
+
+    config: TaggingConfig
+
+    def __call__(  # type: ignore[override]
+        self, source: Int[Array, "b s"], *, deterministic: bool = True
+    ) -> Float[Array, "b s v"]:
+        """Logits of the labels at every position."""
+        return self.output(self.hidden(source, deterministic=deterministic))
+
+    def hidden(  # type: ignore[override]
+        self, source: Int[Array, "b s"], *, deterministic: bool = True
+    ) -> Float[Array, "b s m"]:
+        """The encoder's states, the input of `output`."""
+        states: Float[Array, "b s m"] = self.encode(source, deterministic=deterministic).states
+        return states
+
+
+# The loss of labels.
+
+
+NO_LABEL = -1
+"""The label at positions that have none: all but the first piece of each word."""
+
+
+def tagging_objective(config: Config) -> Objective:
+    """Label-smoothed cross-entropy of the labels.
+
+    The batch has `source`, ids `[rows, length]`, and `labels`, indices of labels of the same shape, with
+    `NO_LABEL` where there is none. The metrics are `nll`, the unsmoothed negative log-likelihood in nats, and
+    `correct`, whether the label had the highest logit, both of each labelled word.
+    """
+    smoothing = config.training.label_smoothing
+
+    def objective(model: nn.Module, variables: Variables, batch: Batch, context: Context) -> Loss:
+        def run(model: TaggingModel) -> tuple[Array, Array]:
+            return model.output_factors(model.hidden(batch["source"], deterministic=context.deterministic))
+
+        outputs, sown = apply_training(model, variables, context, rngs=context.rngs("dropout"), method=run)
+        states, table = outputs
+        weights = (batch["labels"] != NO_LABEL).astype(jnp.float32)
+        labels = jnp.maximum(batch["labels"], 0)
+        loss, nll, correct = output_cross_entropy(states, table, labels, weights, smoothing)
+        weight = weights.sum()
+        return Loss(loss, weight, {"nll": (nll, weight), "correct": (correct, weight)}, **sown)
+
+    return objective
+
+
+# The most probable label at every position.
+
+
+class Labels(NamedTuple):
+    """The label of every position, also of those that have none."""
+
+    indices: Int[Array, "b s"]
+    probabilities: Float[Array, "b s"]
+    """The probabilities of these labels."""
+
+
+def tagging_search(
+    model: TaggingModel,
+    params: Variables,
+    inputs: Inputs,
+    lines: Int[Array, " b"],
+    options: TaggingDecodingConfig,
+) -> Labels:
+    """The most probable label at every position.
+
+    Args:
+      inputs: `source`, ids, each sentence closed by <eos>, then <pad>.
+    """
+    return _search(model, params, inputs["source"])
+
+
+@functools.partial(jax.jit, static_argnames="model")
+def _search(model: TaggingModel, params: Variables, source: Int[Array, "b s"]) -> Labels:
+    logits: Any = model.apply(as_variables(params), source)
+    probabilities = jax.nn.softmax(logits, axis=-1)
+    return Labels(probabilities.argmax(axis=-1), probabilities.max(axis=-1))
+
 
 # Tagging: sentences in words, and a label for each.
 
@@ -56,9 +141,9 @@ class Tagged(Plain):
 
     words: tuple[str, ...]
     labels: tuple[str, ...]
-    """Of each word."""
+    """The label of each word."""
     probabilities: tuple[float, ...]
-    """Of these labels."""
+    """The probability of each label."""
 
     def to_json(self) -> Json:
         """As `Plain.to_json`, with the probabilities in four digits."""
@@ -81,7 +166,7 @@ class Tagging(Overview, DecodingTask, Lines):
     unit = "sentences"
     counted = "source"
     learned = "vocabulary and labels"
-    writer = "transformer.systems.tagging.writer"
+    writer = "transformer.systems.tagging.api"
     service = "transformer.systems.tagging.service"
     inputs = ("source",)
     record_type = TaggedSentence
@@ -136,7 +221,7 @@ class Tagging(Overview, DecodingTask, Lines):
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> "Tagging":
-        """With the vocabulary and the labels of a run directory."""
+        """A task with the vocabulary and the labels of a run directory."""
         tokenizer = load_tokenizer(folder / VOCABULARY, config.model.special)
         labels = _read_labels(folder / LABELS)
         sizes = tokenizer.vocab_size, len(labels)
@@ -170,10 +255,10 @@ class Tagging(Overview, DecodingTask, Lines):
             counts = _counts(records)
             for label in sorted(counts.keys() - self._indices.keys()):
                 words = counted(counts[label], "word")
-                what = f"{split}: the label {brief(label)} of {words} is none of those that the model learns"
+                fault = f"{split}: the label {brief(label)} of {words} is none of those that the model learns"
                 if split != "test":
-                    raise UserError(f"{getattr(data, split) or corpus.name}, {what}")
-                notes.append(f"{what}, and counts as an error")
+                    raise UserError(f"{getattr(data, split) or corpus.name}, {fault}")
+                notes.append(f"{fault}, and counts as an error")
         spans = data.spans
         if spans == "auto":
             spans = "conlleval" if mark_spans(self.labels) else "none"
@@ -241,7 +326,7 @@ class Tagging(Overview, DecodingTask, Lines):
         return [*ids, self.special.eos], first
 
     def _pieces_of(self, word: str) -> list[int]:
-        """At least one id."""
+        """The ids of a word, of which there is at least one."""
         return self.tokenizer.encode(word)[len(self.tokenizer.start) :] or [self.special.unk]
 
     # To labels
@@ -299,8 +384,8 @@ class Tagging(Overview, DecodingTask, Lines):
     def overview(self, evaluation: Evaluation) -> Sequence[Table]:
         """Which labels of words are confused, and the scores of each."""
         outputs, references = map(_flat, _labels(evaluation))
-        both = outputs, references, self.labels
-        return confusion_table(*both), scores_of_labels(*both)
+        labelled = outputs, references, self.labels
+        return confusion_table(*labelled), scores_of_labels(*labelled)
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood of a label in nats."""

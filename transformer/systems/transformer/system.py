@@ -1,6 +1,6 @@
 """The encoder-decoder Transformer (Vaswani et al. 2017)."""
 
-from transformer.decoding.calls import forced_alignment, forced_scores
+from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.transformer import Transformer, cross_attention
 from transformer.systems.system import System

@@ -30,6 +30,7 @@ from transformer.data.sources.source import files_of, listed
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.model.variants.patches import NO_PICTURE, patches_along
 from transformer.runtime.errors import UserError
+from transformer.runtime.files import prefixed_errors
 from transformer.tasks.exhibit import Axis, Exhibits, Picture
 from transformer.tasks.outputs import DecodingTask, Lines
 
@@ -128,10 +129,8 @@ class Pictures(Exhibits, Lines, DecodingTask):
         if match := OF_CORPUS.fullmatch(line.strip()):
             return self._of_corpus(match[1], int(match[2]), f"{manifest}, line {number}: {match[0]}")
         path = listed_file(line, manifest, number)
-        try:
+        with prefixed_errors(f"{manifest}, line {number}: "):
             return picture(path, self.data)
-        except UserError as error:
-            raise UserError(f"{manifest}, line {number}: {error}") from error
 
     def _of_corpus(self, split: str, index: int, where: str) -> AnnotatedPicture:
         if split not in self._splits:
@@ -184,10 +183,6 @@ class Pictures(Exhibits, Lines, DecodingTask):
     def exhibited(self, records: Records, count: int) -> list[AnnotatedPicture]:
         """The first pictures."""
         return list(itertools.islice(records, count))
-
-    @abstractmethod
-    def outputs(self, result: Any, record: AnnotatedPicture, n_best: int | None) -> list[Any]:
-        """The outputs for a picture, best first."""
 
 
 def check_listed(line: str, manifest: Path, number: int) -> None:

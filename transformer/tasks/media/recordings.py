@@ -91,8 +91,8 @@ class Recordings(Exhibits, Lines, DecodingTask):
         super().__init__(config)
         self.tokenizer, self.special, self.scale = tokenizer, config.model.special, scale
         frames = Field("float32", fill=SILENCE, shape=(self.data.bands,))
-        kinds = {self.sound: frames, self.text: Field(fill=self.special.pad)}
-        self.fields = {name: kinds[name] for name in ("source", "target")}
+        fields = {self.sound: frames, self.text: Field(fill=self.special.pad)}
+        self.fields = {name: fields[name] for name in ("source", "target")}
 
     @property
     def counted(self) -> str:  # type: ignore[override]
@@ -179,8 +179,8 @@ class Recordings(Exhibits, Lines, DecodingTask):
         """The vocabulary's file; the scale, and the side that it is for."""
         if not self.scale:
             return self.tokenizer.content()
-        parts = self.scale.mean.tobytes(), self.scale.deviation.tobytes(), self.sound.encode()
-        return self.tokenizer.content() + b"".join(parts)
+        contents = self.scale.mean.tobytes(), self.scale.deviation.tobytes(), self.sound.encode()
+        return self.tokenizer.content() + b"".join(contents)
 
     # To batches
 

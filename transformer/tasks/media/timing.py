@@ -81,7 +81,7 @@ class Word(Plain):
     end: float
 
     def to_json(self, key: str = "word") -> Json:
-        """As decode.py and transformer align write it: its text has this key."""
+        """The word as decode.py and transformer align write it: its text has this key."""
         return {key: self.text, "start": self.start, "end": self.end}
 
 
@@ -155,7 +155,7 @@ def segments(
       seconds: from one time to the next.
       end: the length of the recording in seconds, for a last segment without an end.
     """
-    parts: list[Segment] = []
+    spoken: list[Segment] = []
     start = 0.0
     text: list[int] = []
     for index in (*ids, None):
@@ -164,9 +164,9 @@ def segments(
             continue
         time = max(start + SHORT, end) if index is None else (index - first_time) * seconds
         if spelled := tokenizer.decode(text).strip(" "):
-            parts.append(Segment(spelled, start, time))
+            spoken.append(Segment(spelled, start, time))
         start, text = time, []
-    return moved(parts, 0.0, 0.0, end)
+    return moved(spoken, 0.0, 0.0, end)
 
 
 def spans(attention: Float[np.ndarray, "t s"]) -> list[tuple[int, int]]:

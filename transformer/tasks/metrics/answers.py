@@ -32,9 +32,7 @@ def answer_exact(hypotheses: Sequence[str], references: References) -> Score:
       hypotheses: one answer for each question; empty: "there is none".
       references: one or several for each; empty if the question has no answer.
     """
-    return _mean(
-        "exact match", lambda one, other: float(normalised(one) == normalised(other)), hypotheses, references
-    )
+    return _mean("exact match", lambda x, y: float(normalised(x) == normalised(y)), hypotheses, references)
 
 
 def answer_f1(hypotheses: Sequence[str], references: References) -> Score:
@@ -81,20 +79,14 @@ class AllScripts:
         return words(text.lower().replace("_", " "))
 
 
-def rouge(
-    hypotheses: Sequence[str],
-    references: References,
-    kind: Literal["1", "2", "L"],
-    stem: bool = False,
-) -> Score:
+def rouge(hypotheses: Sequence[str], references: References, variant: Literal["1", "2", "L"]) -> Score:
     """The mean F1 of n-grams (ROUGE-1, ROUGE-2) or of the longest common subsequence (ROUGE-L, over the whole
     text).
 
     Args:
       hypotheses: one output each.
-      references: one or several for each. The one with the highest F1 counts, for each kind by itself.
-      kind: of ROUGE.
-      stem: reduces English words to their stems (Porter 1980) before they are compared.
+      references: one or several for each. The one with the highest F1 counts, for each variant by itself.
+      variant: of ROUGE.
 
     Returns:
       The score. Its signature says whether words are those of rouge-score (a to z, digits), or of all
@@ -103,21 +95,20 @@ def rouge(
     Raises:
       UserError: rouge-score is not installed.
     """
-    best, signature = rouge_of_each(hypotheses, references, kind, stem)
+    best, signature = rouge_of_each(hypotheses, references, variant)
     mean = 100 * sum(best) / max(len(best), 1)
-    return Score(mean, signature, f"ROUGE-{kind} = {mean:.2f} (F1, mean of {len(best)})")
+    return Score(mean, signature, f"ROUGE-{variant} = {mean:.2f} (F1, mean of {len(best)})")
 
 
 def rouge_of_each(
-    hypotheses: Sequence[str], references: References, kind: Literal["1", "2", "L"], stem: bool = False
+    hypotheses: Sequence[str], references: References, variant: Literal["1", "2", "L"]
 ) -> tuple[list[float], str]:
     """The F1 of each output, from 0 to 1, and the signature of their mean. Arguments as of `rouge`."""
     scorers: Any = library("rouge_score.rouge_scorer")
     lists = [all_of(reference) for reference in references]
     has_others = any(_OTHER_LETTER.search(text) for texts in lists for text in texts)
-    stems = stem and not has_others
-    name = f"rouge{kind}"
-    scorer = scorers.RougeScorer([name], stems, tokenizer=AllScripts() if has_others else None)
+    name = f"rouge{variant}"
+    scorer = scorers.RougeScorer([name], tokenizer=AllScripts() if has_others else None)
     pairs = zip(hypotheses, lists, strict=True)
     best = [scorer.score_multi(texts, hypothesis)[name].fmeasure for hypothesis, texts in pairs]
     counts = sorted({len(texts) for texts in lists})
@@ -125,7 +116,7 @@ def rouge_of_each(
         (
             f"nrefs:{counts[0] if len(counts) == 1 else 'var'}",
             "multi:best-f1",
-            f"stem:{'porter' if stems else 'no'}",
+            "stem:no",
             f"tok:{'all-scripts' if has_others else 'rouge-score'}",
             f"rouge-score:{metadata.version('rouge-score')}",
         )

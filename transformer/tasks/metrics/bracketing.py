@@ -21,8 +21,6 @@ from transformer.data.trees import TRACE, Tree, read_tree, without_function
 from transformer.tasks.metrics.scores import Score, percentage
 
 BRACKETING_F1 = percentage("bracketing_f1", "bracketing F1")
-BRACKETING_PRECISION = percentage("bracketing_precision", "bracketing precision")
-BRACKETING_RECALL = percentage("bracketing_recall", "bracketing recall")
 TAGGING_ACCURACY = percentage("tagging_accuracy", "tagging accuracy")
 WELL_FORMED = percentage("well_formed", "well-formed trees")
 
@@ -80,19 +78,12 @@ def bracketing_f1(hypotheses: Sequence[str], references: Sequence[str]) -> Score
       ValueError: a reference is no tree.
     """
     counts = count_brackets(hypotheses, references)
-    return _score("F1", 2 * counts.right, counts.output + counts.expected, counts)
-
-
-def bracketing_precision(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """The percentage of the output's brackets that are right. Arguments as of `bracketing_f1`."""
-    counts = count_brackets(hypotheses, references)
-    return _score("precision", counts.right, counts.output, counts)
-
-
-def bracketing_recall(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    """The percentage of the references' brackets that were output. Arguments as of `bracketing_f1`."""
-    counts = count_brackets(hypotheses, references)
-    return _score("recall", counts.right, counts.expected, counts)
+    value = 200 * counts.right / max(counts.output + counts.expected, 1)
+    detail = (
+        f"bracketing F1 = {value:.2f} ({counts.right} right, {counts.output} output, {counts.expected} "
+        f"expected; {counts.complete} trees complete, {counts.invalid} invalid)"
+    )
+    return Score(value, f"COLLINS.prm|punctuation:of both|invalid:{counts.invalid} as empty", detail)
 
 
 def tagging_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
@@ -102,7 +93,7 @@ def tagging_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> Sc
     for parse, expected in _parsed(hypotheses, references):
         total += len(expected.tags)
         if parse:
-            right += sum(tag == other for tag, other in zip(parse.tags, expected.tags, strict=True))
+            right += sum(tag == gold for tag, gold in zip(parse.tags, expected.tags, strict=True))
     share = 100 * right / max(total, 1)
     signature = f"{right} of {total} right"
     return Score(share, signature, f"tagging accuracy = {share:.2f} ({signature})")
@@ -110,7 +101,7 @@ def tagging_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> Sc
 
 def well_formed(hypotheses: Sequence[str]) -> Score:
     """The percentage of outputs that are a tree."""
-    count = sum(_tree(text) is not None for text in hypotheses)
+    count = sum(tree_of(text) is not None for text in hypotheses)
     share = 100 * count / max(len(hypotheses), 1)
     signature = f"{count} of {len(hypotheses)} are trees"
     return Score(share, signature, f"well-formed trees = {share:.2f} ({signature})")
@@ -152,8 +143,8 @@ def compared(output: Tree, reference: Tree) -> tuple[Parse, Parse] | None:
     if parse.words == expected.words:
         return parse, expected
     whole = [[word for _, word in _leaves(tree)] for tree in (output, reference)]
-    both = signs[0] & signs[1]
-    return (parse_of(output, both), parse_of(reference, both)) if whole[0] == whole[1] else None
+    shared = signs[0] & signs[1]
+    return (parse_of(output, shared), parse_of(reference, shared)) if whole[0] == whole[1] else None
 
 
 def different(output: Tree, reference: Tree) -> tuple[frozenset[int], frozenset[int]]:
@@ -162,21 +153,21 @@ def different(output: Tree, reference: Tree) -> tuple[frozenset[int], frozenset[
     in which they open."""
     both = compared(output, reference)
     if both is None:
-        one, other = (parse_of(tree, punctuation(tree)) for tree in (output, reference))
-        return _without(one.opened, []), _without(other.opened, [])
+        output_parse, reference_parse = (parse_of(tree, punctuation(tree)) for tree in (output, reference))
+        return _without(output_parse.opened, []), _without(reference_parse.opened, [])
     parse, expected = both
     return _without(parse.opened, expected.opened), _without(expected.opened, parse.opened)
 
 
 def _without(opened: Sequence[Opened], others: Sequence[Opened]) -> frozenset[int]:
     """The brackets that are not among others, each of which counts once."""
-    left = Counter(filter(None, others))
+    unmatched = Counter(filter(None, others))
     marked = set()
     for index, bracket in enumerate(opened):
         if bracket is not None:
-            if left[bracket] <= 0:
+            if unmatched[bracket] <= 0:
                 marked.add(index)
-            left[bracket] -= 1
+            unmatched[bracket] -= 1
     return frozenset(marked)
 
 
@@ -218,22 +209,14 @@ def _add(tree: Tree, parse: Parse, removed: Container[int], positions: Iterator[
 def _parsed(hypotheses: Sequence[str], references: Sequence[str]) -> Iterator[tuple[Parse | None, Parse]]:
     """The parse of each output, None if it is invalid, and that of its reference."""
     for hypothesis, reference in zip(hypotheses, references, strict=True):
-        gold, tree = read_tree(reference), _tree(hypothesis)
+        gold, tree = read_tree(reference), tree_of(hypothesis)
         both = compared(tree, gold) if tree else None
         yield both or (None, parse_of(gold, punctuation(gold)))
 
 
-def _tree(text: str) -> Tree | None:
+def tree_of(text: str) -> Tree | None:
+    """The tree in brackets, if a text is one."""
     try:
         return read_tree(text)
     except ValueError:
         return None
-
-
-def _score(name: str, numerator: int, denominator: int, counts: Counts) -> Score:
-    value = 100 * numerator / max(denominator, 1)
-    detail = (
-        f"bracketing {name} = {value:.2f} ({counts.right} right, {counts.output} output, {counts.expected} "
-        f"expected; {counts.complete} trees complete, {counts.invalid} invalid)"
-    )
-    return Score(value, f"COLLINS.prm|punctuation:of both|invalid:{counts.invalid} as empty", detail)

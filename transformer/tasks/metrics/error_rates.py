@@ -144,8 +144,8 @@ def _errors(unit: Unit, hypotheses: Sequence[str], references: Sequence[str]) ->
     total = counts.hits + counts.substitutions + counts.deletions
     wrong = counts.substitutions + counts.deletions + counts.insertions
     rate = 100 * wrong / max(total, 1)
-    kinds = f"{counts.substitutions} substituted, {counts.deletions} deleted, {counts.insertions} inserted"
-    detail = f"{unit} error rate = {rate:.2f} % ({kinds}, of {total})"
+    edits = f"{counts.substitutions} substituted, {counts.deletions} deleted, {counts.insertions} inserted"
+    detail = f"{unit} error rate = {rate:.2f} % ({edits}, of {total})"
     if not total:
         detail = f"{wrong} {unit}{'' if wrong == 1 else 's'} heard where nothing is said"
     return Score(rate, f"jiwer:{metadata.version('jiwer')}|{unit}s:{total}", detail)

@@ -27,7 +27,7 @@ class Counts(NamedTuple):
 
     @property
     def f1(self) -> float:
-        """From 0 to 1; 0 for a label that is neither output nor expected."""
+        """F1 from 0 to 1; 0 for a label that is neither output nor expected."""
         total = 2 * self.right + self.wrong + self.missed
         return 2 * self.right / total if total else 0.0
 

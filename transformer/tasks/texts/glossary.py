@@ -116,8 +116,8 @@ class Glossary:
         folded = tuple(map(str.casefold, words))
         while start < len(words):
             # of equal length, the entry that is written so comes first
-            several = [*_at(self._exact, words, start), *_at(self._any_case, folded, start)]
-            size, target = max(several, key=lambda candidate: candidate[0], default=(1, ""))
+            matches = [*_at(self._exact, words, start), *_at(self._any_case, folded, start)]
+            size, target = max(matches, key=lambda candidate: candidate[0], default=(1, ""))
             if target:
                 yield target
             start += size
@@ -134,8 +134,8 @@ def _compiled(keep: str) -> Any:
     try:
         return regex.compile(keep) if keep else None
     except (regex.error, RecursionError, OverflowError, MemoryError) as error:
-        what = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise UserError(f"the regular expression {brief(keep)} is invalid: {what}") from error
+        reason = "it is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise UserError(f"the regular expression {brief(keep)} is invalid: {reason}") from error
 
 
 def _contained_terms(terms: Sequence[str]) -> Iterator[str]:
@@ -146,8 +146,8 @@ def _contained_terms(terms: Sequence[str]) -> Iterator[str]:
         if phrase and len(phrase) <= LONGEST:
             _add(phrases, phrase, text, several=True)
     times: Counter[str] = Counter()
-    for other, count in Counter(terms).items():
-        around = words[other]
+    for term, count in Counter(terms).items():
+        around = words[term]
         for start in range(len(around)):
             for size, texts in _at(phrases, around, start):
                 if size < len(around):

@@ -19,7 +19,7 @@ from transformer.decoding.steering.structures import EachOnce
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, brief, read_stored, write_whole
 from transformer.runtime.text import has_text
-from transformer.tasks.exhibit import Overview, Table
+from transformer.tasks.exhibit import Overview, Table, in_a_cell
 from transformer.tasks.metrics.labels import (
     EXACT_SETS,
     MACRO_F1,
@@ -44,8 +44,6 @@ MOST_CONFUSED = 24
 """Rows of a confusion table: those of the most frequent labels."""
 MOST_SCORED = 100
 """Labels of a table with their scores."""
-LONGEST = 40
-"""Letters of a label."""
 OTHERS = "\n"  # no label is a line break
 
 
@@ -58,26 +56,26 @@ def confusion_table(hypotheses: Sequence[str], references: Sequence[str], labels
       labels: all that the model has learned.
     """
     frequent = [label for label, _ in _by_count(references)[:MOST_CONFUSED]]
-    rest = {*labels, *references} - {*frequent}
+    rare = {*labels, *references} - {*frequent}
 
-    def grouped(some: Sequence[str]) -> list[str]:
-        return [OTHERS if label in rest else label for label in some]
+    def grouped(chosen: Sequence[str]) -> list[str]:
+        return [OTHERS if label in rare else label for label in chosen]
 
     _, counts = confusion(grouped(hypotheses), grouped(references), [*frequent, OTHERS])
-    names = [*map(_short, frequent), f"others ({len(rest):,})"]
+    names = [*map(in_a_cell, frequent), f"others ({len(rare):,})"]
     rows = [row for row in range(len(names)) if counts[row].any()]
     shown = {*rows, *np.flatnonzero(counts.any(axis=0)).tolist()}
     columns = [column for column in range(counts.shape[1]) if column in shown]
-    some = counts[np.ix_(rows, columns)]
+    cells = counts[np.ix_(rows, columns)]
     return Table(
         "Confused labels: a row for each label of the references, a column for each output. The shade is the "
         "square root of the share of the row.",
         ("", *([*names, "no label"][column] for column in columns)),
         tuple(
             (names[row], *(f"{count:,}" if count else "" for count in line))
-            for row, line in zip(rows, some.tolist(), strict=True)
+            for row, line in zip(rows, cells.tolist(), strict=True)
         ),
-        tuple(map(tuple, np.round(np.sqrt(some / some.sum(axis=1, keepdims=True)), 3).tolist())),
+        tuple(map(tuple, np.round(np.sqrt(cells / cells.sum(axis=1, keepdims=True)), 3).tolist())),
     )
 
 
@@ -89,34 +87,32 @@ def scores_of_labels(hypotheses: Labels, references: Labels, labels: Sequence[st
       references: what is right.
       labels: all that the model has learned.
     """
-    known = {*labels, *_all(references)}
-    counts = label_counts(hypotheses, references, sorted(known))
-    order = sorted(known, key=lambda label: -(counts[label].right + counts[label].missed))
+    all_labels = {*labels, *_all(references)}
+    counts = label_counts(hypotheses, references, sorted(all_labels))
+    order = sorted(all_labels, key=lambda label: -(counts[label].right + counts[label].missed))
     rows = []
     for label in order[:MOST_SCORED]:
         right, wrong, missed = counts[label]
         shares = right / max(right + wrong, 1), right / max(right + missed, 1), counts[label].f1
         sizes = right + missed, right + wrong
-        rows.append((_short(label), *map("{:,}".format, sizes), *(f"{100 * share:.1f}" for share in shares)))
+        rows.append(
+            (in_a_cell(label), *map("{:,}".format, sizes), *(f"{100 * share:.1f}" for share in shares))
+        )
     caption = "Scores of each label, in percent."
     if len(order) > MOST_SCORED:
         caption += f" The {MOST_SCORED} most frequent of {counted(len(order), 'label')}."
-    if strange := sum(label not in known for label in _all(hypotheses)):
+    if strange := sum(label not in all_labels for label in _all(hypotheses)):
         caption += f" Outputs that are no label of the training text: {strange:,}."
     return Table(caption, ("", "in references", "in outputs", "precision", "recall", "F1"), tuple(rows))
 
 
 def _all(labels: Labels) -> list[str]:
-    return [label for some in labels for label in ([some] if isinstance(some, str) else set(some))]
+    return [label for item in labels for label in ([item] if isinstance(item, str) else set(item))]
 
 
 def _by_count(labels: Sequence[str]) -> list[tuple[str, int]]:
     """The most frequent first, equally frequent ones by name."""
     return sorted(Counter(labels).items(), key=lambda item: (-item[1], item[0]))
-
-
-def _short(label: str) -> str:
-    return label if len(label) <= LONGEST else f"{label[: LONGEST - 1]}…"
 
 
 FILE = "labels.json"
@@ -161,10 +157,11 @@ class Classification(Overview, TextToText):
         self.counts = tuple(counts[label] for label in self.labels)
 
     def decide(self, corpus: Corpus) -> list[str]:
-        """Also reports labels of the validation text that no training text has."""
-        known = set(self.labels)
+        """Decides as `TextToText.decide`, and reports labels of the validation text that no training text
+        has."""
+        training_labels = set(self.labels)
         targets = (self.labels_of(record[1]) for record in corpus.splits["validation"])
-        if unknown := sorted({label for labels in targets for label in labels} - known):
+        if unknown := sorted({label for labels in targets for label in labels} - training_labels):
             more = f" and {len(unknown) - 1:,} more" * (len(unknown) > 1)
             note = f"the training text has no label {brief(unknown[0])}{more}, which the validation text has"
             return [*super().decide(corpus), note]
@@ -172,7 +169,7 @@ class Classification(Overview, TextToText):
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> Self:
-        """Also with the labels of labels.json, if this is a run of such a task."""
+        """The task of a run directory, with the labels of labels.json if it has them."""
         task = super().load(config, folder)
         if stored := read_stored(folder / FILE, _labels_and_counts):
             task.labels, task.counts = stored
@@ -242,22 +239,23 @@ class LabelSets(Classification):
     @staticmethod
     def labels_of(text: str) -> list[str]:
         """The labels that a target has."""
-        return [label for part in text.split(SEPARATOR.strip()) if (label := part.strip())]
+        return [label for entry in text.split(SEPARATOR.strip()) if (label := entry.strip())]
 
     # The order in which labels are learned
 
     def decide(self, corpus: Corpus) -> list[str]:
-        """Also checks that the vocabulary allows the order of the labels."""
+        """Decides as `Classification.decide`, and checks that the vocabulary allows the order of the
+        labels."""
         self._reordering()
         return super().decide(corpus)
 
     def content(self) -> bytes:
-        """Also the order of the labels, if targets are stored in it."""
+        """What examples depend on, with the order of the labels if targets are stored in it."""
         order = repr(self._ranks()).encode() if self.data.label_order == "sorted" else b""
         return super().content() + order
 
     def plan(self, records: Records, examples: Arrays, progress: Progress = silent) -> Plan:
-        """As for other texts; with new orders in each batch if they are drawn."""
+        """The plan of the training batches, with new orders of labels in each batch if they are drawn."""
         plan, reordering = super().plan(records, examples, progress), self._reordering()
         return LabelOrderPlan(plan, examples, *reordering, self.data.seed) if reordering else plan
 
@@ -315,11 +313,11 @@ class LabelSets(Classification):
         """The token between labels."""
         pairs = self.tokenizers[1].encode_all([f"{label}{SEPARATOR}{label}" for label in self.labels])
         alone = self._label_ids()
-        both = list(zip(pairs, alone, strict=True))
-        separators = {tuple(ids[len(one) : len(ids) - len(one)]) for ids, one in both}
+        encoded = list(zip(pairs, alone, strict=True))
+        separators = {tuple(ids[len(single) : len(ids) - len(single)]) for ids, single in encoded}
         separator = separators.pop() if len(separators) == 1 else ()
-        inside = {token for one in alone for token in one}
-        is_apart = all(ids == [*one, *separator, *one] for ids, one in both)
+        inside = {token for single in alone for token in single}
+        is_apart = all(ids == [*single, *separator, *single] for ids, single in encoded)
         if len(separator) != 1 or not is_apart or separator[0] in inside:
             raise UserError(
                 f"--data.label-order {self.data.label_order}: this vocabulary does not encode labels and the "
@@ -330,7 +328,7 @@ class LabelSets(Classification):
     # What is written
 
     def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
-        """Also that no label is written twice, of those that are one token."""
+        """How outputs begin, and that no label is written twice, of those that are one token."""
         tokens = [ids[0] for ids in self._label_ids() if len(ids) == 1 and ids[0] != self.special.unk]
         steerings = super().steering(records, lines)
         if not tokens:

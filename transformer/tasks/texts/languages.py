@@ -163,13 +163,13 @@ class TextInLanguages(TextTask):
             )
         new = source.grown(words, languages)
         is_one = target is source or self.data.default_tag
-        other = new if is_one else target.grown(words, languages)
+        new_target = new if is_one else target.grown(words, languages)
         sizes: dict[str, Any] = {"vocab_size": new.vocab_size}
         if model.target_vocab_size is not None:
             sizes["target_vocab_size"] = new.vocab_size
         data = replace(text_data(config), first_added=first_new(source, new))
         return text_task_of(data.task)(
-            replace(config, model=replace(model, **sizes), data=data), (new, other)
+            replace(config, model=replace(model, **sizes), data=data), (new, new_target)
         )
 
     def replaced_ids(self, grown: Task) -> list[list[int]]:
@@ -259,7 +259,7 @@ class TextInContext(TextTask):
         return shortened(source, lambda text: len(tokenizer.encode(one_line(text))), room)
 
     def as_read(self, record: Sentence, longest: int) -> Sentence:
-        """As `read`, of a record."""
+        """A record whose source is as the model reads it within so many tokens (`read`)."""
         if not self.data.context:
             return record
         request = TranslationRequest.of(record)

@@ -106,10 +106,10 @@ def source_of(value: object, data: DataConfig, target_length: int = 0) -> str:
     if target_length and TARGET_LENGTH not in names:
         raise UserError(f"--target-length: {reads}; one that reads {TARGET_LENGTH} can be trained")
     lengths = {TARGET_LENGTH: target_length} if target_length else {}
-    others = [name for name in names if name not in lengths]
+    texts = [name for name in names if name not in lengths]
     named = f"{names[0]}: "
-    if lengths and len(others) == 1 and isinstance(value, str) and value and not value.startswith(named):
-        value = {others[0]: value}
+    if lengths and len(texts) == 1 and isinstance(value, str) and value and not value.startswith(named):
+        value = {texts[0]: value}
     if isinstance(value, Mapping):
         columns = lengths | {name: x for name, x in value.items() if x or name != TARGET_LENGTH}
         check_inputs(columns, data)
@@ -154,8 +154,8 @@ def check_names(fields: Iterable[object], known: Sequence[str], others: Sequence
     """Accepts the further columns of a row, as in training. Raises UserError if one is named almost as what
     is read, such as "prefx"."""
     for name in sorted(map(str, fields)):
-        if name not in known and name not in others and (meant := nearest(name, known, SIMILAR)):
-            raise UserError(f"there is no {brief(name)}{meant}; {', '.join(known)} are read")
+        if name not in known and name not in others and (hint := nearest(name, known, SIMILAR)):
+            raise UserError(f"there is no {brief(name)}{hint}; {', '.join(known)} are read")
 
 
 def _none(values: Iterable[object]) -> bool:

@@ -19,7 +19,7 @@ from transformer.decoding.steering.prefix import LETTERS, Prefix
 from transformer.decoding.steering.rules import segmentations
 from transformer.decoding.steering.terms import LONGEST, SIZES, Terms
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import brief
+from transformer.runtime.files import brief, prefixed_errors
 from transformer.runtime.text import has_text
 from transformer.runtime.words import begins_with_word, continues_word, has_only_words, is_unspaced
 from transformer.tasks.text import Steering
@@ -55,10 +55,8 @@ class TextSteering:
         """
         beginnings = []
         for line, text in zip(lines, texts, strict=True):
-            try:
+            with prefixed_errors(f"line {line}: "):
                 beginnings.append(self.split_prefix(text))
-            except UserError as error:
-                raise UserError(f"line {line}: {error}") from error
         pairs = zip(starts, beginnings, strict=True)
         examples = [prefix.example([*start, *forced], word) for start, (forced, word) in pairs]
         return Steering(
@@ -103,7 +101,7 @@ class TextSteering:
         elif spelled == word:
             continues = any(piece.startswith(word) for piece in tokenizer.ids_by_piece)
         else:
-            continues = bool(segmentations(spelled, tokenizer.ids_by_piece, most=1))
+            continues = bool(segmentations(spelled, tokenizer.ids_by_piece, limit=1))
         if not continues:  # it is too long, or letters have no piece: as it is
             head = whole
             spelled = ""
@@ -122,19 +120,17 @@ class TextSteering:
         Raises:
           UserError: a term is too long, there are too many, or the vocabulary cannot spell one.
         """
-        several: list[Counter[tuple[int, ...]]] = []
+        counted_terms: list[Counter[tuple[int, ...]]] = []
         for line, terms in zip(lines, texts, strict=True):
-            try:
-                several.append(Counter(map(self.term, terms)))
-            except UserError as error:
-                raise UserError(f"line {line}: {error}") from error
-            if (number := len(several[-1])) > SIZES[-1]:
+            with prefixed_errors(f"line {line}: "):
+                counted_terms.append(Counter(map(self.term, terms)))
+            if (number := len(counted_terms[-1])) > SIZES[-1]:
                 raise UserError(f"line {line}: {number} different terms, and there may be {SIZES[-1]}")
-        largest = max(map(len, several))
+        largest = max(map(len, counted_terms))
         size = next(size for size in SIZES if size >= largest)
         hook = Terms(size, self._ends if self._joined else (), self.special)
-        examples = [hook.example(phrases) for phrases in several]
-        least = [sum(len(phrase) * times for phrase, times in phrases.items()) for phrases in several]
+        examples = [hook.example(phrases) for phrases in counted_terms]
+        least = [sum(len(phrase) * times for phrase, times in phrases.items()) for phrases in counted_terms]
         return Steering("terms", hook, hook.fields, examples, least, by_beam=True)
 
     @functools.cached_property

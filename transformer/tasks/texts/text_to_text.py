@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Self, cast
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
@@ -18,7 +16,7 @@ from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config, text_data
 from transformer.config.pairs import mix_stages
 from transformer.config.ranges import typed
-from transformer.config.training import BleuTokenizer, dropout_for
+from transformer.config.training import BleuTokenizer
 from transformer.data.epochs import SampledPlan, TemperatureOrder, by_first_ids
 from transformer.data.plans import Batching, Plan, eligible_examples
 from transformer.data.sequences import Arrays, Example, Field, Fields, id_dtype, side_lengths
@@ -33,7 +31,6 @@ from transformer.data.tokenizers.trained import IMPORTED, Tokenizers, corpus_tok
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.searches import shortlist
 from transformer.decoding.searches.shortlist import Shortlist
-from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.text import has_text
 from transformer.tasks.metrics.scores import References
@@ -59,13 +56,25 @@ log = logging.getLogger("transformer")
 NAMED = 3  # lines that get a warning each
 
 
+DROPOUTS = {10_000: 0.3, 100_000: 0.2, 1_000_000: 0.1}
+"""Dropout for fewer training pairs than this. Published are 0.3 for 29,000 (Wu et al. 2021, Multi30k) and
+160,000 (fairseq's recipe of IWSLT 2014), and 0.1 for 4.5 million (Vaswani et al. 2017, section 5.4), with
+larger models that read the text many times. The presets that this is for are small, and read a million pairs
+less than once."""
+
+
+def dropout_for(pairs: int) -> float:
+    """The dropout of a small model for so many training pairs."""
+    return next((dropout for size, dropout in DROPOUTS.items() if pairs < size), 0.0)
+
+
 def warn_of_changed(
     lines: Sequence[int],
     texts: Sequence[str],
     as_read: Sequence[str],
     lengths: Sequence[int],
     longest: int,
-    part: str,
+    prefix: str,
 ) -> None:
     """Logs the lines that have line breaks inside or are truncated: the first ones, then how many there are.
 
@@ -75,24 +84,24 @@ def warn_of_changed(
       as_read: the same in one line.
       lengths: in tokens, without <eos>.
       longest: the most tokens that are read, with <eos>.
-      part: what of a line they are, such as "the target of ", or empty.
+      prefix: what of a line they are, such as "the target of ", or empty.
     """
     inside = {
         line: "its line breaks are read as spaces"
-        for line, text, read in zip(lines, texts, as_read, strict=False)
-        if text.strip("\r\n") != read
+        for line, text, in_one_line in zip(lines, texts, as_read, strict=False)
+        if text.strip("\r\n") != in_one_line
     }
     truncated = {
         line: f"truncated from {length} to {counted(longest - 1, 'subword')}"
         for line, length in zip(lines, lengths, strict=False)
         if length >= longest
     }
-    for changed, what in (inside, "have line breaks inside"), (truncated, "were truncated"):
+    for changed, problem in (inside, "have line breaks inside"), (truncated, "were truncated"):
         for line in itertools.islice(changed, NAMED):
-            log.warning("%sline %d: %s", part, line, changed[line])
+            log.warning("%sline %d: %s", prefix, line, changed[line])
         if len(changed) > NAMED:
             more, last = len(changed) - NAMED, max(changed)
-            log.warning("%d more lines, up to %sline %d, %s", more, part, last, what)
+            log.warning("%d more lines, up to %sline %d, %s", more, prefix, last, problem)
 
 
 LONGER = 2.0  # times the median of sources that targets have before they look swapped
@@ -140,10 +149,10 @@ class TextToText(SteeredText, TextInContext, Lines):
 
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:
-        """Also what tells languages, and what shards are prepared by."""
+        """The libraries of all tasks, and what tells languages, and what shards are prepared by."""
         data = text_data(config)
-        others = [IDENTIFIER] * ("languages" in data.filters), ["ray"] * (data.engine == "ray")
-        return (*super().libraries(config), *itertools.chain(*others))
+        extra_libraries = [IDENTIFIER] * ("languages" in data.filters), ["ray"] * (data.engine == "ray")
+        return (*super().libraries(config), *itertools.chain(*extra_libraries))
 
     @classmethod
     def open_corpus(cls, config: Config, progress: Progress = silent) -> Corpus:
@@ -176,8 +185,8 @@ class TextToText(SteeredText, TextInContext, Lines):
         data = text_data(config)
         model = config.model
         if not model.vocab_size:
-            other = None if data.joint_vocabulary else data.vocab_size
-            model = replace(model, vocab_size=data.vocab_size, target_vocab_size=other)
+            target_size = None if data.joint_vocabulary else data.vocab_size
+            model = replace(model, vocab_size=data.vocab_size, target_vocab_size=target_size)
         return cls(replace(config, model=model), cast(Tokenizers, ()))
 
     @classmethod
@@ -198,15 +207,15 @@ class TextToText(SteeredText, TextInContext, Lines):
 
     @property
     def drops(self) -> str:
-        """Also those that filters leave out, where shards are made."""
+        """Which examples the plan drops, with those that filters leave out where shards are made."""
         filtered = self.data.filter and self.data.pairs_of_a_shard
         return super().drops + ", or left out by --data.filter" * bool(filtered)
 
     def decide(self, corpus: Corpus) -> list[str]:
         """How subwords are sampled and scores computed. Reports the languages that the file names give."""
         if not self.data.directions:
-            both = zip(SIDES, self.tokenizers, strict=True)
-            options = [f"--data.{side}-language" for side, x in both if x.has_codes and not x.start]
+            sides = zip(SIDES, self.tokenizers, strict=True)
+            options = [f"--data.{side}-language" for side, x in sides if x.has_codes and not x.start]
             for tokenizer in self.tokenizers:
                 tag = "" if tokenizer.kind in IMPORTED else ", or --data.default-tag"
                 tokenizer.check_language(" and ".join(options) + tag)
@@ -214,15 +223,15 @@ class TextToText(SteeredText, TextInContext, Lines):
         self.config = replace(self.config, data=data)
         check_context(data, self.tokenizers)
         notes = self._decide_dropout(len(corpus.splits["train"])) + self._unused()
-        known = data.source_language, data.target_language
-        if data.has_files and not data.directions and data.languages != known:
+        named_pair = data.source_language, data.target_language
+        if data.has_files and not data.directions and data.languages != named_pair:
             named = f"languages by the names of the files: {data.direction}"
             notes.append(f"{named} (--data.source-language, --data.target-language)")
         if len(data.directions) > 1:  # each decides for itself
             return notes
         validation = corpus.splits["validation"]
-        some = range(min(len(validation), self.config.training.evaluate_sentences))
-        note = self.decide_scores(validation.__getitems__(some))
+        indices = range(min(len(validation), self.config.training.evaluate_sentences))
+        note = self.decide_scores(validation.__getitems__(indices))
         return [*notes, note] if note else notes
 
     def _unused(self) -> list[str]:
@@ -277,16 +286,10 @@ class TextToText(SteeredText, TextInContext, Lines):
         files = (tokenizer.content() for tokenizer in self.tokenizers)
         cut = f"cut at {self.data.max_length}".encode() if self.data.long_sources == "cut" else b""
         context = f"{self.data.context} before, within {self.data.max_length}".encode()
-        parts = [*files, repr(starts).encode() if starts else b"", cut]
-        return b"".join([*parts, context] if self.data.context else parts)
+        contents = [*files, repr(starts).encode() if starts else b"", cut]
+        return b"".join([*contents, context] if self.data.context else contents)
 
     # To batches
-
-    @staticmethod
-    def example(config: Config) -> Arguments:
-        """Shapes of source ids and decoder input ids."""
-        ids = jax.ShapeDtypeStruct((1, 2), jnp.int32)
-        return ids, ids
 
     def batching(self) -> Batching:
         """Targets may be shorter than sources."""
@@ -379,10 +382,10 @@ class TextToText(SteeredText, TextInContext, Lines):
         """The ids of the sources, closed by <eos>, truncated to `longest`. Warns of changed lines."""
         sources = [self.read(record[0], longest) for record in records]
         starts, _ = ([self.start(record, side) for record in records] for side in range(len(SIDES)))
-        several = self._whole_ids(sources, self.tokenizers[0], longest, lines, "", starts)
+        encoded = self._whole_ids(sources, self.tokenizers[0], longest, lines, "", starts)
         return [
             {"source": [*ids[: longest - 1], self.special.eos], TRUNCATED: len(ids) >= longest}
-            for ids in several
+            for ids in encoded
         ]
 
     def check_search(self, settings: DecodingConfig) -> None:
@@ -419,13 +422,13 @@ class TextToText(SteeredText, TextInContext, Lines):
         tokenizer: Tokenizer,
         longest: int,
         lines: Sequence[int] = (),
-        part: str = "",
+        prefix: str = "",
         starts: Sequence[tuple[int, ...]] | None = None,
     ) -> list[list[int]]:
         """Ids closed by <eos>, truncated to `longest`. Warns of changed lines, or of a part such as "the
         target of ". Texts begin with `starts`. None: as the tokenizer's, whose language must be chosen."""
-        several = self._whole_ids(texts, tokenizer, longest, lines, part, starts)
-        return [[*ids[: longest - 1], tokenizer.special.eos] for ids in several]
+        encoded = self._whole_ids(texts, tokenizer, longest, lines, prefix, starts)
+        return [[*ids[: longest - 1], tokenizer.special.eos] for ids in encoded]
 
     def _whole_ids(
         self,
@@ -433,10 +436,10 @@ class TextToText(SteeredText, TextInContext, Lines):
         tokenizer: Tokenizer,
         longest: int,
         lines: Sequence[int],
-        part: str,
+        prefix: str,
         starts: Sequence[tuple[int, ...]] | None,
     ) -> list[list[int]]:
-        """As `ids`, whole and without <eos>."""
+        """The ids of texts, neither truncated nor closed by <eos>. Warns as `ids`."""
         if starts is None:
             for side, side_tokenizer in zip(SIDES, self.tokenizers, strict=True):
                 if texts:
@@ -448,14 +451,14 @@ class TextToText(SteeredText, TextInContext, Lines):
         encoded = [
             [*start, *tokenizer.encode(text)[begin:]] for start, text in zip(starts, whole, strict=True)
         ]
-        warn_of_changed(lines, texts, whole, list(map(len, encoded)), longest, part)
-        self._unknown.warn(lines, whole, encoded, tokenizer, part)
+        warn_of_changed(lines, texts, whole, list(map(len, encoded)), longest, prefix)
+        self._unknown.warn(lines, whole, encoded, tokenizer, prefix)
         return encoded
 
     def truncated(self, records: Sequence[Sentence], longest: int) -> str:
         """A warning if sources of a split are longer than the search reads."""
-        read = [self.as_read(record, longest) for record in records]
-        count = sum(len(ids) >= longest for ids in self._encoded(read, 0))
+        records_as_read = [self.as_read(record, longest) for record in records]
+        count = sum(len(ids) >= longest for ids in self._encoded(records_as_read, 0))
         if not count:
             return ""
         return (
@@ -477,13 +480,8 @@ class TextToText(SteeredText, TextInContext, Lines):
         Raises:
           UserError: there is none.
         """
-        outputs = hypotheses(result, self.tokenizers[1].for_source(record[0]), self.special, n_best)
-        if not outputs:
-            raise UserError(self.impossible(record))
-        return outputs
-
-    def scored(self, output: Hypothesis) -> str:
-        return output.text
+        tokenizer = self.tokenizers[1].for_source(record[0])
+        return hypotheses(result, tokenizer, self.special, n_best, self.impossible(record))
 
     def parts(self, evaluation: Evaluation) -> Mapping[str, Evaluation]:
         """The evaluation of each direction if there are several, or of each group."""
@@ -504,8 +502,8 @@ class TextToText(SteeredText, TextInContext, Lines):
 
     def texts(self, evaluation: Evaluation) -> tuple[list[str], References]:
         """Outputs, and the reference or the references of each."""
-        several = map(self.references, evaluation.records)
-        return list(evaluation.outputs), [texts[0] if len(texts) == 1 else texts for texts in several]
+        reference_lists = map(self.references, evaluation.records)
+        return list(evaluation.outputs), [texts[0] if len(texts) == 1 else texts for texts in reference_lists]
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:
         """The negative log-likelihood in nats per token, and its exponential."""
@@ -526,7 +524,7 @@ class TextToText(SteeredText, TextInContext, Lines):
     def example_command(self, record: Sentence, decode: str) -> str:
         """The command that decodes the record, with its languages as far as the options leave them open."""
         sides = zip(SIDES, self.tokenizers, languages_of(record), strict=False)  # --plan has no tokenizers
-        options = (f" --{side}-language {code}" for side, known, code in sides if code and not known.start)
+        options = (f" --{side}-language {code}" for side, x, code in sides if code and not x.start)
         return super().example_command(record, decode + "".join(options))
 
     def line(self, output: Hypothesis) -> str:

@@ -24,10 +24,11 @@ from transformer.tasks.metrics.scores import (
     Score,
     bleu,
     bleu_metric,
+    bleu_tokenizer,
     chrf,
     exact_match,
+    warning_of,
 )
-from transformer.tasks.metrics.segmentation import bleu_tokenizer, warning_of
 from transformer.tasks.task import Evaluation
 from transformer.tasks.texts.requests import Sentence, languages_of
 from transformer.tasks.texts.text_to_text import TextToText
@@ -77,8 +78,8 @@ class Translation(TextToText):
         def bleu_of(evaluation: Evaluation) -> Score:
             outputs, references = self.texts(evaluation)
             language = languages_of(evaluation.records[0])[1] if evaluation.records else None
-            some = [text for record in evaluation.records for text in self.references(record)]
-            return bleu(outputs, references, self.bleu_tokenizer(some, language)[0])
+            reference_texts = [text for record in evaluation.records for text in self.references(record)]
+            return bleu(outputs, references, self.bleu_tokenizer(reference_texts, language)[0])
 
         return {
             BLEU: bleu_of,
@@ -117,7 +118,7 @@ class Summaries(TextToText):
 
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
 
-        def of(kind: Literal["1", "2", "L"]) -> Callable[[Evaluation], Score]:
-            return lambda evaluation: rouge(*self.texts(evaluation), kind)
+        def of(variant: Literal["1", "2", "L"]) -> Callable[[Evaluation], Score]:
+            return lambda evaluation: rouge(*self.texts(evaluation), variant)
 
         return {ROUGE_L: of("L"), ROUGE_1: of("1"), ROUGE_2: of("2")}

@@ -12,7 +12,7 @@ from transformer.config.options import Config
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import Tokenizers
-from transformer.data.trees import BracketKinds, Tree, read_tree, with_words
+from transformer.data.trees import BracketKinds, Tree, with_words
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.steering.structures import ANY_BRACKETS, WellFormedTrees
 from transformer.runtime.errors import UserError
@@ -26,6 +26,7 @@ from transformer.tasks.metrics.bracketing import (
     count_brackets,
     different,
     tagging_accuracy,
+    tree_of,
     well_formed,
 )
 from transformer.tasks.metrics.scores import Metric, Score
@@ -68,13 +69,14 @@ class Trees(Exhibits, TextToText):
         return task
 
     def save(self, folder: Path) -> None:
-        """Also writes the kinds of brackets."""
+        """Writes what other tasks of text store, and the kinds of brackets."""
         super().save(folder)
         content = json.dumps(self.brackets._asdict(), ensure_ascii=False, indent=1)
         write_whole(folder / FILE, content + "\n")
 
     def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
-        """Also that outputs are trees over the words of the source, if tokens are words and brackets."""
+        """How outputs begin, and that they are trees over the words of the source, if tokens are words and
+        brackets."""
         steerings = super().steering(records, lines)
         if self._hook is None:
             return steerings
@@ -121,11 +123,7 @@ class Trees(Exhibits, TextToText):
     # Pictures
 
     def tree_of(self, text: str) -> Tree | None:
-        """The tree in brackets, if it is one."""
-        try:
-            return read_tree(text)
-        except ValueError:
-            return None
+        return tree_of(text)
 
     def exhibited(self, records: Records, count: int) -> list[Sentence]:
         """The first sentences whose trees fit a page."""

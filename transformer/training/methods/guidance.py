@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from transformer.config.methods import GuidanceConfig
-from transformer.decoding.calls import Attentions
+from transformer.decoding.forced import Attentions
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.parameters import Variables
 from transformer.model.positions import positions_in
