@@ -223,7 +223,7 @@ def test_all_refusals_are_json_with_the_same_headers(service):
 
 
 def test_a_connection_beyond_all_is_refused_as_a_request(service, monkeypatch):
-    monkeypatch.setattr(connections.Connection, "is_idle", False)  # none gives way
+    monkeypatch.setattr(connections.Connection, "is_known", True)  # none gives way
     with served(service, Limits(connections=2)) as port, contextlib.ExitStack() as stack:
         for _ in range(2):
             stack.enter_context(socket.create_connection(("127.0.0.1", port)))
@@ -281,6 +281,20 @@ def test_no_request_writes_to_the_log(service, monkeypatch):
     assert not records
 
 
+def test_a_stop_leaves_who_does_not_read(service, monkeypatch):
+    logger, records = logging.getLogger("uvicorn.error"), []
+    monkeypatch.setattr(logger, "handle", records.append)
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        with served(service, Limits(seconds=0.1)) as port:
+            one.connect(("127.0.0.1", port))
+            one.settimeout(0.5)
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    one.sendall(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 1000)
+    assert not records
+
+
 def test_how_a_token_is_written(service):
     with asked(service, token="secret") as client:
         for value in "secret", "Basic secret", "Bearer", "Bearer ", "Bearersecret", "Bearer secret x":
@@ -309,6 +323,48 @@ def test_strangers_do_not_take_the_places_of_those_who_have_the_token(service, m
         answers = [all_of(stranger) for stranger in strangers]
         assert {answer[:12] for answer in answers} == {b"HTTP/1.1 408"}
         assert all(b"nothing arrived within 0.5 s" in answer for answer in answers)
+
+
+def test_bodies_of_all_requests_are_bounded(service):
+    """Of those that are known: 40 recordings of 25 MB may arrive at once."""
+    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 200\r\n"
+    known, body = {"Authorization": "Bearer secret"}, TEXT | {"field": "a" * 60}
+    limits = Limits(body=200, recording=200, bodies=250)
+    with served(service, limits, "secret") as port, contextlib.ExitStack() as stack:
+        client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=known))
+        for line in b"", b"Authorization: Bearer secret\r\n":
+            assert client.post("/score", json=body).status_code == READ
+            slow = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            slow.sendall(head + line + b"\r\n" + b"{" * 180)
+        while "transformer_open_requests 1.0" not in client.get("/metrics").text:
+            pass
+        answer = client.post("/score", json=body)
+        assert (answer.status_code, answer.headers["retry-after"]) == (gate.BUSY, "1")
+        assert answer.json()["error"] == "180 bytes of requests are stored, as many as may: try again later"
+        assert client.post("/score", json=TEXT).status_code == READ
+        slow.close()
+        while "transformer_open_requests 0.0" not in client.get("/metrics").text:
+            pass
+        assert client.post("/score", json=body).status_code == READ
+    with pytest.raises(UserError, match="--limits.bodies 99 is less than a body may have, 100: raise it"):
+        Limits(body=1, recording=100, bodies=99)
+
+
+def test_connections_of_strangers_give_way_to_those_who_have_the_token(service):
+    """Also while they are answered; and who reads a long answer slowly is not cut off for them."""
+    asked = b"GET /openapi.json HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer secret\r\n%s\r\n"
+    head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n{"
+    with served(service, Limits(connections=4), "secret") as port, contextlib.ExitStack() as stack:
+        slow = stack.enter_context(socket.socket())
+        slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        slow.connect(("127.0.0.1", port))
+        slow.sendall(asked % b"" * 200 + asked % b"Connection: close\r\n")
+        time.sleep(0.1)
+        for _ in range(10):
+            stack.enter_context(socket.create_connection(("127.0.0.1", port))).sendall(head)
+            answer = httpx.get(f"http://127.0.0.1:{port}/models", headers={"Authorization": "Bearer secret"})
+            assert answer.status_code == 200
+        assert all_of(slow).count(b"HTTP/1.1 200") == 201
 
 
 def test_idle_connections_give_way_to_new_ones(service, caplog):
@@ -483,7 +539,7 @@ def test_who_asks_and_does_not_read_is_left(service, monkeypatch):
 def test_who_reads_slowly_is_not(monkeypatch):
     connection = object.__new__(connections.Connection)
     transport, loop, connection.flow = Mock(), Mock(), Mock()
-    connection.transport, connection.loop = transport, loop
+    connection.transport, connection.loop, connection.scope = transport, loop, {"state": {gate.KNOWN: True}}
     transport.get_write_buffer_size.return_value = 3
     connection.pause_writing()
     for unread in 2, 1, 1:

@@ -10,6 +10,7 @@ from unittest.mock import Mock
 
 import pytest
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from transformer import SpecialIds, UserError
 from transformer.data.tokenizers.hub import HubTokenizer
@@ -217,10 +218,47 @@ def test_a_saved_vocabulary_says_what_is_wrong_with_it(tmp_path: Path) -> None:
         ({"model": content(normalizer=7)}, "normalizer is 7, not an object or null"),
         ({"special": {"pad": "x"}}, "special.pad 'x': must be a whole number"),
         ({"size": "x"}, "one of its values has a wrong type"),
+        ({"start": [-1]}, "start has -1, not an id below 6"),
     ):
         (tmp_path / "source.model").write_text(json.dumps(saved | wrong))
         with pytest.raises(UserError, match=f"source.model: neither a .* nor a saved vocabulary .*{message}"):
             load_tokenizer(tmp_path / "source.model")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "BPE", "merges": [], "unk_token": "<x>"},
+        {"type": "BPE", "merges": [], "unk_token": "<x>", "byte_fallback": True},
+        {"type": "WordLevel", "unk_token": "<x>"},
+        {
+            "type": "WordPiece",
+            "unk_token": "<x>",
+            "max_input_chars_per_word": 9,
+            "continuing_subword_prefix": "",
+        },
+        {"type": "Unigram", "unk_id": None},
+    ],
+)
+def test_what_has_no_id_for_what_is_unknown(model: dict[str, Any]) -> None:
+    """It is not only refused when a text has something that is unknown."""
+    vocabulary = json.loads(content())["model"]["vocab"]
+    listed = [[word, 0.0] for word in vocabulary] if model["type"] == "Unigram" else vocabulary
+    with pytest.raises(UserError, match=r"can read texts with \(.*(not found|Missing|missing)"):
+        tokenizer(model=model | {"vocab": listed})
+
+
+def test_a_tokenizer_with_dropout_reads_a_text_in_one_way() -> None:
+    vocabulary = json.loads(content())["model"]["vocab"] | {"ab": 6}
+    model = {"type": "BPE", "vocab": vocabulary, "merges": [["a", "b"]], "dropout": 0.5}
+    assert HubTokenizer(content(model=model), 7, SpecialIds()).encode_all(["ab"] * 20) == [[6]] * 20
+
+
+@pytest.mark.parametrize("name", ["continuing_subword_prefix", "end_of_word_suffix"])
+def test_what_is_added_to_each_character(name: str) -> None:
+    model = {"type": "BPE", "vocab": {"<unk>": 3}, "merges": [], "unk_token": "<unk>", name: "x" * 10_001}
+    with pytest.raises(UserError, match=f"model.{name} has over 10,000 characters"):
+        tokenizer(model=model)
 
 
 def test_a_panic_of_any_call_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,12 +317,27 @@ def test_pieces_and_starts_that_fill_the_memory(tmp_path: Path) -> None:
                 (tmp_path / "source.model").write_text(json.dumps(saved | more))
                 with pytest.raises(UserError, match=message):
                     load_tokenizer(tmp_path / "source.model")
-    (tmp_path / "source.model").write_text(
-        json.dumps({"kind": "pieces", "words": [*"abcd"], "special": {}, "model": "", "apart": ["x"] * 5001})
-    )
-    with pytest.raises(UserError, match="5,001 words of it are whole anywhere"):
-        load_tokenizer(tmp_path / "source.model")
+    saved = {"kind": "pieces", "words": [*"abcd"], "special": {}, "model": ""}
+    for apart, message in (["x"] * 5001, "5,001 words of it are"), (["x"], '"x" is whole anywhere'):
+        (tmp_path / "source.model").write_text(json.dumps(saved | {"apart": apart}))
+        with pytest.raises(UserError, match=message):
+            load_tokenizer(tmp_path / "source.model")
+    for kind in "word", "whitespace", "character", "byte":
+        for start in (-1, 7, 2**40, 1.5, True):
+            saved = {"kind": kind, "words": [*"abc"], "special": {}, "start": [start]}
+            (tmp_path / "source.model").write_text(json.dumps(saved))
+            with pytest.raises(UserError, match="start has .*, not an id below 7"):
+                load_tokenizer(tmp_path / "source.model")
     assert train_tokenizer(["a " + "b" * 10_001], "word", 10).encode("a b")[1:] != []
+
+
+def test_what_sentencepiece_writes_for_what_is_unknown() -> None:
+    described = sentencepiece_model_pb2.ModelProto()
+    described.pieces.add(piece="<unk>", type=2)
+    described.pieces.add(piece="a", type=1)
+    described.trainer_spec.unk_surface = "x" * 10_001
+    with pytest.raises(UserError, match="a piece of its vocabulary has 10,001 characters"):
+        opened(described.SerializeToString())
 
 
 @pytest.mark.parametrize("rule", ["normalization_rule_tsv", "denormalization_rule_tsv"])

@@ -177,6 +177,12 @@ def test_what_is_learned_from_outputs() -> None:
         (lambda text: text.replace("entropy", "surprise"), "its features must be probability, log_prob"),
         (lambda text: text.replace('"scale": 1', '"scale": 0'), "a scale must be positive"),
         (lambda text: text.replace('"scale": 1', '"scale": [1]'), "must be a number"),
+        (lambda text: re.sub(r'"scale": [^\n]+', '"scale": 1e-320,', text, count=1), "must be positive"),
+        (
+            lambda text: re.sub(r'"mean": [^\n]+', '"mean": -1e308,', text, count=1),
+            "mean must be a number up",
+        ),
+        (lambda text: re.sub(r'"bias": [^\n]+', '"bias": true,', text), "bias must be a number"),
         (lambda text: text.replace('"scale"', '"size"'), "must have mean, scale and weight"),
         (lambda text: '{"short": 1.7}', "not of version 1"),
     ],

@@ -106,6 +106,9 @@ def test_the_same_command_continues(run, monkeypatch, texts):
     texts[0].write_text("ein See\n")
     status, _, errors = run()
     assert (status, "in/part-0.en has changed since it was decoded" in errors) == (2, True), errors
+    Path("out/.decoding/job.json").write_text('{"job": "", "files": 5}')
+    status, _, errors = run()
+    assert (status, "job.json is damaged: its files must be an object; remove" in errors) == (2, True), errors
 
 
 def test_a_wrong_line_has_an_empty_output_and_a_reason(run, monkeypatch):

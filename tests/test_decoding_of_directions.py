@@ -126,6 +126,7 @@ def test_lines_name_their_languages(learned, tmp_path, decode):
         ('{"source": "a", "prefx": "b"}', ["--jsonl"], "line 1: there is no 'prefx': did you mean prefix"),
         ('{"source": {}}', ["--jsonl"], "line 1: source must be text, not {}"),
         ('{"source": "a", "terms": "b"}', ["--jsonl"], "line 1: terms must be a list of words"),
+        ('{"source": "a", "terms": 5}', ["--jsonl"], "line 1: terms must be a list of words"),
         ("a", ["--jsonl", "--tsv"], "leave one of them out"),
     ],
 )

@@ -221,12 +221,17 @@ def test_mistakes_in_pictures_are_named(folder: Path) -> None:
     (folder / "text.png").write_text("no picture")
     whole = (folder / "1.png").read_bytes()
     (folder / "short.png").write_bytes(whole[: len(whole) // 2])
+    for name, kind, content in ("exif", b"eXIf", b"II+\0\x08\0\0\0"), ("colours", b"iCCP", b""):
+        chunk = len(content).to_bytes(4) + kind + content + zlib.crc32(kind + content).to_bytes(4)
+        (folder / f"{name}.png").write_bytes(whole[:-12] + chunk + whole[-12:])
     Image.new("I;16", (4, 4)).save(folder / "deep.png")
     Image.new("RGB", (4, 4)).save(folder / "jpeg.png", format="JPEG")
     for name, message in {
         "text.png": "is no PNG file: convert it",
         "jpeg.png": "is no PNG file: convert it",
         "short.png": "cannot be read as PNG",
+        "exif.png": "cannot be read as PNG: unpack requires",
+        "colours.png": "cannot be read as PNG: index out of range",
         "deep.png": "it has more than 8 bits a channel",
         "none.png": "no such file",
         ".": "is a folder|not a regular file",

@@ -2,9 +2,11 @@
 
 import re
 import time
+import tracemalloc
 from dataclasses import replace
 from random import Random
 
+import numpy as np
 import pytest
 import random_markdown
 from markdown_it import MarkdownIt
@@ -13,6 +15,7 @@ from test_documents import Pretender
 
 from transformer.documents.document import check_text
 from transformer.documents.markdown import read_markdown
+from transformer.documents.projection import aligned_words
 from transformer.runtime.errors import UserError
 
 HTML = MarkdownIt("commonmark").enable(["table", "strikethrough"])
@@ -163,6 +166,25 @@ def test_deep_blocks_are_read_or_flagged():
         is_read = (levels < 60 and sign == ">") or levels < 30
         assert document.text == (text.upper() if is_read else text)
         assert [sentence.flags for sentence in document.sentences] == [() if is_read else ("not read",)]
+
+
+def test_deep_marks_are_flagged():
+    for levels in 50, 62, 2_000:
+        text = f"{'<b>' * levels}word{'</b>' * levels}\n"
+        document = Pretender(spell=str.upper).translate_document(text, "markdown")
+        assert document.text == (text.replace("word", "WORD") if levels < 60 else text)
+        assert [sentence.flags for sentence in document.sentences] == [() if levels < 60 else ("not read",)]
+
+
+def test_words_that_the_model_did_not_read_are_not_aligned():
+    """A text of ideographs without sentences may be long."""
+    tokens = list("日" * 4_000)
+    tracemalloc.start()
+    pair = aligned_words("日" * 4_000, "ab", tokens, ["a", "b"], np.eye(3, 9))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert pair.weights.shape == (1, 4_000)
+    assert peak < 10 * 2**20
 
 
 def test_signs_that_cannot_stand_between_letters_become_tags():

@@ -17,6 +17,7 @@ from transformer.config.arguments import seconds, whole_number
 from transformer.config.options import HostsConfig
 from transformer.decoding.beside.arpa import read_arpa
 from transformer.interop.folders.pieces import byte_level, pegasus_words, t5_words
+from transformer.runtime.files import parse_json
 from transformer.translator.choices import probabilities
 from transformer.translator.fusion import checked_weight
 
@@ -112,6 +113,13 @@ def test_the_id_of_a_word(index: Any, tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text(json.dumps({"a": index}))
     with pytest.raises(UserError, match=r"vocab\.json: the id of 'a' is .*, not one below 1"):
         byte_level(tmp_path, {})
+
+
+def test_a_name_that_is_given_twice_is_found_at_once() -> None:
+    """However many names are before it."""
+    names = ",".join(f'"{number}": 0' for number in range(100_000))
+    with pytest.raises(ValueError, match="^99999: it is given twice"):
+        parse_json(f'{{{names},"99999":0}}', named_once=True)
 
 
 def test_numbers_beyond_what_json_readers_take(tmp_path: Path) -> None:

@@ -139,11 +139,15 @@ def test_the_command_stores_limits_that_documents_use(finished, tmp_path, monkey
     limits = Limits.read(run)
     assert limits != Limits()
     assert Translator.load(run).limits == limits
-    (run / "limits.json").write_text('{"short": "x"}')
+
+
+@pytest.mark.parametrize("value", ['"x"', "true", "[1]"])
+def test_limits_that_are_no_numbers(value, tmp_path):
+    (tmp_path / "limits.json").write_text(f'{{"short": {value}}}')
     with pytest.raises(
         UserError, match=r"limits.json is damaged: limits must be numbers; delete it, and make it again"
     ):
-        Translator.load(run)
+        Limits.read(tmp_path)
 
 
 ALWAYS = Limits(0, -1, -1, -1, -1)

@@ -147,13 +147,13 @@ def _of_object(
     optional = [name for name in options if name != "source"]
     check_names(fields, [*optional, *([CONTEXT] if has_context else [])], (*names, *targets, "source"))
     terms = fields.get("terms") or []
-    values = {name: fields.get(name) for name in options if name != "terms"}
-    texts: Json = {name: "" if value is None else value for name, value in values.items()}
-    for name, value in [*texts.items(), *(("terms", term) for term in terms if isinstance(terms, list))]:
-        if not isinstance(value, str):
-            raise UserError(f"{name} must be text, not {brief_json(value)}")
     if not isinstance(terms, list):
         raise UserError("terms must be a list of words and phrases")
+    values = {name: fields.get(name) for name in options if name != "terms"}
+    texts: Json = {name: "" if value is None else value for name, value in values.items()}
+    for name, value in [*texts.items(), *(("terms", term) for term in terms)]:
+        if not isinstance(value, str):
+            raise UserError(f"{name} must be text, not {brief_json(value)}")
     languages = texts["source_language"] or None, texts["target_language"] or None
     source = one_line(texts.get("source", ""))
     named = None if source else {name: value for name, value in fields.items() if name not in options}

@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from transformer.cli.input import digest_of
 from transformer.cli.request_lines import COLUMNS
@@ -19,6 +19,7 @@ from transformer.data.sources.exchange import count_rows, parquet_rows
 from transformer.data.sources.text_files import matching, numbered_lines, one_line, plain, reading
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import (
+    Json,
     MiB,
     address,
     append_flags,
@@ -125,9 +126,9 @@ class Outputs:
         """How many of them are not decoded."""
         return sum(self._left.values())
 
-    def _stored(self) -> Any:
+    def _stored(self) -> Json:
         remedy = f"remove {self.folder}, or name another --output"
-        return read_stored(self.folder / STATE / "job.json", dict, remedy) or {}
+        return read_stored(self.folder / STATE / "job.json", _job, remedy) or {}
 
     def check_job(self, job: str) -> None:
         """Remembers what the outputs are made with.
@@ -205,6 +206,13 @@ class Outputs:
         lines = {(str(line.get("file")), int(line.get("line", 0))): line for line in read_log(path)}
         write_whole(path, "".join(json_line(line) for _, line in sorted(lines.items())))
         return len(lines)
+
+
+def _job(stored: Json) -> Json:
+    """A job.json. Raises ValueError if it is another one."""
+    if not isinstance(stored.get("files", {}), dict):
+        raise ValueError("its files must be an object")
+    return stored
 
 
 def _batch(lines: Iterator[tuple[int, str | None]], size: int) -> list[str | None]:

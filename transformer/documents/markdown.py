@@ -11,7 +11,7 @@ from string import punctuation
 from typing import Any
 
 from transformer.documents.passages import Document, Mark, MarkedText, Passage, with_addresses
-from transformer.documents.syntax import UNREAD, Environment, copied, markdown_parser
+from transformer.documents.syntax import LEVELS, UNREAD, Environment, copied, markdown_parser
 
 # What stands inside a paragraph of Markdown: its text and marks, and Markdown of these again.
 
@@ -378,7 +378,7 @@ class _Reader:
         if not content.text and not content.marks:
             return
         spans = self._spans(token.content, starts, block, column)
-        if spans is None:
+        if spans is None or any(mark.depth > LEVELS for mark in content.marks):
             self._not_read(token)
             return
         start, end = self.source.original(spans[0][0], spans[-1][1])

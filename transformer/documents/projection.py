@@ -4,9 +4,11 @@ A word of the translation belongs to the source word to which it attends most. W
 translation is the interval of words with the most that belong to marked words, less those in it that do not.
 """
 
+import bisect
+import functools
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -46,6 +48,26 @@ class Aligned:
     weights: np.ndarray
     """[target units, source units]: attention."""
 
+    @functools.cached_property
+    def owners(self) -> np.ndarray:
+        """[target units]: the source unit to which each attends most."""
+        return self.weights.argmax(axis=1) if self.weights.size else np.zeros(0, int)
+
+    @functools.cached_property
+    def by_owner(self) -> list[tuple[int, Span]]:
+        """The target units in the order of their owners."""
+        return sorted(zip(self.owners.tolist(), self.target_units, strict=False))
+
+    @functools.cached_property
+    def inside_words(self) -> set[int]:
+        """As of `within_words`, of the target."""
+        return within_words(self.target)
+
+    @functools.cached_property
+    def are_words(self) -> list[bool]:
+        """Whether each target unit is a word."""
+        return [begins_with_word(self.target[start:end]) for start, end in self.target_units]
+
 
 def aligned_words(
     source: str,
@@ -63,11 +85,10 @@ def aligned_words(
       target_tokens: subwords of the translation.
       attention: [target tokens and <eos>, source tokens and <eos>].
     """
-    rows, row_units = _membership(target_tokens, target)
-    columns, column_units = _membership(source_tokens, source)
     weights = attention[: len(target_tokens), : len(source_tokens)]
-    weights = rows[:, : weights.shape[0]] @ weights @ columns[:, : weights.shape[1]].T
-    return Aligned(source, target, column_units, row_units, weights)
+    rows, row_units = _membership(target_tokens[: len(weights)], target)
+    columns, column_units = _membership(source_tokens[: weights.shape[1]], source)
+    return Aligned(source, target, column_units, row_units, rows @ weights @ columns.T)
 
 
 def aligned_by_position(source: str, target: str) -> Aligned:
@@ -94,11 +115,11 @@ def last_columns(attention: np.ndarray, count: int) -> np.ndarray:
 def _membership(tokens: Sequence[str], text: str) -> tuple[np.ndarray, tuple[Span, ...]]:
     """[units, tokens]: the share of each token that lies in each unit."""
     units = tuple(match.span() for match in UNIT.finditer(text))
-    shares = np.zeros((len(units), len(tokens)))
-    for column, (start, end) in enumerate(token_spans(tokens, text)):
-        for row, (first, last) in enumerate(units):
-            shares[row, column] = max(0, min(end, last) - max(start, first)) / max(end - start, 1)
-    return shares, units
+    (first, last), (start, end) = (
+        np.array(spans, int).reshape(-1, 2).T for spans in (units, token_spans(tokens, text))
+    )
+    common = np.minimum(end, last[:, None]) - np.maximum(start, first[:, None])
+    return np.maximum(common, 0) / np.maximum(end - start, 1), units
 
 
 def project(content: MarkedText, pair: Aligned) -> tuple[MarkedText, list[Mark]]:
@@ -107,15 +128,14 @@ def project(content: MarkedText, pair: Aligned) -> tuple[MarkedText, list[Mark]]
     marks = content.marks
     parents = _parents(marks)
     placed = dict[int, Mark]()
+    rooms = {-1: _Room(0, len(pair.target))}
     homeless = list[Mark]()
     outer_first = sorted(range(len(marks)), key=lambda index: marks[index].start - marks[index].end)
     for index in outer_first:
-        mark = marks[index]
-        around = placed.get(parents[index], Mark(0, len(pair.target)))
-        if around.literal is not None:
+        mark, parent = marks[index], parents[index]
+        if parent >= 0 and (parent not in placed or placed[parent].literal is not None):
             continue  # it is written there
-        siblings = [other for key, other in placed.items() if parents[key] == parents[index]]
-        room = _Room(around.start, around.end, [other for other in siblings if other.start < other.end])
+        room = rooms[parent]
         span = _words_of(mark, pair, room) if mark.start < mark.end else None
         literal = mark.literal
         if span is None:
@@ -124,8 +144,12 @@ def project(content: MarkedText, pair: Aligned) -> tuple[MarkedText, list[Mark]]
             if mark.start < mark.end and literal is None:
                 literal = content.inside(index).written(str)
                 homeless.append(mark)
-            literal = _apart(literal or "", content.text[: mark.start], pair.target, position)
+            before = content.text[max(mark.start - 1, 0) : mark.start]
+            literal = _apart(literal or "", before, pair.target, position)
+        else:
+            bisect.insort(room.taken, span)
         placed[index] = replace(mark, start=span[0], end=span[1], literal=literal)
+        rooms[index] = _Room(*span)
     return MarkedText(pair.target, tuple(placed[index] for index in sorted(placed))), homeless
 
 
@@ -146,11 +170,14 @@ class _Room:
 
     start: int
     end: int
-    siblings: Sequence[Mark]
+    taken: list[Span] = field(default_factory=list)
+    """What siblings have, in order."""
 
     def has(self, span: Span) -> bool:
         start, end = span
-        is_free = not any(other.start < end and start < other.end for other in self.siblings)
+        index = bisect.bisect_left(self.taken, (start, start))
+        beside = self.taken[max(index - 1, 0) : index + 1]
+        is_free = not any(first < end and start < last for first, last in beside)
         return self.start <= start and end <= self.end and is_free
 
 
@@ -169,23 +196,21 @@ def _words_of(mark: Mark, pair: Aligned, room: _Room) -> Span | None:
     """Characters of the translation that belong to a mark. None: there are none that are free."""
     units = pair.target_units
     columns = _overlapping(pair.source_units, (mark.start, mark.end))
-    weights = pair.weights[:, columns].sum(axis=1)
+    weights = pair.weights[:, columns.start : columns.stop].sum(axis=1)
     if mark.literal is not None:
         words = re.escape(pair.source[mark.start : mark.end].strip())
         copies = (match.span() for match in re.finditer(words, pair.target)) if words else ()
-        within = within_words(pair.target)
-        spans = [span for span in copies if room.has(span) and within.isdisjoint(span)]
+        spans = [span for span in copies if room.has(span) and pair.inside_words.isdisjoint(span)]
         if spans:
-            return max(spans, key=lambda span: weights[_overlapping(units, span)].sum())
+            return max(spans, key=lambda span: weights[list(_overlapping(units, span))].sum())
     is_free = [room.has(unit) for unit in units]
     if not any(is_free) or not columns:
         return None
-    is_word = [begins_with_word(pair.target[start:end]) for start, end in units]
     if len(columns) == len(pair.source_units):
         values = [1.0] * len(units)
     else:
-        signs = np.where(np.isin(pair.weights.argmax(axis=1), columns), 1, -1)
-        values = (signs * np.where(is_word, 1, PUNCTUATION)).tolist()
+        is_owned = (columns.start <= pair.owners) & (pair.owners < columns.stop)
+        values = (np.where(is_owned, 1, -1) * np.where(pair.are_words, 1, PUNCTUATION)).tolist()
     best = _heaviest(values, is_free)
     if best is None:
         heaviest = int(np.where(is_free, weights, -1.0).argmax())
@@ -193,7 +218,7 @@ def _words_of(mark: Mark, pair: Aligned, room: _Room) -> Span | None:
     first, last = best
     # at its ends it has no more punctuation than in the source
     in_source = [begins_with_word(pair.source[slice(*pair.source_units[column])]) for column in columns]
-    in_target = is_word[first : last + 1]
+    in_target = pair.are_words[first : last + 1]
     first += max(0, _punctuation_before(in_target) - _punctuation_before(in_source))
     last -= max(0, _punctuation_before(in_target[::-1]) - _punctuation_before(in_source[::-1]))
     return units[first][0], units[last][1]
@@ -204,9 +229,10 @@ def _punctuation_before(is_word: Sequence[bool]) -> int:
     return is_word.index(True) if True in is_word else 0
 
 
-def _overlapping(units: Sequence[Span], span: Span) -> list[int]:
+def _overlapping(units: Sequence[Span], span: Span) -> range:
     """The indices of the units that share a character with a span."""
-    return [index for index, (start, end) in enumerate(units) if start < span[1] and end > span[0]]
+    first = bisect.bisect_right(units, span[0], key=lambda unit: unit[1])
+    return range(first, max(first, bisect.bisect_left(units, span[1], key=lambda unit: unit[0])))
 
 
 def _heaviest(values: Sequence[float], is_free: Sequence[bool]) -> Span | None:
@@ -227,11 +253,6 @@ def _heaviest(values: Sequence[float], is_free: Sequence[bool]) -> Span | None:
 def _insertion(position: int, pair: Aligned, room: _Room) -> int:
     """Where something belongs that stands before a character of the source: before the first unit of the
     translation that belongs to the word after it."""
-    owners = pair.weights.argmax(axis=1) if pair.weights.size else []
-    for column, (source_start, _) in enumerate(pair.source_units):
-        if source_start < position:
-            continue
-        for unit, owner in zip(pair.target_units, owners, strict=True):
-            if owner == column and room.has(unit):
-                return unit[0]
-    return room.end
+    first = bisect.bisect_left(pair.source_units, position, key=lambda unit: unit[0])
+    free = (unit for owner, unit in pair.by_owner if owner >= first and room.has(unit))
+    return next(free, (room.end, 0))[0]

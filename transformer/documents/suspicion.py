@@ -78,7 +78,7 @@ class Limits(Signs):
     @classmethod
     def _of_json(cls, content: Json) -> "Limits":
         limits = cls(**content)
-        if not all(isinstance(limit, int | float) for limit in astuple(limits)):
+        if not all(type(limit) in (int, float) for limit in astuple(limits)):
             raise ValueError("limits must be numbers")
         return limits
 

@@ -10,7 +10,8 @@ from transformer.runtime.machine import library
 Environment = dict[str, Any]
 """What the parser has learned of a document: the addresses of links, and footnotes."""
 LEVELS = 60
-"""Blocks within blocks that are read; a list has two. What is in deeper ones stays as it is."""
+"""Blocks within blocks that are read, of which a list has two, and marks within marks. What is in deeper ones
+stays as it is."""
 OPAQUE, UNREAD = "opaque", "unread"
 """Types of tokens: lines that stay as they are, and lines whose text is not read."""
 _LINE = re.compile(

@@ -196,10 +196,11 @@ def parse_json(text: str, named_once: bool = False) -> Any:
 
 
 def _named_once(pairs: list[tuple[str, Any]]) -> Json:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(name for name in values if names.count(name) > 1)}: it is given twice")
+    values = Json()
+    for name, value in pairs:
+        if name in values:
+            raise ValueError(f"{name}: it is given twice")
+        values[name] = value
     return values
 
 

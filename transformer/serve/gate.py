@@ -141,6 +141,10 @@ STRANGER_SECONDS = 5.0
 """Time for a client to send the token."""
 
 
+KNOWN = "known"
+"""In the state of the scope of a request: its client has the server's token, if there is one."""
+
+
 class Disconnected(Exception):
     """The client is gone."""
 
@@ -160,13 +164,26 @@ class Places:
     @contextmanager
     def one(self) -> Iterator[None]:
         """Takes a place. Raises Refusal if there is none."""
-        if self.count >= self.most:
-            raise later(BUSY, f"{self.count} {self.taken}, as many as may: try again later")
-        self._add(1)
-        try:
+        with self.several() as take:
+            take(1)
             yield
+
+    @contextmanager
+    def several(self) -> Iterator[Callable[[int], None]]:
+        """What takes more places each time that it is called, and raises Refusal if there are not as many."""
+        taken = 0
+
+        def take(count: int) -> None:
+            nonlocal taken
+            if self.count + count > self.most:
+                raise later(BUSY, f"{self.count:,} {self.taken}, as many as may: try again later")
+            taken += count
+            self._add(count)
+
+        try:
+            yield take
         finally:
-            self._add(-1)
+            self._add(-taken)
 
     def _add(self, change: int) -> None:
         self.count += change
@@ -200,6 +217,7 @@ class Gate:
         self.app, self.limits, self.metrics, self.token = app, limits, metrics, token.encode()
         self.hearing, self.named, self.key_of = hearing, named, key_of
         self.requests = Places(limits.requests, "requests are being answered", metrics.open.set)
+        self.bodies = Places(limits.bodies, "bytes of requests are stored")
         self.strangers = list[asyncio.Timeout]()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -250,19 +268,25 @@ class Gate:
         if not is_token(self.token, bearer(scope)):
             if self.key_of(path, b"", content) is None:
                 raise unknown()
-            body = await in_time(self._body(scope, receive), self.strangers)
+            body = await in_time(self._body(scope, receive, lambda size: None), self.strangers)
             key = await asyncio.to_thread(self.key_of, path, body, content) or ""
             if not is_token(self.token, key.encode("utf-8", "replace")):
                 raise unknown()
+        scope.setdefault("state", {})[KNOWN] = True
         if path in UNCOUNTED:
             await self.app(scope, receive, answer)
             return
-        with self.requests.one():
+        with self.requests.one(), self.bodies.several() as take:
             if body is None:
-                body = await self._body(scope, receive)
-            await self._unless_gone(scope, body, receive, answer)
+                body = await self._body(scope, receive, take)
+            else:
+                take(len(body))
+            sent, body = [body], b""  # which is not stored twice, if a form holds it
+            await self._unless_gone(scope, sent, receive, answer)
 
-    async def _unless_gone(self, scope: Message, body: bytes, receive: Receive, answer: "Answer") -> None:
+    async def _unless_gone(
+        self, scope: Message, sent: list[bytes], receive: Receive, answer: "Answer"
+    ) -> None:
         """The application's answer, which is cancelled as soon as the client is gone.
 
         Raises:
@@ -274,7 +298,7 @@ class Gate:
             await asyncio.wait({gone})
             return {"type": "http.disconnect"}
 
-        answering = begun(self._passed_on(scope, replayed(body, rest), answer))
+        answering = begun(self._passed_on(scope, replayed(sent.pop(), rest), answer))
         both: set[asyncio.Future[None]] = {gone, answering}
         try:
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
@@ -289,7 +313,7 @@ class Gate:
     async def _passed_on(self, scope: Message, receive: Receive, answer: "Answer") -> None:
         await self.app(scope, receive, answer)
 
-    async def _body(self, scope: Message, receive: Receive) -> bytes:
+    async def _body(self, scope: Message, receive: Receive, take: Callable[[int], None]) -> bytes:
         most = self.limits.recording if scope["path"] in self.hearing else self.limits.body
         too_large = Refusal(
             TOO_LARGE, f"the body has more than {most:,} bytes: send less", {"Connection": "close"}
@@ -297,19 +321,25 @@ class Gate:
         length = header(scope, b"content-length")
         if length.isdecimal() and int(length[:MOST_DIGITS]) > DISCARDED * most:
             raise too_large
-        parts, size, has_more = list[bytes](), 0, True
+        body, size, has_more, refusal = bytearray(), 0, True, None
         while has_more and size <= DISCARDED * most:
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise Disconnected
             part, has_more = message.get("body", b""), message.get("more_body", False)
-            if (size := size + len(part)) > most:
-                parts.clear()  # the rest is read, so that the client reads the answer, but not stored
-            else:
-                parts.append(part)
-        if size > most:
-            raise too_large
-        return b"".join(parts)
+            size += len(part)
+            try:
+                if size > most:
+                    raise too_large
+                if not refusal:
+                    take(len(part))
+                    body += part
+            except Refusal as error:  # the rest is read, so that the client reads the answer, but not stored
+                refusal = error
+                body.clear()
+        if refusal:
+            raise refusal
+        return bytes(body)
 
 
 async def disconnected(receive: Receive) -> None:

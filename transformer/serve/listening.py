@@ -23,7 +23,7 @@ from transformer.data.signals.waveforms import RATES, Resampling
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB
 from transformer.serve.bodies import json_of
-from transformer.serve.gate import Places, bearer, in_time, is_token, unknown
+from transformer.serve.gate import KNOWN, Places, bearer, in_time, is_token, unknown
 from transformer.serve.metrics import Readiness
 from transformer.serve.refusals import FAILED, begun, refusal_of
 from transformer.serve.services.limits import Limits
@@ -94,6 +94,7 @@ class Listening:
         asked = fields_of(await in_time(socket.receive(), others))
         if not self._is_known(bearer(socket.scope) or asked.token.encode("utf-8", "replace")):
             raise unknown()
+        socket.scope.setdefault("state", {})[KNOWN] = True
         service = named(self._services, asked.model)
         with self._heard.one():
             await self._hear(socket, service, asked)

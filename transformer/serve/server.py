@@ -25,10 +25,10 @@ from websockets.frames import CloseCode, Frame
 from websockets.http11 import Response
 
 from transformer.runtime.console import ProgressReporter, SteadyConsole
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.machine import release_memory
 from transformer.serve.app import server_app
-from transformer.serve.gate import Origins, hosts_of
+from transformer.serve.gate import KNOWN, Origins, hosts_of
 from transformer.serve.listening import LONGEST_MESSAGE
 from transformer.serve.metrics import Metrics, Readiness
 from transformer.serve.refusals import SAFE, UNAVAILABLE, App, Refusal, later, with_safe_headers
@@ -68,12 +68,24 @@ class Read(asyncio.Protocol):
     loop: asyncio.AbstractEventLoop
     since = 0.0
     """When it began to wait for the client."""
+    scope: Any = None
     _reading: asyncio.TimerHandle | None = None
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no request is being answered."""
+        return False
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a request is being answered whose client has the server's token."""
+        return not self.is_idle and KNOWN in (self.scope or {}).get("state", ())
+
+    @property
     def can_give_way(self) -> bool:
-        """Whether it waits for the client, so that it may be closed when another one needs the room."""
-        return self._reading is not None
+        """Whether it may be closed when another one needs the room: it waits for the client, or for nothing
+        that a client with the token asked for."""
+        return self._reading is not None or not self.is_known
 
     def give_way(self) -> None:
         """Closes it at once."""
@@ -88,6 +100,7 @@ class Read(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Waits for the client, since it has not read all."""
         super().pause_writing()
+        self.since = self.loop.time()
         self._wait_for_reading()
 
     def resume_writing(self) -> None:
@@ -141,9 +154,14 @@ class SocketConnection(Read, WebSocketsSansIOProtocol):
         self.conn.reject = reject_as_json  # type: ignore[method-assign]
 
     @property
+    def is_idle(self) -> bool:
+        """Whether it is refused or ended, while its client does not close it."""
+        return bool(self.close_sent)
+
+    @property
     def can_give_way(self) -> bool:
-        """Also one that is refused, while its client does not close it."""
-        return (self.close_sent or super().can_give_way) and not self.transport.is_closing()
+        """Unless it is being closed."""
+        return super().can_give_way and not self.transport.is_closing()
 
     def data_received(self, data: bytes) -> None:
         """Reads a part of a message."""
@@ -181,7 +199,7 @@ FULL = later(UNAVAILABLE, "as many connections are open as may be: try again lat
 class Connection(Read, H11Protocol):
     """A connection that is closed if the head of a request takes too long. If there are as many as there may
     be (`limit_concurrency` of the server's config), the one that has waited longest for its client gives way
-    to a new one. Refusals are JSON, as those of the application."""
+    to a new one; last those whose clients have the token. Refusals are JSON, as those of the application."""
 
     _head: asyncio.TimerHandle | None = None
     _logged = -LOGGED
@@ -222,13 +240,8 @@ class Connection(Read, H11Protocol):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is being answered."""
+        """As of all connections."""
         return self.cycle is None or bool(self.cycle.response_complete)
-
-    @property
-    def can_give_way(self) -> bool:
-        """Also one without a request."""
-        return self.is_idle or super().can_give_way
 
     def give_way(self) -> None:
         """Closes it, which takes another turn of the loop."""
@@ -245,7 +258,7 @@ class Connection(Read, H11Protocol):
                 "%d connections are open, as many as may: idle ones are closed (--limits.connections)",
                 len(self.connections),
             )
-        min(waiting, key=lambda one: one.since).give_way()
+        min(waiting, key=lambda one: (one.is_known, one.since)).give_way()
 
     def _wait_for_head(self) -> None:
         self.since = self.loop.time()
@@ -283,6 +296,8 @@ IDLE = 75
 themselves, so that none sends a request while it is closed here."""
 
 
+LEAVING = 0.5
+"""Seconds before the end of a server when it leaves clients that have not read all."""
 BEAT = 0.25
 """Seconds between two looks at how many programs are compiled."""
 LINES = 10.0
@@ -292,6 +307,23 @@ LINES = 10.0
 class Server(uvicorn.Server):
     """A server that ends without an error if it is asked to end. It begins no request then, and answers those
     that it has begun. A second signal ends it at once."""
+
+    left = 0
+    """Connections that were closed before all was answered and read."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """As that of `uvicorn.Server`; connections that take too long are closed, not cancelled, which would
+        write a traceback for each."""
+        assert self.config.timeout_graceful_shutdown
+        time_left = self.config.timeout_graceful_shutdown - LEAVING
+        leaving = asyncio.get_running_loop().call_later(time_left, self._leave)
+        await super().shutdown(sockets)
+        leaving.cancel()
+
+    def _leave(self) -> None:
+        for connection in list(self.server_state.connections):
+            cast(Read, connection).transport.abort()
+            self.left += 1
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -390,10 +422,12 @@ def serve(
             flush=True,
         )
         with start_shown(app.state.readiness):
-            Server(config_of(app, limits)).run([listening])
+            server = Server(config_of(app, limits))
+            server.run([listening])
     if app.state.readiness.error:
         raise UserError(f"the programs could not be compiled: {app.state.readiness.error}")
-    print("Stopped: all that was begun is answered", flush=True)
+    lost = f"{counted(server.left, 'connection')} took more than {limits.seconds:g} s" * bool(server.left)
+    print(f"Stopped: {lost or 'all that was begun is answered'}", flush=True)
 
 
 MEASURING = Limits(connections=16, seconds=1.0)

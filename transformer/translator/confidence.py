@@ -30,6 +30,8 @@ CONVERGED = 1e-9
 """Of the largest component of the gradient, for each word."""
 _LIMIT = 500.0
 """Logits beyond this are as good as certain."""
+_MOST = 1e100
+"""The largest number of a file: of larger ones the logits may be no numbers."""
 
 
 def words_of(text: str) -> list[str]:
@@ -163,8 +165,8 @@ class Confidence:
         if content.keys() != {"version", "bias", "features"}:
             raise ValueError("it must have version, bias and features")
         mean, scale, weights = map(tuple, zip(*_rows(content["features"]), strict=True))
-        if min(scale) <= 0:
-            raise ValueError("a scale must be positive")
+        if min(scale) < 1 / _MOST:
+            raise ValueError(f"a scale must be positive, from {1 / _MOST:g}")
         return cls(mean, scale, weights, _number("bias", content["bias"]))
 
 
@@ -181,8 +183,8 @@ def _rows(features: object) -> list[list[float]]:
 
 
 def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{name} must be a number")
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _MOST:
+        raise ValueError(f"{name} must be a number up to {_MOST:g}")
     return float(value)
 
 

@@ -53,7 +53,9 @@ def read_pixels(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels,
     library(LIBRARY)
     try:
         return _read(content, path, size)
-    except (OSError, ValueError, SyntaxError, EOFError) as error:
+    except UserError:
+        raise
+    except Exception as error:  # Pillow has many for chunks that are damaged
         raise UserError(f"{path}: cannot be read as PNG: {unreadable(error)}") from error
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.lossless import (
+    LONGEST_PIECE,
     MOST_GROWTH,
     SPACE,
     check_growth,
@@ -275,6 +276,11 @@ def _from_content(content: bytes) -> HubTokenizer:
     return HubTokenizer.read(json.loads(content))
 
 
+_BLOCKS = range(0x80), range(0x80, 0x800, 17), range(0x800, 0xD800, 0x800), range(0xE000, 0x110000, 0x1000)
+EVERY_BYTE = "".join(chr(code) for block in _BLOCKS for code in block)
+"""A text with all bytes that UTF-8 has, of which most vocabularies know only a part."""
+
+
 @functools.lru_cache(maxsize=1)  # source and target have the same one
 def _read(model: str) -> Any:
     try:
@@ -289,6 +295,9 @@ def _read(model: str) -> Any:
         ) from None
     tokenizer.no_truncation()
     tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None  # which is for training: texts would be read in other ways each time
+    tokenizer.encode(EVERY_BYTE, add_special_tokens=False)  # fails if what is unknown has no id
     return tokenizer
 
 
@@ -384,7 +393,10 @@ LONGEST_WORD = 200
 
 def _check_model(model: Json) -> None:
     """Raises ValueError if the library would end the process: it takes the prefix off unseen; or read a word
-    without end."""
+    for long."""
+    for name in "continuing_subword_prefix", "end_of_word_suffix":
+        if len(model.get(name) or "") > LONGEST_PIECE:
+            raise ValueError(f"model.{name} has over {LONGEST_PIECE:,} characters")
     if model.get("max_input_chars_per_word", 0) > LONGEST_WORD:
         raise ValueError(f"model.max_input_chars_per_word is over {LONGEST_WORD}")
     prefix = model.get("continuing_subword_prefix")

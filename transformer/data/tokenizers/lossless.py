@@ -150,6 +150,7 @@ def opened(model: bytes) -> tuple[sentencepiece.SentencePieceProcessor, list[str
     described = _MODEL.FromString(model)
     for rules in described.normalizer_spec, described.denormalizer_spec:
         check_growth(longest_replacement(rules.precompiled_charsmap))
+    check_pieces([described.trainer_spec.unk_surface], ())  # what it writes for <unk>
     try:
         return processor, processor.IdToPiece(list(range(processor.GetPieceSize())))
     except UnicodeDecodeError as error:

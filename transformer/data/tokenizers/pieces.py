@@ -14,7 +14,7 @@ from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.lossless import SPACE, check_pieces, opened, to_utf8, with_pieces
 from transformer.data.tokenizers.tokenizer import Tokenizer, codes
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json
+from transformer.runtime.files import Json, brief_json
 
 MOST_APART = 5_000
 """Words that are looked for at each character of a text; M2M-100 and T5 have 100."""
@@ -55,6 +55,8 @@ class PiecesTokenizer(Tokenizer):
             raise UserError(
                 f"{len(apart):,} words of it are whole anywhere in a text; it may have {MOST_APART:,}"
             )
+        if unknown := {*apart}.difference(filter(None, words)):
+            raise UserError(f"{brief_json(min(unknown))} is whole anywhere in a text, and no word of it")
         self._processor, _ = opened(model)
         self.model, self.words, self.special = model, words, special
         self.start, self.apart = tuple(start), tuple(apart)
@@ -63,7 +65,7 @@ class PiecesTokenizer(Tokenizer):
         names = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
         self._special = {index: names[name] for name, index in reversed(asdict(special).items())}
         self._bytes = {index for word, index in self._ids.items() if re.fullmatch("<0x[0-9A-F]{2}>", word)}
-        self._silent = {*astuple(special), *(self._ids[word] for word in apart if word in self._ids)}
+        self._silent = {*astuple(special), *(self._ids[word] for word in apart)}
         longest_first = sorted(self.apart, key=len, reverse=True)
         self._apart = re.compile(f"({'|'.join(map(re.escape, longest_first))})") if apart else None
 

@@ -22,7 +22,7 @@ from transformer.data.tokenizers.pieces import MarianTokenizer, PiecesTokenizer
 from transformer.data.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.data.tokenizers.words import KINDS, read_vocabulary
 from transformer.runtime.errors import UserError, fault_of
-from transformer.runtime.files import LARGEST_FILE, parse_object, read_bytes, read_text
+from transformer.runtime.files import LARGEST_FILE, brief_json, parse_object, read_bytes, read_text
 from transformer.runtime.text import is_invisible
 
 # Trains and loads tokenizers.
@@ -99,9 +99,12 @@ def _read(content: bytes) -> Tokenizer:
     if not content.startswith(b"{"):
         return SentencePieceTokenizer(content)
     saved = parse_object(content.decode())
-    if saved["kind"] in IMPORTED:
-        return IMPORTED[saved["kind"]].read(saved)
-    return read_vocabulary(saved)
+    is_imported = saved["kind"] in IMPORTED
+    tokenizer = IMPORTED[saved["kind"]].read(saved) if is_imported else read_vocabulary(saved)
+    for index in saved.get("start", ()):
+        if type(index) is not int or not 0 <= index < tokenizer.vocab_size:
+            raise UserError(f"start has {brief_json(index)}, not an id below {tokenizer.vocab_size}")
+    return tokenizer
 
 
 def _listed(special: SpecialIds) -> str:

@@ -32,6 +32,8 @@ class Limits(Section):
     """Bytes in the body of a request, except for recordings."""
     recording: Annotated[int, Range(1, 100 * LARGEST)] = 25_000_000
     """Bytes of a recording."""
+    bodies: Annotated[int, Range(1, 100 * LARGEST)] = 1_000_000_000
+    """Bytes of the bodies of all requests at the same time: those that arrive and those that are answered."""
     texts: Annotated[int, Range(1, LONGEST)] = 64
     """Texts in a request."""
     characters: Annotated[int, Range(1, LARGEST)] = 5_000
@@ -54,6 +56,10 @@ class Limits(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if (most := max(self.body, self.recording)) > self.bodies:
+            raise UserError(
+                f"--limits.bodies {self.bodies:,} is less than a body may have, {most:,}: raise it"
+            )
         if self.texts > self.queue:
             raise UserError(
                 f"--limits.texts {self.texts:,} is more than --limits.queue {self.queue:,}: the queue must "
