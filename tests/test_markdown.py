@@ -23,7 +23,7 @@ HTML = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 def html(markdown):
     """Without white space that no browser shows: several ones, and at the edges of cells."""
-    rendered = " ".join(re.sub(r"\s+", " ", HTML.render(markdown)).split())
+    rendered = re.sub(r"[ \n\r\t\f\v\x1c-\x1e\x85\u2028\u2029]+", " ", HTML.render(markdown)).strip()
     return re.sub(r"(<t[hd][^>]*>) | (?=</t[hd]>)", r"\1", rendered)
 
 
@@ -84,6 +84,7 @@ KEPT = {
     "row in a list": "- | a | b\\|c |\n  |---|---|\n  | `x\\|y` d | - |\n",
     "row without edges": "1. a | 1\n   --|--\n   1 | 2\n",
     "tags of several lines": "a <!-- c\nd --> e [x](y 'z\nw') f\n",
+    "white space of entities": "&nbsp;A dog&ensp;&#160;\n\n# A&nbsp;\n\n- a `b` &nbsp;\n\n|&#xa0; a|\n|-|\n",
     "separators": "a\x0cb\x0bc\x1cd\u2028e\x85f\n\ng\n",
     "address with emphasis": "See http://a.b/**c** or https://x.y/a_b*c now.\n",
 }
