@@ -177,6 +177,14 @@ def test_deep_marks_are_flagged():
         assert [sentence.flags for sentence in document.sentences] == [() if levels < 60 else ("not read",)]
 
 
+def test_what_is_copied_beside_letters_takes_no_word():
+    copier = Pretender(spell=lambda word: word.replace("runs", "RUNS"))
+    document = copier.translate_document("The `dog`s runs.\n", "markdown")
+    assert (document.text, document.flagged) == ("The `dog`s RUNS.\n", [])
+    document = Pretender(spell=str.upper).translate_document("The `dog`s run.\n", "markdown")
+    assert (document.text, document.sentences[0].flags) == ("THE `dog` DOGS RUN.\n", ("markup",))
+
+
 def test_words_that_the_model_did_not_read_are_not_aligned():
     """A text of ideographs without sentences may be long."""
     tokens = list("日" * 4_000)
