@@ -281,7 +281,7 @@ def test_an_answer_repeats_labels_up_to_a_bound(service, monkeypatch):
     assert (answer.status_code, message in answer.json()["error"]) == (422, True)
 
 
-def test_who_leaves_ends_what_is_scored():
+def test_who_leaves_ends_what_is_scored(service):
     begun, released, made = threading.Event(), threading.Event(), []
 
     def parts():
@@ -292,7 +292,7 @@ def test_who_leaves_ends_what_is_scored():
             yield [{"score": number}]
 
     async def leave():
-        scoring = asyncio.ensure_future(app.in_turns(parts(), pool))
+        scoring = asyncio.ensure_future(app.in_turns(service, parts(), pool))
         await asyncio.to_thread(begun.wait, 10)
         scoring.cancel()
         released.set()

@@ -297,8 +297,8 @@ class DecodeArguments:
 def annotated(cls: type[Any], mark: type[T]) -> dict[str, T]:
     """The mark of a type in the annotation of each option of a dataclass that has one."""
     hints = get_type_hints(cls, include_extras=True)
-    parts = ((item.name, getattr(hints[item.name], "__metadata__", ())) for item in dataclasses.fields(cls))
-    return {name: part for name, several in parts for part in several if isinstance(part, mark)}
+    tagged = ((item.name, getattr(hints[item.name], "__metadata__", ())) for item in dataclasses.fields(cls))
+    return {name: tag for name, tags in tagged for tag in tags if isinstance(tag, mark)}
 
 
 OPTIONS = annotated(DecodeArguments, Applies)

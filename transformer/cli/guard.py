@@ -146,8 +146,8 @@ class _PrintableStream:
         self._colour = re.compile(r"(\x1b\[[\d;]*m)" if stream.isatty() else "(?!)")
 
     def write(self, text: str) -> int:
-        parts = self._colour.split(wrapped_help(text))  # every second one is a colour
-        return self._stream.write("".join(part if i % 2 else printable(part) for i, part in enumerate(parts)))
+        spans = self._colour.split(wrapped_help(text))  # every second one is a colour
+        return self._stream.write("".join(span if i % 2 else printable(span) for i, span in enumerate(spans)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)

@@ -135,12 +135,12 @@ def standard_input(patient: bool = False) -> Iterator[str | None]:
 def _arriving(patient: bool) -> Iterator[bytes | None]:
     """The lines of standard input."""
     rest = bytearray()
-    for read in _chunks(patient):
-        if read is None:
+    for chunk in _chunks(patient):
+        if chunk is None:
             yield None
             continue
-        rest += read
-        if b"\n" in read:
+        rest += chunk
+        if b"\n" in chunk:
             *whole, rest = rest.split(b"\n")
             yield from map(bytes, whole)
     if rest:
@@ -156,8 +156,8 @@ def arriving_words() -> Iterator[str]:
     from transformer.data.sources.text_files import text_of
 
     rest, number = b"", 1
-    for read in itertools.chain(_chunks(patient=True), [b" "]):
-        *words, rest = re.split(rb"[ \t\r]", rest + (read or b"").replace(b"\n", b" \n "))
+    for chunk in itertools.chain(_chunks(patient=True), [b" "]):
+        *words, rest = re.split(rb"[ \t\r]", rest + (chunk or b"").replace(b"\n", b" \n "))
         for word in filter(None, words):
             try:
                 text = text_of(word, number)
@@ -181,7 +181,7 @@ def _chunks(patient: bool) -> Iterator[bytes | None]:
     while True:
         if not patient and not select.select([descriptor], [], [], PAUSE)[0]:
             yield None
-        elif read := os.read(descriptor, 2**16):
-            yield read
+        elif chunk := os.read(descriptor, 2**16):
+            yield chunk
         else:
             return

@@ -29,13 +29,13 @@ JOB = "user.transformer.job"
 LONGEST_NAME = 240  # bytes; systems allow 255, and what is being written has a longer one
 
 
-def check_output(option: str, path: Path, others: Iterable[tuple[str, Path]]) -> None:
+def check_output(option: str, path: Path, files: Iterable[tuple[str, Path]]) -> None:
     """Checks the name of an output before the work for it begins.
 
     Args:
       option: the option that names it.
       path: a file that text will be written to.
-      others: options and the files that they name.
+      files: options and the files that they name.
 
     Raises:
       UserError: it cannot be written, or is one of the other files, which would be lost.
@@ -43,12 +43,12 @@ def check_output(option: str, path: Path, others: Iterable[tuple[str, Path]]) ->
     if address(path):
         raise UserError(f"{option} {display_path(path)}: write to a file here, and copy it there")
     suffix = path.suffix.lower()
-    for is_other, media_type in (
+    for is_unfit, media_type in (
         (is_recording(path), "recording"),
         (suffix == ".png", "picture"),
         (suffix in (*PACKED, ".parquet", ".arrow"), "compressed file or a table"),
     ):
-        if is_other:
+        if is_unfit:
             raise UserError(f"{option} {path}: text is written to it, and its name is that of a {media_type}")
     if len(os.fsencode(path.name)) > LONGEST_NAME:
         raise UserError(f"{option} {brief(path.name)}: a name of a file may have {LONGEST_NAME} bytes")
@@ -58,17 +58,17 @@ def check_output(option: str, path: Path, others: Iterable[tuple[str, Path]]) ->
         raise UserError(f"{option} {path} is a folder: name a file")
     if not os.access(path.absolute().parent, os.W_OK):
         raise UserError(f"cannot write {option} {path}: its folder is missing or read-only")
-    check_replaced(option, path, others)
+    check_replaced(option, path, files)
 
 
-def check_replaced(option: str, path: Path, others: Iterable[tuple[str, Path]]) -> None:
+def check_replaced(option: str, path: Path, files: Iterable[tuple[str, Path]]) -> None:
     """Raises UserError if writing a file would replace one of the others, or one of a run directory.
     Arguments as of `check_output`."""
     if path.name in RUN_FILES and path.exists() and (path.absolute().parent / "config.json").is_file():
         raise UserError(f"{option} {path} is a file of a run, which would be lost: choose another name")
-    for source, other in others:
-        is_same = other.exists() and path.exists() and other.samefile(path)
-        if is_same or os.path.realpath(other) == os.path.realpath(path):
+    for source, file in files:
+        is_same = file.exists() and path.exists() and file.samefile(path)
+        if is_same or os.path.realpath(file) == os.path.realpath(path):
             raise UserError(f"{option} {path} is the file of {source}, which would be lost")
 
 

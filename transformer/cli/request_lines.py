@@ -82,10 +82,10 @@ def lines_in_context(
         source = request.source
         if has_text(source) and languages != languages_of(request):
             history, languages = History(data.context), languages_of(request)
-        read = history.before(source)
+        in_context = history.before(source)
         if has_text(source):
             history.add(source)
-        yield number, _with_source(line, read, arguments)
+        yield number, _with_source(line, in_context, arguments)
 
 
 def _with_source(line: str, source: str, arguments: DecodeArguments) -> str:
@@ -105,8 +105,8 @@ Named = dict[str, Any] | None
 
 def _of_columns(number: int, line: str, names: Sequence[str]) -> tuple[TranslationRequest, Named]:
     columns = line.split("\t")
-    inputs, others = names or COLUMNS[:1], COLUMNS[1:]
-    if len(columns) > len(inputs) + len(others):
+    inputs, options = names or COLUMNS[:1], COLUMNS[1:]
+    if len(columns) > len(inputs) + len(options):
         reads = " and ".join(names) if names else "a sentence"
         raise UserError(
             f"{len(columns)} columns; --tsv reads {reads}, a prefix and terms, source and target language, "
@@ -115,7 +115,7 @@ def _of_columns(number: int, line: str, names: Sequence[str]) -> tuple[Translati
     if number == 1 and columns[: len(inputs)] == list(names):
         raise UserError("it names the columns, as in training files: leave it out")
     named = dict(zip(names, columns, strict=False)) if names and any(columns[: len(inputs)]) else None
-    columns += [""] * (len(inputs) + len(others) - len(columns))
+    columns += [""] * (len(inputs) + len(options) - len(columns))
     prefix, terms, *languages = columns[len(inputs) :]
     source_language, target_language = (language.strip() or None for language in languages)
     listed = tuple(filter(None, map(str.strip, terms.split("|"))))
@@ -143,20 +143,20 @@ def _of_object(
         fields = parse_object(line, named_once=True)
     except (ValueError, RecursionError) as error:
         raise UserError(f"--jsonl reads a JSON object on each line ({error})") from None
-    others = [name for name in COLUMNS if name not in names]
-    optional = [name for name in others if name != "source"]
+    options = [name for name in COLUMNS if name not in names]
+    optional = [name for name in options if name != "source"]
     check_names(fields, [*optional, *([CONTEXT] if has_context else [])], (*names, *targets, "source"))
     terms = fields.get("terms") or []
     if not isinstance(terms, list):
         raise UserError("terms must be a list of words and phrases")
-    values = {name: fields.get(name) for name in others if name != "terms"}
+    values = {name: fields.get(name) for name in options if name != "terms"}
     texts: Json = {name: "" if value is None else value for name, value in values.items()}
     for name, value in [*texts.items(), *(("terms", term) for term in terms)]:
         if not isinstance(value, str):
             raise UserError(f"{name} must be text, not {brief_json(value)}")
     languages = texts["source_language"] or None, texts["target_language"] or None
     source = one_line(texts.get("source", ""))
-    named = None if source else {name: value for name, value in fields.items() if name not in others}
+    named = None if source else {name: value for name, value in fields.items() if name not in options}
     return TranslationRequest(source, "", texts["prefix"], tuple(terms), *languages), named
 
 

@@ -93,7 +93,6 @@ def calibrate_main(arguments: CalibrateArguments) -> None:
     if has_limits:
         sources = [record[0] for record in records]
         limits = translator.usual_limits(sources, arguments.false_alarms)
-    if has_limits:
         with writing(f"{run.name}/{LIMITS_FILE}"):
             limits.write(run.path)
         print(f"Written to {run.name}/{LIMITS_FILE}: limits of {counted(len(records), 'translation')}")

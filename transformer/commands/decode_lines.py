@@ -236,8 +236,8 @@ def _decoded(arguments: DecodeArguments, writer: Writer, done: int) -> Iterator[
     def is_own_share(numbered: Numbered) -> bool:
         return numbered is None or (numbered[0] - done - 1) // SHARE % num_processes == process_index
 
-    every = writer.in_order(_lines(arguments))
-    lines = (numbered for numbered in every if numbered is None or numbered[0] > done)
+    numbered_lines = writer.in_order(_lines(arguments))
+    lines = (numbered for numbered in numbered_lines if numbered is None or numbered[0] > done)
     outputs = writer.of(filter(is_own_share, lines))
     if num_processes > 1:
         while any(shares := gathered(list(itertools.islice(outputs, SHARE)))):

@@ -132,7 +132,7 @@ def _folders() -> tuple[Json, list[str]]:
             folders[name] = None
             continue
         above = machine.existing(folder)
-        is_writable = _is_writable(above)
+        is_writable = not machine.unwritable(above)
         facts: Json = {"path": str(folder), "exists": folder.is_dir(), "writable": is_writable}
         if not is_writable and name in REMEDIES:
             problems.append(f"{above} cannot be written to ({name}): {REMEDIES[name]}")
@@ -144,14 +144,6 @@ def _folders() -> tuple[Json, list[str]]:
             facts["size"], facts["size is complete"] = machine.folder_size(folder)
         folders[name] = facts
     return {"folders": folders}, list(dict.fromkeys(problems))
-
-
-def _is_writable(folder: Path) -> bool:
-    try:  # permission bits are not enough on every file system
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError:
-        return False
-    return True
 
 
 def _variables() -> Iterator[tuple[str, str]]:

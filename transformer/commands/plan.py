@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from transformer.runs.report.logged import duration
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, is_device, write_output
+from transformer.runtime.machine import unwritable
 
 PAPER = "Table 2: base 3.3e18, big 2.3e19"
 
@@ -37,12 +37,10 @@ def print_plan(config: Config, arguments: PlanArguments, note: str) -> None:
         if limit is not None and not limit > 0:
             raise UserError(f"--plan-{name} {limit:g}: must be positive")
     if arguments.json and not is_device(arguments.json):
-        try:  # permission bits are not enough on every file system
-            tempfile.TemporaryFile(dir=arguments.json.absolute().parent).close()
-        except OSError:
-            raise _unwritable(arguments.json) from None
-        if arguments.json.is_dir():
-            raise _unwritable(arguments.json)
+        if unwritable(arguments.json.absolute().parent) or arguments.json.is_dir():
+            raise UserError(
+                f"--plan-json {arguments.json}: cannot be written: name a file in a folder that exists"
+            )
         options = {f"--{name}".replace("_", "-"): path for name, path in locations(config).items()}
         check_replaced("--plan-json", arguments.json, options.items())
     watch.message(note)
@@ -60,10 +58,6 @@ def print_plan(config: Config, arguments: PlanArguments, note: str) -> None:
     if arguments.json:
         write_output(arguments.json, json.dumps(estimate, indent=2) + "\n")
         watch.message(f"written to {arguments.json}")
-
-
-def _unwritable(path: Path) -> UserError:
-    return UserError(f"--plan-json {path}: cannot be written: name a file in a folder that exists")
 
 
 def rows(config: Config, estimate: Json) -> list[tuple[str, str]]:

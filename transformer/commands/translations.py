@@ -58,8 +58,8 @@ def translate_arriving(arguments: DecodeArguments) -> None:
     check_files(arguments)
     translator = translator_of(arguments)
     those_of_run = vars(translator.config.decoding)
-    every = vars(arguments.decoding).items()
-    options = {name: value for name, value in every if value != those_of_run.get(name)}
+    search_options = vars(arguments.decoding).items()
+    options = {name: value for name, value in search_options if value != those_of_run.get(name)}
     translator.waits_for(**options)
     arriving = _words(arguments)
     for first in arriving:

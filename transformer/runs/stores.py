@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +13,7 @@ from transformer.runs.mirror import RemoteStore, lock
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import address, append_flags, folder_whole
 from transformer.runtime.hosts import barrier, is_main_process
+from transformer.runtime.machine import unwritable
 
 
 class RunStore(Protocol):
@@ -109,11 +109,8 @@ class LocalStore:
         if is_taken:
             raise UserError(f"{path} exists already: name a new directory")
         above = next(folder for folder in path.absolute().parents if folder.exists())
-        try:  # permission bits are not enough on every file system
-            tempfile.TemporaryFile(dir=above).close()
-        except OSError as error:
-            reason = f"{above} is not a writable folder ({error.strerror})"
-            raise UserError(f"cannot create {path}: {reason}") from None
+        if reason := unwritable(above):
+            raise UserError(f"cannot create {path}: {above} is not a writable folder ({reason})")
 
     def created(self) -> contextlib.AbstractContextManager[Path]:
         return folder_whole(self.folder)

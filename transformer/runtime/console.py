@@ -243,9 +243,9 @@ class ProgressReporter:
         measure = record["measure"]
         score = f"{record[measure['name']]:.{measure.get('digits', 2)}f}"
         scored = f" ({record['scored']})" if "scored" in record else ""
-        others = {name: record[name] for name in ("perplexity", "accuracy") if name in record}
-        others.pop(measure["name"], None)
-        values = "".join(f"{name} {value:.3f}  " for name, value in others.items())
+        further_scores = {name: record[name] for name in ("perplexity", "accuracy") if name in record}
+        further_scores.pop(measure["name"], None)
+        values = "".join(f"{name} {value:.3f}  " for name, value in further_scores.items())
         lines = [
             (
                 f"step {record['step']}: validation {values}{measure['title']} "

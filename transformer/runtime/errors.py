@@ -105,8 +105,10 @@ def version() -> str:
     """The versions of this program and its main dependencies."""
     import platform
 
-    parts = ", ".join(f"{name} {version_of(name)}" for name in ("jax", "flax", "optax", "orbax-checkpoint"))
-    return f"transformer {version_of('transformer-jax')} ({parts}, Python {platform.python_version()})"
+    versions = ", ".join(
+        f"{name} {version_of(name)}" for name in ("jax", "flax", "optax", "orbax-checkpoint")
+    )
+    return f"transformer {version_of('transformer-jax')} ({versions}, Python {platform.python_version()})"
 
 
 def version_of(distribution: str) -> str:

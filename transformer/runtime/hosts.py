@@ -134,10 +134,10 @@ def _others(launcher: str | None) -> str:
 def _numbered(processes: int | None, process: int | None) -> str:
     if processes is None:
         return "the other processes"
-    others = [str(index) for index in range(processes) if index != process]
-    if len(others) == 1:
-        return f"process {others[0]}"
-    return f"{len(others)} processes (all from 0 to {processes - 1} but {process})"
+    other_indices = [str(index) for index in range(processes) if index != process]
+    if len(other_indices) == 1:
+        return f"process {other_indices[0]}"
+    return f"{len(other_indices)} processes (all from 0 to {processes - 1} but {process})"
 
 
 @contextlib.contextmanager
@@ -177,8 +177,8 @@ def gathered(item: T) -> list[T]:
     sizes = multihost_utils.process_allgather(np.array([len(encoded)])).ravel()
     padded = np.zeros(sizes.max(), np.uint8)
     padded[: len(encoded)] = encoded
-    everything = multihost_utils.process_allgather(padded)
-    return [json.loads(bytes(one[:size])) for one, size in zip(everything, sizes, strict=True)]
+    rows = multihost_utils.process_allgather(padded)
+    return [json.loads(bytes(row[:size])) for row, size in zip(rows, sizes, strict=True)]
 
 
 def by_turns(items: list[T], work: Callable[[list[T]], list[R]]) -> list[R]:
@@ -195,10 +195,10 @@ def by_turns(items: list[T], work: Callable[[list[T]], list[R]]) -> list[R]:
         done: tuple[list[R], str] = work(share), ""
     except UserError as error:
         done = [], str(error)
-    parts = gathered(done)
-    if failed := next((reason for _, reason in parts if reason), ""):
+    shares = gathered(done)
+    if failed := next((reason for _, reason in shares if reason), ""):
         raise UserError(failed)
-    return [result for results, _ in parts for result in results]
+    return [result for results, _ in shares for result in results]
 
 
 # Where arrays are: those of several processes as one, in host memory, on the devices of this process.

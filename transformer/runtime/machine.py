@@ -11,6 +11,7 @@ import platform
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import warnings
@@ -273,6 +274,16 @@ def release_memory() -> None:
     if sys.platform == "linux":
         with contextlib.suppress(AttributeError):  # another library than glibc
             ctypes.CDLL(None).malloc_trim(0)
+
+
+def unwritable(folder: Path) -> str:
+    """Why no file can be written into a folder; empty: one can. Permission bits do not say it on every file
+    system."""
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
 
 
 def folder_size(folder: Path) -> tuple[int, bool]:

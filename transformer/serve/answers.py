@@ -2,11 +2,12 @@
 asked for is cancelled."""
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextvars import ContextVar
 from typing import Any
@@ -116,11 +117,33 @@ REQUEST: ContextVar[str] = ContextVar("request", default="")
 """The run and the request that is prepared, for the log."""
 
 
+LINES, PERIOD = 10, 60.0
+"""Lines of the log about requests that the same line of code writes in so many seconds."""
+_written: dict[tuple[str, int], tuple[float, int]] = {}
+
+
 def name_request(record: logging.LogRecord) -> bool:
-    """Adds the run and the request to a line of the log, whose "line 1" is a text of that request."""
-    if name := REQUEST.get():
-        record.msg, record.args = f"{name}: {record.getMessage()}", ()
-    return True
+    """Adds the run and the request to a line of the log, whose "line 1" is a text of that request. False:
+    there are too many such lines, with which clients could fill the log."""
+    if not (name := REQUEST.get()):
+        return True
+    start, count = _written.get(code := (record.pathname, record.lineno), (record.created, 0))
+    more = f" (and {count - LINES:,} more such lines)" * (count > LINES)
+    if record.created - start >= PERIOD:
+        start, count = record.created, 0
+    _written[code] = start, count + 1
+    record.msg, record.args = f"{name}: {record.getMessage()}{more}", ()
+    return count < LINES
+
+
+@contextlib.contextmanager
+def named_request(name: str) -> Iterator[None]:
+    """Lines of the log have this name until the end of the context."""
+    REQUEST.set(name)
+    try:
+        yield
+    finally:
+        REQUEST.set("")
 
 
 class Work:
@@ -151,11 +174,8 @@ class Work:
             raise
 
     def _submit(self) -> None:
-        REQUEST.set(self._name)
-        try:
+        with named_request(self._name):
             self._submit_items()
-        finally:
-            REQUEST.set("")
 
     def _submit_items(self) -> None:
         most, count = self.service.limits.sentences, 0

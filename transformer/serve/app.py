@@ -19,7 +19,7 @@ from transformer.explorer.page_files import PageFiles, page_of
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.serve import libretranslate
-from transformer.serve.answers import Answers
+from transformer.serve.answers import Answers, named_request
 from transformer.serve.bodies import BoundedRoute, ReadBodies
 from transformer.serve.gate import Gate, Origins
 from transformer.serve.libretranslate import (
@@ -221,7 +221,7 @@ def add_scores(router: APIRouter, able: Sequence[Service], scoring: Executor) ->
         service = named(able, asked.model)
         assert service.scores
         return of_json_parts(
-            {"model": service.name}, "scores", await in_turns(service.scores(asked), scoring)
+            {"model": service.name}, "scores", await in_turns(service, service.scores(asked), scoring)
         )
 
 
@@ -238,17 +238,18 @@ def add_choices(router: APIRouter, able: Sequence[Service], scoring: Executor) -
     async def choose(asked: Annotated[AskedChoices, Body(openapi_examples=examples)]) -> Response:
         service = named(able, asked.model)
         assert service.choices
-        chosen = await in_turns(service.choices(asked), scoring)
+        chosen = await in_turns(service, service.choices(asked), scoring)
         return of_json_parts({"model": service.name}, "outputs", chosen)
 
 
-async def in_turns(parts: Iterator[list[Json]], pool: Executor) -> list[str]:
+async def in_turns(service: Service, parts: Iterator[list[Json]], pool: Executor) -> list[str]:
     """All of several lists, as JSON. Each list is made and written in another thread, in its turn with those
     of other requests; what nobody waits for any more ends with the one that has begun."""
     loop, written = asyncio.get_running_loop(), list[str]()
 
     def following() -> list[str]:
-        return [in_pieces(one) for one in next(parts, [])]
+        with named_request(f"run {service.name}"):
+            return [in_pieces(one) for one in next(parts, [])]
 
     while several := await loop.run_in_executor(pool, following):
         written += several

@@ -245,9 +245,9 @@ class Loop:
             seconds = self.evaluator.seconds("validation")
             times += [self.pace.seconds_left, *[seconds] * evaluations]
             times.append(self.evaluator.seconds(self.evaluator.tested))
-        known = [seconds for seconds in times if seconds is not None]
+        spans = [seconds for seconds in times if seconds is not None]
         until_deadline = self.deadline - time.monotonic()
-        return min(sum(known), until_deadline), len(known) < len(times) and sum(known) < until_deadline
+        return min(sum(spans), until_deadline), len(spans) < len(times) and sum(spans) < until_deadline
 
     # Evaluation
 

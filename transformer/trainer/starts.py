@@ -97,15 +97,15 @@ def with_encoder(config: Config, run: Run) -> Config:
 
 def as_begun(config: Config, run: Run) -> Config:
     """A config as the run has it that it began, as far as `with_encoder` decides it."""
-    model, other = config.model, run.config.model
-    data, begun = config.data, run.config.data
-    if not (isinstance(model, StackConfig) and isinstance(other, StackConfig)):
+    model, run_model = config.model, run.config.model
+    data, run_data = config.data, run.config.data
+    if not (isinstance(model, StackConfig) and isinstance(run_model, StackConfig)):
         return config
-    if not (isinstance(data, OF_SOURCES) and isinstance(begun, OF_SOURCES)):
+    if not (isinstance(data, OF_SOURCES) and isinstance(run_data, OF_SOURCES)):
         return config
-    data = dataclasses.replace(data, source_tokenizer=begun.source_tokenizer)
-    size = model.target_vocab_size or other.target_vocab_size
-    model = dataclasses.replace(encoded(model, other), target_vocab_size=size)
+    data = dataclasses.replace(data, source_tokenizer=run_data.source_tokenizer)
+    size = model.target_vocab_size or run_model.target_vocab_size
+    model = dataclasses.replace(encoded(model, run_model), target_vocab_size=size)
     return dataclasses.replace(config, model=model, data=data)
 
 
@@ -138,9 +138,9 @@ def in_slices(config: Config, system: System, run: Run, say: Callable[[str], Non
     return replace(config, training=replace(training, accumulate=slices))
 
 
-def encoded(model: StackConfig, other: StackConfig) -> StackConfig:
+def encoded(model: StackConfig, donor: StackConfig) -> StackConfig:
     """The options of a model with the encoder of another. A model without a decoder has them as its own."""
-    encoder = other.of_encoder
+    encoder = donor.of_encoder
     common = {name: getattr(encoder, name) for name in COMMON}
     names = [field.name for field in dataclasses.fields(EncoderConfig)]
     values = {name: getattr(encoder, WIDTHS.get(name, name)) for name in names}

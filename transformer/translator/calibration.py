@@ -37,8 +37,8 @@ def right_words(output: Sequence[str], reference: Sequence[str]) -> Bool[np.ndar
     costs[:, 0] = edit * np.arange(rows + 1)
     costs[0] = edit * np.arange(columns + 1)
     for i, word in enumerate(output):
-        for j, other in enumerate(reference):
-            aligned = costs[i, j] + (-1 if word == other else edit)
+        for j, expected in enumerate(reference):
+            aligned = costs[i, j] + (-1 if word == expected else edit)
             costs[i + 1, j + 1] = min(aligned, costs[i, j + 1] + edit, costs[i + 1, j] + edit)
     right = np.zeros(rows, bool)
     i, j = rows, columns

@@ -198,18 +198,18 @@ class Chooser(Decoder[TextToText], ABC):
     def check_choices(self, labels: Sequence[str], temperature: float) -> list[str]:
         """Those of the labels that the training text lacks, if its labels are known. Raises UserError as
         `choices`."""
-        names, known = self._labels(labels), getattr(self.task, "labels", ())
+        names, trained_labels = self._labels(labels), getattr(self.task, "labels", ())
         probabilities(np.zeros((1, len(names))), temperature)
-        return [name for name in names if known and name not in known]
+        return [name for name in names if trained_labels and name not in trained_labels]
 
     def _labels(self, labels: Sequence[str]) -> list[str]:
-        known = getattr(self.task, "labels", ())
+        trained_labels = getattr(self.task, "labels", ())
         labels = list(labels) if is_list(labels) else labels
-        if not labels and not known:
+        if not labels and not trained_labels:
             raise UserError(
                 "labels: this model was not trained with --data.task labels; say what to choose from"
             )
-        return checked_labels(labels or list(filter(has_text, known)))
+        return checked_labels(labels or list(filter(has_text, trained_labels)))
 
     def _log_p(self, sources: Sequence[Source], labels: Sequence[str]) -> Float[np.ndarray, "sources labels"]:
         several = [source for source in sources for _ in labels]

@@ -100,9 +100,9 @@ class Confidence:
         if not len(right):
             raise UserError("there is no word in the outputs, so confidence cannot be learned from them")
         if right.all() or not right.any():
-            every = "all" if right.all() else "none"
+            share = "all" if right.all() else "none"
             raise UserError(
-                f"{every} of {len(right):,} words are right, so confidence cannot be learned from them: give "
+                f"{share} of {len(right):,} words are right, so confidence cannot be learned from them: give "
                 "a text on which the model is sometimes right and sometimes wrong"
             )
         mean, scale = features.mean(axis=0), features.std(axis=0)

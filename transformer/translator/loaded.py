@@ -90,8 +90,8 @@ class LoadedModel(Generic[TaskT]):
 
     def __repr__(self) -> str:
         size = count(self.variables)
-        parts = [self.origin, self.task.describe(), self.config.system, f"{size:,} parameters"]
-        return f"<{type(self).__name__}: {', '.join(filter(None, parts))}>"
+        facts = [self.origin, self.task.describe(), self.config.system, f"{size:,} parameters"]
+        return f"<{type(self).__name__}: {', '.join(filter(None, facts))}>"
 
     def __reduce__(self) -> str:
         raise UserError(

@@ -52,11 +52,11 @@ class SimultaneousTranslator(Decoder[TextToText]):
         """
         wait_k, settings = self.waits_for(**options), self.settings(None, {"method": "greedy", **options})
         refuse_forked()
-        special, output, read, shown = self.task.special, list[int](), list[str](), ""
+        special, output, words_so_far, shown = self.task.special, list[int](), list[str](), ""
         for word in itertools.chain(words, [None]):
             if word is not None:
-                read.append(_text_of(word))
-            text = " ".join(read)
+                words_so_far.append(_text_of(word))
+            text = " ".join(words_so_far)
             if not has_text(text):
                 continue
             output = output or list(self.task.start(TranslationRequest(text), 1))

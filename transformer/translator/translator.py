@@ -198,11 +198,11 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         with self._pairs_lock:
             if key not in self._pairs:
                 task = self.task.between(*pair)
-                other = object.__new__(type(self))
-                other.__dict__.update(self.__dict__, task=task, config=task.config, _pairs={})
+                directed = object.__new__(type(self))
+                directed.__dict__.update(self.__dict__, task=task, config=task.config, _pairs={})
                 if len(self._pairs) >= PAIRS:
                     del self._pairs[next(iter(self._pairs))]
-                self._pairs[key] = other
+                self._pairs[key] = directed
             return self._pairs[key]
 
     @overload
@@ -336,10 +336,10 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         if translator._divides(divide) and not (prefix or terms):
             text = translator._divided(record, longest)
             if not text.is_sentence:
-                requests = [TranslationRequest(read) for read in translator._read_sentences(text, record)]
+                requests = [TranslationRequest(piece) for piece in translator._read_sentences(text, record)]
                 join = functools.partial(joined, text)
-        read = [(line + index, self.task.as_read(request, longest)) for index, request in enumerate(requests)]
-        return translator._admitted(read, settings, n_best, extras, priority, deadline, partial, join)
+        rows = [(line + index, self.task.as_read(request, longest)) for index, request in enumerate(requests)]
+        return translator._admitted(rows, settings, n_best, extras, priority, deadline, partial, join)
 
     @property
     def reads_instructions(self) -> bool:
@@ -369,8 +369,8 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
         data = self.task.data
         context = context_in(source, data) if isinstance(source, Mapping) else []
         words = [sentence for sentence, is_read in zip(text.sentences, text.read, strict=True) if is_read]
-        read = iter(self.in_context([*context, *with_code(words)])[len(context) :])
-        return [next(read) if is_read else "" for is_read in text.read]
+        inputs = iter(self.in_context([*context, *with_code(words)])[len(context) :])
+        return [next(inputs) if is_read else "" for is_read in text.read]
 
     def sentences_of(self, source: Source, *, divide: bool | None = None, **options: Option) -> list[str]:
         """What the model reads of a source with `submit`: its sentences, each after its context; empty where

@@ -196,9 +196,9 @@ class Variables:
     @property
     def others(self) -> list[str]:
         """The variables, by their own names, that are neither such tensors nor their scales."""
-        known = {variable for variable, _, _ in self._locations.values()}
-        known |= {f"{name}_scale" for name in known}
-        return [name for name in self._stored if name not in known]
+        read_variables = {variable for variable, _, _ in self._locations.values()}
+        read_variables |= {f"{name}_scale" for name in read_variables}
+        return [name for name in self._stored if name not in read_variables]
 
     def is_same(self, *names: str) -> bool:
         """Whether several names of tensors are of one variable."""

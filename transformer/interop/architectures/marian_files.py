@@ -142,8 +142,8 @@ def network_options(described: Json, names: Collection[str]) -> dict[str, Any]:
     activation = described.get("transformer-ffn-activation", "swish")
     if activation not in ("relu", "swish"):
         raise UserError(f"transformer-ffn-activation {activation}: supported are relu and swish")
-    every = _is_true(described, "tied-embeddings-all")
-    ties = [every or _is_true(described, name) for name in ("tied-embeddings-src", "tied-embeddings")]
+    ties_all = _is_true(described, "tied-embeddings-all")
+    ties = [ties_all or _is_true(described, name) for name in ("tied-embeddings-src", "tied-embeddings")]
     size = max(sizes) + 1
     return dict(
         vocab_size=size,

@@ -89,16 +89,16 @@ LOGARITHMIC = 2  # times the lowest value that the highest one is, from which a 
 Points = Sequence[tuple[float, float]]
 
 
-def line_chart(name: str, lines: Mapping[str, Points], every: Sequence[str] = ()) -> str:
+def line_chart(name: str, lines: Mapping[str, Points], labels: Sequence[str] = ()) -> str:
     """Lines against the step, in as many colours.
 
     Args:
       name: the title.
       lines: the points of each line, by its label.
-      every: the labels of all charts of the page, of which this one may lack some: a label has the same
+      labels: those of all charts of the page, of which this one may lack some: a label has the same
         colour in all of them, and each chart says which. None given: those of the lines.
     """
-    colours = {label: index for index, label in enumerate(every or lines)}
+    colours = {label: index for index, label in enumerate(labels or lines)}
     lines = {label: thinned(line) for label, line in lines.items()}
     points = [point for line in lines.values() for point in line]
     last_step = max(x for x, _ in points)
@@ -109,7 +109,7 @@ def line_chart(name: str, lines: Mapping[str, Points], every: Sequence[str] = ()
         f'<g class="{scale}">{"".join(_lines_of(lines, colours, last_step, marks, scale == "log"))}</g>'
         for scale, marks in scales.items()
     ]
-    has_legend = len(lines) > 1 or every
+    has_legend = len(lines) > 1 or labels
     keys = " ".join(key(colours[label], label) for label in lines) if has_legend else ""
     caption = f"{html.escape(name)} by step" + (f": {keys}" if keys else "")
     choice = ' <label><input type="checkbox"/> log scale</label>' if has_log else ""
@@ -169,7 +169,7 @@ def bar_chart(name: str, counts: Mapping[str, int]) -> str:
     name = name[:LONGEST_LABEL]
     high = max([1, *counts.values()])
     wide = (WIDTH - 20) / max(1, len(counts))
-    every = math.ceil(LETTER * (1 + max(map(len, counts), default=1)) / wide)  # labels that do not touch
+    step = math.ceil(LETTER * (1 + max(map(len, counts), default=1)) / wide)  # labels that do not touch
     shapes = []
     for index, (label, count) in enumerate(counts.items()):
         start = 10 + index * wide
@@ -179,7 +179,7 @@ def bar_chart(name: str, counts: Mapping[str, int]) -> str:
             f'y="{TOP + BARS - tall:.1f}" height="{tall:.1f}">'
             f"<title>{html.escape(label)}: {count:,}</title></rect>"
         )
-        if (len(counts) - 1 - index) % every == 0:
+        if (len(counts) - 1 - index) % step == 0:
             middle = min(start + wide / 2, WIDTH - LETTER * len(label) / 2)
             shapes.append(
                 f'<text x="{middle:.1f}" y="{TOP + BARS + 20}" text-anchor="middle">'
@@ -236,9 +236,9 @@ def log_ticks(low: float, high: float) -> list[float]:
     """Round numbers from one that is not above `low` to one that is not below `high`, for a logarithmic
     scale."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    every = math.ceil((last - first) / 6)
+    step = math.ceil((last - first) / 6)
     factors = (1, 2, 5) if last - first <= 2 else (1,)
-    powers = range(first, last + every, every)
+    powers = range(first, last + step, step)
     marks = [float(f"{factor}e{power}") for power in powers for factor in factors]
     begin = max(index for index, mark in enumerate(marks) if mark <= low)
     end = min(index for index, mark in enumerate(marks) if mark >= high)

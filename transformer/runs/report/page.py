@@ -124,12 +124,12 @@ def _starts(starts: list[Json]) -> str:
 
 def _configuration(run: Logged) -> str:
     nearest, changed = run.changed()
-    every = [(_option(name), as_word(value)) for name, value in flatten(run.config).items()]
+    options = [(_option(name), as_word(value)) for name, value in flatten(run.config).items()]
     shown = [(_option(name), as_word(preset), as_word(here)) for name, preset, here in changed]
     differences = table(shown, ("option", f"preset {nearest}", "here")) if changed else ""
     note = "Differences from the nearest preset" if changed else "As the preset"
     return f"<h2>Configuration</h2><p>{note}, {html.escape(nearest)}.</p>{differences}" + folded(
-        f"All {len(every)} options", table(every)
+        f"All {len(options)} options", table(options)
     )
 
 
@@ -243,7 +243,7 @@ def _curves_of_runs(names: list[str], runs: list[Logged]) -> str:
 
 def _options(keys: list[Markup], runs: list[Logged]) -> str:
     options = [{name: as_word(value) for name, value in flatten(run.config).items()} for run in runs]
-    every = dict.fromkeys(name for run_options in options for name in run_options)
-    rows = [(_option(name), *(run_options.get(name, "") for run_options in options)) for name in every]
+    names = dict.fromkeys(name for run_options in options for name in run_options)
+    rows = [(_option(name), *(run_options.get(name, "") for run_options in options)) for name in names]
     differ = any(len(set(row[1:])) > 1 for row in rows)
     return "<p>They have the same options.</p>" * (not differ) + _compared_table(rows, ("option", *keys))

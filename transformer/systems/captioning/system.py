@@ -20,10 +20,9 @@ from transformer.decoding.searches.search import AutoregressiveSearch, limits_of
 from transformer.model.parameters import Arguments
 from transformer.model.transformer import cross_attention
 from transformer.model.variants.patches import PatchTransformer
-from transformer.systems.captioning.options import CaptionsConfig
 from transformer.systems.system import System
 from transformer.tasks.exhibit import ReportSample
-from transformer.tasks.media.pictures import Located, Pictures, enlarged, shown_picture
+from transformer.tasks.media.pictures import Located, Pictures, data_of, enlarged, shown_picture
 from transformer.tasks.metrics.scores import (
     BLEU,
     CHRF,
@@ -58,6 +57,7 @@ class Captioning(OneVocabulary, Pictures, TextTask):
     """
 
     criterion = BLEU
+    scored_by = ("bleu_tokenize",)
     counted = "target"
     annotation: ClassVar[Any] = "captions"
     writer = "transformer.systems.captioning.api"
@@ -77,7 +77,7 @@ class Captioning(OneVocabulary, Pictures, TextTask):
     @staticmethod
     def example(config: Config) -> Arguments:
         """Shapes of a picture and of decoder input ids."""
-        size = _data(config).picture_size
+        size = data_of(config).picture_size
         picture = jax.ShapeDtypeStruct((1, size, size, 3), jnp.float32)
         return picture, jax.ShapeDtypeStruct((1, 2), jnp.int32)
 
@@ -127,7 +127,6 @@ class Captioning(OneVocabulary, Pictures, TextTask):
         return self.tokenizer.pieces(ids)
 
     def spell(self, ids: Sequence[int]) -> str:
-        """The text of output ids."""
         return self.tokenizer.decode(words_of(ids, self.special))
 
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
@@ -193,11 +192,6 @@ def lit(
     index = np.arange(len(picture)) * side // len(picture)
     brightness = DARKEST + (1 - DARKEST) * grid[np.ix_(index, index)]
     return picture * brightness[..., None]
-
-
-def _data(config: Config) -> CaptionsConfig:
-    assert isinstance(config.data, CaptionsConfig)
-    return config.data
 
 
 SYSTEM = System(

@@ -86,7 +86,8 @@ class LanguageModelling(TextsAlone, TextTask, Lines):
     @property
     def data(self) -> StreamConfig:
         """The options of the text."""
-        return _data(self.config)
+        assert isinstance(self.config.data, StreamConfig)
+        return self.config.data
 
     @property
     def text_tokenizer(self) -> Tokenizer:
@@ -325,11 +326,6 @@ class LanguageModelling(TextsAlone, TextTask, Lines):
     def line(self, output: Generated) -> str:
         r"""The text, with \n for a line break."""
         return output.text.replace("\n", r"\n")
-
-
-def _data(config: Config) -> StreamConfig:
-    assert isinstance(config.data, StreamConfig)
-    return config.data
 
 
 def _model(config: Config) -> LanguageModelConfig:

@@ -50,7 +50,6 @@ class Generations(Texts):
         return page, f"{counted(page.hypotheses, 'text')} after {description}"
 
     def load(self, run_dir: Path, checkpoint: str, int8: bool) -> Generator:
-        """The trained model."""
         arguments = self.arguments
         if not all(arguments.until):
             raise UserError("--until '': every text contains it; name what the output should end before")

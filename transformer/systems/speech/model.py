@@ -52,7 +52,6 @@ class PromptedKeysValues(KeysValues):
     def append(
         self, new: KeysValues, column: Int[Array, ""], positions: Int[Array, " b"]
     ) -> "PromptedKeysValues":
-        """Writes the keys and values of n beams."""
 
         def written(old: Array, x: Array) -> Array:
             x = join_heads(x) if x.shape[1] != old.shape[1] else x
@@ -86,7 +85,6 @@ class PromptedCache(Cache):
         return Mask(pairs=jnp.concatenate([jnp.broadcast_to(self.prompt_mask[:, None], shape), past], axis=2))
 
     def key_positions(self) -> Int[Array, "b entries"]:
-        """The position of the token of each entry."""
         assert self.prompt_mask is not None
         before = jnp.broadcast_to(jnp.arange(self.prompt_mask.shape[1]), self.prompt_mask.shape)
         return jnp.concatenate([before, super().key_positions()], axis=1)

@@ -133,6 +133,7 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
     """What is said in recordings, in their language or in another."""
 
     inputs = ("source",)
+    scored_by = ("error_rate", "text_normalisation")
     sound, text = "source", "target"
 
     @classmethod
@@ -362,7 +363,6 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
         return self.tokenizer.pieces(ids)
 
     def spell(self, ids: Sequence[int]) -> str:
-        """The text of output ids."""
         return self.tokenizer.decode(words_of(ids, self.special)).strip(" ")
 
     def summary(self, means: Mapping[str, float]) -> dict[str, float]:

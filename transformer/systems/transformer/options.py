@@ -21,19 +21,20 @@ from transformer.systems.registry import Options, Preset, Variant
 GROUP = "text tasks"
 
 
-def text_config(
-    data: DataConfig, steps: int, longest_output: int, d_model: int = 128, **options: Any
-) -> Config:
+def _preset(
+    description: str, data: DataConfig, steps: int, longest_output: int, d_model: int = 128, **options: Any
+) -> Preset:
     """A small Transformer for a corpus.
 
     Args:
+      description: of the preset.
       data: the corpus.
       steps: of training.
       longest_output: tokens of an output.
       d_model: width.
       options: of the model.
     """
-    return Config(
+    config = Config(
         model=TransformerConfig(
             num_layers=2, d_model=d_model, d_ff=2 * d_model, num_heads=4, dropout=0.0, norm="pre", **options
         ),
@@ -51,6 +52,7 @@ def text_config(
             beam_size=2, buckets=data.lengths, max_length=longest_output, extra_length=longest_output
         ),
     )
+    return Preset(config, description, GROUP)
 
 
 SMALL: dict[str, Any] = {
@@ -86,98 +88,84 @@ def _data(
 
 
 TEXT_PRESETS = {
-    "summarisation": Preset(
-        text_config(
-            _data(
-                "reports",
-                "summaries",
-                "report",
-                "summaries",
-                160,
-                tokenizer="unigram",
-                max_target_length=40,
-            ),
-            1200,
-            40,
-        ),
+    "summarisation": _preset(
         "reports, and one or two sentences about them; ROUGE",
-        GROUP,
-    ),
-    "answering": Preset(
-        text_config(
-            _data("stories", "answers", "question story", "answer", 80, max_target_length=6),
-            3000,
-            6,
-            d_model=64,
-            positions="rotary",
+        _data(
+            "reports",
+            "summaries",
+            "report",
+            "summaries",
+            160,
+            tokenizer="unigram",
+            max_target_length=40,
         ),
+        1200,
+        40,
+    ),
+    "answering": _preset(
         "stories, a question, and its answer; F1 and exact match as of SQuAD",
-        GROUP,
+        _data("stories", "answers", "question story", "answer", 80, max_target_length=6),
+        3000,
+        6,
+        d_model=64,
+        positions="rotary",
     ),
-    "dialogue-history": Preset(
-        text_config(
-            _data(
-                "conversations",
-                "translation",
-                "turns",
-                "reply",
-                128,
-                tokenizer="unigram",
-                max_target_length=24,
-            ),
-            1200,
-            24,
-            positions="rotary",
-        ),
+    "dialogue-history": _preset(
         "conversations, and a reply to what was said turns before",
-        GROUP,
-    ),
-    "pronouns": Preset(
-        text_config(
-            DataConfig(
-                dataset="pronouns",
-                context=2,
-                max_length=48,
-                max_target_length=16,
-                buckets=(16, 32, 48),
-                **SMALL | {"batch_tokens": 2048},
-            ),
-            500,
-            16,
+        _data(
+            "conversations",
+            "translation",
+            "turns",
+            "reply",
+            128,
+            tokenizer="unigram",
+            max_target_length=24,
         ),
+        1200,
+        24,
+        positions="rotary",
+    ),
+    "pronouns": _preset(
         "passages whose pronouns need the sentences before; BLEU",
-        GROUP,
-    ),
-    "sentiment": Preset(
-        text_config(
-            _data("opinions", "labels", "text", "label", 32, max_target_length=4), 800, 4, d_model=64
+        DataConfig(
+            dataset="pronouns",
+            context=2,
+            max_length=48,
+            max_target_length=16,
+            buckets=(16, 32, 48),
+            **SMALL | {"batch_tokens": 2048},
         ),
+        500,
+        16,
+    ),
+    "sentiment": _preset(
         "sentences that are positive, negative or neutral; accuracy",
-        GROUP,
+        _data("opinions", "labels", "text", "label", 32, max_target_length=4),
+        800,
+        4,
+        d_model=64,
     ),
-    "multi-label": Preset(
-        text_config(_data("topics", "label-sets", "text", "labels", 80, max_target_length=12), 200, 12),
+    "multi-label": _preset(
         "documents with one to four topics; micro F1",
-        GROUP,
+        _data("topics", "label-sets", "text", "labels", 80, max_target_length=12),
+        200,
+        12,
     ),
-    "parsing": Preset(
-        text_config(
-            _data(
-                "treebank",
-                "trees",
-                "words",
-                "tree",
-                120,
-                tokenizer="whitespace",
-                batch_tokens=3072,
-                batching="packed",
-            ),
-            400,
-            120,
-            positions="rotary",
-        ),
+    "parsing": _preset(
         "sentences, and their trees; F1 of brackets as of EVALB",
-        GROUP,
+        _data(
+            "treebank",
+            "trees",
+            "words",
+            "tree",
+            120,
+            tokenizer="whitespace",
+            batch_tokens=3072,
+            batching="packed",
+        ),
+        400,
+        120,
+        positions="rotary",
     ),
 }
 

@@ -72,9 +72,9 @@ def _of_class(
     scores, right = [], []
     count = 0
     for detections, objects in zip(detected, expected, strict=True):
-        chosen = np.flatnonzero([other == label for other in detections.classes])
+        chosen = np.flatnonzero([found_label == label for found_label in detections.classes])
         order = chosen[np.argsort(-detections.scores[chosen], kind="stable")][:MOST]
-        of_class = np.flatnonzero([other == label for other in objects.classes])
+        of_class = np.flatnonzero([found_label == label for found_label in objects.classes])
         overlaps = iou(detections.boxes[order], objects.boxes[of_class])
         count += len(of_class)
         scores.append(detections.scores[order])

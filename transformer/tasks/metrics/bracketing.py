@@ -151,17 +151,17 @@ def different(output: Tree, reference: Tree) -> tuple[frozenset[int], frozenset[
     """The brackets of an output, parts of speech among them, that its reference does not have, and those that
     only the reference has. All that are compared, if the words differ. They are counted from 0 in the order
     in which they open."""
-    both = compared(output, reference)
-    if both is None:
+    parses = compared(output, reference)
+    if parses is None:
         output_parse, reference_parse = (parse_of(tree, punctuation(tree)) for tree in (output, reference))
         return _without(output_parse.opened, []), _without(reference_parse.opened, [])
-    parse, expected = both
+    parse, expected = parses
     return _without(parse.opened, expected.opened), _without(expected.opened, parse.opened)
 
 
-def _without(opened: Sequence[Opened], others: Sequence[Opened]) -> frozenset[int]:
+def _without(opened: Sequence[Opened], counterparts: Sequence[Opened]) -> frozenset[int]:
     """The brackets that are not among others, each of which counts once."""
-    unmatched = Counter(filter(None, others))
+    unmatched = Counter(filter(None, counterparts))
     marked = set()
     for index, bracket in enumerate(opened):
         if bracket is not None:
@@ -210,8 +210,8 @@ def _parsed(hypotheses: Sequence[str], references: Sequence[str]) -> Iterator[tu
     """The parse of each output, None if it is invalid, and that of its reference."""
     for hypothesis, reference in zip(hypotheses, references, strict=True):
         gold, tree = read_tree(reference), tree_of(hypothesis)
-        both = compared(tree, gold) if tree else None
-        yield both or (None, parse_of(gold, punctuation(gold)))
+        parses = compared(tree, gold) if tree else None
+        yield parses or (None, parse_of(gold, punctuation(gold)))
 
 
 def tree_of(text: str) -> Tree | None:

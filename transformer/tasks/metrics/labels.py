@@ -141,9 +141,9 @@ def span_f1(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[s
       UserError: seqeval is not installed.
     """
     metrics = library("seqeval.metrics")
-    both = [list(labels) for labels in references], [list(labels) for labels in hypotheses]
+    sides = [list(labels) for labels in references], [list(labels) for labels in hypotheses]
     precision, recall, f1 = (
-        100 * float(getattr(metrics, f"{name}_score")(*both, zero_division=0))
+        100 * float(getattr(metrics, f"{name}_score")(*sides, zero_division=0))
         for name in ("precision", "recall", "f1")
     )
     detail = f"span F1 = {f1:.2f} (precision {precision:.2f}, recall {recall:.2f})"

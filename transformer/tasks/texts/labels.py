@@ -134,7 +134,7 @@ class Classification(Overview, TextToText):
         """The labels of the training text.
 
         Raises:
-          UserError: there are more than `MOST`, or a text has none.
+          UserError: there are more than `MOST_LABELS`, or a text has none.
         """
         counts = Counter[str]()
         records = corpus.splits["train"]
@@ -238,7 +238,6 @@ class LabelSets(Classification):
 
     @staticmethod
     def labels_of(text: str) -> list[str]:
-        """The labels that a target has."""
         return [label for entry in text.split(SEPARATOR.strip()) if (label := entry.strip())]
 
     # The order in which labels are learned

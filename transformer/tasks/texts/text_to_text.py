@@ -413,7 +413,6 @@ class TextToText(SteeredText, TextInContext, Lines):
         return self.tokenizers[1].for_source(record[0]).pieces(ids)
 
     def spell(self, ids: Sequence[int]) -> str:
-        """The text of output ids."""
         return self.tokenizers[1].decode(ids)
 
     def ids(
