@@ -200,12 +200,10 @@ def _words_of(mark: Mark, pair: Aligned, room: _Room) -> Span | None:
     if mark.literal is not None:
         words = re.escape(pair.source[mark.start : mark.end].strip())
         copies = (match.span() for match in re.finditer(words, pair.target)) if words else ()
-        in_source, in_target = pair.inside_words
-        inside = [mark.start in in_source, mark.end in in_source]
+        before, after = pair.inside_words
+        inside = [mark.start in before, mark.end in before]
         spans = [
-            span
-            for span in copies
-            if room.has(span) and [position in in_target for position in span] == inside
+            span for span in copies if room.has(span) and [position in after for position in span] == inside
         ]
         if spans:
             return max(spans, key=lambda span: weights[list(_overlapping(units, span))].sum())
