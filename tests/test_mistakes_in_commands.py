@@ -169,6 +169,15 @@ def test_a_file_of_a_run_is_not_replaced(untrained_run, tmp_path, refused):
         (["--optimizer.clip-norm", "-1"], "--optimizer.clip-norm must be positive"),
         (["--decoding.seed", "3"], "--decoding.seed: nothing is drawn in this search; leave it out"),
         *(
+            (words.split(), f"{words.split()[0]}: no score of this task reads it; leave it out")
+            for words in (
+                "--training.error-rate words",
+                "--training.text-normalisation basic",
+                "--training.bleu-tokenize 13a --data.task labels",
+                "--training.bleu-tokenize 13a --system tagging",
+            )
+        ),
+        *(
             (words.split(), f"{words.split()[-2]}: it has no effect without --{needed}")
             for words, needed in (
                 ("--optimizer.scale 2", "optimizer.schedule paper"),

@@ -8,7 +8,7 @@ import tyro
 
 from transformer.cli.command_line import TrainLine, with_method
 from transformer.cli.parser import parse
-from transformer.config.methods import CHOSEN, check_idle, check_idle_search
+from transformer.config.methods import CHOSEN, SCORING, check_idle, check_idle_search
 from transformer.config.names import TRAINING
 from transformer.config.options import Config, HostsConfig, flatten
 from transformer.runtime.errors import UserError
@@ -67,7 +67,22 @@ def parse_train(line: TrainLine, default: Config) -> TrainArguments:
     _check(arguments)
     check_idle(flatten(arguments.config), flatten(default), CHOSEN)
     check_idle_search(arguments.config.decoding, decoding)
+    _check_scores(arguments.config, default)
     return arguments
+
+
+def _check_scores(config: Config, default: Config) -> None:
+    """Raises UserError if an option of scores has been changed that the task has not."""
+    changed = [name for name in SCORING if getattr(config.training, name) != getattr(default.training, name)]
+    if not changed:
+        return
+    from transformer.systems.registry import system_of
+
+    read = {*system_of(config).task.scored_by, *(["bleu_tokenize"] if config.reward.share else [])}
+    for name in changed:
+        if name not in read:
+            option = name.replace("_", "-")
+            raise UserError(f"--training.{option}: no score of this task reads it; leave it out")
 
 
 def _check(arguments: TrainArguments) -> None:

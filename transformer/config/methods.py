@@ -166,6 +166,9 @@ CHOSEN = {
 """The same of options that presets and runs have though nothing reads them: refused only if a command line
 changes them."""
 
+SCORING = ("bleu_tokenize", "error_rate", "text_normalisation")
+"""Options of training that only the scores of some tasks read."""
+
 
 def check_idle(
     now: Mapping[str, Option],

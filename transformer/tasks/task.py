@@ -146,6 +146,8 @@ class Task(Batches):
 
     criterion: Metric
     """The first score. The best checkpoint has the best one, and `--training.patience` watches it."""
+    scored_by: ClassVar[tuple[str, ...]] = ()
+    """The options of its scores that it reads, of `SCORING`."""
     learned: ClassVar[str] = "vocabulary"
     """What it learned from the corpus, for messages."""
     decodes: ClassVar[bool] = False

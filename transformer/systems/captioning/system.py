@@ -57,6 +57,7 @@ class Captioning(OneVocabulary, Pictures, TextTask):
     """
 
     criterion = BLEU
+    scored_by = ("bleu_tokenize",)
     counted = "target"
     annotation: ClassVar[Any] = "captions"
     writer = "transformer.systems.captioning.api"

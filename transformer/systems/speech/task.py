@@ -133,6 +133,7 @@ class SpeechToText(ErrorRates, Recordings, TextTask):
     """What is said in recordings, in their language or in another."""
 
     inputs = ("source",)
+    scored_by = ("error_rate", "text_normalisation")
     sound, text = "source", "target"
 
     @classmethod

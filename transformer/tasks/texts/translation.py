@@ -38,6 +38,7 @@ class Translation(TextToText):
     """Translation between languages, with BLEU, chrF and exact match."""
 
     criterion = BLEU
+    scored_by = ("bleu_tokenize",)
 
     def describe(self) -> str:
         """The languages, as far as they are known."""
