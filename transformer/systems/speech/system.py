@@ -1,5 +1,5 @@
 """Speech recognition: a Transformer that hears (Dong et al. 2018), in which convolutions shorten the frames
-of sound before the encoder; and the objective of training with CTC (Watanabe et al. 2017), or of CTC alone."""
+of sound before the encoder; the objective of training with CTC (Watanabe et al. 2017), or of CTC alone."""
 
 from dataclasses import dataclass, replace
 from typing import Any
