@@ -23,7 +23,7 @@ HTML = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 def html(markdown):
     """Without white space that no browser shows: several ones, and at the edges of cells."""
-    rendered = " ".join(re.sub(r"\s+", " ", HTML.render(markdown)).split())
+    rendered = re.sub(r"[ \n\r\t\f\v\x1c-\x1e\x85\u2028\u2029]+", " ", HTML.render(markdown)).strip()
     return re.sub(r"(<t[hd][^>]*>) | (?=</t[hd]>)", r"\1", rendered)
 
 
@@ -84,6 +84,7 @@ KEPT = {
     "row in a list": "- | a | b\\|c |\n  |---|---|\n  | `x\\|y` d | - |\n",
     "row without edges": "1. a | 1\n   --|--\n   1 | 2\n",
     "tags of several lines": "a <!-- c\nd --> e [x](y 'z\nw') f\n",
+    "white space of entities": "&nbsp;A dog&ensp;&#160;\n\n# A&nbsp;\n\n- a `b` &nbsp;\n\n|&#xa0; a|\n|-|\n",
     "separators": "a\x0cb\x0bc\x1cd\u2028e\x85f\n\ng\n",
     "address with emphasis": "See http://a.b/**c** or https://x.y/a_b*c now.\n",
 }
@@ -174,6 +175,14 @@ def test_deep_marks_are_flagged():
         document = Pretender(spell=str.upper).translate_document(text, "markdown")
         assert document.text == (text.replace("word", "WORD") if levels < 60 else text)
         assert [sentence.flags for sentence in document.sentences] == [() if levels < 60 else ("not read",)]
+
+
+def test_what_is_copied_beside_letters_takes_no_word():
+    copier = Pretender(spell=lambda word: word.replace("runs", "RUNS"))
+    document = copier.translate_document("The `dog`s runs.\n", "markdown")
+    assert (document.text, document.flagged) == ("The `dog`s RUNS.\n", [])
+    document = Pretender(spell=str.upper).translate_document("The `dog`s run.\n", "markdown")
+    assert (document.text, document.sentences[0].flags) == ("THE `dog` DOGS RUN.\n", ("markup",))
 
 
 def test_words_that_the_model_did_not_read_are_not_aligned():

@@ -3,6 +3,7 @@ all else of the file stays as it is."""
 
 import bisect
 import functools
+import html
 import itertools
 import re
 from collections.abc import Iterator, Sequence
@@ -377,6 +378,11 @@ class _Reader:
         content = marked_text(token)
         if not content.text and not content.marks:
             return
+        before, after = _blank_edges(token.content)
+        if content.text.strip():
+            first = len(content.text) - len(content.text.lstrip()) if before else 0
+            last = len(content.text.rstrip()) if after else len(content.text)
+            content = content.part(first, last, 0, True)
         spans = self._spans(token.content, starts, block, column)
         if spans is None or any(mark.depth > LEVELS for mark in content.marks):
             self._not_read(token)
@@ -397,7 +403,8 @@ class _Reader:
         def write(translation: MarkedText) -> str | None:
             if translation == content:
                 return text
-            return to_markdown(translation, self.parser, self.environment, block, breaks, line_end)
+            written = to_markdown(translation, self.parser, self.environment, block, breaks, line_end)
+            return None if written is None else before + written + after
 
         yield start, end, Passage(line, content, write, text)
 
@@ -436,6 +443,20 @@ class _Reader:
                 return None
             spans.append((start + indent, start + indent + len(words)))
         return spans
+
+
+_ENTITY = re.compile(r"&#?\w{1,16};|[ \t]+")
+_LAST = re.compile(rf"(?:{_ENTITY.pattern})\Z")
+
+
+def _blank_edges(content: str) -> tuple[str, str]:
+    """Entities at the beginning and the end of a block that stand for white space, such as &nbsp;."""
+    start, end = 0, len(content)
+    while (match := _ENTITY.match(content, start)) and html.unescape(match[0]).isspace():
+        start = match.end()
+    while (match := _LAST.search(content, max(start, end - 20), end)) and html.unescape(match[0]).isspace():
+        end = match.start()
+    return content[:start], content[end:]
 
 
 def _break(content: str, start: int, gaps: Sequence[str]) -> str:

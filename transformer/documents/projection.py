@@ -59,9 +59,9 @@ class Aligned:
         return sorted(zip(self.owners.tolist(), self.target_units, strict=False))
 
     @functools.cached_property
-    def inside_words(self) -> set[int]:
-        """As of `within_words`, of the target."""
-        return within_words(self.target)
+    def inside_words(self) -> tuple[set[int], set[int]]:
+        """As of `within_words`, of source and target."""
+        return within_words(self.source), within_words(self.target)
 
     @functools.cached_property
     def are_words(self) -> list[bool]:
@@ -141,9 +141,9 @@ def project(content: MarkedText, pair: Aligned) -> tuple[MarkedText, list[Mark]]
         if span is None:
             position = _insertion(mark.start, pair, room)
             span = position, position
-            if mark.start < mark.end and literal is None:
-                literal = content.inside(index).written(str)
+            if mark.start < mark.end:
                 homeless.append(mark)
+                literal = content.inside(index).written(str) if literal is None else literal
             before = content.text[max(mark.start - 1, 0) : mark.start]
             literal = _apart(literal or "", before, pair.target, position)
         else:
@@ -200,9 +200,15 @@ def _words_of(mark: Mark, pair: Aligned, room: _Room) -> Span | None:
     if mark.literal is not None:
         words = re.escape(pair.source[mark.start : mark.end].strip())
         copies = (match.span() for match in re.finditer(words, pair.target)) if words else ()
-        spans = [span for span in copies if room.has(span) and pair.inside_words.isdisjoint(span)]
+        before, after = pair.inside_words
+        inside = [mark.start in before, mark.end in before]
+        spans = [
+            span for span in copies if room.has(span) and [position in after for position in span] == inside
+        ]
         if spans:
             return max(spans, key=lambda span: weights[list(_overlapping(units, span))].sum())
+        if any(inside):
+            return None  # which would take the place of a whole word
     is_free = [room.has(unit) for unit in units]
     if not any(is_free) or not columns:
         return None
