@@ -22,9 +22,8 @@ from transformer.data.store import Corpus
 from transformer.decoding.forced import forced_scores
 from transformer.model.variants.ctc import labels_of, log_likelihoods
 from transformer.systems.registry import system_of
-from transformer.systems.speech.model import SILENCE
 from transformer.systems.speech.options import ctc_weight_of
-from transformer.systems.speech.system import speech_objective
+from transformer.systems.speech.system import SILENCE, speech_objective
 from transformer.systems.speech.task import SpeechToText
 from transformer.training.objective import Context
 

@@ -14,23 +14,21 @@ from tiers import mostly_slow
 
 from transformer.config.options import Config, changed_search
 from transformer.runtime.errors import UserError
-from transformer.systems.nonautoregressive.model import (
-    NonAutoregressiveTransformer,
-    copied_source,
-    length_class,
-    nonautoregressive_objective,
-    sample_mask,
-)
 from transformer.systems.nonautoregressive.options import (
     NonAutoregressiveConfig,
     NonAutoregressiveDecodingConfig,
 )
 from transformer.systems.nonautoregressive.system import (
+    NonAutoregressiveTransformer,
+    copied_source,
     draft_sizes,
+    length_class,
     nonautoregressive_attention,
+    nonautoregressive_objective,
     nonautoregressive_scores,
     nonautoregressive_search,
     sample_fertilities,
+    sample_mask,
     truncate_at_eos,
 )
 from transformer.training.objective import Context

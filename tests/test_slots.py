@@ -37,7 +37,7 @@ from transformer.decoding.service.queue import Queue, Request, SearchThread
 from transformer.decoding.service.service import Workers
 from transformer.model.variants.patches import NO_PICTURE
 from transformer.systems.registry import REGISTRY, find_system, options_of
-from transformer.systems.speech.model import SILENCE
+from transformer.systems.speech.system import SILENCE
 from transformer.translator import decoder as module
 
 STEPWISE = [name for name in REGISTRY if isinstance(find_system(name).search, AutoregressiveSearch)]

@@ -12,8 +12,8 @@ from tiers import mostly_slow
 
 from transformer import PRESETS, UserError
 from transformer.config.records import RecordingsConfig
-from transformer.systems.speech.model import SILENCE, Convolution, SpeechTransformer, limits_of_frames
 from transformer.systems.speech.options import SpeechConfig
+from transformer.systems.speech.system import SILENCE, Convolution, SpeechTransformer, limits_of_frames
 from transformer.tasks.media.timing import Word, spans, timed
 from transformer.tasks.metrics.error_rates import character_errors, sentence_errors, word_errors
 

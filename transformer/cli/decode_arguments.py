@@ -1,11 +1,10 @@
 """The command line of `decode.py`."""
 
 import contextlib
-import dataclasses
 import functools
 import logging
 from collections.abc import Collection, Iterator, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -297,7 +296,7 @@ class DecodeArguments:
 def annotated(cls: type[Any], mark: type[T]) -> dict[str, T]:
     """The mark of a type in the annotation of each option of a dataclass that has one."""
     hints = get_type_hints(cls, include_extras=True)
-    tagged = ((item.name, getattr(hints[item.name], "__metadata__", ())) for item in dataclasses.fields(cls))
+    tagged = ((item.name, getattr(hints[item.name], "__metadata__", ())) for item in fields(cls))
     return {name: tag for name, tags in tagged for tag in tags if isinstance(tag, mark)}
 
 
@@ -369,11 +368,11 @@ def parse_decode(
             count = sum({*unused}.isdisjoint(name.split(".")) for name in names)
             print(f"These are the common options; --help-all describes all {count}.")
         raise
-    for item in dataclasses.fields(arguments):
+    for item in fields(arguments):
         option = f"--{item.name.replace('_', '-')}"
         if getattr(arguments, item.name) == () and option in options_in(command_line):
             raise UserError(f"{option} needs a value after it; see --help-all")
-    for item in dataclasses.fields(arguments.decoding):
+    for item in fields(arguments.decoding):
         option = f"--{item.name.replace('_', '-')}"
         if arguments.choices and option in options:
             raise UserError(Way.CHOICES.refusal.format(option))

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TextIO
+from typing import TextIO, TypeVar
 
 from transformer.config.corpus import PACKED
 from transformer.config.records import is_recording
@@ -18,6 +18,7 @@ from transformer.runtime.errors import Stopped, UserError, counted
 from transformer.runtime.files import address, append_flags, brief, display_path, is_device, temp_sibling
 
 OF_TRAINING = "config.json", "corpus", "lock", "log.txt", "metrics.jsonl", "results.json"
+T = TypeVar("T")
 OF_REPORT = "exhibits.json", "overview.json", "report.html"
 OF_TASK = "brackets.json", "classes.json", "labels.json", "scale.json"
 TOKENIZERS = "source.model", "target.model", "text.model"
@@ -273,6 +274,21 @@ class LongOutput(Output):
         with open(self._partial, encoding="utf-8", newline="\n") as file:
             for line in itertools.islice(file, 0, None, self._lines_per_result):
                 yield line.removesuffix("\n")
+
+    def results(self, parse: Callable[[str], T]) -> list[T]:
+        """What an earlier process has written.
+
+        Args:
+          parse: (the first line of a result) -> what it stands for; raises ValueError, LookupError or
+            TypeError if it is damaged.
+
+        Raises:
+          UserError: another program changed the file.
+        """
+        try:
+            return list(map(parse, self.lines()))
+        except (ValueError, LookupError, TypeError) as error:
+            raise UserError(f"{self.path} is damaged: run the command without --resume") from error
 
     @property
     def count(self) -> int:

@@ -161,7 +161,7 @@ def decode_lines(arguments: DecodeArguments) -> None:
         done = gathered(long.done if long else 0)[0]
         if long and done:
             watch.message(f"  continuing after line {done:,}")
-            outputs = _written_before(long, writer)
+            outputs = long.results(writer.read)
         if long and long.has_discarded:
             watch.message("  starting again: dropping an earlier unfinished output")
         written: Iterable[Written] = _decoded(arguments, writer, done)
@@ -253,18 +253,6 @@ def _lines(arguments: DecodeArguments) -> Iterator[Numbered]:
     number = itertools.count(1)
     for line in standard_input(patient=jax.process_count() > 1):
         yield None if line is None else (next(number), line)
-
-
-def _written_before(output: LongOutput, writer: Writer) -> list[str]:
-    """The outputs that an earlier process wrote.
-
-    Raises:
-      UserError: another program changed the file.
-    """
-    try:
-        return [writer.read(line) for line in output.lines()]
-    except (ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{output.path} is damaged: run the command without --resume") from error
 
 
 def _programs() -> str:

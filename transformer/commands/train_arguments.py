@@ -1,7 +1,6 @@
 """The options of `train.py`."""
 
-import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -51,13 +50,13 @@ def parse_train(line: TrainLine, default: Config) -> TrainArguments:
         raise UserError(f"{epochs} and {steps} are both the length of training: leave one of them out")
     decoding = with_method(default.decoding, line.options, "--decoding.")
     if "--model.dropout" in line.options and "--training.dropout-by" not in line.options:
-        training = dataclasses.replace(default.training, dropout_by="option")
-        default = dataclasses.replace(default, training=training)
+        training = replace(default.training, dropout_by="option")
+        default = replace(default, training=training)
     arguments = parse(
         TrainArguments,
         list(line.words),
         "train [PRESET] [--variant NAME]",
-        default=TrainArguments(dataclasses.replace(default, decoding=decoding)),
+        default=TrainArguments(replace(default, decoding=decoding)),
         about=(
             "Every option. --help has the common ones and examples, --list-presets the presets and their "
             "variants. --config FILE.yaml (.toml, .json) reads options from a file: those of a run's "

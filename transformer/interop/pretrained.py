@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from transformer.config.model import ModelConfig
 from transformer.config.options import Config
 from transformer.config.transformer import TransformerConfig
 from transformer.interop.architectures import CONVERTED, FAMILIES
@@ -37,12 +36,12 @@ from transformer.interop.folders.folder import (
 )
 from transformer.interop.folders.search import not_exported, search_to_hub
 from transformer.interop.folders.unused import observing, with_kept
-from transformer.model.declarations import declarations
-from transformer.model.parameters import Declarations, Params
+from transformer.model.parameters import Params
 from transformer.runs.checkpoints import Deferred
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
+from transformer.systems.parameters import declared_parameters
 from transformer.systems.registry import system_of
 from transformer.tasks.text import TextTask
 from transformer.tasks.texts.text_to_text import TextToText
@@ -148,7 +147,7 @@ def import_model(
         return variables["params"]
 
     with naming(folder):
-        declared = declarations(network, example)
+        declared = declared_parameters(system, config)
         params = imported_params(family.storage, described, model, source, declared, initial, biases)
         if renormalizes:
             bias = params["output_bias"]  # with which <pad> has no probability
@@ -212,10 +211,10 @@ def export_model(
     phrases = [phrase for text in search.forbidden for phrase in task.phrases(text)]
     pad: int = {model.special.pad: described["pad_token_id"], **numbers}[model.special.pad]
     generation = words.generation | search_to_hub(search, numbers, phrases, pad, longest)
-    names = stored_names(family.storage, described, model, _declared(run.config, model))
+    names = stored_names(family.storage, described, model, declared_parameters(run.system, run.config))
     stored = family.stored(described, names, model)
     params: Params = run.variables(checkpoint)["params"]
-    declared = _declared(run.config, stored)
+    declared = declared_parameters(run.system, replace(run.config, model=stored))
     arrays = exported_tensors(family.storage, params, model, described, stored, words.rows, declared)
     written = {CONFIG: described, GENERATION: generation, TOKENIZER: words.options, **family.more_files(run)}
     write_folder(folder, arrays, words.files, with_kept(run.kept, written))
@@ -240,7 +239,7 @@ def _family(run: Run) -> tuple[Family[Any], VocabularyFiles, Json]:
         raise UserError(
             f"{run.name} holds a {config.system} model, and only a Transformer or Whisper can be exported"
         )
-    declared = _declared(config, config.model)
+    declared = declared_parameters(run.system, config)
     task: Any = run.task
     tokenizers = task.tokenizers if isinstance(task, TextToText) else (task.tokenizer, task.tokenizer)
     for family in families:
@@ -262,12 +261,6 @@ def _family(run: Run) -> tuple[Family[Any], VocabularyFiles, Json]:
     nearest = f"the nearest family, {name}," if len(families) > 1 else name.title()
     hint = ". Marian's own files have: give --to marian-npz" if has_network(config) else ""
     raise UserError(f"{run.name} cannot be exported: {nearest} has no {' and no '.join(lacks)}{hint}")
-
-
-def _declared(config: Config, model: ModelConfig) -> Declarations:
-    """The parameters of a model of the system of a config."""
-    system = system_of(config)
-    return declarations(system.model(model), system.task.example(config))
 
 
 def _described(family: Family[Any], model: TransformerConfig, words: VocabularyFiles) -> Json:

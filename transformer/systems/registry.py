@@ -10,7 +10,7 @@ import importlib
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from transformer.config.corpus import CorpusConfig, DataConfig
 from transformer.config.decoding import BeamConfig, DecodingConfig
@@ -49,6 +49,17 @@ COMMON = {
 }
 """What most people need to train a model of text, and what it does."""
 
+SMALL_PICTURES: dict[str, Any] = {
+    "num_layers": 2,
+    "decoder_layers": 2,
+    "d_model": 128,
+    "d_ff": 256,
+    "num_heads": 4,
+    "dropout": 0.0,
+    "norm": "pre",
+    "patch_size": 8,
+}
+"""Sizes of models that learn from drawings in minutes on a CPU."""
 PICTURES = "pictures"  # the group of the presets that see
 COMMON_TO_PICTURES = {
     "run_dir": COMMON["run_dir"],

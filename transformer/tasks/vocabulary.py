@@ -1,7 +1,7 @@
 """Tasks with one vocabulary: it is learned from the training text or read from a file, stored in the run
 directory, and as large as the model expects."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
@@ -30,6 +30,30 @@ def stored_tokenizer(path: Path, config: Config, size: int) -> Tokenizer:
             "together"
         )
     return tokenizer
+
+
+def learned_tokenizer(
+    config: Config,
+    corpus: Corpus,
+    texts: Callable[[Iterable[Any]], Iterable[str]],
+    progress: Progress,
+    name: str = "text",
+) -> Tokenizer:
+    """The tokenizer of a file (`--data.source-tokenizer`), or one that is learned from the training text.
+
+    Args:
+      config: of the run.
+      corpus: with the training text.
+      texts: (records) -> what a vocabulary is learned from.
+      progress: shows the progress.
+      name: of these texts, as `trained` keeps them apart.
+    """
+    data: Any = config.data
+    if file := getattr(data, "source_tokenizer", None):
+        return load_tokenizer(file, config.model.special)
+    records = corpus.splits["train"]
+    read_texts = texts(progress("reading for the vocabulary", records, len(records)))
+    return trained(corpus, read_texts, data.tokenizer, data.vocab_size, config.model.special, name)
 
 
 def with_vocabulary(config: Config, size: int, remedy: str = "leave it out") -> Config:
@@ -68,14 +92,7 @@ class OneVocabulary(Task):
     @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> Self:
         """A task with a vocabulary of the training text, or that of a file (`--data.source-tokenizer`)."""
-        data: Any = config.data
-        if file := getattr(data, "source_tokenizer", None):
-            tokenizer = load_tokenizer(file, config.model.special)
-        else:
-            records = corpus.splits["train"]
-            texts = cls.texts(progress("reading for the vocabulary", records, len(records)))
-            special = config.model.special
-            tokenizer = trained(corpus, texts, data.tokenizer, data.vocab_size, special, "text")
+        tokenizer = learned_tokenizer(config, corpus, cls.texts, progress)
         return cls(with_vocabulary(config, tokenizer.vocab_size), tokenizer)
 
     @classmethod

@@ -147,7 +147,7 @@ class Loop:
             )
             if not self._patience_is_over():
                 self.clock.enter(TRAINING)
-                with self.profile, memory_profiled(run_dir=self.run.path):
+                with contextlib.closing(self.profile), memory_profiled(run_dir=self.run.path):
                     self._take_steps(batches)
             self.run.checkpoints.finish_saving()
             if stop := asked(self.stop_request):

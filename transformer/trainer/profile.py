@@ -7,7 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import FrameType
 
 import jax
 
@@ -19,7 +19,7 @@ SKIPPED = 3  # steps after the start, of which the first compiles
 
 
 class Profile:
-    """Traces some steps, once those are over that compile. A context: a trace that was started is written.
+    """Traces some steps, once those are over that compile.
 
     Args:
       folder: for the trace.
@@ -41,9 +41,10 @@ class Profile:
             jax.profiler.start_trace(self._folder)
             self._tracing = True
         elif step >= self._last:
-            self._finish()
+            self.close()
 
-    def _finish(self) -> None:
+    def close(self) -> None:
+        """Writes the trace, if it was started."""
         if not self._tracing:
             return
         self._tracing = False
@@ -54,14 +55,6 @@ class Profile:
                 f"trace in {self._folder}: tensorboard --logdir {self._folder.parent} (it needs the package "
                 "tensorboard-plugin-profile), or open the *.trace.json.gz in ui.perfetto.dev"
             )
-
-    def __enter__(self) -> "Profile":
-        return self
-
-    def __exit__(
-        self, error_type: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._finish()
 
 
 @contextlib.contextmanager

@@ -2,9 +2,8 @@
 its teacher; and what a run may be resumed with."""
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -93,13 +92,13 @@ def resumable(run: Run, config: Config) -> Iterator[None]:
 def check_unchanged(run: Run, config: Config) -> None:
     """Raises UserError if a run cannot be resumed with a config, since it was made with another."""
     if config.training.dropout_by == "auto" and not config.model.dropout:  # which the run has decided
-        model = dataclasses.replace(config.model, dropout=run.config.model.dropout)
-        config = dataclasses.replace(config, model=model)
+        model = replace(config.model, dropout=run.config.model.dropout)
+        config = replace(config, model=model)
     config = as_decided(config, run.config)
     training = config.training
     if training.epochs is not None:  # their updates are compared when they are known
-        training = dataclasses.replace(training, epochs=None, steps=run.config.training.steps)
-    requested = dataclasses.replace(config, model=sized_like(config, run.config), training=training)
+        training = replace(training, epochs=None, steps=run.config.training.steps)
+    requested = replace(config, model=sized_like(config, run.config), training=training)
     fixed = set() if length_is_free(run, training.steps) else {"training.steps"}
     texts = {name for name in locations(requested) | locations(run.config) if name.startswith("data.")}
     # another path to the same text: its content is compared when it is opened
@@ -129,9 +128,7 @@ def sized_like(config: Config, other: Config) -> ModelConfig:
     if model.vocab_size:
         return model
     common = set(model.FROM_DATA) & set(other.model.FROM_DATA)
-    return dataclasses.replace(
-        model, **{name: getattr(model, name) or getattr(other.model, name) for name in common}
-    )
+    return replace(model, **{name: getattr(model, name) or getattr(other.model, name) for name in common})
 
 
 @dataclass(frozen=True)
@@ -160,7 +157,7 @@ def resolve(config: Config, run_dir: Path | str | None) -> Resolved:
     run = _existing(run_dir, config)
     if run:
         config = _with_stored_base(config, run)
-        config = dataclasses.replace(as_decided(config, run.config), model=run.config.model)
+        config = replace(as_decided(config, run.config), model=run.config.model)
     elif config.training.init_encoder_from:
         config = with_encoder(config, Run(config.training.init_encoder_from))
     config = decided_for(system, config, platform())
@@ -210,8 +207,8 @@ def _with_stored_base(config: Config, run: Run) -> Config:
     it: the model may have moved, and is known by its hash."""
     if not run.config.adapter.rank or not run.checkpoints.steps():
         return config
-    training = dataclasses.replace(config.training, init_from=run.config.training.init_from)
-    return dataclasses.replace(config, training=training)
+    training = replace(config.training, init_from=run.config.training.init_from)
+    return replace(config, training=training)
 
 
 def _sized_like_parent(config: Config, system: System, parent: Run) -> Config:
@@ -227,15 +224,15 @@ def _sized_like_parent(config: Config, system: System, parent: Run) -> Config:
         )
     model = sized_like(config, parent.config)
     model_type = type(parent.config.model)
-    common = {item.name: getattr(model, item.name) for item in dataclasses.fields(model_type)}
-    expected = dataclasses.replace(parent.config, model=model_type(**common))
+    common = {item.name: getattr(model, item.name) for item in fields(model_type)}
+    expected = replace(parent.config, model=model_type(**common))
     free = {f"model.{name}" for name in model_type.PARAMETER_FREE}
     if changed := differences(parent.config, expected, besides=free):
         raise UserError(
             f"--init-from {parent.name} holds another network: {changed}. Leave out these "
             "options, or the preset"
         )
-    return dataclasses.replace(config, model=model)
+    return replace(config, model=model)
 
 
 # The teacher of a run: another run, whose attention its model learns from.

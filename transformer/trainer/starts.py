@@ -1,9 +1,8 @@
 """The state that a training starts from: of a checkpoint, of a whole model, of the encoder of another one
 (Rothe et al. 2020), or new."""
 
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import flax.linen as nn
@@ -90,9 +89,7 @@ def with_encoder(config: Config, run: Run) -> Config:
         )
     encoder_model = run.config.model
     assert isinstance(encoder_model, StackConfig)
-    return dataclasses.replace(
-        config, model=encoded(model, encoder_model), data=dataclasses.replace(data, source_tokenizer=path)
-    )
+    return replace(config, model=encoded(model, encoder_model), data=replace(data, source_tokenizer=path))
 
 
 def as_begun(config: Config, run: Run) -> Config:
@@ -103,10 +100,10 @@ def as_begun(config: Config, run: Run) -> Config:
         return config
     if not (isinstance(data, OF_SOURCES) and isinstance(run_data, OF_SOURCES)):
         return config
-    data = dataclasses.replace(data, source_tokenizer=run_data.source_tokenizer)
+    data = replace(data, source_tokenizer=run_data.source_tokenizer)
     size = model.target_vocab_size or run_model.target_vocab_size
-    model = dataclasses.replace(encoded(model, run_model), target_vocab_size=size)
-    return dataclasses.replace(config, model=model, data=data)
+    model = replace(encoded(model, run_model), target_vocab_size=size)
+    return replace(config, model=model, data=data)
 
 
 def in_slices(config: Config, system: System, run: Run, say: Callable[[str], None]) -> Config:
@@ -142,13 +139,13 @@ def encoded(model: StackConfig, donor: StackConfig) -> StackConfig:
     """The options of a model with the encoder of another. A model without a decoder has them as its own."""
     encoder = donor.of_encoder
     common = {name: getattr(encoder, name) for name in COMMON}
-    names = [field.name for field in dataclasses.fields(EncoderConfig)]
+    names = [field.name for field in fields(EncoderConfig)]
     values = {name: getattr(encoder, WIDTHS.get(name, name)) for name in names}
     if not isinstance(model, TransformerConfig):
-        return dataclasses.replace(model, **common, **values)
+        return replace(model, **common, **values)
     stack = {name: values[name] for name in names if getattr(encoder, name) != getattr(model, name)}
     depth = model.decoder_depth
-    return dataclasses.replace(
+    return replace(
         model,
         **common,
         decoder_layers=None if depth == encoder.num_layers else depth,

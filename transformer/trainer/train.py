@@ -2,7 +2,6 @@
 checks its corpus (`--data.prepare`, `--data.check`)."""
 
 import contextlib
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -76,17 +75,17 @@ def train(
     task, config = data.task, data.task.config
     with contextlib.closing(data.batcher.plan):
         steps_per_epoch = data.batcher.plan.steps_per_epoch
-        config = dataclasses.replace(config, optimizer=config.optimizer.in_steps(steps_per_epoch))
+        config = replace(config, optimizer=config.optimizer.in_steps(steps_per_epoch))
         if (epochs := config.training.epochs) is not None:
             training = config.training.in_steps(steps_per_epoch)
-            config = dataclasses.replace(config, training=training)
+            config = replace(config, training=training)
             watch.message(f"  --training.epochs {epochs:g}: {counted(training.steps, 'update')}")
             if run:
                 check_unchanged(run, config)
         objective = objective_of(system, config, partial(load_teacher, task), spelling(task))
         if run is None:  # only now, after all checks: a run stores its options
             if config.adapter.rank and parent:
-                config = dataclasses.replace(config, adapter=parent.changed_by(config.adapter))
+                config = replace(config, adapter=parent.changed_by(config.adapter))
             path = gathered(str(run_dir or _new_directory(config)))[0]
             if is_main_process():
                 unused = parent.kept if parent else {}

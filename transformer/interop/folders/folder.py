@@ -10,7 +10,6 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Set
-from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -219,7 +218,7 @@ _OTHERS = ("pytorch_model", "tf_model", "flax_model", "rust_model", "training_ar
 """How the names of files begin that other programs read."""
 
 
-@contextmanager
+@contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Adds the name of a file to errors, except to those that name its folder, or another file there."""
     folder = path if path.is_dir() else path.parent
@@ -395,14 +394,14 @@ def check_no_pointers(folder: Path) -> None:
     for path in sorted(folder.iterdir()):
         if not any(fnmatch(path.name, pattern) for pattern in _READ) or path.name.startswith(_OTHERS):
             continue
-        with suppress(OSError), open_regular(path) as file:
+        with contextlib.suppress(OSError), open_regular(path) as file:
             if file.read(len(_POINTER)) == _POINTER:
                 raise UserError(
                     f"{path} is a pointer of Git LFS, not the file itself: run `git lfs pull` in {folder}"
                 )
 
 
-@contextmanager
+@contextlib.contextmanager
 def _opened(path: Path) -> Iterator[io.BufferedReader]:
     """A file of safetensors."""
     if not os.path.exists(path):  # a name in an index may be longer than a file's

@@ -4,7 +4,7 @@ import html
 import struct
 import unicodedata
 from base64 import b64decode
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -144,18 +144,18 @@ LEGEND = (
 
 def exhibits_of(folder: Path) -> str:
     """The part of the page with the exhibits of a run; empty if it has none."""
-    step, exhibits = read_exhibits(folder)
-    if not exhibits:
-        return ""
-    return f"<h2>Examples</h2><p>Of the checkpoint of step {step:,}.</p>" + "".join(map(_exhibit, exhibits))
+    return _section("Examples", *read_exhibits(folder))
 
 
 def overview_of(folder: Path) -> str:
     """The part of the page with tables about a whole split; empty if it has none."""
-    step, exhibits = read_exhibits(folder, OVERVIEW)
+    return _section("Outputs", *read_exhibits(folder, OVERVIEW))
+
+
+def _section(title: str, step: int, exhibits: Sequence[Json]) -> str:
     if not exhibits:
         return ""
-    return f"<h2>Outputs</h2><p>Of the checkpoint of step {step:,}.</p>" + "".join(map(_exhibit, exhibits))
+    return f"<h2>{title}</h2><p>Of the checkpoint of step {step:,}.</p>" + "".join(map(_exhibit, exhibits))
 
 
 def _exhibit(exhibit: Json) -> str:

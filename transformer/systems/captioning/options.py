@@ -8,7 +8,7 @@ from transformer.config.options import Config
 from transformer.config.ranges import LARGEST, Range
 from transformer.config.records import PatchConfig, PicturesConfig
 from transformer.config.training import OptimizerConfig, TrainingConfig
-from transformer.systems.registry import COMMON_TO_PICTURES, PICTURES, Options, Preset
+from transformer.systems.registry import COMMON_TO_PICTURES, PICTURES, SMALL_PICTURES, Options, Preset
 
 
 @dataclass(frozen=True)
@@ -35,16 +35,7 @@ def _captioning() -> Config:
     """Drawings of shapes; minutes on a CPU."""
     return Config(
         system="captioning",
-        model=PatchConfig(
-            num_layers=2,
-            decoder_layers=2,
-            d_model=128,
-            d_ff=256,
-            num_heads=4,
-            dropout=0.0,
-            norm="pre",
-            patch_size=8,
-        ),
+        model=PatchConfig(**SMALL_PICTURES),
         data=CaptionsConfig(),
         optimizer=OptimizerConfig(schedule="cosine", peak=1e-3, warmup_steps=100),
         training=TrainingConfig(steps=2_000, evaluate_every=500, evaluate_sentences=200),

@@ -9,7 +9,7 @@ from transformer.config.ranges import LARGEST, SHARE, Range
 from transformer.config.records import PatchConfig, PicturesConfig
 from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.runtime.errors import UserError
-from transformer.systems.registry import COMMON_TO_PICTURES, PICTURES, Options, Preset
+from transformer.systems.registry import COMMON_TO_PICTURES, PICTURES, SMALL_PICTURES, Options, Preset
 
 MOST_QUERIES = 1000
 
@@ -86,16 +86,7 @@ def _detection() -> Config:
     """Drawings of shapes; minutes on a CPU."""
     return Config(
         system="detection",
-        model=DetectionConfig(
-            num_layers=2,
-            decoder_layers=2,
-            d_model=128,
-            d_ff=256,
-            num_heads=4,
-            dropout=0.0,
-            norm="pre",
-            patch_size=8,
-        ),
+        model=DetectionConfig(**SMALL_PICTURES),
         data=BoxesConfig(),
         optimizer=OptimizerConfig(schedule="cosine", peak=2e-3, warmup_steps=100),
         training=TrainingConfig(steps=3_600, evaluate_every=600, evaluate_sentences=500, label_smoothing=0.0),

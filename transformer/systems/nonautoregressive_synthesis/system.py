@@ -3,7 +3,6 @@ durations, and its search."""
 
 import functools
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -312,6 +311,6 @@ SYSTEM = System(
     objective=nonautoregressive_synthesis_objective,
     search=nonautoregressive_synthesis_search,
     attentions=cross_attention,
-    alignment=partial(sown_attention, cross_attention),
+    alignment=functools.partial(sown_attention, cross_attention),
     task=TextToSpeech,
 )

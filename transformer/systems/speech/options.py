@@ -13,6 +13,10 @@ from transformer.config.transformer import Activation, TransformerConfig
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import COMMON, Options, Preset
 
+PROMPT = "prompt"
+"""The name of an input, the text before a recording: ids, then <pad>; as many as half of the positions of the
+decoder."""
+
 
 @dataclass(frozen=True)
 class SpeechConfig(TransformerConfig):

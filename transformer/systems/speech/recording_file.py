@@ -260,7 +260,7 @@ def transcribe_file(arguments: DecodeArguments) -> None:
             yield part
 
     with resumable(output, watch, "part"), output as file:
-        done = _done(long) if long else []
+        done = long.results(_part) if long else []
         if done:
             watch.message(f"  continuing after {done[-1].end:,.1f} s of sound")
             texts += [part.transcript.text for part in done]
@@ -311,18 +311,6 @@ def _output(arguments: DecodeArguments, job: str) -> Output:
         convert=convert,
         mark=repr([job, arguments.format]),
     )
-
-
-def _done(output: LongOutput) -> list[SpokenPart]:
-    """The parts that an earlier process has written.
-
-    Raises:
-      UserError: another program changed the file.
-    """
-    try:
-        return list(map(_part, output.lines()))
-    except (ValueError, LookupError, TypeError) as error:
-        raise UserError(f"{output.path} is damaged: run the command without --resume") from error
 
 
 def _part(line: str) -> SpokenPart:

@@ -35,8 +35,7 @@ from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError, counted, nearest
 from transformer.runtime.files import prefixed_errors
 from transformer.systems.speech.error_rates import ErrorRates
-from transformer.systems.speech.model import PROMPT
-from transformer.systems.speech.options import ctc_weight_of
+from transformer.systems.speech.options import PROMPT, ctc_weight_of
 from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.media.recordings import Recordings, resynthesised, spectrogram
 from transformer.tasks.media.timing import Segment, segments

@@ -27,7 +27,7 @@ from transformer.decoding.service.lanes import batch
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import shard_rows
-from transformer.systems.speech.model import PROMPT
+from transformer.systems.speech.options import PROMPT
 from transformer.systems.speech.transcripts import NOTHING, SpokenPart, SpokenWindow, Transcript, unsaid
 from transformer.tasks.media.timing import Segment, moved, units
 

@@ -4,7 +4,6 @@ the other."""
 
 import functools
 import math
-from functools import partial
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -360,6 +359,6 @@ SYSTEM = System(
     objective=lambda config, _: synthesis_objective,
     search=synthesis_search,
     attentions=cross_attention,
-    alignment=partial(sown_attention, cross_attention),  # the model shifts the frames itself
+    alignment=functools.partial(sown_attention, cross_attention),  # the model shifts the frames itself
     task=TextToSpeech,
 )

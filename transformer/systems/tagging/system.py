@@ -4,7 +4,7 @@ probable label of each word; sentences in words, and a label for each."""
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -22,7 +22,7 @@ from transformer.data.sources.tagged import TaggedSentence, open_tagged, read_ta
 from transformer.data.sources.text_files import read_lines
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.trained import load_tokenizer, trained
+from transformer.data.tokenizers.trained import load_tokenizer
 from transformer.decoding.calls import Inputs, as_variables
 from transformer.model.parameters import Arguments, Variables
 from transformer.model.stack import TransformerEncoder
@@ -37,7 +37,7 @@ from transformer.tasks.metrics.scores import ACCURACY, Metric, Score
 from transformer.tasks.outputs import DecodingTask, Lines, Plain, rounded
 from transformer.tasks.task import Evaluation
 from transformer.tasks.texts.labels import confusion_table, scores_of_labels
-from transformer.tasks.vocabulary import with_vocabulary
+from transformer.tasks.vocabulary import learned_tokenizer, with_vocabulary
 from transformer.training.cross_entropy import output_cross_entropy
 from transformer.training.objective import Batch, Context, Loss, Objective, apply_training
 
@@ -206,15 +206,12 @@ class Tagging(Overview, DecodingTask, Lines):
         Raises:
           UserError: there is only one label.
         """
-        data, special = _data(config), config.model.special
-        train = corpus.splits["train"]
-        if data.source_tokenizer:
-            tokenizer = load_tokenizer(data.source_tokenizer, special)
-        else:
-            sentences = progress("reading for the vocabulary", train, len(train))
-            texts = (" ".join(words) for words, _ in sentences)
-            tokenizer = trained(corpus, texts, data.tokenizer, data.vocab_size, special, "words")
-        labels = sorted(_counts(train))
+
+        def texts(sentences: Iterable[TaggedSentence]) -> Iterable[str]:
+            return (" ".join(words) for words, _ in sentences)
+
+        tokenizer = learned_tokenizer(config, corpus, texts, progress, "words")
+        labels = sorted(_counts(corpus.splits["train"]))
         if len(labels) < 2:
             raise UserError(f"{corpus.name}: all words have the label {labels[0]}; see --data.label-column")
         return cls(_with_sizes(config, tokenizer.vocab_size, len(labels)), tokenizer, labels)

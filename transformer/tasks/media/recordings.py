@@ -21,13 +21,12 @@ from transformer.data.sources.recordings import Recording, libraries_of, open_re
 from transformer.data.sources.tables import check_no_tables
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.trained import trained
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import parse_object, read_text, write_whole
 from transformer.runtime.text import has_text
 from transformer.tasks.exhibit import Axis, Exhibits, Picture, Sound
 from transformer.tasks.outputs import DecodingTask, Lines
-from transformer.tasks.vocabulary import stored_tokenizer, with_vocabulary
+from transformer.tasks.vocabulary import learned_tokenizer, stored_tokenizer, with_vocabulary
 
 SILENCE = float("-inf")
 """What pads frames."""
@@ -134,11 +133,7 @@ class Recordings(Exhibits, Lines, DecodingTask):
         it."""
         data = _data(config)
         recordings = corpus.splits["train"]
-        texts = (
-            recording.text
-            for recording in progress("reading for the vocabulary", recordings, len(recordings))
-        )
-        tokenizer = trained(corpus, texts, data.tokenizer, data.vocab_size, config.model.special, "text")
+        tokenizer = learned_tokenizer(config, corpus, lambda records: (x.text for x in records), progress)
         scale = None
         if data.normalisation == "corpus":
             scale = Scale.of(progress("scale of the features", recordings, len(recordings)), data.bands)
