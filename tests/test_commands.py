@@ -1,6 +1,7 @@
 """train.py and decode.py as users run them: lines in, lines out."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from run_command import on_devices
 
 from transformer import Run
 from transformer.commands.decode import decode_main
+from transformer.commands.main import main
 from transformer.commands.models import average_main
 
 ROOT = Path(__file__).parent.parent
@@ -150,3 +152,11 @@ def test_two_devices_translate_like_one(untrained_run, call):
         assert ended.returncode == 0, ended.stderr
         assert ended.stdout == alone
         assert alone.count("\n") == lines
+
+
+@pytest.mark.parametrize("words", [["calibrate"], ["shortlist", "--source", "x", "--target", "y"]])
+def test_a_folder_that_is_read_only_is_refused_before_the_work(words, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr("sys.argv", ["transformer", words[0], str(tmp_path), *words[1:]])
+    assert main() == 2
+    assert "is read-only, and the result is written there" in " ".join(capsys.readouterr().err.split())

@@ -11,7 +11,7 @@ from transformer.cli.parser import parsed_command
 from transformer.config.ranges import LONGEST, Range
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, command, counted
-from transformer.runtime.files import check_local, writing
+from transformer.runtime.files import check_local, check_writable, writing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,6 +54,7 @@ def calibrate_main(arguments: CalibrateArguments) -> None:
     if arguments.reference and not arguments.input:
         raise UserError("--reference has the translations of --input FILE: give both")
     check_local(arguments.run_dir, "the run directory")
+    check_writable(arguments.run_dir)
     from transformer.documents.document import can_translate
     from transformer.documents.suspicion import FILE as LIMITS_FILE
     from transformer.runs.run import Run

@@ -12,7 +12,7 @@ from transformer.cli.output_file import check_output
 from transformer.cli.parser import parsed_command
 from transformer.config.ranges import LONGEST, Range
 from transformer.runtime.errors import UserError, command, counted
-from transformer.runtime.files import check_local, display_path, writing
+from transformer.runtime.files import check_local, check_writable, display_path, writing
 
 # The command that makes an n-gram language model of the tokens of a run.
 
@@ -116,6 +116,7 @@ class ShortlistArguments:
 def shortlist_main(arguments: ShortlistArguments) -> None:
     """`python -m transformer shortlist RUN --source FILE --target FILE`."""
     check_local(arguments.run_dir, "the run directory")
+    check_writable(arguments.run_dir)
     from transformer.data.sources.text_files import read_pairs
     from transformer.decoding.searches.shortlist import FILE, counted_table
     from transformer.runs.run import Run

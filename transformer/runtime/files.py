@@ -110,6 +110,12 @@ def check_local(path: Path | str, option: str) -> None:
         raise UserError(f"{option} {where}: must be on this machine, not at a remote address")
 
 
+def check_writable(run_dir: Path) -> None:
+    """Raises UserError if nothing can be written to a run directory, before the work for it begins."""
+    if run_dir.is_dir() and not os.access(run_dir, os.W_OK):
+        raise UserError(f"{run_dir} is read-only, and the result is written there: copy it to another folder")
+
+
 # Reading
 
 
