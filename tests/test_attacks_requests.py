@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -279,6 +280,16 @@ def test_no_request_writes_to_the_log(service, monkeypatch):
                 one.sendall(sent)
                 assert one.recv(1000).startswith(b"HTTP/1.1 ")
     assert not records
+
+
+def test_an_answer_that_takes_too_long_writes_to_no_log(service, monkeypatch):
+    lines = Mock(level=logging.NOTSET)
+    monkeypatch.setattr(type(service), "submit", lambda *arguments: Future())
+    with served(service, Limits(seconds=0.2)) as port:
+        monkeypatch.setattr(logging.getLogger("uvicorn.error"), "handlers", [lines])
+        with pytest.raises(httpx.RemoteProtocolError):
+            httpx.post(f"http://127.0.0.1:{port}/translate", json={"text": "cat", "stream": True})
+    assert not lines.handle.called
 
 
 def test_a_stop_leaves_who_does_not_read(service, monkeypatch):

@@ -126,10 +126,15 @@ class Read(asyncio.Protocol):
             self._reading = None
 
 
+INCOMPLETE = "ASGI callable returned without completing response."
+"""What uvicorn says of an answer whose time is over, before its client has read all."""
+
+
 def is_ours(record: logging.LogRecord) -> bool:
-    """Whether a message of uvicorn is about the server. A text that is not UTF-8 closes its connection, and
-    would write a traceback each time, so that a client could fill the log."""
-    return record.exc_info is None or not isinstance(record.exc_info[1], UnicodeDecodeError)
+    """Whether a message of uvicorn is about the server. A text that is not UTF-8 closes its connection, as an
+    answer that takes too long does, and each would write to the log, so that a client could fill it."""
+    is_text = record.exc_info is not None and isinstance(record.exc_info[1], UnicodeDecodeError)
+    return not is_text and record.msg != INCOMPLETE
 
 
 logging.getLogger("uvicorn.error").addFilter(is_ours)
