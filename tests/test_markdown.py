@@ -227,7 +227,7 @@ def test_what_is_no_text_is_refused(format):
             check_text(other)
 
 
-@pytest.mark.parametrize("passage", ["|a|\n|-|\n", "1. a\n\n", "a\n\n"])
+@pytest.mark.parametrize("passage", ["|a|\n|-|\n", "1. a\n\n", "a\n\n", "*a*  \n"])
 def test_translating_takes_time_in_proportion_to_passages(passage):
     def calls(count):
         return python_calls(lambda: copied(passage * count))

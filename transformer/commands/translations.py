@@ -257,22 +257,16 @@ class Translations(Texts):
         self, lines: Iterable[Numbered]
     ) -> Iterator[tuple[int, TranslationRequest, TranslationRequest] | None]:
         """What each line asks for, without those that are `wrong`."""
-        for numbered in lines:
-            if numbered is None:
-                yield None
-                continue
-            number, line = numbered
-            try:
-                request = self.request_parser(number, line)
-            except UserError as error:
-                self.wrong(number, error)
-                continue
-            if self.rerankers and any(request[4:]):
+        for numbered in self._records(lines):
+            if numbered and self.rerankers and any(numbered[2][4:]):
                 raise UserError(
-                    f"line {number}: --rescore ranks one direction: give --target-language, and none on "
+                    f"line {numbered[0]}: --rescore ranks one direction: give --target-language, and none on "
                     "the lines"
                 )
-            yield number, request, request
+            yield numbered and (numbered[0], numbered[2], numbered[2])
+
+    def record(self, number: int, line: str) -> TranslationRequest:
+        return self.request_parser(number, line)
 
     def _chosen(self, lines: Iterable[Numbered]) -> Iterator[Written | None]:
         """The most probable label of each line, or the probabilities of all of them.

@@ -4,8 +4,9 @@ import bisect
 import itertools
 import re
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -198,11 +199,14 @@ class DocumentTranslator(ABC):
             spans = self._spans(content, longest)
             if not spans:
                 yield _Piece(index, content)
-            begin = 0
+            begin, near, further = 0, list[Mark](), deque(content.marks)
             for (start, end), (following, _) in pairwise([*spans, (len(content.text), 0)]):
                 is_last = (start, end) == spans[-1]
                 first, last = start if begin else 0, len(content.text) if is_last else end
-                part = content.part(first, last, begin, is_last)
+                while further and (is_last or further[0].start <= last + 1):
+                    near.append(further.popleft())
+                part = replace(content, marks=tuple(near)).part(first, last, begin, is_last)
+                near = [mark for mark in near if mark.end >= last]
                 yield _Piece(index, part, "" if is_last else content.text[end:following], is_last)
                 begin = end
 

@@ -132,13 +132,20 @@ class _Reading:
         text = self.text
         end = position = max([len(text.rstrip(" ")), *(begin for *_, begin in self.opened)])
         self.text = text[:end]
-        for index, mark in enumerate(self.marks):
+        first = len(self.marks)
+        while first and not self._is_before(self.marks[first - 1], end):
+            first -= 1
+        for index, mark in enumerate(self.marks[first:], first):
             if mark is not None and mark.end > end:
                 literal = mark.literal
                 if literal is not None and mark.start == mark.end:
                     literal, position = text[position : mark.start] + literal, mark.start
                 start = min(mark.start, end)
                 self.marks[index] = replace(mark, start=start, end=end, literal=literal)
+
+    def _is_before(self, mark: Mark | None, end: int) -> bool:
+        """Whether a mark, and so all before it, ends before a character."""
+        return mark is not None and mark.depth <= len(self.opened) and mark.end <= end
 
     def _copied(self, text: str, literal: str) -> None:
         begin = len(self.text)

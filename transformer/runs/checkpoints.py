@@ -195,11 +195,15 @@ class Checkpoints:
             raise UserError(f"{folder} is a link, or holds one: put the checkpoints themselves in its place")
         return sorted(int(entry.name) for entry in folder.glob("*") if _STEP.fullmatch(entry.name))
 
+    def saved(self) -> list[int]:
+        """As `steps`. Raises UserError if there is none yet."""
+        if steps := self.steps():
+            return steps
+        raise UserError(f"{self.name} holds no checkpoint yet")
+
     def best(self) -> int:
         """The checkpoint with the best `standing`; the newest one if none was measured."""
-        steps = self.steps()
-        if not steps:
-            raise UserError(f"{self.name} holds no checkpoint yet")
+        steps = self.saved()
         scores = {step: scores_of(self._folder(step)) for step in steps}
         best = best_of(scores, self.path)
         for step, step_scores in scores.items():
@@ -272,8 +276,8 @@ class Checkpoints:
             return read(self._folder(step), like, "model")
 
     def newest(self) -> list[int]:
-        """The newest `keep_last`."""
-        return self.steps()[-self.keep_last :]
+        """The newest `keep_last`. Raises UserError if there is none yet."""
+        return self.saved()[-self.keep_last :]
 
     def find(self, checkpoint: str | int) -> int:
         """The step that "best", "last" or a number means.
@@ -281,9 +285,7 @@ class Checkpoints:
         Raises:
           UserError: there is no such checkpoint.
         """
-        steps = self.steps()
-        if not steps:
-            raise UserError(f"{self.name} holds no checkpoint yet")
+        steps = self.saved()
         instance("checkpoint", checkpoint, str | int)
         if checkpoint == "best":
             return self.best()

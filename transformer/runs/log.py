@@ -100,7 +100,8 @@ def standing(scores: Json) -> tuple[float, float]:
 
 def spent_of(records: Sequence[Json]) -> dict[str, float]:
     """Seconds of a run by what they were spent on, up to the last of these records; empty if unknown."""
-    last = max(filter(_is_timed, records), key=lambda record: record["elapsed"], default={})
+    timed = (record for record in records if _is_seconds(record.get("elapsed")))
+    last = max(timed, key=lambda record: record["elapsed"], default={})
     spent = last.get("spent")
     if isinstance(spent, dict) and all(map(_is_seconds, spent.values())):
         return spent
@@ -110,10 +111,6 @@ def spent_of(records: Sequence[Json]) -> dict[str, float]:
     ]
     evaluation = min(sum(filter(_is_seconds, evaluations)), last.get("elapsed", 0.0))
     return {"training": last["elapsed"] - evaluation, "evaluation": evaluation} if last else {}
-
-
-def _is_timed(record: Json) -> bool:
-    return _is_seconds(record.get("elapsed"))
 
 
 def _is_seconds(value: Any) -> bool:

@@ -373,8 +373,6 @@ class Run:
           base: as in `variables`.
         """
         chosen = [self.checkpoints.find(step) for step in steps or self.checkpoints.newest()]
-        if not chosen:
-            raise UserError(f"{self.name} holds no checkpoint yet")
         total = jax.tree.map(lambda x: np.zeros(x.shape, np.float64), self.shapes)
         for step in chosen:
             total = jax.tree.map(lambda a, b: a + np.asarray(b), total, self.variables(step, base))

@@ -116,7 +116,7 @@ class TrainingData:
         among = f" in the first {MOST_NAMED:,} such texts" * (len(examples) == MOST_NAMED)
         whose, remedy = self._vocabulary(config, side)
         return (
-            f"{_percentage(count / tokens)} of the {side} tokens are unknown to {whose}{among}: {named}. "
+            f"{100 * count / tokens:.2g}% of the {side} tokens are unknown to {whose}{among}: {named}. "
             f"Training reads them as one token{', which outputs cannot have' * (side == 'target')}: {remedy}"
         )
 
@@ -135,11 +135,6 @@ class TrainingData:
             "the vocabulary of the training text",
             "raise --data.vocab-size, or take another --data.tokenizer",
         )
-
-
-def _percentage(share: float) -> str:
-    """A share with two digits, such as 12% or 0.0034%."""
-    return f"{100 * share:.2g}%"
 
 
 def prepare(

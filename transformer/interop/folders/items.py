@@ -207,17 +207,14 @@ class _Binary(MarianFile):
         if not (np.isfinite(multiplier) and multiplier > 0):
             raise ValueError(f"{name} has the multiplier {multiplier}")
         matrix = values.astype(np.float32) / multiplier
-        # what is multiplied from the right is stored transposed, embeddings are not
-        return matrix.reshape(item.shape) if _is_table(name) else matrix.reshape(item.shape[::-1]).T
+        if "Wemb" in name or name.endswith("_Wt"):
+            return matrix.reshape(item.shape)
+        return matrix.reshape(item.shape[::-1]).T  # what is multiplied from the right is stored transposed
 
 
 def _content(file: IO[bytes], item: _Item) -> bytes:
     file.seek(item.start)
     return file.read(item.size)
-
-
-def _is_table(name: str) -> bool:
-    return "Wemb" in name or name.endswith("_Wt")
 
 
 def _items(content: mmap) -> dict[str, _Item]:

@@ -241,12 +241,8 @@ class SteeredText(TextInLanguages):
 # Texts that are read after those before them, within the tokens that a model reads.
 
 
-class TextInContext(TextTask):
+class TextInContext(TextInLanguages):
     """A task whose sources may have context (`--data.context`)."""
-
-    data: DataConfig
-    tokenizers: Tokenizers
-    """The tokenizers of source and target."""
 
     def read(self, source: str, longest: int) -> str:
         """A source as the model reads it within so many tokens, with <eos>: without its oldest context, if
