@@ -2,7 +2,6 @@
 
 import os
 import threading
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,7 +11,7 @@ from jaxtyping import Float, UInt8
 from transformer.data.remote import fetched
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular, unreadable
-from transformer.runtime.machine import library
+from transformer.runtime.machine import library, release_memory
 
 LIBRARY = "PIL"
 MOST = 50_000_000
@@ -60,10 +59,18 @@ def read_pixels(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels,
 
 
 def _read(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels, tuple[int, int]]:
+    if _checked_size(content, path) <= MANY:
+        return _converted(content, path, size)
+    with _LARGE:
+        pixels = _converted(content, path, size)
+        release_memory()  # which each thread that reads pictures would keep
+    return pixels
+
+
+def _converted(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels, tuple[int, int]]:
     image_of = library("PIL.Image")
-    number = _checked_size(content, path)
     try:
-        with image_of.open(content, formats=("PNG",)) as image, _LARGE if number > MANY else nullcontext():
+        with image_of.open(content, formats=("PNG",)) as image:
             if image.mode in DEEP:
                 raise UserError(f"{path}: it has more than 8 bits a channel: save it with 8")
             library("PIL.ImageOps").exif_transpose(image, in_place=True)
