@@ -11,7 +11,7 @@ from jaxtyping import Float, UInt8
 from transformer.data.remote import fetched
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular, unreadable
-from transformer.runtime.machine import library, release_memory
+from transformer.runtime.machine import library, trim_memory
 
 LIBRARY = "PIL"
 MOST = 50_000_000
@@ -63,7 +63,7 @@ def _read(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels, tuple
         return _converted(content, path, size)
     with _LARGE:
         pixels = _converted(content, path, size)
-        release_memory()  # which each thread that reads pictures would keep
+        trim_memory()  # which each thread that reads pictures would keep
     return pixels
 
 
@@ -103,7 +103,7 @@ def _opaque(image: Any) -> Any:
     if not image.has_transparency_data:
         return image.convert("RGB") if image.mode != "RGB" else image
     image_of = library("PIL.Image")
-    opaque, (width, height) = image_of.new("RGB", image.size), image.size
+    opaque, (width, height) = image_of.new("RGB", image.size, None), image.size
     rows = max(1, MANY // 8 // width)
     for top in range(0, height, rows):
         part = image.crop((0, top, width, min(top + rows, height))).convert("RGBA")
