@@ -10,7 +10,7 @@ checks = pytest.importorskip("schemathesis.specs.openapi.checks")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["transformer", "language-model", "tagging"])
+@pytest.mark.parametrize("name", ["transformer", "language-model", "tagging", "captioning"])
 def test_answers_are_those_of_the_schema(name, tmp_path):
     """Random requests, right and wrong, to each endpoint: the status, the type and the content of each answer
     are those of the schema, and there is no 5xx."""
