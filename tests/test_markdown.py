@@ -22,9 +22,9 @@ HTML = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
 def html(markdown):
-    """Without white space that no browser shows: several ones, and at the edges of cells."""
+    """Without white space that no browser shows: several ones, before a break, and at the edges of cells."""
     rendered = re.sub(r"[ \n\r\t\f\v\x1c-\x1e\x85\u2028\u2029]+", " ", HTML.render(markdown)).strip()
-    return re.sub(r"(<t[hd][^>]*>) | (?=</t[hd]>)", r"\1", rendered)
+    return re.sub(r"(<t[hd][^>]*>) | (?=</t[hd]>|<br />)", r"\1", rendered)
 
 
 def copied(text):
@@ -227,13 +227,24 @@ def test_what_is_no_text_is_refused(format):
             check_text(other)
 
 
-@pytest.mark.parametrize("passage", ["|a|\n|-|\n", "1. a\n\n", "a\n\n", "*a*  \n"])
+@pytest.mark.parametrize("passage", ["|a|\n|-|\n", "1. a\n\n", "a\n\n"])
 def test_translating_takes_time_in_proportion_to_passages(passage):
     def calls(count):
         return python_calls(lambda: copied(passage * count))
 
     calls(2)
     assert calls(800) < 4 * calls(200)
+
+
+def test_each_piece_of_a_paragraph_looks_at_its_own_marks():
+    pretender = Pretender(longest=10_000)
+
+    def calls(count):
+        document = read_markdown("*a*  \n" * count)
+        return python_calls(lambda: list(pretender._pieces(document, 10_000)))
+
+    calls(2)
+    assert calls(800) < 5 * calls(200)
 
 
 @pytest.mark.thorough
