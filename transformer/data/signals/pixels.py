@@ -11,7 +11,7 @@ from jaxtyping import Float, UInt8
 from transformer.data.remote import fetched
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular, unreadable
-from transformer.runtime.machine import library, trim_memory
+from transformer.runtime.machine import library
 
 LIBRARY = "PIL"
 MOST = 50_000_000
@@ -62,9 +62,7 @@ def _read(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels, tuple
     if _checked_size(content, path) <= MANY:
         return _converted(content, path, size)
     with _LARGE:
-        pixels = _converted(content, path, size)
-        trim_memory()  # which each thread that reads pictures would keep
-    return pixels
+        return _converted(content, path, size)
 
 
 def _converted(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels, tuple[int, int]]:
