@@ -2,7 +2,6 @@
 
 import os
 import threading
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -12,7 +11,7 @@ from jaxtyping import Float, UInt8
 from transformer.data.remote import fetched
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import open_regular, unreadable
-from transformer.runtime.machine import library
+from transformer.runtime.machine import library, trim_memory
 
 LIBRARY = "PIL"
 MOST = 50_000_000
@@ -60,10 +59,18 @@ def read_pixels(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels,
 
 
 def _read(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels, tuple[int, int]]:
+    if _checked_size(content, path) <= MANY:
+        return _converted(content, path, size)
+    with _LARGE:
+        pixels = _converted(content, path, size)
+        trim_memory()  # which each thread that reads pictures would keep
+    return pixels
+
+
+def _converted(content: BinaryIO, path: Path | str, size: int) -> tuple[Pixels, tuple[int, int]]:
     image_of = library("PIL.Image")
-    number = _checked_size(content, path)
     try:
-        with image_of.open(content, formats=("PNG",)) as image, _LARGE if number > MANY else nullcontext():
+        with image_of.open(content, formats=("PNG",)) as image:
             if image.mode in DEEP:
                 raise UserError(f"{path}: it has more than 8 bits a channel: save it with 8")
             library("PIL.ImageOps").exif_transpose(image, in_place=True)
@@ -96,7 +103,7 @@ def _opaque(image: Any) -> Any:
     if not image.has_transparency_data:
         return image.convert("RGB") if image.mode != "RGB" else image
     image_of = library("PIL.Image")
-    opaque, (width, height) = image_of.new("RGB", image.size), image.size
+    opaque, (width, height) = image_of.new("RGB", image.size, None), image.size
     rows = max(1, MANY // 8 // width)
     for top in range(0, height, rows):
         part = image.crop((0, top, width, min(top + rows, height))).convert("RGBA")
