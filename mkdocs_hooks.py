@@ -269,7 +269,7 @@ def _names(markdown: str) -> str:
 
 def _commands() -> str:
     from transformer.commands.main import COMMANDS
-    from transformer.runtime.errors import command_for
+    from transformer.runtime.invocation import command_for
 
     return "\n".join(
         f"## {name}\n\n`{command_for(name)}`: {what}.\n\n```text\n{_help(name)}\n```\n"

@@ -15,7 +15,7 @@ from transformer import Run, UserError
 from transformer.cli.command_line import TrainLine
 from transformer.commands.train import _continued
 from transformer.runtime import hosts
-from transformer.runtime.errors import command
+from transformer.runtime.invocation import command
 from transformer.trainer.evaluator import Evaluator
 from transformer.trainer.resolved import resume_command
 from transformer.trainer.train import train

@@ -26,7 +26,8 @@ from transformer.commands.models import AverageArguments, DistillArguments, Repo
 from transformer.commands.train_arguments import TrainArguments
 from transformer.config.options import HostsConfig, flatten
 from transformer.runs.config_json import to_json
-from transformer.runtime.errors import command_for, nearest
+from transformer.runtime.errors import nearest
+from transformer.runtime.invocation import command_for
 from transformer.systems.presets import PRESET_GROUPS, PRESETS, VARIANT_GROUPS, VARIANTS
 from transformer.systems.registry import COMMON
 

@@ -118,7 +118,7 @@ __all__ = sorted([*_HOME_OF, "__version__"])
 
 def __getattr__(name: str) -> object:
     if name == "__version__":
-        from transformer.runtime.errors import version_of
+        from transformer.runtime.invocation import version_of
 
         return version_of("transformer-jax")
     if name not in _HOME_OF:

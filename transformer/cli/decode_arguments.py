@@ -21,8 +21,9 @@ from transformer.config.options import Config, HostsConfig, flatten
 from transformer.config.records import Cut, Detector, WindowsConfig
 from transformer.config.training import BleuTokenizer, TextNormalisation
 from transformer.data.remote import has
-from transformer.runtime.errors import UserError, command_for
+from transformer.runtime.errors import UserError
 from transformer.runtime.files import address
+from transformer.runtime.invocation import command_for
 from transformer.systems.registry import REGISTRY, options_of
 
 T = TypeVar("T")

@@ -14,8 +14,9 @@ from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, TextIO, cast
 
-from transformer.runtime.errors import Stopped, UserError, program, shortened, version
+from transformer.runtime.errors import Stopped, UserError, shortened
 from transformer.runtime.files import discard_further
+from transformer.runtime.invocation import program, version
 from transformer.runtime.text import printable
 
 USAGE = 2

@@ -18,7 +18,8 @@ from transformer.cli.guard import named_command, printable_help
 from transformer.config.names import Here, hint
 from transformer.config.options import flatten
 from transformer.config.ranges import LONGEST, check_ranges, ranges_of
-from transformer.runtime.errors import UserError, program
+from transformer.runtime.errors import UserError
+from transformer.runtime.invocation import program
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -10,8 +10,9 @@ import tyro
 from transformer.cli.parser import parsed_command
 from transformer.config.ranges import LONGEST, Range
 from transformer.runtime.console import ProgressReporter
-from transformer.runtime.errors import UserError, command, counted
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import check_local, check_writable, writing
+from transformer.runtime.invocation import command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -21,8 +21,9 @@ from typing import Any, Literal
 from transformer.cli.guard import run_command
 from transformer.runtime import machine
 from transformer.runtime.compilation import programs_folder
-from transformer.runtime.errors import UserError, counted, program
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, cache_root, module_path, parse_object
+from transformer.runtime.invocation import program
 from transformer.runtime.machine import PURPOSES
 from transformer.runtime.text import printable
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from transformer.config.options import Config
 from transformer.runtime.console import terminal_width, wrapped
-from transformer.runtime.errors import command_for
+from transformer.runtime.invocation import command_for
 from transformer.systems.presets import PRESET_GROUPS, PRESETS, VARIANT_GROUPS, VARIANTS, preset, variant
 from transformer.systems.registry import as_option, options_of
 

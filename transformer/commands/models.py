@@ -17,8 +17,9 @@ from transformer.config.corpus import DataConfig
 from transformer.config.decoding import DecodingConfig
 from transformer.config.names import SEARCH
 from transformer.config.options import text_data, without_locations
-from transformer.runtime.errors import UserError, command, counted, program
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import check_local, display_path, writing
+from transformer.runtime.invocation import command, program
 
 
 @dataclass(frozen=True)

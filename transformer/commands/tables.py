@@ -11,8 +11,9 @@ import tyro
 from transformer.cli.output_file import check_output
 from transformer.cli.parser import parsed_command
 from transformer.config.ranges import LONGEST, Range
-from transformer.runtime.errors import UserError, command, counted
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import check_local, check_writable, display_path, writing
+from transformer.runtime.invocation import command
 
 # The command that makes an n-gram language model of the tokens of a run.
 

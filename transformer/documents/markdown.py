@@ -387,8 +387,8 @@ class _Reader:
             return
         before, after = _blank_edges(token.content)
         if content.text.strip():
-            first = len(content.text) - len(content.text.lstrip()) if before else 0
-            last = len(content.text.rstrip()) if after else len(content.text)
+            first = len(content.text) - len(content.text.lstrip(_WHITE)) if before else 0
+            last = len(content.text.rstrip(_WHITE)) if after else len(content.text)
             content = content.part(first, last, 0, True)
         spans = self._spans(token.content, starts, block, column)
         if spans is None or any(mark.depth > LEVELS for mark in content.marks):
@@ -454,6 +454,7 @@ class _Reader:
 
 _ENTITY = re.compile(r"&#?\w{1,16};|[ \t]+")
 _LAST = re.compile(rf"(?:{_ENTITY.pattern})\Z")
+_WHITE = "".join(sign for sign in map(chr, range(0x3001)) if sign.isspace() and sign != "\n")
 
 
 def _blank_edges(content: str) -> tuple[str, str]:

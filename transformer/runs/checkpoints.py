@@ -26,9 +26,10 @@ from transformer.model.parameters import Variables
 from transformer.runs.log import Manager, best_of, scores_of
 from transformer.runs.sealed import MANIFEST, allowed, read, seal
 from transformer.runs.stores import RunStore
-from transformer.runtime.errors import UserError, command, first_line
+from transformer.runtime.errors import UserError, first_line
 from transformer.runtime.files import Json, forbid_links, read_stored, temp_sibling, write_whole
 from transformer.runtime.hosts import as_global_arrays, barrier, is_main_process, on_host
+from transformer.runtime.invocation import command
 from transformer.training.step import TrainState
 
 # The items of a checkpoint: `model`, which decoding reads, and `training`, which only resuming needs.

@@ -47,7 +47,7 @@ from transformer.runs.checkpoints import Checkpoints, not_written
 from transformer.runs.config_json import from_json, is_earlier_name, may_be_earlier_name, to_json
 from transformer.runs.log import Log
 from transformer.runs.stores import RunStore, store_type
-from transformer.runtime.errors import UserError, command
+from transformer.runtime.errors import UserError
 from transformer.runtime.files import (
     Json,
     MiB,
@@ -61,6 +61,7 @@ from transformer.runtime.files import (
     write_whole,
 )
 from transformer.runtime.hosts import on_local_devices
+from transformer.runtime.invocation import command
 from transformer.systems.parameters import declared_parameters, model_shapes
 from transformer.systems.registry import system_of
 from transformer.systems.system import System

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from transformer.config.options import Config
 from transformer.config.ranges import typed
-from transformer.runtime.errors import UserError, command_for, nearest
+from transformer.runtime.errors import UserError, nearest
+from transformer.runtime.invocation import command_for
 from transformer.systems.registry import (
     REGISTRY,
     Options,

@@ -23,9 +23,10 @@ from transformer.runs.checkpoints import not_written
 from transformer.runs.log import SPENT, spent_of
 from transformer.runs.run import Run
 from transformer.runtime.console import ProgressReporter
-from transformer.runtime.errors import Stopped, UserError, version
+from transformer.runtime.errors import Stopped, UserError
 from transformer.runtime.files import Json, MiB, append_flags, atomic_open, open_regular, write_whole
 from transformer.runtime.hosts import gathered, is_main_process
+from transformer.runtime.invocation import version
 from transformer.runtime.machine import without
 from transformer.runtime.text import printable
 from transformer.tasks.preparation import TrainingData

@@ -21,9 +21,10 @@ from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import time_spent
 from transformer.runs.run import Run
 from transformer.runtime.console import ProgressReporter
-from transformer.runtime.errors import Stopped, UserError, command, counted
+from transformer.runtime.errors import Stopped, UserError, counted
 from transformer.runtime.files import Json, write_whole
 from transformer.runtime.hosts import gathered, is_main_process
+from transformer.runtime.invocation import command
 from transformer.systems.parameters import declared_parameters, mistakes_named
 from transformer.systems.system import System
 from transformer.tasks.outputs import Lines

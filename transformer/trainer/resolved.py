@@ -24,9 +24,10 @@ from transformer.data.remote import has
 from transformer.data.tokenizers.trained import read_words
 from transformer.model.parameters import platform
 from transformer.runs.run import Run
-from transformer.runtime.errors import UserError, command
+from transformer.runtime.errors import UserError
 from transformer.runtime.files import prefixed_errors
 from transformer.runtime.hosts import hosts_given
+from transformer.runtime.invocation import command
 from transformer.systems.registry import system_of
 from transformer.systems.system import System, decided_for
 from transformer.tasks.task import Task

@@ -26,7 +26,7 @@ import numpy as np
 from transformer.config.corpus import DataConfig
 from transformer.config.decoding import DecodingConfig
 from transformer.config.options import check_given, locations, text_data
-from transformer.runtime.errors import UserError, command, counted
+from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import (
     Json,
     MiB,
@@ -37,6 +37,7 @@ from transformer.runtime.files import (
     write_whole,
     writing,
 )
+from transformer.runtime.invocation import command
 
 if TYPE_CHECKING:
     from transformer.data.store import Corpus
