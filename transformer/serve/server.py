@@ -4,6 +4,7 @@ connections."""
 import asyncio
 import contextlib
 import gc
+import itertools
 import json
 import logging
 import math
@@ -14,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Generator, Iterator, Sequence
+from operator import attrgetter
 from types import FrameType
 from typing import Any, cast
 
@@ -290,8 +292,10 @@ class Connection(Read, H11Protocol):
         super().give_way()
 
     def _make_room(self) -> None:
-        waiting = [one for one in self.connections if isinstance(one, Read) and one.can_give_way]
-        if not waiting:
+        oldest_first = sorted(cast(set[Read], self.connections), key=attrgetter("since"))
+        waiting, known = itertools.tee(one for one in oldest_first if one.can_give_way)
+        gives_way = next((one for one in waiting if not one.is_known), None) or next(known, None)
+        if gives_way is None:
             return
         if self.loop.time() - Connection._logged >= LOGGED:
             Connection._logged = self.loop.time()
@@ -299,7 +303,7 @@ class Connection(Read, H11Protocol):
                 "%d connections are open, as many as may: idle ones are closed (--limits.connections)",
                 len(self.connections),
             )
-        min(waiting, key=lambda one: (one.is_known, one.since)).give_way()
+        gives_way.give_way()
 
     def _wait_for_head(self) -> None:
         self.since = self.loop.time()
