@@ -13,11 +13,8 @@ ALLOWED = (
     *("temperature", "top_p", "seed"),
 )
 """The options of requests unless the command line names others: the same programs serve all values."""
-OF_RECORDS = {
-    "prefix": "What each translation begins with.",
-    "terms": "Words and phrases that each translation has.",
-}
-"""What may be asked of each text besides, if it is allowed."""
+OF_RECORDS = ("prefix", "terms")
+"""What may be asked of each text besides, if it is allowed: fields of a `TranslationRequest`."""
 NEVER = ("rows", "buckets", "shortlist")
 """Options that decide about memory, or read files."""
 

@@ -41,7 +41,7 @@ class Translations(Service):
         {"text": ["A dog runs.", "Two men talk."], "n_best": 2},
     )
     loads: ClassVar = Translator
-    of_records = tuple(OF_RECORDS)
+    of_records = OF_RECORDS
     decoder: Translator
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
