@@ -200,7 +200,7 @@ def test_sentences_are_counted_until_there_are_too_many(service, monkeypatch):
     )
     with asked(service) as client:
         answer = client.post("/translate", json={"text": ["red\n" * 60] * 20})
-    message = "text: more than 100 sentences, the limit of a request: divide them"
+    message = "text: more than 100 sentences and lines in a request: divide them"
     assert (answer.status_code, answer.json()["error"]) == (422, message)
     assert len(counted) == 2
 

@@ -259,14 +259,47 @@ def test_what_a_client_sent_is_shortened_in_messages(service):
                     assert answer.is_success or len(answer.json()["error"]) <= 1000, path
 
 
-def test_text_that_is_not_utf_8_fills_no_log(caplog):
+def test_text_that_is_not_utf_8_fills_no_log(monkeypatch):
+    """Of clients; what fails in the application is told."""
+    logger, lines = logging.getLogger("uvicorn.error"), []
+    monkeypatch.setattr(logger, "handle", lambda record: logger.filter(record) and lines.append(record))
+    connection = object.__new__(connections.SocketConnection)
+    connection.logger, connection.frames, connection.close_sent = logger, [b"\xff"], False
+    connection.conn, connection.transport, connection.queue = Mock(), Mock(), Mock()
+    connection.read_paused, connection.curr_msg_data_type = True, "text"
+    connection.conn.data_to_send.return_value = []
+    connection.send_receive_event_to_app()
+    assert not lines
+    try:
+        b"\xff".decode()
+    except UnicodeDecodeError:
+        logger.exception("Exception in ASGI application")
+    assert len(lines) == 1
+
+
+def test_clients_do_not_fill_the_log(caplog):
+    """With lines of any part of the server; other errors of the same line of code are told."""
     logger = logging.getLogger("uvicorn.error")
-    for data in b"\xff", b"5":
-        try:
-            1 / (int(data.decode()) - 5)
-        except (UnicodeDecodeError, ZeroDivisionError):
-            logger.exception("a frame")
-    assert [record.exc_info[0] for record in caplog.records] == [ZeroDivisionError]
+    with connections.few_lines(), caplog.at_level(logging.WARNING):
+        for error in ValueError, KeyError:
+            for number in range(64):
+                try:
+                    raise error(number)
+                except error:
+                    logger.exception("request %d", number)
+        written = [record.exc_info[0] for record in caplog.records]
+        assert written == [ValueError] * connections.FEW + [KeyError] * connections.FEW
+        (is_few,) = set(logger.filters) & set(logging.getLogger("transformer").filters)
+        for minute in range(2):
+            for number in range(64):
+                record = logging.LogRecord("", logging.WARNING, "a.py", 1, "line %d", (number,), None)
+                record.created = connections.PERIOD * minute
+                if is_few(record):
+                    caplog.handler.emit(record)
+    lines = [record.getMessage() for record in caplog.records[-2 * connections.FEW :]]
+    assert lines[: connections.FEW] == [f"line {number}" for number in range(connections.FEW)]
+    assert lines[connections.FEW] == "line 0 (and 54 more such lines)"
+    assert is_few not in logger.filters
 
 
 def test_no_request_writes_to_the_log(service, monkeypatch):
@@ -289,6 +322,8 @@ def test_an_answer_that_takes_too_long_writes_to_no_log(service, monkeypatch):
         monkeypatch.setattr(logging.getLogger("uvicorn.error"), "handlers", [lines])
         with pytest.raises(httpx.RemoteProtocolError):
             httpx.post(f"http://127.0.0.1:{port}/translate", json={"text": "cat", "stream": True})
+        counted = 'transformer_requests_total{endpoint="/translate",status="503"} 1.0'
+        assert counted in httpx.get(f"http://127.0.0.1:{port}/metrics").text
     assert not lines.handle.called
 
 
@@ -347,15 +382,19 @@ def test_bodies_of_all_requests_are_bounded(service):
             assert client.post("/score", json=body).status_code == READ
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             slow.sendall(head + line + b"\r\n" + b"{" * 180)
-        while "transformer_open_requests 1.0" not in client.get("/metrics").text:
+        while "transformer_stored_bytes 180.0" not in client.get("/metrics").text:
             pass
         answer = client.post("/score", json=body)
         assert (answer.status_code, answer.headers["retry-after"]) == (gate.BUSY, "1")
         assert answer.json()["error"] == "180 bytes of requests are stored, as many as may: try again later"
         assert client.post("/score", json=TEXT).status_code == READ
-        slow.close()
-        while "transformer_open_requests 0.0" not in client.get("/metrics").text:
+        slow.sendall(b"{" * 20)
+        assert slow.recv(12) == b"HTTP/1.1 422"  # all has arrived
+        slow.sendall(head.replace(b"200", b"900") + line + b"\r\n" + b"{" * 250)
+        while "transformer_open_requests 1.0" not in client.get("/metrics").text:
             pass
+        while "transformer_stored_bytes 0.0" not in client.get("/metrics").text:
+            pass  # of a body that is too long nothing is stored, while the rest of it arrives
         assert client.post("/score", json=body).status_code == READ
     with pytest.raises(UserError, match="--limits.bodies 99 is less than a body may have, 100: raise it"):
         Limits(body=1, recording=100, bodies=99)
@@ -376,6 +415,18 @@ def test_connections_of_strangers_give_way_to_those_who_have_the_token(service):
             answer = httpx.get(f"http://127.0.0.1:{port}/models", headers={"Authorization": "Bearer secret"})
             assert answer.status_code == 200
         assert all_of(slow).count(b"HTTP/1.1 200") == 201
+
+
+def test_few_connections_are_accepted_at_once(service, monkeypatch):
+    """Before others give way to them: each has a file, and without any no connection would be accepted for a
+    second."""
+    backlogs, listen = [], socket.socket.listen
+    monkeypatch.setattr(
+        socket.socket, "listen", lambda one, *most: backlogs.append(most) or listen(one, *most), raising=False
+    )
+    with served(service):
+        assert backlogs[-2:] == [(connections.ACCEPTED,), (connections.BACKLOG,)]
+    assert 2 * connections.ACCEPTED < connections.OTHER_FILES
 
 
 def test_idle_connections_give_way_to_new_ones(service, caplog):

@@ -290,15 +290,13 @@ def test_a_server_bounds_the_sentences_of_a_request(monkeypatch):
         lambda text, **options: [submitted.append(text), submit(text, **options)][1],
     )
     with asked(service, limits=service.limits) as client:
-        for texts in ["a\n" * 3, "a\n" * 3], "a\n" * 6, ["a"] * 6:
+        for texts in ["a\n" * 3, "a\n" * 3], "a\n" * 6, ["a"] * 6, "\n" * 6:
             answer = client.post("/translate", json={"text": texts})
             assert answer.status_code == 422
-            assert (
-                answer.json()["error"] == "text: more than 5 sentences, the limit of a request: divide them"
-            )
+            assert answer.json()["error"] == "text: more than 5 sentences and lines in a request: divide them"
             other = client.post("/translate", json={"q": texts, "source": "xx", "target": "yy"})
             assert other.status_code == 422
-            assert other.json()["error"] == "q: more than 5 sentences, the limit of a request: divide them"
+            assert other.json()["error"] == "q: more than 5 sentences and lines in a request: divide them"
         assert not submitted
         assert client.post("/translate", json={"text": ["7\n" * 3, "7\n" * 2]}).status_code == 200
 

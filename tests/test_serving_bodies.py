@@ -5,6 +5,7 @@ import importlib.metadata
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import httpx
 import pytest
@@ -175,6 +176,10 @@ def test_a_form_is_searched_in_pieces_by_another_thread(client, monkeypatch):
     monkeypatch.setattr(
         bodies, "_divided", lambda *form: threads.add(threading.current_thread()) or divided(*form)
     )
+    dumps = json.dumps
+    named = SimpleNamespace(loads=json.loads)
+    named.dumps = lambda *form, **options: threads.add(threading.current_thread()) or dumps(*form, **options)
+    monkeypatch.setattr(bodies, "json", named)
     body = b"--ab\r\nContent-Disposition: form-data; name=text\r\n\r\nred\r\n--ab--"
     for size in 1, 3, 50, 10**6:
         monkeypatch.setattr(bodies, "SEARCHED", size)

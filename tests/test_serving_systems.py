@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import itertools
 import logging
 import os
 import signal
@@ -25,7 +24,6 @@ from small_run import WORDS
 from transformer import UserError
 from transformer.data.signals import waveforms
 from transformer.decoding.service.lanes import Preparation
-from transformer.serve import answers
 from transformer.serve import server as server_module
 from transformer.serve.answers import Answers, Work
 from transformer.serve.metrics import Readiness
@@ -336,18 +334,3 @@ def test_a_line_of_the_log_names_run_and_request(caplog):
         log.warning("of none")
     names = [f"run small, request {number}: line 1: truncated" for number in (1, 2)]
     assert [record.getMessage() for record in caplog.records] == [*names, "of none"]
-
-
-def test_clients_do_not_fill_the_log(monkeypatch):
-    """By texts that are truncated, each of which is a line."""
-    monkeypatch.setattr(answers, "_written", {})
-    lines = []
-    with answers.named_request("run small"):
-        for minute, line in itertools.product(range(2), range(1, 65)):
-            record = logging.LogRecord("", logging.WARNING, "a.py", 1, "line %d: truncated", (line,), None)
-            record.created = answers.PERIOD * minute
-            if answers.name_request(record):
-                lines.append(record.getMessage())
-    assert len(lines) == 2 * answers.LINES
-    assert lines[answers.LINES - 1] == "run small: line 10: truncated"
-    assert lines[answers.LINES] == "run small: line 1: truncated (and 54 more such lines)"

@@ -1,6 +1,8 @@
 """Waveforms: whole numbers, channels, names of files, and files that claim more than they hold."""
 
+import io
 import os
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -242,3 +244,24 @@ def test_what_is_loud_is_sound_at_another_rate():
     resample = Resampling(8_000, RATE)
     wave = np.concatenate([resample(clipped), resample.rest()])
     assert waveform_of(wave).shape == (16_000,)
+
+
+def test_what_libraries_write_of_a_recording_is_lost(capfd, monkeypatch):
+    """With an MP3 file of damaged frames clients could fill the log of a server. Python's lines stay."""
+    monkeypatch.setattr(sys, "stderr", sys.stderr)
+    quiet = waveforms.QuietErrors()
+    monkeypatch.setattr(waveforms, "quiet_errors", quiet)
+    with quiet:
+        os.write(2, b"before, ")  # where nothing is separate
+    quiet.separate()
+    file = io.BytesIO()
+    soundfile.write(file, np.full(32_000, 0.1), 16_000, format="MP3")
+    content = file.getvalue()
+    half = len(content) // 2
+    content = content[:half] + b"\xff\xf3\x00\x00" * 10 + content[half:]
+    with quiet:
+        list(waveforms.audio_blocks(waveforms.StoredRecording(content, "the recording")))
+        os.write(2, b"of a library")
+        print("of Python, ", end="", file=sys.stderr, flush=True)
+    os.write(2, b"after")
+    assert capfd.readouterr().err == "before, of Python, after"

@@ -140,11 +140,13 @@ def help_of(options_class: "type[DataclassInstance]", name: str, value: Any) -> 
 
 
 @functools.cache
-def texts(options_class: "type[DataclassInstance]") -> dict[str, str]:
-    """The docstrings of a dataclass's fields, in paragraphs. A field that a subclass repeats without one has
-    that of the class below."""
+def texts(options_class: type) -> dict[str, str]:
+    """The docstrings of the fields of a dataclass or a named tuple, in paragraphs. A field that a subclass
+    repeats without one has that of the class below."""
     docstrings = {}
-    for base in filter(dataclasses.is_dataclass, reversed(options_class.__mro__)):
+    for base in reversed(options_class.__mro__):
+        if not (dataclasses.is_dataclass(base) or "_fields" in vars(base)):
+            continue
         try:
             (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
         except (OSError, TypeError):  # defined where there is no file

@@ -232,6 +232,9 @@ class DocumentTranslator(ABC):
         """
         sentences, gaps, read = list[str](), [""], list[bool]()
         for line in text.splitlines(keepends=True):
+            if line.isspace():
+                gaps[-1] += line
+                continue
             content, begin = with_addresses(MarkedText(line.rstrip())), 0
             unmarked = content.blanked
             for start, end in self._spans(content, longest - 1):

@@ -16,7 +16,7 @@ from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
 from transformer.decoding.service.queue import QueueFull
-from transformer.runtime.errors import UserError, counted
+from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.serve.gate import Disconnected
 from transformer.serve.metrics import Metrics
@@ -117,23 +117,11 @@ REQUEST: ContextVar[str] = ContextVar("request", default="")
 """The run and the request that is prepared, for the log."""
 
 
-LINES, PERIOD = 10, 60.0
-"""Lines of the log about requests that the same line of code writes in so many seconds."""
-_written: dict[tuple[str, int], tuple[float, int]] = {}
-
-
 def name_request(record: logging.LogRecord) -> bool:
-    """Adds the run and the request to a line of the log, whose "line 1" is a text of that request. False:
-    there are too many such lines, with which clients could fill the log."""
-    if not (name := REQUEST.get()):
-        return True
-    start, count = _written.get(code := (record.pathname, record.lineno), (record.created, 0))
-    more = f" (and {count - LINES:,} more such lines)" * (count > LINES)
-    if record.created - start >= PERIOD:
-        start, count = record.created, 0
-    _written[code] = start, count + 1
-    record.msg, record.args = f"{name}: {record.getMessage()}{more}", ()
-    return count < LINES
+    """Adds the run and the request to a line of the log, whose "line 1" is a text of that request."""
+    if name := REQUEST.get():
+        record.msg, record.args = f"{name}: {record.getMessage()}", ()
+    return True
 
 
 @contextlib.contextmanager
@@ -182,9 +170,7 @@ class Work:
         for number in self.service.numbers(self.items, self.asked):
             count += number
             if count > most:
-                raise UserError(
-                    f"text: more than {counted(most, 'sentence')}, the limit of a request: divide them"
-                )
+                raise UserError(f"text: more than {most:,} sentences and lines in a request: divide them")
             if self._is_cancelled:
                 return
         for index, item in enumerate(self.items):

@@ -274,18 +274,21 @@ class ReadBodies:
             await self.app(scope, receive, send)
             return
         body = (await receive()).get("body", b"")  # whole: the gate has read it
-        form = None
         if is_form:
-            form = await asyncio.to_thread(form_of, body, content, LONGEST_FIELDS if hears else None)
-        if form and hears:
-            body = _only_file(form)
-            query = b"&".join(filter(None, [query, urlencode(form.fields).encode()]))
-        elif form:
-            body = json.dumps(form.fields).encode()
+            body, fields = await asyncio.to_thread(_of_form, body, content, hears)
+            query = b"&".join(filter(None, [query, fields]))
         headers[b"content-type"] = b"application/octet-stream" if hears else JSON.encode()
         headers[b"content-length"] = str(len(body)).encode()
         changed = {"headers": list(headers.items()), "query_string": query}
         await self.app({**scope, **changed}, replayed(body, receive), send)
+
+
+def _of_form(body: bytes, content: str, hears: bool) -> tuple[bytes, bytes]:
+    """What a form is read as: JSON, or with `hears` its file, and its fields as those of an address."""
+    form = form_of(body, content, LONGEST_FIELDS if hears else None)
+    if form and hears:
+        return _only_file(form), urlencode(form.fields).encode()
+    return json.dumps(form.fields, ensure_ascii=False).encode() if form else body, b""
 
 
 def _only_file(form: Form) -> bytes:

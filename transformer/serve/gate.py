@@ -170,7 +170,8 @@ class Places:
 
     @contextmanager
     def several(self) -> Iterator[Callable[[int], None]]:
-        """What takes more places each time that it is called, and raises Refusal if there are not as many."""
+        """What takes more places each time that it is called, or gives some back, and raises Refusal if there
+        are not as many."""
         taken = 0
 
         def take(count: int) -> None:
@@ -217,7 +218,7 @@ class Gate:
         self.app, self.limits, self.metrics, self.token = app, limits, metrics, token.encode()
         self.hearing, self.named, self.key_of = hearing, named, key_of
         self.requests = Places(limits.requests, "requests are being answered", metrics.open.set)
-        self.bodies = Places(limits.bodies, "bytes of requests are stored")
+        self.bodies = Places(limits.bodies, "bytes of requests are stored", metrics.stored.set)
         self.strangers = list[asyncio.Timeout]()
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -234,6 +235,7 @@ class Gate:
         except Refusal as refusal:
             if not answer.status:
                 await refusal.response(scope, receive, answer)
+            answer.status = refusal.status  # of one that is cut off, too
         except Disconnected:
             answer.status = answer.status or GONE
         except Exception:
@@ -336,6 +338,7 @@ class Gate:
                     body += part
             except Refusal as error:  # the rest is read, so that the client reads the answer, but not stored
                 refusal = error
+                take(-len(body))
                 body.clear()
         if refusal:
             raise refusal

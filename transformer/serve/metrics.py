@@ -143,6 +143,7 @@ class Metrics:
             registry=registry,
         )
         self.open = Gauge("transformer_open_requests", "Requests that are answered now", registry=registry)
+        self.stored = Gauge("transformer_stored_bytes", "Bytes of their bodies", registry=registry)
         self._outputs = Counter("transformer_texts", "Texts that were searched", ("run",), registry=registry)
         self._tokens = Counter(
             "transformer_tokens",

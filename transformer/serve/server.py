@@ -4,6 +4,7 @@ connections."""
 import asyncio
 import contextlib
 import gc
+import itertools
 import json
 import logging
 import math
@@ -14,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Generator, Iterator, Sequence
+from operator import attrgetter
 from types import FrameType
 from typing import Any, cast
 
@@ -24,6 +26,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Response
 
+from transformer.data.signals.waveforms import quiet_errors
 from transformer.runtime.console import ProgressReporter, SteadyConsole
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.machine import release_memory
@@ -48,6 +51,11 @@ OTHER_FILES = 128
 PIECE = 4 * 1024
 """Bytes that are read of a connection before others have their turn: a body may be many short chunks, each of
 which takes time."""
+ACCEPTED = 32
+"""Connections that are accepted before others have their turn, and before any gives way to them: each has an
+open file."""
+BACKLOG = 2048
+"""Connections that wait in the system until they are accepted."""
 LOGGED = 60.0
 """Seconds between two lines of the log about closed connections."""
 
@@ -128,16 +136,46 @@ class Read(asyncio.Protocol):
 
 INCOMPLETE = "ASGI callable returned without completing response."
 """What uvicorn says of an answer whose time is over, before its client has read all."""
+NO_TEXT = "Invalid UTF-8 sequence received from client."
+"""What it says of a message over a WebSocket."""
 
 
 def is_ours(record: logging.LogRecord) -> bool:
     """Whether a message of uvicorn is about the server. A text that is not UTF-8 closes its connection, as an
     answer that takes too long does, and each would write to the log, so that a client could fill it."""
-    is_text = record.exc_info is not None and isinstance(record.exc_info[1], UnicodeDecodeError)
-    return not is_text and record.msg != INCOMPLETE
+    return record.msg not in (INCOMPLETE, NO_TEXT)
 
 
 logging.getLogger("uvicorn.error").addFilter(is_ours)
+
+FEW, PERIOD = 10, 60.0
+"""Lines of the log that the same line of code writes in so many seconds, of each kind of error."""
+
+
+@contextlib.contextmanager
+def few_lines() -> Iterator[None]:
+    """Until the end of the context clients cannot fill the log: lines beyond `FEW` are only counted."""
+    written: dict[tuple[str, int, type[BaseException] | None], tuple[float, int]] = {}
+
+    def is_few(record: logging.LogRecord) -> bool:
+        code = record.pathname, record.lineno, record.exc_info[0] if record.exc_info else None
+        start, count = written.get(code, (record.created, 0))
+        if record.created - start >= PERIOD:
+            if count > FEW:
+                more = f"{record.getMessage()} (and {count - FEW:,} more such lines)"
+                record.msg, record.args = more, ()
+            start, count = record.created, 0
+        written[code] = start, count + 1
+        return count < FEW
+
+    loggers = log, logging.getLogger("uvicorn.error")
+    for logger in loggers:
+        logger.addFilter(is_few)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(is_few)
 
 
 class SocketConnection(Read, WebSocketsSansIOProtocol):
@@ -254,8 +292,10 @@ class Connection(Read, H11Protocol):
         super().give_way()
 
     def _make_room(self) -> None:
-        waiting = [one for one in self.connections if isinstance(one, Read) and one.can_give_way]
-        if not waiting:
+        oldest_first = sorted(cast(set[Read], self.connections), key=attrgetter("since"))
+        waiting, known = itertools.tee(one for one in oldest_first if one.can_give_way)
+        gives_way = next((one for one in waiting if not one.is_known), None) or next(known, None)
+        if gives_way is None:
             return
         if self.loop.time() - Connection._logged >= LOGGED:
             Connection._logged = self.loop.time()
@@ -263,7 +303,7 @@ class Connection(Read, H11Protocol):
                 "%d connections are open, as many as may: idle ones are closed (--limits.connections)",
                 len(self.connections),
             )
-        min(waiting, key=lambda one: (one.is_known, one.since)).give_way()
+        gives_way.give_way()
 
     def _wait_for_head(self) -> None:
         self.since = self.loop.time()
@@ -315,6 +355,13 @@ class Server(uvicorn.Server):
 
     left = 0
     """Connections that were closed before all was answered and read."""
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """As that of `uvicorn.Server`, which lets as many wait as it accepts at once."""
+        await super().startup(sockets)
+        for listening in sockets or ():
+            if not self.should_exit:
+                listening.listen(BACKLOG)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """As that of `uvicorn.Server`; connections that take too long are closed, not cancelled, which would
@@ -418,10 +465,11 @@ def serve(
     Raises:
       UserError: the address cannot be listened at, or the programs cannot be compiled.
     """
+    quiet_errors.separate()
     app = server_app(services, limits, token, hosts_of(host, token, allowed_hosts))
     listening = bound(host, port)
     address = listening.getsockname()
-    with listening, measured(app.state.metrics, host, metrics_port, allowed_hosts):
+    with few_lines(), listening, measured(app.state.metrics, host, metrics_port, allowed_hosts):
         print(
             f"Serving {', '.join(service.name for service in services)} at http://{host}:{address[1]}",
             flush=True,
@@ -474,6 +522,7 @@ def config_of(app: App, limits: Limits) -> uvicorn.Config:
         ws=SocketConnection,
         loop="asyncio",  # whose transports read as much at once as they are told
         limit_concurrency=room_for(limits.connections),
+        backlog=ACCEPTED,
         log_level="error",  # warnings are about clients, who could fill the log
         access_log=False,
         lifespan="on",

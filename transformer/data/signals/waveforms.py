@@ -9,6 +9,8 @@ import logging
 import math
 import os
 import re
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -198,7 +200,8 @@ def _opened(content: BinaryIO, path: Path | StoredRecording) -> Any:
     content.seek(0)
     sound_file = library("soundfile").SoundFile
     if isinstance(content, io.BytesIO):
-        return sound_file(_InMemory(content.getvalue()), closefd=False)
+        with quiet_errors:
+            return sound_file(_InMemory(content.getvalue()), closefd=False)
     os.lseek(content.fileno(), 0, os.SEEK_SET)
     # the descriptor, since soundfile reads formats from names
     return sound_file(content.fileno(), closefd=False)
@@ -213,6 +216,43 @@ class _InMemory(io.BytesIO):
             return super().seek(offset, whence)
         except (ValueError, OverflowError):
             return self.tell()
+
+
+class QuietErrors:
+    """Standard error as libraries in C write to it, closed at times: libmpg123 writes lines about each
+    damaged frame of an MP3 file, with which clients could fill the log of a server."""
+
+    def __init__(self) -> None:
+        self._lock, self._count, self._stderr = threading.Lock(), 0, -1
+
+    def separate(self) -> None:
+        """Python, and what logs, write to another descriptor from here on. Without this nothing is closed."""
+        before, self._stderr = sys.stderr, os.dup(STDERR)
+        sys.stderr = open(self._stderr, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+        for handler in logging.getLogger().handlers:
+            if isinstance(handler, logging.StreamHandler) and handler.stream is before:
+                handler.setStream(sys.stderr)
+
+    def __enter__(self) -> None:
+        self._add(1)
+
+    def __exit__(self, *error: object) -> None:
+        self._add(-1)
+
+    def _add(self, change: int) -> None:
+        if self._stderr < 0:
+            return
+        with self._lock:
+            self._count += change
+            if self._count == max(change, 0):  # the first, or the last of several threads
+                target = os.open(os.devnull, os.O_WRONLY) if self._count else os.dup(self._stderr)
+                os.dup2(target, STDERR)
+                os.close(target)
+
+
+STDERR = 2
+quiet_errors = QuietErrors()
+"""Of this process. While a recording is read, what the libraries write is lost."""
 
 
 def _unreadable(path: Path | StoredRecording, error: RuntimeError) -> UserError:
@@ -255,7 +295,11 @@ def _too_long(path: Path | StoredRecording, seconds: float) -> UserError:
 
 def _blocks(file: Any) -> Iterator[Float[np.ndarray, "frames channels"]]:
     size = max(1, BLOCK // file.channels)
-    while len(block := file.read(size, dtype="float32", always_2d=True)):
+    while True:
+        with quiet_errors:
+            block = file.read(size, dtype="float32", always_2d=True)
+        if not len(block):
+            return
         yield block
 
 

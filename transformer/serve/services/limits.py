@@ -1,6 +1,6 @@
 """What a server accepts: limits, which options requests may have, and the texts of a request."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -13,11 +13,8 @@ ALLOWED = (
     *("temperature", "top_p", "seed"),
 )
 """The options of requests unless the command line names others: the same programs serve all values."""
-OF_RECORDS = {
-    "prefix": "What each translation begins with.",
-    "terms": "Words and phrases that each translation has.",
-}
-"""What may be asked of each text besides, if it is allowed."""
+OF_RECORDS = ("prefix", "terms")
+"""What may be asked of each text besides, if it is allowed: fields of a `TranslationRequest`."""
 NEVER = ("rows", "buckets", "shortlist")
 """Options that decide about memory, or read files."""
 
@@ -105,8 +102,8 @@ def texts_of(text: Any, limits: Limits, name: str = "text") -> list[Any]:
     return texts
 
 
-def size_of(text: Any) -> int:
-    """The characters of a text, of all texts in an object or of a list of words."""
-    if isinstance(text, dict):
-        return sum(map(size_of, text.values()))
-    return sum(map(size_of, text)) if isinstance(text, list) else len(str(text))
+def size_of(text: Any, size: Callable[[str], int] = len) -> int:
+    """The characters of a text, of all texts in an object or of a list of words; or another size of each."""
+    if isinstance(text, dict | list):
+        return sum(size_of(one, size) for one in (text.values() if isinstance(text, dict) else text))
+    return size(str(text))

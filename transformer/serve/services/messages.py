@@ -10,7 +10,7 @@ from transformer.cli.parser import texts as docstrings
 from transformer.config.decoding import METHODS, DecodingConfig
 from transformer.config.ranges import TEMPERATURE
 from transformer.runtime.files import Json
-from transformer.serve.services.limits import OF_RECORDS
+from transformer.tasks.texts.requests import TranslationRequest
 
 Name = Annotated[str, Field(max_length=255)]
 """The name of a run, a language or a task: as long as that of a file."""
@@ -19,7 +19,6 @@ Texts = Annotated[list[str], Field(fail_fast=True)]
 Source = str | dict[str, Any]
 """A text, or its inputs by their names, which the task checks as of any row."""
 Strings = Annotated[tuple[str, ...], Field(fail_fast=True)]
-_KINDS = {"prefix": str, "terms": Strings}
 
 
 class Sent(BaseModel):
@@ -130,16 +129,17 @@ def with_options(endpoint: Endpoint, extras: Iterable[str], options: Iterable[st
         about = f"Whether to return the {name.replace('_', ' ')} of each output."
         fields[name] = (bool, Field(False, description=about))
     for name in options:
-        kind, about = (_KINDS[name], OF_RECORDS[name]) if name in OF_RECORDS else _option(name)
+        kind, about = _option(name)
         fields[name] = (kind | None, Field(None, description=about))
     return create_model(endpoint.asked.__name__, __base__=endpoint.asked, **fields)
 
 
 def _option(name: str) -> tuple[Any, str]:
-    """The type of a search option, and what it means."""
-    kind = next(kind for kind in (DecodingConfig, *METHODS.values()) if name in get_type_hints(kind))
-    hint = get_type_hints(kind)[name]
-    return Strings if hint == tuple[str, ...] else hint, docstrings(kind)[name]
+    """The type of what may be asked of a text or of its search, and what it means."""
+    declared_in = TranslationRequest, DecodingConfig, *METHODS.values()
+    declaration = next(cls for cls in declared_in if name in get_type_hints(cls))
+    hint = get_type_hints(declaration)[name]
+    return Strings if hint == tuple[str, ...] else hint, docstrings(declaration)[name]
 
 
 def search_options(asked: Asked, names: Iterable[str]) -> Json:

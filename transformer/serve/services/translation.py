@@ -21,6 +21,12 @@ from transformer.tasks.text import Hypothesis, with_ends
 from transformer.tasks.texts.requests import Source
 from transformer.translator.translator import Translator
 
+
+def lines(text: str) -> int:
+    """How many lines a text has, also those without text, which take time."""
+    return len(text.splitlines())
+
+
 ANSWERED = 1_000_000
 """Characters of labels in an answer, which has all of them for each text."""
 
@@ -35,7 +41,7 @@ class Translations(Service):
         {"text": ["A dog runs.", "Two men talk."], "n_best": 2},
     )
     loads: ClassVar = Translator
-    of_records = tuple(OF_RECORDS)
+    of_records = OF_RECORDS
     decoder: Translator
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -80,7 +86,7 @@ class Translations(Service):
         """How many sentences and lines each text has, or 1 if they are too short to have too many."""
         if sum(size_of(item) + 1 for item in items) <= self.limits.sentences:
             return super().numbers(items, asked)
-        return (len(self._sentences(item, asked)) for item in items)
+        return (max(size_of(item, lines), len(self._sentences(item, asked))) for item in items)
 
     def _sentences(self, item: Source, asked: Any) -> list[str]:
         is_whole = any(search_options(asked, OF_RECORDS).values())

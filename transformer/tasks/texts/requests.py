@@ -31,7 +31,7 @@ class TranslationRequest(NamedTuple):
     prefix: str = ""
     """What the translation must begin with."""
     terms: tuple[str, ...] = ()
-    """Words and phrases that must occur in it."""
+    """Words and phrases that must occur in the translation."""
     source_language: str | None = None
     """The code of the source's language. None: that of the task."""
     target_language: str | None = None
