@@ -401,6 +401,45 @@ def damaged_name():
         return file.getvalue().replace(b"source", b"sour\xffe")
 
 
+def written(column, kind):
+    """A file of one column; `kind` writes it."""
+    with io.BytesIO() as file:
+        table = pa.table({"source": column})
+        if kind == "parquet":
+            pyarrow.parquet.write_table(table, file)
+        else:
+            with pa.ipc.new_file(file, table.schema) as writer:
+                writer.write_table(table)
+        return file.getvalue()
+
+
+BEYOND_PYTHON = {
+    "date": pa.array([2**31 - 1], pa.date32()),
+    "duration": pa.array([2**62], pa.duration("s")),
+    "two of a name": pa.StructArray.from_arrays([pa.array(["a"]), pa.array(["b"])], ["x", "x"]),
+}
+"""What has no value in Python."""
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow"])
+@pytest.mark.parametrize("column", BEYOND_PYTHON.values(), ids=BEYOND_PYTHON)
+def test_values_that_python_has_not(tmp_path, column, kind):
+    (tmp_path / f"a.{kind}").write_bytes(written(column, kind))
+    with pytest.raises(UserError, match=rf"a\.{kind} is damaged: "):
+        list(read_table(tmp_path / f"a.{kind}", DataConfig()))
+
+
+def test_a_short_file_that_repeats_a_long_text(tmp_path):
+    """Few rows are in memory at once."""
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 2000, pa.int32()), pa.array(["a" * 2**20]))
+    pyarrow.parquet.write_table(pa.table({"source": text, "target": ["b"] * 2000}), tmp_path / "a.parquet")
+    assert (tmp_path / "a.parquet").stat().st_size < 2**17
+    before = pa.total_allocated_bytes()
+    rows = exchange.parquet_rows(tmp_path / "a.parquet", ["source", "target"])
+    assert len(next(rows)[1]["source"]) == 2**20
+    assert pa.total_allocated_bytes() - before < 2**26
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [

@@ -159,6 +159,11 @@ def test_plain_text_keeps_its_form():
     assert document.text == TEXT.upper().replace("HTTPS://A.B/C_D?E=F", "https://a.b/c_d?e=f")
     assert Pretender().translate_document("").text == ""
     assert Pretender().translate_document(" \n\n").text == " \n\n"
+    for text in ("A dog runs\r\nthere.\r\n", "\tA dog\n\truns.\n", "- a dog\n\truns\n\tthere\n"):
+        assert Pretender(spell=str.upper).translate_document(text).text == text.upper()
+    for sign in "\f\v\x1c\x1d\x1e\x85\u2028\u2029":
+        text = f"A dog{sign}runs here\nand there.{sign}\n"
+        assert Pretender(spell=str.upper).translate_document(text).text == text.upper()
 
 
 def test_wrapped_lines_stay_as_narrow():

@@ -161,6 +161,42 @@ def test_random_documents_in_capitals_render_as_before(seeds):
         assert html(in_capitals(text)).lower().split() == html(text).lower().split(), seed
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "**&nbsp;** red\n",
+        "red _&nbsp;_\n",
+        "~~<br> &nbsp;~~ red\n",
+        "<b>red https://a.b/c[\\* [![i](b.svg)](x) cat](d)</b>\n",
+        "a | b\n---|---\n\\* red | dog\n",
+    ],
+)
+def test_what_changes_can_be_written(text):
+    assert html(in_capitals(text)).lower() == html(text).lower()
+
+
+@pytest.mark.parametrize("sign", ["*", "-", ">", "#", "1.", "<!--", "```", "***"])
+def test_a_first_cell_without_a_sign_before_it_begins_no_block(sign):
+    pretender = Pretender(spell=lambda word: f"{sign} RED" if word == "red" else word)
+    written = html(pretender.translate_document("> a | b\n> ---|---\n> red | dog\n> red\n", "markdown").text)
+    assert written.count("<td>") == 4
+    assert written.count(" RED</td>") == 2
+
+
+def test_a_row_without_signs_at_its_ends_has_no_empty_cell_there():
+    text = "red | cat | dog\n---|---|---\n"
+    silent = Pretender(order=lambda words: [])
+    document = silent.translate_document(text, "markdown")
+    assert document.text == text.replace("cat", "")
+    assert ["not read" in sentence.flags for sentence in document.sentences] == [True, False, True]
+    assert silent.translate_document("| red | cat |\n|---|---|\n", "markdown").text == "|  |  |\n|---|---|\n"
+
+
+def test_a_sentence_without_translation_leaves_no_space():
+    pretender = Pretender(order=lambda words: words[1:])
+    assert pretender.translate_document("- One. Two dogs.\n  ---\n", "markdown").text == "- dogs.\n  ---\n"
+
+
 def test_deep_blocks_are_read_or_flagged():
     for sign, levels in ((">", 40), (">", 100), ("- ", 25), ("- ", 60)):
         text = f"{sign * levels} word\n"

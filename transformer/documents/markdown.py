@@ -32,13 +32,15 @@ class Frame:
 
     before: str = ""
     after: str = ""
+    index: int = 0
+    """Of the block among those with text."""
 
     def read(self, markdown: str, parser: Any, environment: Environment) -> MarkedText | None:
         """The text of a block. None: the parser takes it for another one."""
         tokens = self.parsed(markdown, parser, environment)
         if tuple(token.type for token in tokens) != _types(self, parser):
             return None
-        return marked_text(next(token for token in tokens if token.type == "inline"))
+        return marked_text([token for token in tokens if token.type == "inline"][self.index])
 
     def parsed(self, markdown: str, parser: Any, environment: Environment) -> Any:
         """The tokens of a document that has the block alone."""
@@ -50,12 +52,15 @@ def _types(frame: Frame, parser: Any) -> tuple[str, ...]:
     return tuple(token.type for token in frame.parsed("x", parser, {}))
 
 
+ROW = "row"
+"""The first cell of a row without a sign before it, which could begin another block."""
 FRAMES = {
     "paragraph": Frame(),
     "heading": Frame("# "),
     "underlined": Frame("", "\n==="),
     "th": Frame("| ", " |\n|---|"),
     "td": Frame("| ", " |\n|---|"),
+    ROW: Frame("| x |\n|---|\n", " | x", 1),
     "dt": Frame("", "\n: x"),
     "admonition_title": Frame('!!! x "', '"'),
 }
@@ -166,10 +171,15 @@ class _Reading:
         inner = (mark for mark in self.marks[index + 1 :] if mark)
         shifted = (replace(mark, start=mark.start - begin, end=mark.end - begin) for mark in inner)
         marked = MarkedText(self.text[begin:], tuple(shifted))
-        content = marked.written(lambda text: text.replace("\n", _BREAK))
+        content = marked.written(_blank)
         self.text = self.text[:begin]
         literal = opening + content + (ending or closing)
         self.marks[index:] = [Mark(begin, begin, literal=literal, depth=depth)]
+
+
+def _blank(text: str) -> str:
+    """Markdown of white space: signs of emphasis do not stand beside what is more than spaces."""
+    return "".join(sign if sign == " " else _BREAK if sign == "\n" else f"&#{ord(sign)};" for sign in text)
 
 
 def _closed_tags(tokens: Sequence[Any]) -> dict[int, str]:
@@ -224,7 +234,7 @@ def to_markdown(
       line_end: how it writes the end of another line.
     """
     expected = _essence(content)
-    is_cell = block in ("th", "td")
+    is_cell = block in ("th", "td", ROW)
     for marked, escape in _ways(content):
         candidate = _written(marked, escape, itertools.repeat(_BREAK), "\n", is_cell)
         passage = FRAMES[block].read(candidate, parser, environment)
@@ -240,8 +250,10 @@ def _ways(content: MarkedText) -> Iterator[tuple[MarkedText, Any]]:
     stars = _with_signs(content, {sign: (star, star) for sign, star in _STARS.items()})
     tags = _with_signs(content, {sign: (f"<{tag}>", f"</{tag}>") for sign, tag in _TAGS.items()})
     spaced = MarkedText(tags.text, tuple(_apart(tags.marks)))
+    as_text = (mark for mark in tags.marks if mark.literal != content.text[mark.start : mark.end])
+    unaddressed = MarkedText(tags.text, tuple(as_text))  # an address may end with signs
     for escape in escapes:
-        for way in (content, stars, tags, spaced):
+        for way in (content, stars, tags, spaced, unaddressed):
             yield way, escape
 
 
@@ -289,7 +301,7 @@ def _written(content: MarkedText, escape: Any, breaks: Iterator[str], line_end: 
         )
         for mark in content.marks
     )
-    text = MarkedText(content.text, tuple(marks)).written(lines)
+    text = MarkedText(content.text, tuple(marks)).written(lines).strip(" ")
     return text.replace("|", "\\|") if is_cell else text
 
 
@@ -302,6 +314,7 @@ _PREFIXES = {
 }
 _HASHES = re.compile(r"#{1,6}[ \t]*")
 _PIPE = re.compile(r"(?<!\\)\|")
+_ROW_END = re.compile(r"[ \t]*(?:\n|\Z)")
 
 
 def read_markdown(text: str) -> Document:
@@ -406,12 +419,20 @@ class _Reader:
             if child.type == "hardbreak"
         ]
         line_end = gaps[0].lstrip(" \\") if gaps else "\n"
+        is_cell = block in ("th", "td")
+        is_first = is_cell and column == 0 and spans[0][0] == starts[0]
+        is_edge = is_first or (is_cell and _ROW_END.match(self.source.normal, spans[-1][1]))
+        frame = block
+        if is_first and FRAMES[ROW].read(token.content.replace("|", "\\|"), self.parser, self.environment):
+            frame = ROW
 
         def write(translation: MarkedText) -> str | None:
             if translation == content:
                 return text
-            written = to_markdown(translation, self.parser, self.environment, block, breaks, line_end)
-            return None if written is None else before + written + after
+            written = to_markdown(translation, self.parser, self.environment, frame, breaks, line_end)
+            if written is None or (is_edge and not written):  # the row would have a cell less
+                return None
+            return before + written + after
 
         yield start, end, Passage(line, content, write, text)
 

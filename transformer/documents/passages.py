@@ -198,8 +198,9 @@ _INDENT = re.compile(r"\s*")
 
 
 def read_plain_text(text: str) -> Document:
-    """The passages of a plain text. A paragraph ends before an empty line, before an item of a list and where
-    the indentation changes; its lines are one text, which is wrapped as wide as they were."""
+    """The passages of a plain text. A paragraph ends before an empty line, before an item of a list, where
+    the indentation changes, and at a sign that ends a page or a paragraph, such as a form feed; its lines are
+    one text, which is wrapped as wide as they were."""
     parts = list[str | Passage]()
     paragraph = list[tuple[int, str]]()
 
@@ -216,6 +217,8 @@ def read_plain_text(text: str) -> Document:
         if _ITEM.match(line) or (paragraph and _indent(line) != _hanging(paragraph)):
             close()
         paragraph.append((number, line))
+        if not line.endswith(("\n", "\r")):
+            close()
     close()
     return Document(parts)
 
@@ -264,7 +267,8 @@ def _paragraph(number: int, first: str, others: list[str]) -> Iterator[str | Pas
     last = lines[-1]
     ending = last[len(last.rstrip()) :]
     width = max(map(len, itertools.chain([first.rstrip()], (line.rstrip() for line in others))))
-    following = " " * (_indent(others[0]) if others else len(opening))
+    following = others[0][: _indent(others[0])] if others else ""
+    line_end = first[len(first.rstrip("\r\n")) :]
     content = with_addresses(MarkedText(" ".join(line.strip() for line in lines)))
     source = "".join(lines).removesuffix(ending)
 
@@ -274,14 +278,16 @@ def _paragraph(number: int, first: str, others: list[str]) -> Iterator[str | Pas
         text = translation.written(str)
         if not others:
             return text
-        return textwrap.fill(
+        wrapped = textwrap.wrap(
             text,
             width,
             initial_indent=opening,
             subsequent_indent=following,
+            expand_tabs=False,
             break_long_words=False,
             break_on_hyphens=False,
-        ).removeprefix(opening)
+        )
+        return line_end.join(wrapped).removeprefix(opening)
 
     yield opening
     yield Passage(number, content, write, source)

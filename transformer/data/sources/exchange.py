@@ -17,7 +17,7 @@ Rows = Iterator[tuple[int, Mapping[str, Any]]]
 """The number of each line and its columns."""
 TRANSLATION = "translation"
 """A column whose parts are named by languages, as the library datasets has them."""
-BATCH = 1024  # rows that are read at a time
+BATCH = 16  # rows that are read at a time: a short file may repeat a long text
 
 
 def check_opens(path: Path) -> None:
@@ -79,7 +79,7 @@ def _opened(path: Path) -> Iterator[Any]:
         if error.strerror:
             raise UserError(f"cannot read {path}: {unreadable(error)}") from error
         raise UserError(f"{path} is damaged: {first_line(error)}") from error
-    except (pyarrow.ArrowException, UnicodeDecodeError) as error:  # the latter of a column's name
+    except (pyarrow.ArrowException, OverflowError, ValueError) as error:  # the latter two of Python's values
         raise UserError(f"{path} is damaged: {first_line(error)}") from error
     except MemoryError as error:
         raise UserError(f"{path} is damaged, or a part of it does not fit into the memory") from error
