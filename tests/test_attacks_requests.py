@@ -397,6 +397,9 @@ def test_bodies_of_all_requests_are_bounded(service):
         assert client.post("/score", json=TEXT).status_code == READ
         slow.sendall(b"{" * 20)
         assert slow.recv(12) == b"HTTP/1.1 422"  # all has arrived
+        slow.close()
+        wait_for(0, 0)
+        slow = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
         slow.sendall(head.replace(b"200", b"900") + line + b"\r\n" + b"{" * 180)
         wait_for(1, 180)
         slow.sendall(b"{" * 180)
