@@ -378,23 +378,29 @@ def test_bodies_of_all_requests_are_bounded(service):
     limits = Limits(body=200, recording=200, bodies=250)
     with served(service, limits, "secret") as port, contextlib.ExitStack() as stack:
         client = stack.enter_context(httpx.Client(base_url=f"http://127.0.0.1:{port}", headers=known))
+
+        def wait_for(requests, stored):
+            state = {f"transformer_open_requests {requests}.0", f"transformer_stored_bytes {stored}.0"}
+            for _ in range(2000):
+                if state <= set(client.get("/metrics").text.splitlines()):
+                    return
+            raise AssertionError(state)
+
         for line in b"", b"Authorization: Bearer secret\r\n":
             assert client.post("/score", json=body).status_code == READ
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
             slow.sendall(head + line + b"\r\n" + b"{" * 180)
-        while "transformer_stored_bytes 180.0" not in client.get("/metrics").text:
-            pass
+        wait_for(1, 180)
         answer = client.post("/score", json=body)
         assert (answer.status_code, answer.headers["retry-after"]) == (gate.BUSY, "1")
         assert answer.json()["error"] == "180 bytes of requests are stored, as many as may: try again later"
         assert client.post("/score", json=TEXT).status_code == READ
         slow.sendall(b"{" * 20)
         assert slow.recv(12) == b"HTTP/1.1 422"  # all has arrived
-        slow.sendall(head.replace(b"200", b"900") + line + b"\r\n" + b"{" * 250)
-        while "transformer_open_requests 1.0" not in client.get("/metrics").text:
-            pass
-        while "transformer_stored_bytes 0.0" not in client.get("/metrics").text:
-            pass  # of a body that is too long nothing is stored, while the rest of it arrives
+        slow.sendall(head.replace(b"200", b"900") + line + b"\r\n" + b"{" * 180)
+        wait_for(1, 180)
+        slow.sendall(b"{" * 180)
+        wait_for(1, 0)  # nothing is stored of a body that is too long, while the rest of it arrives
         assert client.post("/score", json=body).status_code == READ
     with pytest.raises(UserError, match="--limits.bodies 99 is less than a body may have, 100: raise it"):
         Limits(body=1, recording=100, bodies=99)

@@ -223,12 +223,13 @@ class QuietErrors:
     damaged frame of an MP3 file, with which clients could fill the log of a server."""
 
     def __init__(self) -> None:
-        self._lock, self._count, self._stderr = threading.Lock(), 0, -1
+        self._lock, self._count, self._targets = threading.Lock(), 0, (-1, -1)
 
     def separate(self) -> None:
         """Python, and what logs, write to another descriptor from here on. Without this nothing is closed."""
-        before, self._stderr = sys.stderr, os.dup(STDERR)
-        sys.stderr = open(self._stderr, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+        before, stderr = sys.stderr, os.dup(STDERR)
+        self._targets = stderr, os.open(os.devnull, os.O_WRONLY)
+        sys.stderr = open(stderr, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
         for handler in logging.getLogger().handlers:
             if isinstance(handler, logging.StreamHandler) and handler.stream is before:
                 handler.setStream(sys.stderr)
@@ -240,14 +241,11 @@ class QuietErrors:
         self._add(-1)
 
     def _add(self, change: int) -> None:
-        if self._stderr < 0:
-            return
+        target = self._targets[change > 0]
         with self._lock:
             self._count += change
-            if self._count == max(change, 0):  # the first, or the last of several threads
-                target = os.open(os.devnull, os.O_WRONLY) if self._count else os.dup(self._stderr)
+            if target >= 0 and self._count == max(change, 0):  # the first, or the last of several threads
                 os.dup2(target, STDERR)
-                os.close(target)
 
 
 STDERR = 2
