@@ -128,8 +128,9 @@ def _sections() -> list[tuple[str, str, list[_Row]]]:
     from transformer.cli.decode_arguments import DecodeArguments
     from transformer.cli.parser import texts
     from transformer.commands.train_arguments import TrainArguments
-    from transformer.config.decoding import METHODS, BeamConfig
+    from transformer.config.decoding import BeamConfig
     from transformer.config.options import Config, HostsConfig
+    from transformer.config.searches import METHODS
     from transformer.systems.presets import PRESETS, every_system
 
     rows: dict[tuple[str, str], _Row] = {}

@@ -17,7 +17,8 @@ from transformer import Config, Run, UserError
 from transformer.cli.decode_arguments import parse_decode, positional
 from transformer.commands.main import COMMANDS, main
 from transformer.commands.train import _initialised_from
-from transformer.config.decoding import BeamConfig, methods_of
+from transformer.config.decoding import BeamConfig
+from transformer.config.searches import methods_of
 from transformer.data import remote
 from transformer.runs.config_json import to_json
 from transformer.systems.nonautoregressive.options import NonAutoregressiveConfig

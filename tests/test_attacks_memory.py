@@ -86,6 +86,10 @@ def a_large_shape(store: tensorstore.KvStore) -> None:
     change(store, f"{array_of(store)}/.zarray", shape=[10**6, 10**6], chunks=[10**6, 10**6])
 
 
+def an_odd_fill_value(store: tensorstore.KvStore) -> None:
+    change(store, f"{array_of(store)}/.zarray", fill_value="x")
+
+
 def no_object(store: tensorstore.KvStore) -> None:
     store.write(f"{array_of(store)}/.zarray", b"[" * 100_000).result()
 
@@ -124,6 +128,7 @@ BOMBS = {
     another_compressor: "has an unsupported compressor or filter",
     wide_numbers: "has no sensible shape or type",
     a_large_shape: r"its arrays have 4,000,000,\d+,\d+ bytes, more than they should",
+    an_odd_fill_value: "its _METADATA and its arrays do not belong together",
     no_object: "nested too deeply",
     another_key: "is not part of an array",
     a_large_index: "its files decompress to more than",

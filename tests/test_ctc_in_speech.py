@@ -14,8 +14,8 @@ from compiled import init
 
 from transformer import PRESETS, Run, Transcriber, UserError, train_tokenizer
 from transformer.commands.given_outputs import align_main
-from transformer.config.decoding import BeamConfig, GreedyConfig, SampleConfig
-from transformer.config.options import changed_search
+from transformer.config.decoding import BeamConfig
+from transformer.config.searches import GreedyConfig, SampleConfig, changed_search
 from transformer.data.sources.recordings import Recording
 from transformer.data.sources.source import InMemory
 from transformer.data.store import Corpus

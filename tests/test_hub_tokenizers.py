@@ -159,6 +159,10 @@ MISTAKES = {
         (f / "vocab.json").unlink(),  # as NLLB, whose codes of languages are these
         (f / "tokenizer_config.json").write_text('{"additional_special_tokens": ["eng_Latn", 3]}'),
     ),
+    "additional_special_tokens is 5, not a list": lambda f: (
+        (f / "vocab.json").unlink(),
+        (f / "tokenizer_config.json").write_text('{"additional_special_tokens": 5}'),
+    ),
     "is not a SentencePiece model": lambda f: (f / "sentencepiece.bpe.model").write_bytes(b"nothing"),
     "language_codes is 'ours'; known are m2m100, wmt21": lambda f: (f / "tokenizer_config.json").write_text(
         '{"language_codes": "ours"}'

@@ -14,8 +14,8 @@ from transformer.cli.decode_arguments import DecodeArguments, parse_decode
 from transformer.cli.writer import writer_class
 from transformer.commands.models import import_command
 from transformer.commands.translations import Translations
-from transformer.config.decoding import GreedyConfig
 from transformer.config.model import SpecialIds
+from transformer.config.searches import GreedyConfig
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.explorer.attention import attention_of
 from transformer.explorer.tree import search_tree

@@ -17,8 +17,9 @@ from compiled import apply
 from reference_search import random_variables
 
 from transformer.commands.models import export_command, import_command
-from transformer.config.decoding import BeamConfig, GreedyConfig
+from transformer.config.decoding import BeamConfig
 from transformer.config.options import Config
+from transformer.config.searches import GreedyConfig
 from transformer.config.transformer import TransformerConfig
 from transformer.data.tokenizers.lossless import SPACE
 from transformer.data.tokenizers.trained import train_tokenizer

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from transformer.config.decoding import BeamConfig, MbrConfig, SampleConfig
+from transformer.config.decoding import BeamConfig
+from transformer.config.searches import MbrConfig, SampleConfig
 from transformer.interop.folders.search import (
     OPTIONS,
     not_exported,

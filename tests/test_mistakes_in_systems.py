@@ -19,7 +19,7 @@ from toys.waves import SYSTEM, Waves
 
 from transformer import Config, Loss, SpecialIds, System, Transformer, TransformerConfig, UserError, register
 from transformer.config.decoding import BeamConfig
-from transformer.config.options import changed_search, check_beam
+from transformer.config.searches import changed_search, check_beam
 from transformer.data.plans import fixed_batches
 from transformer.data.sequences import Field
 from transformer.data.sources.source import in_memory

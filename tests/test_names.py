@@ -9,9 +9,10 @@ from transformer import UserError
 from transformer.cli.command_line import TrainLine
 from transformer.cli.decode_arguments import DecodeArguments, parse_decode
 from transformer.commands.train_arguments import TrainArguments, parse_train
-from transformer.config.decoding import BeamConfig, methods_of, names_of
+from transformer.config.decoding import BeamConfig, names_of
 from transformer.config.names import DECODING, SEARCH, TRAINING, hint
-from transformer.config.options import changed_search, flatten
+from transformer.config.options import flatten
+from transformer.config.searches import changed_search, methods_of
 from transformer.systems.registry import REGISTRY, options_of
 
 

@@ -12,7 +12,8 @@ from compiled import apply
 from reference_search import random_variables
 from tiers import mostly_slow
 
-from transformer.config.options import Config, changed_search
+from transformer.config.options import Config
+from transformer.config.searches import changed_search
 from transformer.runtime.errors import UserError
 from transformer.systems.nonautoregressive.options import (
     NonAutoregressiveConfig,

@@ -7,8 +7,9 @@ import pytest
 
 from transformer.cli.decode_arguments import OPTIONS, SELDOM, DecodeArguments, Way, positional
 from transformer.cli.writer import unused, writer_class
-from transformer.config.decoding import BeamConfig, GreedyConfig
+from transformer.config.decoding import BeamConfig
 from transformer.config.records import WindowsConfig
+from transformer.config.searches import GreedyConfig
 from transformer.runs.config_json import to_json
 from transformer.runtime.errors import UserError
 from transformer.systems.presets import PRESETS

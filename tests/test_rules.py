@@ -23,7 +23,7 @@ from small_translator import small_translator
 from tiers import combinations
 
 from transformer import BeamConfig, UserError
-from transformer.config.options import changed_search
+from transformer.config.searches import changed_search
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.decoding.steering.rules import segmentations
 

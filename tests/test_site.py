@@ -14,7 +14,6 @@ import pytest
 import mkdocs_hooks
 import transformer
 from transformer.cli.decode_arguments import DecodeArguments
-from transformer.config.decoding import METHODS, GreedyConfig, MbrConfig, SampleConfig
 from transformer.config.model import SpecialIds
 from transformer.config.options import Config, HostsConfig, flatten
 from transformer.config.records import (
@@ -24,6 +23,7 @@ from transformer.config.records import (
     TaggedConfig,
     WindowsConfig,
 )
+from transformer.config.searches import METHODS, GreedyConfig, MbrConfig, SampleConfig
 from transformer.systems.captioning.options import CaptionsConfig
 from transformer.systems.convolutional.options import ConvolutionalConfig
 from transformer.systems.copying.options import CopyingConfig

@@ -20,7 +20,7 @@ from tiers import combinations
 
 from transformer import Translator, UserError
 from transformer.config.decoding import BeamConfig
-from transformer.config.options import changed_search
+from transformer.config.searches import changed_search
 from transformer.data.sequences import Field, Fields
 from transformer.decoding.beam import beam_search
 from transformer.decoding.searches.search import AutoregressiveSearch

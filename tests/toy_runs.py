@@ -19,8 +19,9 @@ from toys import QUICK, STATEFUL, TRAINED
 from toys.task import SIZES
 
 from transformer import PRESETS, Config, Run, TransformerConfig, train
-from transformer.config.options import MeshConfig, changed_search
+from transformer.config.options import MeshConfig
 from transformer.config.records import RecordingsConfig, SentencesConfig, StreamConfig, TaggedConfig
+from transformer.config.searches import changed_search
 from transformer.trainer.loop import Loop
 
 LAYOUTS = {"one": (1, 1, 1), "replicas": (8, 1, 1), "mesh": (8, 2, 2)}

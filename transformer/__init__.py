@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from transformer.config.corpus import DataConfig as DataConfig
     from transformer.config.decoding import BeamConfig as BeamConfig
     from transformer.config.decoding import DecodingConfig as DecodingConfig
-    from transformer.config.decoding import GreedyConfig as GreedyConfig
-    from transformer.config.decoding import MbrConfig as MbrConfig
-    from transformer.config.decoding import SampleConfig as SampleConfig
     from transformer.config.model import SpecialIds as SpecialIds
     from transformer.config.options import Config as Config
+    from transformer.config.searches import GreedyConfig as GreedyConfig
+    from transformer.config.searches import MbrConfig as MbrConfig
+    from transformer.config.searches import SampleConfig as SampleConfig
     from transformer.config.training import OptimizerConfig as OptimizerConfig
     from transformer.config.training import TrainingConfig as TrainingConfig
     from transformer.config.transformer import EncoderConfig as EncoderConfig
@@ -73,7 +73,8 @@ if TYPE_CHECKING:
     from transformer.translator.translator import Translator as Translator
 
 _HOMES = {
-    "config.decoding": ("BeamConfig", "DecodingConfig", "GreedyConfig", "MbrConfig", "SampleConfig"),
+    "config.decoding": ("BeamConfig", "DecodingConfig"),
+    "config.searches": ("GreedyConfig", "MbrConfig", "SampleConfig"),
     "config.options": ("Config",),
     "config.corpus": ("DataConfig",),
     "config.transformer": ("EncoderConfig", "TransformerConfig"),

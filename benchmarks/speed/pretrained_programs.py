@@ -130,7 +130,7 @@ def search(name: str, quick: bool, matrices: str = "bfloat16") -> Callable[[], R
       matrices: precision of the weights. The products are in bfloat16.
     """
 
-    from transformer.config.options import changed_search
+    from transformer.config.searches import changed_search
     from transformer.decoding.service.queue import Request
     from transformer.decoding.service.service import SearchService
     from transformer.decoding.steering.rules import Rules

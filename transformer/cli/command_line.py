@@ -4,8 +4,8 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from transformer.config.decoding import METHODS, DecodingConfig, methods_of, names_of
-from transformer.config.options import changed_search, check_option
+from transformer.config.decoding import DecodingConfig, names_of
+from transformer.config.searches import METHODS, changed_search, check_option, methods_of
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import REGISTRY, options_of
 

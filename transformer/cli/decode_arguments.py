@@ -14,11 +14,12 @@ import tyro
 from transformer.cli.command_line import options_in, with_method
 from transformer.cli.parser import parse
 from transformer.config.corpus import DataConfig
-from transformer.config.decoding import DecodingConfig, methods_of
+from transformer.config.decoding import DecodingConfig
 from transformer.config.methods import check_idle_search
 from transformer.config.names import DECODING
 from transformer.config.options import Config, HostsConfig, flatten
 from transformer.config.records import Cut, Detector, WindowsConfig
+from transformer.config.searches import methods_of
 from transformer.config.training import BleuTokenizer, TextNormalisation
 from transformer.data.remote import has
 from transformer.runtime.errors import UserError

@@ -11,8 +11,9 @@ from typing import Any
 
 import yaml
 
-from transformer.config.decoding import DecodingConfig, methods_of
-from transformer.config.options import Config, changed_search, check_option, first_added, text_data
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config, first_added, text_data
+from transformer.config.searches import changed_search, check_option, methods_of
 from transformer.runs.config_json import config_of, to_json
 from transformer.runtime.errors import UserError, first_line
 from transformer.runtime.files import Json, MiB, brief_json, parse_object, read_text

@@ -2,9 +2,9 @@
 
 import dataclasses
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal, Self, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from transformer.config.ranges import COUNTS, IDS, LONGEST, RATE, SHARE, TEMPERATURE, Range, Section
+from transformer.config.ranges import COUNTS, IDS, LONGEST, RATE, SHARE, Range, Section
 from transformer.runtime.errors import UserError
 from transformer.runtime.text import has_text, without_formatting
 
@@ -17,6 +17,8 @@ class DecodingConfig(Section):
     an annotation is what a run must be able to do for decode.py to have the option (`Writer.abilities`)."""
 
     SECTION = "decoding"
+    METHOD: ClassVar[str] = ""
+    """The method that has options of this type. Empty: several do, or that of a system."""
 
     method: Literal["beam", "greedy", "sample", "mbr"] = "beam"
     """Beam search, greedy search, sampling, or minimum Bayes risk. Each has its own options: see
@@ -77,9 +79,8 @@ class DecodingConfig(Section):
 
     def __post_init__(self) -> None:
         super().__post_init__()  # also so that it is hashable: programs depend on it
-        methods = methods_of(type(self))
-        if methods[self.method] is not type(self):
-            class_name = methods[self.method].__name__
+        if type(self) is DecodingConfig or self.METHOD not in ("", self.method):
+            class_name = f"{self.method.capitalize()}Config"
             raise UserError(f"--decoding.method {self.method}: its options are a {class_name}")
         if self.max_length is not None and self.min_length >= self.max_length:
             raise UserError(
@@ -135,6 +136,8 @@ RULES = (
 class BeamConfig(DecodingConfig):
     """Beam search."""
 
+    METHOD = "beam"
+
     beam_size: Annotated[int, Range(1, LONGEST)] = 4
     """Number of hypotheses in the beam."""
     stop: Literal["exact", "present", "full"] = "exact"
@@ -165,73 +168,6 @@ class BeamConfig(DecodingConfig):
             )
         if self.groups == 1 and self.diversity != BeamConfig.diversity:
             raise UserError("--decoding.diversity needs --decoding.groups: how groups differ from each other")
-
-
-@dataclass(frozen=True)
-class GreedyConfig(DecodingConfig):
-    """Greedy search: the most probable token at every step."""
-
-    method: Literal["beam", "greedy", "sample", "mbr"] = "greedy"
-
-
-@dataclass(frozen=True)
-class SampleConfig(DecodingConfig):
-    """Sampling."""
-
-    method: Literal["beam", "greedy", "sample", "mbr"] = "sample"
-    samples: Annotated[int, Range(1, LONGEST)] = 4
-    """Number of samples of each sentence."""
-    temperature: Annotated[float, replace(TEMPERATURE, note="for none, use method greedy")] = 1.0
-    """Softmax temperature; lower values give more likely, higher ones more diverse translations."""
-    top_k: Annotated[int, Range(0, LONGEST)] = 0
-    """Sample from the k most likely tokens. 0: all."""
-    top_p: Annotated[float, Range(1e-6, 1)] = 1.0
-    """Sample from the most likely tokens with this total probability."""
-
-    @property
-    def num_hypotheses(self) -> int:
-        return self.samples
-
-    def static(self) -> Self:
-        return replace(super().static(), temperature=1.0)
-
-    def shared(self) -> Self:
-        return replace(super().shared(), top_p=1.0 if self.top_p == 1 else 0.5)
-
-
-@dataclass(frozen=True)
-class MbrConfig(SampleConfig):
-    """Minimum Bayes risk: of many candidates, the one that is most like all of them, by chrF."""
-
-    method: Literal["beam", "greedy", "sample", "mbr"] = "mbr"
-    samples: int = 64
-    """Number of candidates of each sentence."""
-    candidates: Literal["sample", "beam"] = "sample"
-    """Where the candidates come from: sampling, or beam search with as many beams."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        sampled = [name for name in ("temperature", "top_k", "top_p", "seed") if self._differs(name)]
-        if self.candidates == "beam" and sampled:
-            option = sampled[0].replace("_", "-")
-            raise UserError(f"--decoding.{option} is for --decoding.candidates sample: leave it out")
-
-    def _differs(self, name: str) -> bool:
-        return bool(getattr(self, name) != getattr(SampleConfig, name))
-
-
-METHODS: dict[str, type[DecodingConfig]] = {
-    config_class.method: config_class for config_class in (BeamConfig, GreedyConfig, SampleConfig, MbrConfig)
-}
-"""The options of each method."""
-
-
-def methods_of(config_class: type[DecodingConfig]) -> dict[str, type[DecodingConfig]]:
-    """The methods of a system by its type of search options, and the type of each. A type that is not in
-    `METHODS` is for all its methods."""
-    if config_class is DecodingConfig or config_class in METHODS.values():
-        return METHODS
-    return dict.fromkeys(get_args(get_type_hints(config_class)["method"]), config_class)
 
 
 def names_of(options_class: type[Any]) -> set[str]:

@@ -4,13 +4,13 @@ come from the command line, never from the run directory."""
 
 import dataclasses
 import shlex
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from transformer.config.corpus import CorpusConfig, DataConfig
-from transformer.config.decoding import METHODS, BeamConfig, DecodingConfig, methods_of, names_of
+from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.config.methods import (
     AdapterConfig,
     GuidanceConfig,
@@ -22,7 +22,7 @@ from transformer.config.model import ModelConfig
 from transformer.config.ranges import Option, Range, Section
 from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.config.transformer import TransformerConfig
-from transformer.runtime.errors import UserError, nearest
+from transformer.runtime.errors import UserError
 from transformer.runtime.files import display_path
 from transformer.runtime.supervision import HEARTBEAT
 
@@ -334,67 +334,3 @@ def _replaced(config: C, values: dict[str, Path | None]) -> C:
     for section, inner in sections.items():
         here[section] = _replaced(getattr(config, section), inner)
     return dataclasses.replace(config, **here)  # type: ignore[arg-type]
-
-
-# Searches with other options.
-
-
-def changed_search(current: DecodingConfig, values: Mapping[str, Option]) -> DecodingConfig:
-    """The options of a search with others. A new method keeps the options that all methods have.
-
-    Raises:
-      UserError: there is no such method or option, it belongs to another method, or its value is wrong.
-    """
-    kinds = methods_of(type(current))
-    method = values.get("method", current.method)
-    if not isinstance(method, str) or method not in kinds:
-        needs = ""
-        if isinstance(method, str) and method in METHODS:
-            needs = ": it needs an autoregressive model, and this one predicts all tokens at once"
-        raise UserError(f"--decoding.method {method}{needs}: choose {' or '.join(kinds)}")
-    config_class = kinds[method]
-    for name in values:
-        check_option(kinds, method, name)
-    shared = names_of(config_class) & names_of(type(current))
-    if config_class is not type(current):
-        shared &= names_of(DecodingConfig) - {"method"}
-    shared_values = {name: getattr(current, name) for name in shared}
-    return config_class(**{"method": method} | shared_values | dict(values))
-
-
-def check_option(kinds: Mapping[str, type[DecodingConfig]], method: str, name: str) -> None:
-    """Raises UserError if a method does not have an option of that name."""
-    if name in names_of(kinds[method]):
-        return
-    owners = [other for other, config_class in METHODS.items() if name in names_of(config_class)]
-    if owners:
-        usable = [owner for owner in owners if owner in kinds]
-        remedy = f"--decoding.method {usable[0]}, or leave it out" if usable else "leave it out"
-        raise UserError(
-            f"--decoding.{name.replace('_', '-')} is an option of {' and '.join(owners)}, and this method is "
-            f"{method}: {remedy}"
-        )
-    from transformer.config.names import keyword_hint
-
-    known = [item.name for item in dataclasses.fields(kinds[method])]
-    if here := keyword_hint(name):
-        raise UserError(f"search option {name!r} does not exist; {here}")
-    meant = nearest(name, known) or f"; there are {', '.join(known)}"
-    raise UserError(f"search option {name!r} does not exist{meant}")
-
-
-def check_beam(decoding: DecodingConfig, model: ModelConfig) -> None:
-    """Raises UserError if the vocabulary is too small for the beam size, or for ids of the options."""
-    if not model.output_size:
-        raise UserError("--model.vocab-size 0: the preset or the task must set the size of the vocabulary")
-    for name in "suppress", "suppress_first":
-        if outside := [index for index in getattr(decoding, name) if index >= model.output_size]:
-            option = name.replace("_", "-")
-            raise UserError(
-                f"--decoding.{option} {outside[0]}: the vocabulary has {model.output_size:,} ids, from 0"
-            )
-    if isinstance(decoding, BeamConfig) and 2 * decoding.beam_size > model.output_size:
-        raise UserError(
-            f"--decoding.beam-size {decoding.beam_size} is more than half the vocabulary of "
-            f"{model.output_size}"
-        )

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int, UInt
 
-from transformer.config.decoding import GreedyConfig, SampleConfig
+from transformer.config.searches import GreedyConfig, SampleConfig
 from transformer.decoding.calls import checked, special_ids
 from transformer.decoding.scores import NEVER, SearchResult, as_penalty, source_limits
 from transformer.decoding.slots import Finished, Slots

@@ -5,8 +5,9 @@ import json
 import re
 from typing import TYPE_CHECKING, Any, get_type_hints
 
-from transformer.config.decoding import METHODS, DecodingConfig, SampleConfig, methods_of, names_of
+from transformer.config.decoding import DecodingConfig, names_of
 from transformer.config.options import Config
+from transformer.config.searches import METHODS, SampleConfig, methods_of
 from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import display_path, parse_object
 from transformer.systems.registry import options_of

@@ -241,7 +241,10 @@ def read(checkpoint: Path, like: Variables, item: str = "") -> Variables:
         check_arrays(folder, like)
         with ocp.StandardCheckpointer() as checkpointer:
             if item != "training":  # detect another model here: Orbax's threads would print tracebacks
-                compare(checkpointer.metadata(folder.absolute()).item_metadata.tree, like, "the checkpoint")
+                described = checkpointer.metadata(folder.absolute()).item_metadata
+                if described is None:
+                    raise ValueError("its _METADATA and its arrays do not belong together")
+                compare(described.tree, like, "the checkpoint")
             restored = checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
         if sum(leaf.nbytes for leaf in jax.tree.leaves(restored)) > LARGE:
             release_memory()  # Orbax's copies of arrays are in cycles

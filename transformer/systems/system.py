@@ -10,8 +10,9 @@ import numpy as np
 
 from transformer.config.decoding import DecodingConfig
 from transformer.config.model import ModelConfig
-from transformer.config.options import Config, check_beam
+from transformer.config.options import Config
 from transformer.config.ranges import typed
+from transformer.config.searches import check_beam
 from transformer.decoding.forced import Attentions
 from transformer.decoding.searches.search import AutoregressiveSearch
 from transformer.runtime.errors import UserError

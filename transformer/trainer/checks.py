@@ -13,9 +13,9 @@ from flax.traverse_util import flatten_dict
 from jaxtyping import Array
 
 from transformer.config.corpus import DataConfig
-from transformer.config.decoding import methods_of
 from transformer.config.methods import check_idle
 from transformer.config.options import Config, flatten
+from transformer.config.searches import methods_of
 from transformer.data.sequences import sides
 from transformer.data.store import Corpus, Record
 from transformer.model.statistics import INTERMEDIATES

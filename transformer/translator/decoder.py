@@ -10,9 +10,10 @@ from typing import Any, ClassVar, TypeVar
 import jax
 
 from transformer.config.arguments import any_number, seconds, true_or_false, whole_number
-from transformer.config.decoding import DecodingConfig, MbrConfig
-from transformer.config.options import Config, changed_search
+from transformer.config.decoding import DecodingConfig
+from transformer.config.options import Config
 from transformer.config.ranges import Option, instance, shown
+from transformer.config.searches import MbrConfig, changed_search
 from transformer.data.sequences import length_in_search
 from transformer.data.store import Record
 from transformer.decoding.service.lanes import Preparation

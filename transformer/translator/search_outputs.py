@@ -12,8 +12,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer.config.arguments import true_or_false
-from transformer.config.decoding import BeamConfig, DecodingConfig, MbrConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.config.ranges import Option
+from transformer.config.searches import MbrConfig
 from transformer.data.sequences import length_in_search
 from transformer.decoding.calls import Inputs
 from transformer.decoding.forced import TokenScores

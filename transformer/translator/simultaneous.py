@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from transformer.config.decoding import METHODS, RULES, names_of
+from transformer.config.decoding import RULES, names_of
 from transformer.config.ranges import Option, shown
+from transformer.config.searches import METHODS
 from transformer.decoding.calls import as_variables, special_ids
 from transformer.decoding.forced import whole
 from transformer.decoding.hooks import never_predicted

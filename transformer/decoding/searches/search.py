@@ -12,9 +12,10 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int, UInt
 
-from transformer.config.decoding import BeamConfig, DecodingConfig, MbrConfig, SampleConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.config.model import ModelConfig, SpecialIds
 from transformer.config.ranges import LONGEST
+from transformer.config.searches import MbrConfig, SampleConfig
 from transformer.decoding.beam import BeamSearch, Candidates
 from transformer.decoding.calls import Inputs, special_ids
 from transformer.decoding.hooks import NO_HOOKS, Hooks

@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 import yaml
 
-from transformer.config.decoding import BeamConfig, DecodingConfig, GreedyConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.config.options import Config
+from transformer.config.searches import GreedyConfig
 from transformer.config.transformer import TransformerConfig
 from transformer.data.tokenizers.lossless import opened as opened_pieces
 from transformer.data.tokenizers.pieces import MarianTokenizer

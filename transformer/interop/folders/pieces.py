@@ -296,6 +296,8 @@ def _named(folder: Path) -> list[str]:
     path = folder / SPECIAL
     described = tokenizer_options(folder) | (read_json(path) if path.exists() else {})
     listed = described.get("additional_special_tokens") or described.get("extra_special_tokens") or []
+    if not isinstance(listed, list | dict):
+        raise UserError(f"{path}: additional_special_tokens is {brief_json(listed)}, not a list")
     words: list[Any] = [word.get("content") if isinstance(word, dict) else word for word in listed]
     for word in words:
         if not isinstance(word, str):

@@ -10,7 +10,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
-from transformer.config.decoding import BeamConfig, DecodingConfig, GreedyConfig, MbrConfig, SampleConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig
+from transformer.config.searches import GreedyConfig, MbrConfig, SampleConfig
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 

@@ -4,8 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from transformer.config.decoding import METHODS, names_of
+from transformer.config.decoding import names_of
 from transformer.config.ranges import LARGEST, LONGEST, Range, Section
+from transformer.config.searches import METHODS
 from transformer.runtime.errors import UserError, counted, nearest
 
 ALLOWED = (

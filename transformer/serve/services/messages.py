@@ -7,8 +7,9 @@ from typing import Annotated, Any, get_args, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, create_model, field_validator
 
 from transformer.cli.parser import texts as docstrings
-from transformer.config.decoding import METHODS, DecodingConfig
+from transformer.config.decoding import DecodingConfig
 from transformer.config.ranges import TEMPERATURE
+from transformer.config.searches import METHODS
 from transformer.runtime.files import Json
 from transformer.tasks.texts.requests import TranslationRequest
 

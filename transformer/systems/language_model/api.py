@@ -13,8 +13,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from transformer.config.arguments import texts_of, whole_number
-from transformer.config.decoding import GreedyConfig, SampleConfig
 from transformer.config.ranges import Option
+from transformer.config.searches import GreedyConfig, SampleConfig
 from transformer.decoding.calls import as_variables, special_ids
 from transformer.decoding.forced import score_tokens
 from transformer.decoding.sampling import Randomness, draw_next, restrict

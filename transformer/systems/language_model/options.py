@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
-from transformer.config.decoding import SampleConfig
 from transformer.config.options import Config
 from transformer.config.ranges import LONGEST, Range
 from transformer.config.records import StreamConfig
+from transformer.config.searches import SampleConfig
 from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.config.transformer import StackConfig
 from transformer.runtime.errors import UserError, counted

@@ -8,8 +8,9 @@ from typing import Any
 from transformer.config.corpus import DataConfig, TextTaskName
 from transformer.config.decoding import BeamConfig
 from transformer.config.model import ModelConfig
-from transformer.config.options import Config, changed_search, text_data
+from transformer.config.options import Config, text_data
 from transformer.config.ranges import Option
+from transformer.config.searches import changed_search
 from transformer.config.training import OptimizerConfig, TrainingConfig
 from transformer.config.transformer import TransformerConfig
 from transformer.systems.registry import Options, Preset, Variant
