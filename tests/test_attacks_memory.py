@@ -90,6 +90,11 @@ def an_odd_fill_value(store: tensorstore.KvStore) -> None:
     change(store, f"{array_of(store)}/.zarray", fill_value="x")
 
 
+def integers(store: tensorstore.KvStore) -> None:
+    """Of the same width, which would be read as weights."""
+    change(store, f"{array_of(store)}/.zarray", dtype="<i4")
+
+
 def no_object(store: tensorstore.KvStore) -> None:
     store.write(f"{array_of(store)}/.zarray", b"[" * 100_000).result()
 
@@ -129,6 +134,7 @@ BOMBS = {
     wide_numbers: "has no sensible shape or type",
     a_large_shape: r"its arrays have 4,000,000,\d+,\d+ bytes, more than they should",
     an_odd_fill_value: "its _METADATA and its arrays do not belong together",
+    integers: "is of type int32 in the checkpoint, not float32",
     no_object: "nested too deeply",
     another_key: "is not part of an array",
     a_large_index: "its files decompress to more than",

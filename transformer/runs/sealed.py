@@ -200,14 +200,23 @@ def _is_interrupted(error: BaseException | None) -> bool:
 
 
 def compare(variables: Mapping[str, Any], like: Variables, where: str) -> None:
-    """Raises ValueError if variables have other names or shapes. `where` they are is part of the message."""
-    shapes, expected = (
-        {"/".join(map(str, path)): getattr(leaf, "shape", None) for path, leaf in flatten_dict(tree).items()}
+    """Raises ValueError if variables have other names or shapes, or integers in place of real numbers.
+    `where` they are is part of the message."""
+    leaves, expected = (
+        {"/".join(map(str, path)): leaf for path, leaf in flatten_dict(tree).items()}
         for tree in (variables, like)
     )
-    for name in sorted(shapes.keys() | expected.keys()):
-        if shapes.get(name) != expected.get(name):
-            raise ValueError(f"{name} is {shapes.get(name)} in {where}, not {expected.get(name)}")
+    for name in sorted(leaves.keys() | expected.keys()):
+        shape, expected_shape = (getattr(tree.get(name), "shape", None) for tree in (leaves, expected))
+        if shape != expected_shape:
+            raise ValueError(f"{name} is {shape} in {where}, not {expected_shape}")
+        dtype, expected_dtype = (getattr(tree.get(name), "dtype", None) for tree in (leaves, expected))
+        if dtype and expected_dtype and _is_real(dtype) != _is_real(expected_dtype):
+            raise ValueError(f"{name} is of type {dtype} in {where}, not {expected_dtype}")
+
+
+def _is_real(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jnp.floating))
 
 
 def read(checkpoint: Path, like: Variables, item: str = "") -> Variables:
