@@ -1,6 +1,8 @@
 """Servers of tests: in this process, with a client that asks them."""
 
 import contextlib
+import threading
+import time
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -10,6 +12,7 @@ from small_translator import small_translator
 
 from transformer.decoding.service.lanes import Preparation
 from transformer.serve.app import server_app
+from transformer.serve.server import Server, bound, config_of
 from transformer.serve.services.limits import ALLOWED, Limits
 from transformer.serve.services.service import Service
 from transformer.serve.services.translation import Translations
@@ -40,3 +43,31 @@ def asked(
             while not app.state.readiness.is_complete:
                 pass
             yield client
+
+
+@contextlib.contextmanager
+def served(service, limits=None, token=""):
+    """The address of a server with connections of its own, which compiles programs when they are needed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Service, "preparation", lambda service: Preparation(()))
+        limits = limits or Limits()
+        app = server_app([service], limits, token)
+        server, listening = Server(config_of(app, limits)), bound("127.0.0.1", 0)
+        thread = threading.Thread(target=server.run, args=([listening],))
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            yield listening.getsockname()[1]
+        finally:
+            server.should_exit = True
+            thread.join()
+            listening.close()
+
+
+def all_of(connection):
+    """What arrives until a connection is closed."""
+    parts = []
+    while part := connection.recv(1000):
+        parts.append(part)
+    return b"".join(parts)

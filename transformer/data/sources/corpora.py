@@ -25,17 +25,9 @@ from transformer.data.sources.exchange import check_opens
 from transformer.data.sources.own_text import corpus_in_shards, files_by_split, form_of, text_corpus
 from transformer.data.sources.source import HELD_OUT, Source
 from transformer.data.sources.tables import record_of
-from transformer.data.sources.text_files import (
-    read_lines,
-)
+from transformer.data.sources.text_files import read_lines
 from transformer.data.sources.tfds_sets import tfds_folder, tfds_rows, tfds_splits
-from transformer.data.store import (
-    Corpus,
-    Pair,
-    Progress,
-    TextRecord,
-    silent,
-)
+from transformer.data.store import Corpus, Pair, Progress, TextRecord, silent
 from transformer.runtime.errors import UserError
 from transformer.runtime.text import is_invisible
 

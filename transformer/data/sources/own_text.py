@@ -56,6 +56,7 @@ SHARE = 0.05  # of a training text that is held out
 
 
 def form_of(data: DataConfig) -> Form:
+    """What the records of a corpus are: pairs, pairs with their languages, or texts with named parts."""
     if data.has_columns or any(map(data.by_corpus, SPLITS[1:])):
         return TEXT_RECORDS
     return DIRECTED if data.directions else PAIRS
