@@ -400,3 +400,13 @@ def _check_plain(folder: Path, what: str, depth: int) -> None:
                     )
     except OSError as error:
         raise UserError(f"cannot read {folder}: {error.strerror}") from error
+
+
+def fault_of(error: Exception) -> str:
+    """What is wrong with the content of a JSON file, given what Python says of it, in other words."""
+    if isinstance(error, KeyError):
+        return f"{error} is missing or unknown"
+    of_python = "could not convert", "invalid literal", "too many values", "not enough values"
+    if isinstance(error, TypeError | AttributeError | IndexError) or str(error).startswith(of_python):
+        return "one of its values has a wrong type"
+    return str(error)

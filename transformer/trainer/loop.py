@@ -44,8 +44,8 @@ from transformer.trainer.starts import first_state
 from transformer.training.objective import Batch, Objective
 from transformer.training.optimizers import after_evaluation, scale_of
 from transformer.training.schedule import learning_rate, make_optimizer
-from transformer.training.sharding import layout_of
-from transformer.training.step import Means, configured_step
+from transformer.training.sharding import configured_step, layout_of
+from transformer.training.step import Means
 
 ASK_EVERY = 8  # steps between the checks of several processes whether to stop
 MOST_WAITING = 0.05  # share of the time spent waiting for input that is not warned of
@@ -75,7 +75,7 @@ class Loop:
         declared = declared_parameters(system, config)
         optimizer = make_optimizer(config, declared)
         self.layout = layout_of(config.mesh, declared)
-        step = configured_step(config.training, model, objective, optimizer, self.layout.gather)
+        step = configured_step(config.training, model, objective, optimizer, self.layout)
         self.train_step = mistakes_named(config.system)(self.layout.compile_step(step, donate_state=True))
         self.evaluator = Evaluator(config, system, objective, data, self.layout, self._tell_evaluated)
         self.rate = learning_rate(config.optimizer, config.model.d_model, config.training.steps)

@@ -14,11 +14,15 @@ from typing import Any, TypeVar
 import flax.linen as nn
 import jax
 import numpy as np
+import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.config.options import MeshConfig
+from transformer.config.training import TrainingConfig
 from transformer.model.parameters import Declarations
 from transformer.runtime.errors import UserError, counted
+from transformer.training.objective import Objective
+from transformer.training.step import TrainStep, make_train_step
 
 S = TypeVar("S")
 Tree = Any
@@ -335,6 +339,26 @@ def layout_of(
     if not config.is_replicated:
         return Shards(config, declared, devices)
     return MappedReplicas(devices) if config.replicas == "shard_map" else Replicas(devices)
+
+
+def configured_step(
+    config: TrainingConfig,
+    model: nn.Module,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    layout: Layout,
+) -> TrainStep:
+    """`make_train_step` with the options of a run, for a layout."""
+    return make_train_step(
+        model,
+        objective,
+        optimizer,
+        seed=config.seed,
+        accumulate=config.accumulate,
+        ema=config.ema,
+        reduce_dtype=config.reduce_dtype,
+        gather=layout.gather,
+    )
 
 
 def _number_here(devices: Sequence[jax.Device]) -> int:
