@@ -4,34 +4,19 @@ Each word has exactly one translation, so the German of a sentence is a function
 have only what a dictionary lists (plurals, principal parts); the grammar derives the rest.
 """
 
-import importlib.resources
 from typing import Any
 
+from transformer.data.built_in.generated import pairs_of, tables
 
-def _tables() -> dict[str, list[list[str]]]:
-    """The rows of each `[section]`, whose cells | separates. Lines that begin with # are comments."""
-    by_section, rows = dict[str, list[list[str]]](), list[list[str]]()
-    for line in (importlib.resources.files(__package__) / "lexicon.txt").read_text("utf-8").splitlines():
-        if line.startswith("["):
-            rows = by_section[line[1:-1]] = []
-        elif line and not line.startswith("#"):
-            rows.append([cell.strip() for cell in line.split("|")])
-    return by_section
-
-
-_TABLES = _tables()
+_TABLES = tables("lexicon.txt")
 
 
 def _filled(name: str, columns: int) -> list[list[str]]:
     return [row + [""] * (columns - len(row)) for row in _TABLES[name]]
 
 
-def _pairs(name: str) -> tuple[tuple[str, str], ...]:
-    return tuple((first, second) for first, second in _TABLES[name])
-
-
 def _map(name: str) -> dict[str, str]:
-    return dict(_pairs(name))
+    return dict(pairs_of(_TABLES[name]))
 
 
 def _forms(name: str) -> dict[str, tuple[str, ...]]:
@@ -50,7 +35,7 @@ RULES = {"that", "infinitive", "price", "predicate"}
 PHRASES, PLACE_PREPOSITIONS, CONTRACTIONS = _map("phrases"), _map("prepositions"), _map("contractions")
 MANNERS, POSSESSIVES, ENGLISH_ORDINALS = _map("manners"), _map("possessives"), _map("english ordinals")
 GERMAN_ORDINALS = {int(number): stem for number, stem in _map("german ordinals").items()}
-FREQUENCIES, WEEKDAYS, UNITS = map(_pairs, ("frequencies", "weekdays", "units"))
+FREQUENCIES, WEEKDAYS, UNITS = (pairs_of(_TABLES[name]) for name in ("frequencies", "weekdays", "units"))
 NAMES = tuple(_words("names"))
 PRONOUNS: tuple[tuple[Any, ...], ...] = tuple(
     (subject, other, dict(zip(("nom", "acc", "dat"), german.split(), strict=True)), int(agreement), *head)
