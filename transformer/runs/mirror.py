@@ -38,6 +38,7 @@ from transformer.data.remote import (
     version,
 )
 from transformer.runs.sealed import MANIFEST
+from transformer.runs.stores import RunStore, lock
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import (
     LARGEST_FILE,
@@ -48,7 +49,7 @@ from transformer.runtime.files import (
     cache_root,
     write_whole,
 )
-from transformer.runtime.hosts import barrier, is_main_process
+from transformer.runtime.hosts import is_main_process
 
 # Which files of a run directory are sent to a remote one and copied from it, by their names.
 
@@ -86,35 +87,6 @@ def _is_whole(name: str, files: Mapping[str, T]) -> bool:
     return name != "lock" and (checkpoint in ("", "average") or f"{checkpoint}/{MANIFEST}" in files)
 
 
-# The lock of a run directory: one training at a time.
-
-
-LONGEST = 200  # bytes of a name that are shown
-
-
-def lock(file: int, where: str) -> None:
-    """Locks an open file, and writes into it which process has it.
-
-    Args:
-      file: its descriptor, to read and write. The lock ends when it is closed, or with the process.
-      where: the run directory, for the message.
-
-    Raises:
-      UserError: another process has the lock.
-    """
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        who = os.pread(file, LONGEST, 0).decode(errors="replace").strip()
-        holder = f" ({who})" if who.isprintable() and who else ""
-        raise UserError(
-            f"{where}: another process trains there{holder}; wait for it, or choose another --run-dir"
-        ) from error
-    with contextlib.suppress(OSError):  # a full disk is reported when it matters
-        os.ftruncate(file, 0)
-        os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
-
-
 MOST = 4 * LARGEST_FILE  # of what is copied at once, in bytes
 LARGE = 64 * MiB  # smaller files are sent as they are now, since they may grow meanwhile
 
@@ -123,7 +95,7 @@ class TakenOver(UserError):
     """Another process writes to the folder."""
 
 
-class RemoteStore:
+class RemoteStore(RunStore):
     """The `RunStore` of a remote run: works in a copy of its folder.
 
     Args:
@@ -140,15 +112,15 @@ class RemoteStore:
         assert where
         if writes and where.startswith(("http:", "https:")):
             raise UserError(f"{where}: it cannot be written; train in a folder or a bucket (gs://, s3://)")
-        self.name = where
-        self.savers: set[int] | None = {0}  # each process may have a disk of its own
+        self.name = self.location = where
+        self.savers = {0}  # each process may have a disk of its own
         copy_name = f"{hashed(where)}-{jax.process_index()}" if writes else hashed(where)
         self.folder = cache_root(None) / "remote" / "folders" / copy_name / where.rsplit("/", 1)[-1]
         self._index = self.folder.parent / "index.json"
         self._mark: bytes | None = None
         self._turn = threading.Lock()
         self._sent: dict[str, tuple[int, int]] = {}  # size and time of the files that the store has
-        self._sender = ThreadPoolExecutor(1)
+        self._background = ThreadPoolExecutor(1)
         with reaching(where):
             self._store, self._root = opened(where)
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -160,10 +132,6 @@ class RemoteStore:
             lock(self._lock, where)
             self._send_the_rest()
         self._refresh()
-
-    @property
-    def location(self) -> str:
-        return self.name
 
     @staticmethod
     def check_free(path: Path | str) -> None:
@@ -306,17 +274,8 @@ class RemoteStore:
             remote = whole(self._listing())
             self._remember({name: version(remote[name]) for name in self._sent if name in remote})
 
-    def completing(self, complete: Callable[[], None]) -> Callable[[], None]:
-        """Wraps `complete` so that the changed files are copied after it, in the background."""
-
-        def send() -> None:
-            complete()
-            self.push()
-
-        return self._sender.submit(send).result
-
     def meet(self, what: str) -> None:
-        barrier(what)
+        super().meet(what)
         if not is_main_process():
             self._refresh()
 
@@ -370,3 +329,8 @@ def _read(path: Path) -> dict[str, str]:
         versions: dict[str, str] = json.loads(path.read_text())
         return versions
     return {}
+
+
+def store_type(path: Path | str) -> type[RunStore]:
+    """The kind of store that a path or an address is in. It alone tells one from the other."""
+    return RemoteStore if address(path) else RunStore

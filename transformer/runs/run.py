@@ -17,7 +17,7 @@ changes.
     report.html          all of this as a page
     lock                 held during training
 
-It contains no pickles. It may be at a remote address such as gs://bucket/run (`transformer.runs.stores`).
+It contains no pickles. It may be at a remote address such as gs://bucket/run (`transformer.runs.mirror`).
 """
 
 import contextlib
@@ -46,7 +46,7 @@ from transformer.model.parameters import Params, Variables
 from transformer.runs.checkpoints import Checkpoints, not_written
 from transformer.runs.config_json import from_json, is_earlier_name, may_be_earlier_name, to_json
 from transformer.runs.log import Log
-from transformer.runs.stores import RunStore, store_type
+from transformer.runs.mirror import store_type
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import (
     Json,
@@ -177,7 +177,7 @@ class Run:
         if not os.fspath(path) or not is_name(path):
             raise UserError(f"{os.fspath(path)!a}: must be the path of a run directory")
         check_name(Path(path))
-        self.store: RunStore = store_type(path)(path, writes)
+        self.store = store_type(path)(path, writes)
         self.name = self.store.name
         self.path = self.store.folder
         if not os.path.isdir(self.path):  # also if the name is too long
