@@ -174,20 +174,8 @@ def whole(weights: np.ndarray) -> list[Any]:
 def levels_of(tree: SearchTree) -> list[Json]:
     """The candidates of a search, as the page reads them."""
     return [
-        {
-            "step": candidate.step,
-            "rank": candidate.rank,
-            "parent": candidate.parent,
-            "token": candidate.token,
-            "logP": round(candidate.log_p, 4),
-            "gained": round(candidate.gained, 4),
-            "fate": candidate.fate,
-            "score": None if candidate.score is None else round(candidate.score, 4),
-            "place": candidate.place,
-            "why": candidate.why,
-            "completes": list(candidate.completes),
-        }
-        for candidate in tree.candidates
+        {name: round(value, 4) if isinstance(value, float) else value for name, value in vars(item).items()}
+        for item in tree.candidates
     ]
 
 

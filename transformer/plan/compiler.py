@@ -30,6 +30,8 @@ OVER = re.compile(
     r"(?:Used |\()([\d.]+)([KMGT]?)(?: of |\) exceeds available HBM \()([\d.]+)([KMGT]?)(?: hbm|\))"
 )
 """What compilers of TPUs say of a program that does not fit: how much it needs, and how much there is."""
+SECONDS = ("computation", "communication", "copying", "fastest", "slowest")
+"""The figures of an estimate that are times."""
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -121,13 +123,7 @@ def _time(text: str, chip: Any, search: bool) -> dict[str, Any]:
         return {"collectives": collectives}
     costliest = sorted(program_time.costs, key=lambda cost: -cost.seconds)[:40]
     return {
-        "seconds": {
-            "computation": program_time.computation,
-            "communication": program_time.communication,
-            "copying": program_time.copying,
-            "fastest": program_time.fastest,
-            "slowest": program_time.slowest,
-        },
+        "seconds": {name: getattr(program_time, name) for name in SECONDS},
         "estimated": program_time.estimated,
         "collectives": collectives,
         "costliest": [

@@ -89,7 +89,7 @@ class Loop:
         self.deadline = math.inf if minutes is None else clock.began + 60 * minutes
         self.last_save = clock.began
         self.journal = Journal(run, self.step, self.clock, track)
-        self.pace = Pace(self.step, config.training.steps)
+        self.pace = Pace(self.step, config.training.steps, clock)
         self.is_testing = False
         self.has_warned_of_input = self.has_said_what_decides = False
         self.profile = Profile(run.path / "profile", self.step, profile, watch)
@@ -156,9 +156,9 @@ class Loop:
 
     def _take_steps(self, batches: Iterator[Batch]) -> None:
         t = self.config.training
-        pace = self.pace = Pace(self.step, t.steps)
+        pace = self.pace = Pace(self.step, t.steps, self.clock)
         pending: tuple[int, Means] | None = None  # read one step late, so that the device never waits
-        for batch in self._waited_for(batches, pace):
+        for batch in self._waited_for(batches):
             self.profile.before(self.step)
             self.state, metrics = self.train_step(self.state, batch)
             self.step += 1
@@ -170,7 +170,7 @@ class Loop:
             if is_due or self._save_is_due():
                 self._read(*pending, pace)
                 pending = None
-                with pace.paused():
+                with self.clock.during(EVALUATION):
                     self._checkpoint(stop) if is_due else self._save()
                 if is_due and self._patience_is_over():
                     criterion = self.data.task.criterion
@@ -182,10 +182,10 @@ class Loop:
                     self.watch.message(f"{better} in {t.patience} evaluations: stopping at step {self.step}.")
                     return
 
-    def _waited_for(self, batches: Iterator[Batch], pace: Pace) -> Iterator[Batch]:
+    def _waited_for(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches; the time until each arrives counts as waiting for input."""
         while True:
-            with self.clock.during(WAITING), pace.waiting():
+            with self.clock.during(WAITING):
                 batch = next(batches, None)
             if batch is None:
                 return
