@@ -10,7 +10,6 @@ import math
 import os
 import re
 import sys
-import threading
 import time
 from dataclasses import asdict
 from typing import Any
@@ -141,20 +140,14 @@ def _time(text: str, chip: Any, search: bool) -> dict[str, Any]:
     }
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process when its parent is gone, which enforces its limits."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
-
 def main() -> int:
     """Reads, compiles, writes."""
     request = json.load(sys.stdin)
     from transformer.plan.machines import machine
     from transformer.runtime.errors import UserError
+    from transformer.runtime.supervision import end_with_parent
 
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    end_with_parent()  # which enforces the limits
     os.environ.update(ENVIRONMENT | machine(request["machine"]).environment)
     try:
         print(json.dumps(program_costs(request)))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
-from transformer.runtime.errors import UserError, abbreviated
+from transformer.runtime.errors import UserError, abbreviated, first_line
 
 MiB = 2**20
 T = TypeVar("T")
@@ -58,11 +58,6 @@ def brief(text: str) -> str:
 def brief_json(value: object) -> str:
     """A value of a JSON file for messages, as JSON writes it, shortened to 60 characters."""
     return abbreviated(json.dumps(value, ensure_ascii=False, default=repr))
-
-
-def reason_of(error: Exception) -> str:
-    """Why a file cannot be read, without the number and the path of an error of the system."""
-    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def display_path(path: Path | str) -> str:
@@ -240,7 +235,7 @@ def read_stored(
     try:
         return parse(parse_object(read_text(path, largest)))
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged: {reason_of(error)}; {remedy}") from error
+        raise UserError(f"{path} is damaged: {first_line(error)}; {remedy}") from error
 
 
 def _integer(digits: str) -> int:
