@@ -153,16 +153,15 @@ def decode_lines(arguments: DecodeArguments) -> None:
         lines_per_result=writer.lines_per_input,
     )
     writer.claim(job, total)
-    long = output if isinstance(output, LongOutput) else None
     outputs: list[str] = []
     start = time.monotonic()
     count = 0
     with resumable(output, watch, "line"), output as file:
-        done = gathered(long.done if long else 0)[0]
-        if long and done:
+        done = gathered(output.done)[0]
+        if output.done:
             watch.message(f"  continuing after line {done:,}")
-            outputs = long.results(writer.read)
-        if long and long.has_discarded:
+            outputs = output.results(writer.read)
+        if output.has_discarded:
             watch.message("  starting again: dropping an earlier unfinished output")
         written: Iterable[Written] = _decoded(arguments, writer, done)
         typed = sys.stdout and sys.stdout.isatty()
@@ -173,8 +172,8 @@ def decode_lines(arguments: DecodeArguments) -> None:
             file.flush()  # for whoever reads along, and for --resume after a kill
             if writer.is_scored:
                 outputs.append(best)
-        if long and arguments.input and digest_of(arguments.input) != digest:
-            long.discard()
+        if isinstance(output, LongOutput) and arguments.input and digest_of(arguments.input) != digest:
+            output.discard()
             raise UserError(f"{arguments.input} changed while it was translated: run the same command again")
     seconds = time.monotonic() - start
     if arguments.output:

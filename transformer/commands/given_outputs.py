@@ -15,7 +15,7 @@ import numpy as np
 import tyro
 
 from transformer.cli.input import digest_of
-from transformer.cli.output_file import LongOutput, Output, check_output, resumable, resumable_output
+from transformer.cli.output_file import Output, check_output, resumable, resumable_output
 from transformer.cli.parser import parsed_command
 from transformer.config.ranges import Range
 from transformer.runtime.console import ProgressReporter
@@ -53,8 +53,7 @@ def _write(
     """
     output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
     with resumable(output, watch, unit), output as file:
-        done = output.done if isinstance(output, LongOutput) else 0
-        if done:
+        if done := output.done:
             watch.message(f"  continuing after {unit} {done:,}")
         outputs: Iterable[str] = texts(done)
         if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs

@@ -14,7 +14,6 @@ from transformer.data.plans import Plan
 from transformer.data.sequences import Arrays
 from transformer.data.sources.tables import SEPARATOR
 from transformer.data.store import Corpus, Progress, Records, TextRecord, silent
-from transformer.data.tokenizers.trained import Tokenizers
 from transformer.decoding.steering.structures import EachOnce
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, brief, read_stored, write_whole
@@ -173,11 +172,6 @@ class Classification(Overview, TextToText):
         task = super().load(config, folder)
         if stored := read_stored(folder / FILE, _labels_and_counts):
             task.labels, task.counts = stored
-        return task
-
-    def again(self, config: Config, tokenizers: Tokenizers) -> Self:
-        task = super().again(config, tokenizers)
-        task.labels, task.counts = self.labels, self.counts
         return task
 
     def save(self, folder: Path) -> None:

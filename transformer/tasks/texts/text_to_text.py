@@ -1,5 +1,6 @@
 """Text in, text out: what translation and the other tasks of text share."""
 
+import copy
 import itertools
 import logging
 import math
@@ -135,9 +136,9 @@ class TextToText(SteeredText, TextInContext, Lines):
         self._starts = {}
 
     def again(self, config: Config, tokenizers: Tokenizers) -> Self:
-        """As `TextInLanguages.again`, with the same shortlist and table of pieces."""
-        task = type(self)(config, tokenizers, self.shortlist)
-        task._steering, task._unknown = self._steering, self._unknown
+        """As `TextInLanguages.again`, with the same shortlist, table of pieces and what else was learned."""
+        task = copy.copy(self)
+        TextToText.__init__(task, config, tokenizers, self.shortlist)
         return task
 
     # From a corpus
