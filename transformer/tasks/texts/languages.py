@@ -200,31 +200,19 @@ class SteeredText(TextInLanguages):
             steerings.append(Steering("start", hook, opening.OPENING_FIELDS, examples, lengths))
         if any(request.prefix for request in requests):
             prefixes = [request.prefix for request in requests]
-            steerings.append(self._steering.prefixes(prefixes, lines, starts))
+            steerings.append(self.text_steering.prefixes(prefixes, lines, starts))
         if any(request.terms for request in requests):
-            steerings.append(self._steering.terms([request.terms for request in requests], lines))
+            steerings.append(self.text_steering.terms([request.terms for request in requests], lines))
         return steerings
 
     @functools.cached_property
-    def _steering(self) -> TextSteering:
+    def text_steering(self) -> TextSteering:
+        """Prefixes and terms as ids."""
         return TextSteering(self.tokenizers[1], self.special)
-
-    def term(self, text: str) -> tuple[int, ...]:
-        """The ids of a term. Raises UserError if the vocabulary cannot spell it."""
-        return self._steering.term(text)
-
-    def some_word(self) -> str:
-        """A word that can be a term."""
-        return self._steering.some_word()
-
-    def split_prefix(self, text: str) -> tuple[list[int], str]:
-        """The ids of a prefix's whole words, and the letters of an unfinished last one. Raises UserError if
-        the vocabulary cannot spell it."""
-        return self._steering.split_prefix(text)
 
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """All divisions of a phrase into subwords, at the beginning of a word."""
-        return self._steering.phrases(text)
+        return self.text_steering.phrases(text)
 
     def impossible(self, record: Sentence) -> str:
         """What an output was asked to have, if none has it."""
