@@ -125,10 +125,9 @@ def search_tree(
     phrases = dict[str, tuple[int, ...]]()
     forced = 0
     if isinstance(translator, Translator):
-        phrases = {term: translator.task.text_steering.term(term) for term in terms}
-        forced = len(translator.task.forced_ids(request)) + len(
-            translator.task.text_steering.split_prefix(prefix)[0]
-        )
+        steering = translator.task.text_steering
+        phrases = {term: steering.term(term) for term in terms}
+        forced = len(translator.task.forced_ids(request)) + len(steering.split_prefix(prefix)[0])
     elif prefix or terms:
         raise UserError("a prefix and terms are for sentences with a source: begin the prompt with them")
     job = translator.model, search, settings.shared(), translator.variables
