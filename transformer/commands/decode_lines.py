@@ -55,7 +55,7 @@ def translate_file(arguments: DecodeArguments) -> None:
     with Output(arguments.output) as file:
         document = translator.translate_document(
             text,
-            format_of(arguments.document),
+            "markdown" if arguments.document.suffix.lower() in MARKDOWN else "text",
             progress=lambda items, total: watch.progress("sentences", items, total),
             **vars(arguments.decoding),
         )
@@ -65,11 +65,6 @@ def translate_file(arguments: DecodeArguments) -> None:
             file.writelines(json_line(sentence.to_dict()) for sentence in document.flagged)
     for line in report(document):
         watch.message(line)
-
-
-def format_of(path: Path) -> str:
-    """The format of a document, by the end of its name."""
-    return "markdown" if path.suffix.lower() in MARKDOWN else "text"
 
 
 def read_document(path: Path) -> str:
@@ -180,7 +175,8 @@ def decode_lines(arguments: DecodeArguments) -> None:
         speed = f"{counted(count, 'line')} in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
         watch.message(f"{speed}, written to {arguments.output}")
     if arguments.verbose:
-        watch.message(_programs())
+        folder = keep_programs()
+        watch.message(f"compiled programs are {f'cached in {folder}' if folder else 'not cached'}")
     if is_main_process():
         for line in writer.scores(outputs):
             watch.message(line)
@@ -252,8 +248,3 @@ def _lines(arguments: DecodeArguments) -> Iterator[Numbered]:
     number = itertools.count(1)
     for line in standard_input(patient=jax.process_count() > 1):
         yield None if line is None else (next(number), line)
-
-
-def _programs() -> str:
-    folder = keep_programs()
-    return f"compiled programs are cached in {folder}" if folder else "compiled programs are not cached"

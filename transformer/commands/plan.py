@@ -16,6 +16,7 @@ from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, is_device, write_output
 from transformer.runtime.machine import unwritable
 
+NO_BATCH = "none: not even one row on each device"
 PAPER = "Table 2: base 3.3e18, big 2.3e19"
 
 
@@ -65,14 +66,10 @@ def rows(config: Config, estimate: Json) -> list[tuple[str, str]]:
         ("batch", f"{estimate['batch_tokens']:,} {counted} a side, {row_unit} of {config.data.lengths[-1]}"),
         ("memory of a device", memory(step)),
     ]
-    if not step["limit"]:
-        pass
-    elif estimate["largest_batch"]:
-        table.append(
-            ("largest batch that fits", f"about {estimate['largest_batch']:,} {counted} (from two sizes)")
-        )
-    else:
-        table.append(("largest batch that fits", "none: not even one row on each device"))
+    if step["limit"]:
+        largest = estimate["largest_batch"]
+        size = f"about {largest:,} {counted} (from two sizes)" if largest else NO_BATCH
+        table.append(("largest batch that fits", size))
     if "collectives" in step:
         sent = sum(transfer["sent"] for transfer in step["collectives"])
         table.append(("sent by each device", f"{sent / 1e6:,.0f} MB an update{transfers_by_kind(step)}"))

@@ -369,24 +369,21 @@ def writing(name: object) -> Iterator[None]:
         raise UserError(f"cannot write {name}: {error.strerror}") from error
 
 
-def forbid_links(folder: Path, what: str) -> None:
+def forbid_links(folder: Path, what: str, depth: int = DEEPEST) -> None:
     """Raises UserError if anything in a folder, at any depth, is neither a regular file nor a folder.
 
     Args:
       folder: not a link itself, unless the user has named it.
       what: the subject of the message and "may contain", such as "a checkpoint may contain".
+      depth: folders that may be in each other.
     """
-    _check_plain(folder, what, DEEPEST)
-
-
-def _check_plain(folder: Path, what: str, depth: int) -> None:
     if not depth:
         raise UserError(f"{folder}: more than {DEEPEST} nested folders; remove what is not part of a run")
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    _check_plain(Path(entry.path), what, depth - 1)
+                    forbid_links(Path(entry.path), what, depth - 1)
                 elif not entry.is_file(follow_symlinks=False):
                     file_type = "a link" if entry.is_symlink() else "a pipe or a device"
                     raise UserError(

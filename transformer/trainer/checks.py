@@ -256,24 +256,19 @@ def check_scores(system: System, task: Task, corpus: Corpus) -> None:
 def check_filled(system: System, task: Task, corpus: Corpus) -> None:
     """Raises UserError if all records of the validation or test split lack something, such as their
     references: no score would mean anything, nor the choice of the best checkpoint."""
-    for split in corpus.splits:
-        if split != "train":
-            _check_filled(task, corpus, split)
-
-
-def _check_filled(task: Task, corpus: Corpus, split: str) -> None:
-    records = corpus.splits[split]
-    seen = dict[str, bool]()
-    for start in range(0, len(records), FEW):
-        for record in records.__getitems__(range(start, min(start + FEW, len(records)))):
-            seen |= {item: seen.get(item, False) or filled for item, filled in task.filled(record).items()}
-        if all(seen.values()):
-            return
-    item = next(item for item, filled in seen.items() if not filled)
-    raise UserError(
-        f"corpus {corpus.name}: every {item} of its {split} split is empty, so nothing could be compared "
-        f"with it: give another {split} set"
-    )
+    for split in [split for split in corpus.splits if split != "train"]:
+        records, seen = corpus.splits[split], dict[str, bool]()
+        for start in range(0, len(records), FEW):
+            for record in records.__getitems__(range(start, min(start + FEW, len(records)))):
+                filled = task.filled(record)
+                seen |= {item: seen.get(item, False) or is_filled for item, is_filled in filled.items()}
+            if all(seen.values()):
+                break
+        for item in (item for item, is_filled in seen.items() if not is_filled):
+            raise UserError(
+                f"corpus {corpus.name}: every {item} of its {split} split is empty, so nothing could be "
+                f"compared with it: give another {split} set"
+            )
 
 
 def check_examples(system: System, task: Task, corpus: Corpus) -> None:

@@ -15,7 +15,7 @@ from transformer.data.sequences import side_lengths
 from transformer.model.declarations import count
 from transformer.model.parameters import Variables
 from transformer.runs.checkpoints import model_of
-from transformer.runs.exhibits import OVERVIEW, read_exhibits, write_exhibits
+from transformer.runs.exhibits import EXHIBITS, OVERVIEW, read_exhibits, write_exhibits
 from transformer.runs.log import LOSSES, overfitting, standing
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import time_spent
@@ -334,7 +334,7 @@ class Loop:
             )
         if is_best:
             self._exhibit(self.state.best_variables, self.step, self.stop_request)
-            self._write_overview(self.step, overview)
+            self._write(self.step, overview, OVERVIEW)
         if is_main_process():
             write_report(self.run.path)
 
@@ -354,14 +354,12 @@ class Loop:
 
     def _exhibit(self, variables: Variables, step: int, request: StopRequest) -> None:
         """Writes the exhibits of a checkpoint, if its task has any."""
-        exhibits = self.evaluator.exhibits(variables, request)
-        if exhibits and is_main_process():
-            write_exhibits(self.run.path, step, exhibits)
+        self._write(step, self.evaluator.exhibits(variables, request), EXHIBITS)
 
-    def _write_overview(self, step: int, overview: list[Json]) -> None:
-        """Writes what the report shows of a whole split."""
-        if overview and is_main_process():
-            write_exhibits(self.run.path, step, overview, OVERVIEW)
+    def _write(self, step: int, exhibits: list[Json], name: str) -> None:
+        """Writes what the report shows of a checkpoint, if there is something."""
+        if exhibits and is_main_process():
+            write_exhibits(self.run.path, step, exhibits, name)
 
     def _is_noise(self, evaluation: Json) -> bool:
         """Whether the score that decides says nothing in an evaluation."""
@@ -394,7 +392,7 @@ class Loop:
     def report(self, step: int, tested: Tested) -> None:
         """Writes the scores of the best checkpoint to results.json, and shows them."""
         split, records, scores, overview = tested
-        self._write_overview(step, overview)
+        self._write(step, overview, OVERVIEW)
         unit = self.data.task.unit
         results: Json = {"split": split, "checkpoint": step, "sentences": len(records), "unit": unit}
         for measure, score in scores.items():
