@@ -72,7 +72,7 @@ def with_options(default: Config, values: Json, path: str, line_options: Collect
     """A config with the values of a file.
 
     Args:
-      default: what the file leaves out, unless it names a system: then it has the defaults of its system's types.
+      default: what the file leaves out, unless it names a system: then it has the defaults of its types.
       values: of the file.
       path: of the file, for messages.
       line_options: those of the command line, which win.

@@ -34,15 +34,14 @@ def page_of(data: Any, files: PageFiles) -> str:
       data: what its scripts read.
       files: what it is made of.
     """
+    scripts = _text(EXPLORER, *files.shared), _text(files.package, *files.scripts)
     contents = {
         "<!-- BODY -->\n": _text(files.package, files.body),
         "TITLE": files.title,
         "ICON": icon(),
         "FURTHER-SOURCES": files.sources,
         "/* STYLE */": _text(EXPLORER, "explorer.css") + _text(files.package, *files.styles),
-        "/* SCRIPT */": "\n".join(
-            filter(None, (_text(EXPLORER, *files.shared), _text(files.package, *files.scripts)))
-        ),
+        "/* SCRIPT */": "\n".join(filter(None, scripts)),
     }
     page = _text(EXPLORER, "frame.html")
     for placeholder, content in contents.items():
