@@ -58,11 +58,7 @@ T = TypeVar("T")
 _HEAVY = re.compile(
     r"checkpoints/[^/]+/(?!metrics/|manifest)|(average|damaged|tensorboard|profile)/|report\.html|memory\.prof"
 )
-
-
-def is_light(name: str) -> bool:
-    """Whether a file is copied at once: what is small and always read."""
-    return not _HEAVY.match(name)
+"""What is not copied at once: all but what is small and always read."""
 
 
 def checkpoint_of(name: str) -> str:
@@ -213,7 +209,7 @@ class RemoteStore(RunStore):
             for folder in sorted((path for path in self.folder.rglob("*") if path.is_dir()), reverse=True):
                 with contextlib.suppress(OSError):  # not empty
                     folder.rmdir()
-            self._copy(remote, is_light, MOST)
+            self._copy(remote, lambda name: not _HEAVY.match(name), MOST)
 
     def pull(self, prefix: str, largest: int) -> None:
         with self._turn, self._alone(), reaching(self.name):

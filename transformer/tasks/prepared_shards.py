@@ -31,17 +31,8 @@ from transformer.config.options import text_data
 from transformer.config.pairs import noise_of
 from transformer.data.plans import Batching
 from transformer.data.remote import receive, send
-from transformer.data.sequences import (
-    arrays_of,
-    concatenated,
-    ends_of,
-)
-from transformer.data.shards import (
-    ABOUT,
-    Shard,
-    open_shard,
-    write_shard,
-)
+from transformer.data.sequences import arrays_of, concatenated, ends_of
+from transformer.data.shards import ABOUT, Shard, open_shard, write_shard
 from transformer.data.sources.blocks import PairBlocks
 from transformer.data.sources.noise import Noise
 from transformer.data.sources.unusual import Filter
