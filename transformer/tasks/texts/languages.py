@@ -85,9 +85,11 @@ def with_vocabulary(config: Config, tokenizers: Tokenizers) -> Config:
 
 
 class TextInLanguages(TextTask):
-    """A task whose inputs and outputs are texts, each in a language that options or a record name."""
+    """A task whose inputs and outputs are texts, each in a language that options or a record name. Outputs
+    may have to begin with a prefix and to have terms, and sources may have context."""
 
     data: DataConfig
+    special: SpecialIds
     tokenizers: Tokenizers
     """The tokenizers of source and target."""
     _starts: dict[tuple[int, str], tuple[int, ...]]
@@ -178,14 +180,7 @@ class TextInLanguages(TextTask):
             return []
         return replaced(self.tokenizers[0], grown.tokenizers[0], first)
 
-
-# Texts that a search is steered to: the code of their language, prefixes and terms.
-
-
-class SteeredText(TextInLanguages):
-    """A task whose outputs may have to begin with a prefix, and to have terms."""
-
-    special: SpecialIds
+    # The code of their language, prefixes and terms, to which a search is steered
 
     def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
         """How outputs begin, prefixes and terms."""
@@ -225,12 +220,7 @@ class SteeredText(TextInLanguages):
             "such as --decoding.forbidden"
         )
 
-
-# Texts that are read after those before them, within the tokens that a model reads.
-
-
-class TextInContext(TextInLanguages):
-    """A task whose sources may have context (`--data.context`)."""
+    # Texts that are read after those before them (`--data.context`), within the tokens that a model reads
 
     def read(self, source: str, longest: int) -> str:
         """A source as the model reads it within so many tokens, with <eos>: without its oldest context, if

@@ -40,8 +40,7 @@ from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Hypothesis, hypotheses
 from transformer.tasks.texts.languages import (
     SIDES,
-    SteeredText,
-    TextInContext,
+    TextInLanguages,
     check_context,
     check_turns,
     in_languages,
@@ -108,7 +107,7 @@ def warn_of_changed(
 LONGER = 2.0  # times the median of sources that targets have before they look swapped
 
 
-class TextToText(SteeredText, TextInContext, Lines):
+class TextToText(TextInLanguages, Lines):
     """A task whose inputs and outputs are texts, such as translation. A subclass has `criterion` and
     `measures`.
 
