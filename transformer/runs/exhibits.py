@@ -94,8 +94,10 @@ def exhibit_as_json(exhibit: ReportSample) -> Json:
             {
                 "caption": picture.caption,
                 "png": base64_of(png_of(picture.values)),
-                "x": asdict(picture.x),
-                "y": asdict(picture.y),
+                **{
+                    name: {"title": axis.title, "labels": list(axis.labels), "extent": axis.extent}
+                    for name, axis in (("x", picture.x), ("y", picture.y))
+                },
             }
             for picture in exhibit.pictures
         ],
