@@ -143,7 +143,8 @@ def outputs_of(outputs: Sequence[Any], attentions: Sequence[Attention]) -> list[
 def tree_of(
     decoder: Decoder[Any], source: str, settings: DecodingConfig, **options: Option
 ) -> list[Json] | None:
-    """The candidates of a search, as the page reads them; None if it has no tree. Options of `search_tree`."""
+    """The candidates of a search, as the page reads them; None if it has no tree. Options are those of
+    `search_tree`."""
     if not isinstance(settings, BeamConfig) or settings.groups > 1 or settings.coverage_penalty:
         return None
     return [

@@ -5,7 +5,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import jax
@@ -51,48 +51,47 @@ ASK_EVERY = 8  # steps between the checks of several processes whether to stop
 MOST_WAITING = 0.05  # share of the time spent waiting for input that is not warned of
 
 
+@dataclass(eq=False)
 class Loop:
     """A training run, from its current step to the end."""
 
-    def __init__(
-        self,
-        config: Config,
-        system: System,
-        objective: Objective,
-        run: Run,
-        data: TrainingData,
-        watch: ProgressReporter,
-        parent: Run | None,
-        track: Track,
-        profile: int,
-        clock: Clock,
-    ) -> None:
-        self.config = config
-        self.run = run
-        self.data = data
-        self.watch = watch
+    config: Config
+    system: System
+    objective: Objective
+    run: Run
+    data: TrainingData
+    watch: ProgressReporter
+    parent: Run | None
+    track: Track
+    traced: int
+    """Number of steps of which a trace is written."""
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        config, system, run, clock = self.config, self.system, self.run, self.clock
         model = system.model(config.model)
         declared = declared_parameters(system, config)
         optimizer = make_optimizer(config, declared)
         self.layout = layout_of(config.mesh, declared)
-        step = configured_step(config.training, model, objective, optimizer, self.layout)
+        step = configured_step(config.training, model, self.objective, optimizer, self.layout)
         self.train_step = mistakes_named(config.system)(self.layout.compile_step(step, donate_state=True))
-        self.evaluator = Evaluator(config, system, objective, data, self.layout, self._tell_evaluated)
+        self.evaluator = Evaluator(
+            config, system, self.objective, self.data, self.layout, self._tell_evaluated
+        )
         self.rate = learning_rate(config.optimizer, config.model.d_model, config.training.steps)
-        first = first_state(config, system, model, optimizer, run, parent, watch.message)
+        first = first_state(config, system, model, optimizer, run, self.parent, self.watch.message)
         self.reduction = scale_of(first.optimizer)
         self.state = self.layout.place(first)
         self.step = self.first_step = int(self.state.step)
         self.num_parameters = count(run.shapes["params"])
-        self.clock = clock
         minutes = config.training.minutes
         self.deadline = math.inf if minutes is None else clock.began + 60 * minutes
         self.last_save = clock.began
-        self.journal = Journal(run, self.step, self.clock, track)
+        self.journal = Journal(run, self.step, clock, self.track)
         self.pace = Pace(self.step, config.training.steps, clock)
         self.is_testing = False
         self.has_warned_of_input = self.has_said_what_decides = False
-        self.profile = Profile(run.path / "profile", self.step, profile, watch)
+        self.profile = Profile(run.path / "profile", self.step, self.traced, self.watch)
 
     def _trained(self) -> str:
         """How many parameters there are, how many of them are trained, and what the optimizer needs."""
