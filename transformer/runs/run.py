@@ -17,7 +17,7 @@ changes.
     report.html          all of this as a page
     lock                 held during training
 
-It contains no pickles. It may be at a remote address such as gs://bucket/run (`transformer.runs.mirror`).
+It contains no pickles. It may be at a remote address such as gs://bucket/run (`transformer.runs.stores`).
 """
 
 import contextlib
@@ -46,7 +46,7 @@ from transformer.model.parameters import Params, Variables
 from transformer.runs.checkpoints import Checkpoints, not_written
 from transformer.runs.config_json import from_json, is_earlier_name, may_be_earlier_name, to_json
 from transformer.runs.log import Log
-from transformer.runs.mirror import store_type
+from transformer.runs.stores import store_type
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import (
     Json,
