@@ -4,7 +4,7 @@ A task names the module of its writer (`Lines.writer`), which has a class `WRITE
 """
 
 import dataclasses
-import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -286,8 +286,7 @@ def writer_of(run_dir: Path) -> type[Writer]:
 
 def writer_class(name: str) -> type[Writer]:
     """The writer that `Lines.writer` names."""
-    module, _, class_name = name.partition(":")
-    writer: type[Writer] = getattr(importlib.import_module(module), class_name or "WRITER")
+    writer: type[Writer] = pkgutil.resolve_name(name if ":" in name else f"{name}:WRITER")
     return writer
 
 

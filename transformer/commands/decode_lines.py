@@ -21,7 +21,7 @@ from transformer.documents.document import TranslatedDocument, TranslatedSentenc
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import address, brief, json_line, read_bytes
+from transformer.runtime.files import address, brief, failing, json_line, read_bytes
 from transformer.runtime.hosts import gathered, is_main_process
 from transformer.translator.fusion import checked_weight
 from transformer.translator.search_outputs import Extras
@@ -78,10 +78,8 @@ def read_document(path: Path) -> str:
             f"--document {path}: give plain text or Markdown, into which other documents can be converted, "
             "for example with pandoc"
         )
-    try:
+    with failing(f"cannot read --document {path}"):
         text = whole_text(read_bytes(fetched(path)), f"--document {path}")
-    except OSError as error:
-        raise UserError(f"cannot read --document {path}: {error.strerror}") from error
     if "\0" in text:
         raise UserError(f"--document {path} is a binary file: give plain text or Markdown")
     if not text.strip():

@@ -2,9 +2,9 @@
 text is said in its recording."""
 
 import contextlib
-import importlib
 import itertools
 import math
+import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -320,7 +320,7 @@ def align_main(arguments: AlignArguments) -> None:
             f"{run.name} holds a system that does not align texts with recordings: {run.config.system}"
         )
     check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
-    decoder_class = importlib.import_module(module).ALIGNER
+    decoder_class = pkgutil.resolve_name(f"{module}:ALIGNER")
     aligner = decoder_class.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     aligner.check_ctc()
     watch = ProgressReporter.beside_output()

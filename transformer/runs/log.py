@@ -15,8 +15,7 @@ from typing import Any
 import orbax.checkpoint as ocp
 
 from transformer.config.ranges import COUNTS
-from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, MiB, append_flags, parse_object, read_log, read_text
+from transformer.runtime.files import Json, MiB, append_flags, failing, parse_object, read_log, read_text
 from transformer.tasks.metrics.scores import Metric
 
 LOSSES = ("nll", "loss")
@@ -41,12 +40,8 @@ class Log:
         Raises:
           UserError: it cannot be read.
         """
-        try:
+        with failing(f"cannot read {self.path}"), contextlib.suppress(FileNotFoundError):
             yield from filter(_is_record, read_log(self.path))
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise UserError(f"cannot read {self.path}: {error.strerror}") from error
 
     def records(self, kind: str | None = None) -> list[Json]:
         """The records of one kind ("start", "training", "evaluation" or "test") or of all, without fields

@@ -54,6 +54,7 @@ from transformer.runtime.files import (
     address,
     check_name,
     display_path,
+    failing,
     forbid_links,
     is_name,
     read_stored,
@@ -225,19 +226,16 @@ class Run:
         check_name(Path(path))
         cls.check_free(path)
         store = store_type(path)(path, writes=True)
-        try:
-            with store.created() as partial:
-                task.save(partial)
-                if corpus:
-                    write_whole(partial / "corpus", corpus + "\n")
-                if unused:
-                    write_whole(partial / KEPT, json.dumps(unused, ensure_ascii=False, indent=1) + "\n")
-                write_whole(partial / "config.json", to_json(config))
-                run = cls(partial)  # refuses what could not be opened again
-                if variables is not None:
-                    run.checkpoints.store_model(0, variables)
-        except OSError as error:
-            raise UserError(f"cannot create {store.name}: {error.strerror}") from error
+        with failing(f"cannot create {store.name}"), store.created() as partial:
+            task.save(partial)
+            if corpus:
+                write_whole(partial / "corpus", corpus + "\n")
+            if unused:
+                write_whole(partial / KEPT, json.dumps(unused, ensure_ascii=False, indent=1) + "\n")
+            write_whole(partial / "config.json", to_json(config))
+            run = cls(partial)  # refuses what could not be opened again
+            if variables is not None:
+                run.checkpoints.store_model(0, variables)
         return cls(path)
 
     @staticmethod

@@ -47,6 +47,7 @@ from transformer.runtime.files import (
     append_flags,
     atomic_open,
     cache_root,
+    failing,
     folder_whole,
     write_whole,
 )
@@ -105,10 +106,8 @@ class RunStore:
     def check_free(path: Path | str) -> None:
         """Raises UserError if a run directory cannot be created there."""
         path = Path(path)
-        try:
+        with failing(f"cannot create {path}"):  # such as a name that is too long
             is_taken = path.exists() and (not path.is_dir() or any(path.iterdir()))
-        except OSError as error:  # such as a name that is too long
-            raise UserError(f"cannot create {path}: {error.strerror}") from None
         if is_taken:
             raise UserError(f"{path} exists already: name a new directory")
         above = next(folder for folder in path.absolute().parents if folder.exists())
@@ -128,11 +127,9 @@ class RunStore:
         """
         with contextlib.ExitStack() as held:
             if is_main_process():
-                try:
+                with failing(f"cannot write to {self.name}"):
                     file = held.enter_context(open(self.folder / "lock", "a+", opener=append_flags))
                     lock(file.fileno(), self.name)
-                except OSError as error:
-                    raise UserError(f"cannot write to {self.name}: {error.strerror}") from error
             yield
 
     def pull(self, prefix: str, largest: int) -> None:

@@ -361,12 +361,18 @@ def prefixed_errors(prefix: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def writing(name: object) -> Iterator[None]:
-    """Raises UserError with a name, such as that of a file, if it cannot be written."""
+def failing(what: str, remedy: str = "") -> Iterator[None]:
+    """Raises UserError with what fails, such as "cannot read text.en", if the system refuses it: why, and
+    what to do."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write {name}: {error.strerror}") from error
+        raise UserError(f"{what}: {error.strerror}{remedy}") from error
+
+
+def writing(name: object) -> contextlib.AbstractContextManager[None]:
+    """Raises UserError with a name, such as that of a file, if it cannot be written."""
+    return failing(f"cannot write {name}")
 
 
 def forbid_links(folder: Path, what: str, depth: int = DEEPEST) -> None:
@@ -379,19 +385,16 @@ def forbid_links(folder: Path, what: str, depth: int = DEEPEST) -> None:
     """
     if not depth:
         raise UserError(f"{folder}: more than {DEEPEST} nested folders; remove what is not part of a run")
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    forbid_links(Path(entry.path), what, depth - 1)
-                elif not entry.is_file(follow_symlinks=False):
-                    file_type = "a link" if entry.is_symlink() else "a pipe or a device"
-                    raise UserError(
-                        f"{entry.path} is {file_type}: {what} only regular files and folders, since it could "
-                        "lead to files outside. Put the file itself in its place"
-                    )
-    except OSError as error:
-        raise UserError(f"cannot read {folder}: {error.strerror}") from error
+    with failing(f"cannot read {folder}"), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                forbid_links(Path(entry.path), what, depth - 1)
+            elif not entry.is_file(follow_symlinks=False):
+                file_type = "a link" if entry.is_symlink() else "a pipe or a device"
+                raise UserError(
+                    f"{entry.path} is {file_type}: {what} only regular files and folders, since it could "
+                    "lead to files outside. Put the file itself in its place"
+                )
 
 
 def fault_of(error: Exception) -> str:
