@@ -23,7 +23,7 @@ from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import address, brief, failing, json_line, read_bytes
 from transformer.runtime.hosts import gathered, is_main_process
-from transformer.translator.fusion import checked_weight
+from transformer.translator.beside import checked_weight
 from transformer.translator.search_outputs import Extras
 
 # `decode.py RUN --document FILE`: a document in, its translation out, and what is suspicious about it.
