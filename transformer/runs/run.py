@@ -271,10 +271,6 @@ class Run:
             except OSError as error:
                 raise not_written(self.name, error) from error
 
-    def publish(self) -> None:
-        """Sends what was changed here to a remote run directory."""
-        self.store.push()
-
     @typed
     def check_corpus(self, corpus: str) -> None:
         """Raises UserError if this is not the corpus that the run was started with. A built-in one may have

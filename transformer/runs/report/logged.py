@@ -38,7 +38,7 @@ class Logged:
         self.path = run.path
         self.name = run.name
         self.config = run.config
-        self.publish = run.publish
+        self.publish = run.store.push
         records = run.log.records()
         self.starts, self.training, self.evaluations = (
             [record for record in records if record["kind"] == kind]
