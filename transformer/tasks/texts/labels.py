@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -119,6 +119,7 @@ class Classification(Overview, TextToText):
     """One label for each text, with accuracy and macro F1."""
 
     criterion = ACCURACY
+    scorers: ClassVar = {ACCURACY: label_accuracy, MACRO_F1: macro_f1}
     learned = "vocabulary and labels"
     labels: tuple[str, ...] = ()
     """All labels of the training text, in alphabetical order."""
@@ -184,23 +185,16 @@ class Classification(Overview, TextToText):
         """How many labels there are."""
         return counted(len(self.labels), "label")
 
-    def both(self, evaluation: Evaluation) -> tuple[Labels, Labels]:
+    def compared(self, evaluation: Evaluation) -> tuple[Labels, Labels]:
         """The labels that were written, and those that are right."""
         outputs, references = self.texts(evaluation)
         return [output.strip() for output in outputs], [
             text if isinstance(text, str) else text[0] for text in references
         ]
 
-    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
-        """Accuracy, and the mean F1 of the labels."""
-        return {
-            ACCURACY: lambda evaluation: label_accuracy(*self.both(evaluation)),
-            MACRO_F1: lambda evaluation: macro_f1(*self.both(evaluation)),
-        }
-
     def overview(self, evaluation: Evaluation) -> Sequence[Table]:
         """Which labels are confused, and the scores of each."""
-        outputs, references = self.both(evaluation)
+        outputs, references = self.compared(evaluation)
         confused = confusion_table(list(map(str, outputs)), list(map(str, references)), self.labels)
         return confused, scores_of_labels(outputs, references, self.labels)
 
@@ -325,19 +319,19 @@ class LabelSets(Classification):
         hook = EachOnce(tokens, self.config.model.output_size)
         return [*steerings, Steering("label-sets", hook, {}, [{} for _ in records], [0] * len(records))]
 
-    def both(self, evaluation: Evaluation) -> tuple[Labels, Labels]:
+    def compared(self, evaluation: Evaluation) -> tuple[Labels, Labels]:
         """The sets that were written, and those that are right."""
-        outputs, references = super().both(evaluation)
+        outputs, references = super().compared(evaluation)
         return list(map(self.labels_of, map(str, outputs))), list(map(self.labels_of, map(str, references)))
 
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """Micro F1, macro F1, and the share of texts with exactly the right labels."""
         return {
-            MICRO_F1: lambda evaluation: micro_f1(*self.both(evaluation), self.labels),
-            MACRO_F1: lambda evaluation: macro_f1(*self.both(evaluation), self.labels),
-            EXACT_SETS: lambda evaluation: label_accuracy(*self.both(evaluation), EXACT_SETS),
+            MICRO_F1: lambda evaluation: micro_f1(*self.compared(evaluation), self.labels),
+            MACRO_F1: lambda evaluation: macro_f1(*self.compared(evaluation), self.labels),
+            EXACT_SETS: lambda evaluation: label_accuracy(*self.compared(evaluation), EXACT_SETS),
         }
 
     def overview(self, evaluation: Evaluation) -> Sequence[Table]:
         """The scores of each label."""
-        return (scores_of_labels(*self.both(evaluation), self.labels),)
+        return (scores_of_labels(*self.compared(evaluation), self.labels),)

@@ -5,10 +5,10 @@ import itertools
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from jaxtyping import Int
@@ -34,7 +34,7 @@ from transformer.decoding.searches import shortlist
 from transformer.decoding.searches.shortlist import Shortlist
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.text import has_text
-from transformer.tasks.metrics.scores import References
+from transformer.tasks.metrics.scores import Metric, References, Score
 from transformer.tasks.outputs import TRUNCATED, Lines
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Hypothesis, hypotheses
@@ -109,7 +109,7 @@ LONGER = 2.0  # times the median of sources that targets have before they look s
 
 class TextToText(TextInLanguages, Lines):
     """A task whose inputs and outputs are texts, such as translation. A subclass has `criterion` and
-    `measures`.
+    `scorers`.
 
     Args:
       config: of the run.
@@ -121,6 +121,8 @@ class TextToText(TextInLanguages, Lines):
       UserError: the vocabulary has no code of such a language.
     """
 
+    scorers: ClassVar[Mapping[Metric, Callable[..., Score]]]
+    """(what `compared` gives) -> a score; the criterion first."""
     unit = "pairs"
     writer = "transformer.commands.translations"
     service = "transformer.serve.services.translation"
@@ -498,6 +500,16 @@ class TextToText(TextInLanguages, Lines):
         """A record of nothing but references. An empty one counts only if there is no other."""
         first, *further = list(filter(has_text, references)) or [""]
         return TextRecord("", first, tuple(further))
+
+    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
+        def of(scorer: Callable[..., Score]) -> Callable[[Evaluation], Score]:
+            return lambda evaluation: scorer(*self.compared(evaluation))
+
+        return {measure: of(scorer) for measure, scorer in self.scorers.items()}
+
+    def compared(self, evaluation: Evaluation) -> tuple[Any, Any]:
+        """What scores compare; by default texts, as `texts`."""
+        return self.texts(evaluation)
 
     def texts(self, evaluation: Evaluation) -> tuple[list[str], References]:
         """Outputs, and the reference or the references of each."""

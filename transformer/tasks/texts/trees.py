@@ -3,10 +3,10 @@
 import functools
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from transformer.config.options import Config
 from transformer.data.store import Corpus, Progress, Records, silent
@@ -28,7 +28,6 @@ from transformer.tasks.metrics.bracketing import (
     tree_of,
     well_formed,
 )
-from transformer.tasks.metrics.scores import Metric, Score
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Hypothesis, Steering
 from transformer.tasks.texts.requests import Sentence
@@ -43,6 +42,11 @@ class Trees(Exhibits, TextToText):
     """Constituency trees, with F1 of labelled brackets as EVALB defines it."""
 
     criterion = BRACKETING_F1
+    scorers: ClassVar = {
+        BRACKETING_F1: bracketing_f1,
+        TAGGING_ACCURACY: tagging_accuracy,
+        WELL_FORMED: lambda outputs, _: well_formed(outputs),
+    }
     needs_steps = "--data.task trees"
     shows_attention = False
     learned = "vocabulary and brackets"
@@ -101,18 +105,10 @@ class Trees(Exhibits, TextToText):
         words = record[0].split()
         return [replace(output, text=with_words(output.text, words)) for output in outputs]
 
-    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
-        """F1 of brackets, accuracy of parts of speech, and the share of outputs that are trees."""
-
-        def both(evaluation: Evaluation) -> tuple[list[str], list[str]]:
-            outputs, references = self.texts(evaluation)
-            return outputs, [text if isinstance(text, str) else text[0] for text in references]
-
-        return {
-            BRACKETING_F1: lambda evaluation: bracketing_f1(*both(evaluation)),
-            TAGGING_ACCURACY: lambda evaluation: tagging_accuracy(*both(evaluation)),
-            WELL_FORMED: lambda evaluation: well_formed(self.texts(evaluation)[0]),
-        }
+    def compared(self, evaluation: Evaluation) -> tuple[list[str], list[str]]:
+        """The outputs, and one tree for each."""
+        outputs, references = self.texts(evaluation)
+        return outputs, [text if isinstance(text, str) else text[0] for text in references]
 
     # Pictures
 
