@@ -328,11 +328,9 @@ def _refusal(arguments: DecodeArguments, name: str, message: str) -> str:
 def is_given(arguments: DecodeArguments, option: str) -> bool:
     """Whether an option has another value than its default."""
     value = getattr(arguments, option)
-    of_option = next(field for field in dataclasses.fields(arguments) if field.name == option)
-    default = of_option.default
-    if of_option.default_factory is not dataclasses.MISSING:
-        default = of_option.default_factory()
-    return bool(value if default is dataclasses.MISSING else value != default)
+    return bool(
+        value != getattr(type(arguments), option, type(value)())
+    )  # of a section, or of runs, no default
 
 
 class PictureWriter(Writer):

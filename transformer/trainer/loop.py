@@ -164,7 +164,7 @@ class Loop:
             if pending:
                 self._read(*pending, pace)
             pending = (self.step, metrics)
-            stop = self._asked_to_stop()
+            stop = asked(self.stop_request) if self._processes_meet() else 0
             is_due = stop or self._evaluation_is_due()
             if is_due or self._save_is_due():
                 self._read(*pending, pace)
@@ -442,10 +442,6 @@ class Loop:
             self.watch.message(f"Try: {example}", command=True)
 
     # Stopping
-
-    def _asked_to_stop(self) -> int:
-        """The signal that requested a stop, or 0. If any process received one, all stop at the same step."""
-        return asked(self.stop_request) if self._processes_meet() else 0
 
     def _processes_meet(self) -> bool:
         """Whether several processes, which have to decide the same, communicate after this step."""
