@@ -328,9 +328,8 @@ def _refusal(arguments: DecodeArguments, name: str, message: str) -> str:
 def is_given(arguments: DecodeArguments, option: str) -> bool:
     """Whether an option has another value than its default."""
     value = getattr(arguments, option)
-    return bool(
-        value != getattr(type(arguments), option, type(value)())
-    )  # of a section, or of runs, no default
+    default = getattr(type(arguments), option, type(value)())  # sections are no attributes of the class
+    return bool(value != default)
 
 
 class PictureWriter(Writer):
