@@ -55,7 +55,7 @@ def ngram_main(arguments: NgramArguments) -> None:
     from transformer.runs.run import Run
     from transformer.runtime.files import write_output
     from transformer.runtime.text import has_text
-    from transformer.translator.fusion import named_tokens, output_tokenizer, token_names
+    from transformer.translator.beside import named_tokens, output_tokenizer, token_names
 
     run = Run(arguments.run_dir)
     tokenizer = output_tokenizer(run.system, run.task, f"{run.name}", "give a run that --lm is for")

@@ -14,7 +14,6 @@ from transformer.data.plans import Plan
 from transformer.data.sequences import Arrays
 from transformer.data.sources.tables import SEPARATOR
 from transformer.data.store import Corpus, Progress, Records, TextRecord, silent
-from transformer.data.tokenizers.trained import Tokenizers
 from transformer.decoding.steering.structures import EachOnce
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, brief, read_stored, write_whole
@@ -55,18 +54,19 @@ def confusion_table(hypotheses: Sequence[str], references: Sequence[str], labels
       references: the right one of each.
       labels: all that the model has learned.
     """
-    frequent = [label for label, _ in _by_count(references)[:MOST_CONFUSED]]
+    counts = Counter(references)
+    frequent = sorted(counts, key=lambda label: (-counts[label], label))[:MOST_CONFUSED]
     rare = {*labels, *references} - {*frequent}
 
     def grouped(chosen: Sequence[str]) -> list[str]:
         return [OTHERS if label in rare else label for label in chosen]
 
-    _, counts = confusion(grouped(hypotheses), grouped(references), [*frequent, OTHERS])
+    _, table = confusion(grouped(hypotheses), grouped(references), [*frequent, OTHERS])
     names = [*map(in_a_cell, frequent), f"others ({len(rare):,})"]
-    rows = [row for row in range(len(names)) if counts[row].any()]
-    shown = {*rows, *np.flatnonzero(counts.any(axis=0)).tolist()}
-    columns = [column for column in range(counts.shape[1]) if column in shown]
-    cells = counts[np.ix_(rows, columns)]
+    rows = [row for row in range(len(names)) if table[row].any()]
+    shown = {*rows, *np.flatnonzero(table.any(axis=0)).tolist()}
+    columns = [column for column in range(table.shape[1]) if column in shown]
+    cells = table[np.ix_(rows, columns)]
     return Table(
         "Confused labels: a row for each label of the references, a column for each output. The shade is the "
         "square root of the share of the row.",
@@ -108,11 +108,6 @@ def scores_of_labels(hypotheses: Labels, references: Labels, labels: Sequence[st
 
 def _all(labels: Labels) -> list[str]:
     return [label for item in labels for label in ([item] if isinstance(item, str) else set(item))]
-
-
-def _by_count(labels: Sequence[str]) -> list[tuple[str, int]]:
-    """The most frequent first, equally frequent ones by name."""
-    return sorted(Counter(labels).items(), key=lambda item: (-item[1], item[0]))
 
 
 FILE = "labels.json"
@@ -173,11 +168,6 @@ class Classification(Overview, TextToText):
         task = super().load(config, folder)
         if stored := read_stored(folder / FILE, _labels_and_counts):
             task.labels, task.counts = stored
-        return task
-
-    def again(self, config: Config, tokenizers: Tokenizers) -> Self:
-        task = super().again(config, tokenizers)
-        task.labels, task.counts = self.labels, self.counts
         return task
 
     def save(self, folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Text in, text out: what translation and the other tasks of text share."""
 
+import copy
 import itertools
 import logging
 import math
@@ -39,8 +40,7 @@ from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Hypothesis, hypotheses
 from transformer.tasks.texts.languages import (
     SIDES,
-    SteeredText,
-    TextInContext,
+    TextInLanguages,
     check_context,
     check_turns,
     in_languages,
@@ -107,7 +107,7 @@ def warn_of_changed(
 LONGER = 2.0  # times the median of sources that targets have before they look swapped
 
 
-class TextToText(SteeredText, TextInContext, Lines):
+class TextToText(TextInLanguages, Lines):
     """A task whose inputs and outputs are texts, such as translation. A subclass has `criterion` and
     `measures`.
 
@@ -135,9 +135,9 @@ class TextToText(SteeredText, TextInContext, Lines):
         self._starts = {}
 
     def again(self, config: Config, tokenizers: Tokenizers) -> Self:
-        """As `TextInLanguages.again`, with the same shortlist and table of pieces."""
-        task = type(self)(config, tokenizers, self.shortlist)
-        task._steering, task._unknown = self._steering, self._unknown
+        """As `TextInLanguages.again`, with the same shortlist, table of pieces and what else was learned."""
+        task = copy.copy(self)
+        TextToText.__init__(task, config, tokenizers, self.shortlist)
         return task
 
     # From a corpus

@@ -11,7 +11,6 @@ from typing import Self
 from transformer.config.options import Config
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.trained import Tokenizers
 from transformer.data.trees import BracketKinds, Tree, with_words
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.steering.structures import ANY_BRACKETS, WellFormedTrees
@@ -61,11 +60,6 @@ class Trees(Exhibits, TextToText):
         task = super().load(config, folder)
         if brackets := read_stored(folder / FILE, BracketKinds.from_json):
             task.brackets = brackets
-        return task
-
-    def again(self, config: Config, tokenizers: Tokenizers) -> Self:
-        task = super().again(config, tokenizers)
-        task.brackets = self.brackets
         return task
 
     def save(self, folder: Path) -> None:
