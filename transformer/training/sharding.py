@@ -149,7 +149,7 @@ class Replicas(Layout):
             replicated = self._compiled(replicated, donate_state)
         return _ReplicatedStep(replicated, self._rows)
 
-    def _compiled(self, mapped: Step, donate_state: bool) -> Step:
+    def _compiled(self, mapped: Callable[..., Tree], donate_state: bool) -> Callable[..., Tree]:
         """The step by `jax.jit`, which takes the options of `COMPILER` as `jax.pmap` does not."""
 
         def step(*arguments: Tree) -> Tree:  # without the attributes of `mapped`, which `jax.jit` would keep
