@@ -22,7 +22,7 @@ _MARK_INSIDE = regex.compile(r"[^\p{L}\p{M}\p{N}\s,'’-]\s*\S")
 _MARKS = regex.compile(r"(?![,;:/*&@#%\\])[\p{Po}\p{Pi}\p{Pf}\p{Ps}\p{Pe}`]")
 MOST_MARKS = 64
 """In a window, which the library reads at once and alone: its time grows as the quotation marks and brackets
-times the characters, and in some languages, such as Danish, it needs a third of a millisecond at each mark."""
+times the characters, and in Danish it needs a third of a millisecond at each mark."""
 
 
 def sentences(text: str, language: str) -> Iterator[Span]:
