@@ -430,7 +430,7 @@ class _Reader:
         ]
         text = self.source.text[start:end]
         breaks = [
-            _break(token.content, *child.meta["span"], gaps)
+            _break(token.content, child.meta["span"], gaps)
             for child in token.children
             if child.type == "hardbreak"
         ]
@@ -504,8 +504,9 @@ def _blank_edges(content: str) -> tuple[str, str]:
     return content[:start], content[end:]
 
 
-def _break(content: str, start: int, end: int, gaps: Sequence[str]) -> str:
+def _break(content: str, span: tuple[int, int], gaps: Sequence[str]) -> str:
     """How a line break is written: a tag; a sign, or white space, and what is between the two lines."""
+    start, end = span
     space = " " * content[:start].endswith((" ", "\n"))
     if content[start] == "<":
         return space + content[start:end].replace("\n", " ")

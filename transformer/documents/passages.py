@@ -67,8 +67,8 @@ class MarkedText:
             del around[mark.depth :]
             around.append(belongs(mark))
             if around[-1]:
-                depth, ends = sum(around) - 1, {"start": within(mark.start), "end": within(mark.end)}
-                marks.append(replace(mark, **ends, depth=depth, continues=mark.start < begin))
+                moved = replace(mark, start=within(mark.start), end=within(mark.end), depth=sum(around) - 1)
+                marks.append(replace(moved, continues=mark.start < begin))
         return MarkedText(self.text[start:end], tuple(marks))
 
     def inside(self, index: int) -> "MarkedText":
