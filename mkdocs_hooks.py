@@ -274,7 +274,7 @@ def _commands() -> str:
 
     return "\n".join(
         f"## {name}\n\n`{command_for(name)}`: {what}.\n\n```text\n{_help(name)}\n```\n"
-        for name, (_, _, what) in COMMANDS.items()
+        for name, (_, what) in COMMANDS.items()
     )
 
 

@@ -17,8 +17,8 @@ from transformer.systems.registry import find_system
 from transformer.tasks.preparation import prepare
 from transformer.training.methods.registry import objective_of
 from transformer.training.schedule import make_optimizer
-from transformer.training.sharding import Replicas
-from transformer.training.step import TrainState, configured_step, init_state
+from transformer.training.sharding import Replicas, configured_step
+from transformer.training.step import TrainState, init_state
 from transformer.translator.translator import translation_of
 
 ADAM = OptimizerConfig(schedule="cosine", peak=3e-3, warmup_steps=200)
@@ -114,7 +114,7 @@ def updates(config: Config, repeat: bool = False) -> Iterator[tuple[TrainState, 
     model, optimizer = system.model(config.model), make_optimizer(config)
     objective, layout = objective_of(system, config, Translator.load, task.spell), Replicas()
     state = layout.place(init_state(model, optimizer, config.training.seed, system.task.example(config)))
-    one_update = configured_step(config.training, model, objective, optimizer, layout.gather)
+    one_update = configured_step(config.training, model, objective, optimizer, layout)
     step = layout.compile_step(one_update, donate_state=True)
     batcher = prepare(task, corpus).batcher
     batches = layout.batches(map(batcher, itertools.count()))

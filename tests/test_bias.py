@@ -29,7 +29,7 @@ from transformer.decoding.searches.search import autoregressive_search
 from transformer.decoding.steering.names import Bias, NameAutomaton
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.tasks.texts.steering import letters_of, spellings
-from transformer.translator.biasing import Biasing
+from transformer.translator.beside import names_beside
 
 SPECIAL, SIZE = MODEL.config.special, MODEL.config.vocab_size
 LETTERS = np.isin(np.arange(SIZE), [5, 7, 9])  # tokens that continue the word before them
@@ -332,10 +332,10 @@ def test_every_system_uses_names_or_refuses_them():
     for name in REGISTRY:
         system, task = find_system(name), bare_task(name, tokenizer)
         if name in uses:
-            assert Biasing.of(["red"], 1, system, task).weight == 1
+            assert names_beside(["red"], 1, system, task).weight == 1
         else:
             with pytest.raises(UserError, match=f"--bias: .*{name} .*; leave it out"):
-                Biasing.of(["red"], 1, system, task)
+                names_beside(["red"], 1, system, task)
 
 
 @pytest.mark.thorough

@@ -153,7 +153,7 @@ def test_versions(changes, expected):
 
 def test_what_is_missing_of_requirements(monkeypatch):
     here = {"jax": "0.10.2", "soxr": "0.4"}
-    monkeypatch.setattr(installation, "version", here.get)
+    monkeypatch.setattr(installation, "installed_version", here.get)
     inner = {"jax": ['plugin; extra == "cuda13"', 'other; extra == "tpu"', "numpy"]}
     monkeypatch.setattr(metadata, "requires", inner.get)
     lines = ["jax>=0.10", "numpy>=2", 'soxr>=0.5; extra == "speech"', 'jax[cuda13]; extra == "cuda"']

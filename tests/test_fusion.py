@@ -25,7 +25,7 @@ from transformer.decoding.beside.ngram import WEIGHT, ShallowFusion, Trie
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.translator.fusion import output_tokenizer
+from transformer.translator.beside import output_tokenizer
 
 SPECIAL, SIZE = MODEL.config.special, MODEL.config.vocab_size
 NAMES = ["", "", "", "", *"abcdefg"]

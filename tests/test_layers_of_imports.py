@@ -170,7 +170,7 @@ CORE = (
     "decoding.beam",
 )
 """Eq. 1, an update, and the beam search."""
-MOST_CORE_FILES, MOST_CORE_LINES = 35, 5_640
+MOST_CORE_FILES, MOST_CORE_LINES = 36, 5_200
 
 
 def test_the_paper_is_found_in_few_files() -> None:

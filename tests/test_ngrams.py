@@ -18,7 +18,7 @@ from transformer.decoding.beside.arpa import END, START, UNKNOWN, estimated, rea
 from transformer.decoding.beside.ngram import WEIGHT, ShallowFusion, Trie
 from transformer.decoding.hooks import first_states
 from transformer.systems.registry import system_of
-from transformer.translator.fusion import output_tokenizer
+from transformer.translator.beside import output_tokenizer
 
 WORDS = "abcdef"
 SIZE = len(WORDS) + 3  # </s>, <unk>, and z, which no text has

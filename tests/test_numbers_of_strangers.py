@@ -18,8 +18,8 @@ from transformer.config.options import HostsConfig
 from transformer.decoding.beside.arpa import read_arpa
 from transformer.interop.folders.pieces import byte_level, pegasus_words, t5_words
 from transformer.runtime.files import parse_json
+from transformer.translator.beside import checked_weight
 from transformer.translator.choices import probabilities
-from transformer.translator.fusion import checked_weight
 
 DATA = Path(__file__).parent / "data"
 HUGE = [10**309, -(10**309), 10**5000, -(10**5000)]

@@ -342,7 +342,7 @@ def test_what_is_refused(arguments, message, monkeypatch, capsys):
 
 
 def test_a_missing_compiler_is_named(monkeypatch):
-    monkeypatch.setattr("transformer.plan.machines._installed", lambda name: False)
+    monkeypatch.setattr("transformer.plan.machines.find_spec", lambda name: None)
     monkeypatch.setattr(
         "jax.experimental.topologies.get_topology_desc", lambda **_: (_ for _ in ()).throw(RuntimeError)
     )

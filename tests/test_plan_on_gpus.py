@@ -60,6 +60,8 @@ def test_a_step(layout: str, tmp_path: Path) -> None:
     for each, types in products(program):
         if math.prod(arrays_of(each.shape)[0][1]) > 2**16:
             assert set(types) == {"bf16"}, (each.source, types)
+    # no product for queries, keys and values together, of which they are copied
+    assert not re.search(rf"bf16\[(1,)?{ROWS * LENGTH},1536\]", text)
     # the logits of all tokens never exist
     for body in program.computations.values():
         for each in body.values():

@@ -113,11 +113,11 @@ def test_half_words_are_completed_by_any_division() -> None:
         for hypothesis in several:
             assert hypothesis.text.startswith(("gre", "a re"))
     task = translator.task
-    assert task._steering.split_prefix("red gre") == (task.tokenizers[1].encode("red"), "▁gre")
-    assert task._steering.split_prefix("red gre ") == (task.tokenizers[1].encode("red gre"), "▁")
-    assert task._steering.split_prefix("   ") == ([], "")
+    assert task.text_steering.split_prefix("red gre") == (task.tokenizers[1].encode("red"), "▁gre")
+    assert task.text_steering.split_prefix("red gre ") == (task.tokenizers[1].encode("red gre"), "▁")
+    assert task.text_steering.split_prefix("   ") == ([], "")
     long = "x" * 99
-    assert task._steering.split_prefix(long) == (task.tokenizers[1].encode(long), "")
+    assert task.text_steering.split_prefix(long) == (task.tokenizers[1].encode(long), "")
     assert train_tokenizer(WORDS, "whitespace", 20).spelled("red") is None
 
 

@@ -15,7 +15,7 @@ from small_run import changed, parameters, quiet, same, small_config
 
 from transformer import Config, Run, Translator
 from transformer.data import remote
-from transformer.runs import mirror
+from transformer.runs import stores
 from transformer.runs.report import write_report
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import MiB, address, display_path
@@ -220,13 +220,13 @@ def test_what_is_copied_is_bounded_before_and_while_it_is_copied(
     machine("third")
     with pytest.raises(UserError, match=r"run/checkpoints/8/model/: larger than 64 MiB, so it is not copied"):
         Translator.load(RUN, 8)
-    monkeypatch.setattr(mirror, "MOST", MiB)
+    monkeypatch.setattr(stores, "MOST", MiB)
     store.pipe_file("/bucket/run/junk", bytes(2 * MiB))
     machine("fourth")
     with pytest.raises(UserError, match="memory://bucket/run: larger than 1 MiB"):
         Run(RUN)
     monkeypatch.undo()
-    monkeypatch.setattr(mirror, "MOST", MiB)
+    monkeypatch.setattr(stores, "MOST", MiB)
     with pytest.raises(UserError, match="memory://bucket/run: larger than 1 MiB"):
         Run(RUN)
 

@@ -121,8 +121,9 @@ def test_scores_of_pairs_are_those_of_teacher_forcing(finished, call, tmp_path, 
 
 def test_scoring_continues(finished):
     translator = Translator.load(finished)
-    whole = list(scored_pairs([translator], PAIRS))
-    np.testing.assert_allclose(list(scored_pairs([translator], PAIRS, done=3)), whole[3:], rtol=1e-5)
+    pairs = list(enumerate(PAIRS, 1))
+    whole = list(scored_pairs([translator], pairs))
+    np.testing.assert_allclose(list(scored_pairs([translator], pairs[3:])), whole[3:], rtol=1e-5)
 
 
 def test_pairs_that_both_models_find_as_probable_are_the_best():

@@ -235,12 +235,12 @@ def test_a_term_is_a_whole_word() -> None:
                 word.startswith(("re", "do")) and word.strip(".,!?") in ("re", "do")
                 for word in hypothesis.text.split()
             )
-    ends = translator.task._steering._ends
+    ends = translator.task.text_steering._ends
     ids_by_piece = translator.tokenizers[1].ids_by_piece
     assert not ends[ids_by_piece["e"]]
     assert ends[ids_by_piece["▁"]]
     assert ends[translator.task.special.eos]
-    assert translator.task._steering.term("red")[0] == ids_by_piece["▁"]
+    assert translator.task.text_steering.term("red")[0] == ids_by_piece["▁"]
 
 
 def test_glossaries(tmp_path: Path) -> None:

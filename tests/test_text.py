@@ -277,8 +277,8 @@ def test_rescoring_leaves_them_as_they_are() -> None:
 def test_terms_prefixes_and_phrases_need_a_visible_character(tmp_path: Path) -> None:
     translator = small_translator()
     with pytest.raises(UserError, match="a term is empty: leave it out"):
-        translator.task.term("\u200b")
-    assert translator.task.split_prefix("\u200b") == ([], "")
+        translator.task.text_steering.term("\u200b")
+    assert translator.task.text_steering.split_prefix("\u200b") == ([], "")
     with pytest.raises(UserError, match="--decoding.forbidden: a phrase is empty"):
         BeamConfig(forbidden=("\u200b",))
     with pytest.raises(UserError, match="must be a term and its translation"):

@@ -14,7 +14,8 @@ from transformer.config.model import SpecialIds
 from transformer.decoding import steps
 from transformer.decoding.beam import beam_search
 from transformer.decoding.searches.search import AutoregressiveSearch
-from transformer.decoding.top_k import Unrestricted, _top_k_of_strides, best_in_one_pass, best_of_whole, top_k
+from transformer.decoding.strides import top_k_of_strides
+from transformer.decoding.top_k import Unrestricted, best_in_one_pass, best_of_whole, top_k
 
 SPECIAL = SpecialIds(pad=1, bos=3, eos=0, unk=2)
 
@@ -41,7 +42,7 @@ def test_top_k_is_exact(width: int, k: int) -> None:
 @pytest.mark.parametrize(("width", "k"), combinations([5000, 16001, 37000], [1, 8, 16]))
 def test_the_top_k_of_tpus_is_exact(width: int, k: int) -> None:
     for x in logits_of(width, k):
-        best, places = _top_k_of_strides(k, x)
+        best, places = top_k_of_strides(k, x)
         np.testing.assert_array_equal(best, jax.lax.top_k(x, k)[0])
         np.testing.assert_array_equal(best, np.take_along_axis(np.asarray(x), np.asarray(places), -1))
         assert all(len(set(row)) == k for row in np.asarray(places).reshape(-1, k))

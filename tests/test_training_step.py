@@ -22,10 +22,11 @@ from transformer.model.encoder_decoder import decoder_input, shift_right
 from transformer.model.statistics import Sums
 from transformer.model.transformer import Transformer
 from transformer.tasks.texts.translation import Translation
+from transformer.training import sharding
 from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import Context, Loss, translation_objective
 from transformer.training.schedule import learning_rate, make_optimizer
-from transformer.training.sharding import Replicas
+from transformer.training.sharding import MappedReplicas, Replicas
 from transformer.training.step import EvalState, init_state, make_eval_step, make_train_step
 
 OBJECTIVE = translation_objective(0.1)
@@ -334,6 +335,26 @@ def test_moving_average_by_hand_while_buffers_are_given_away(model):
     assert_close(state.average, expected)
     average, newest = (tree["source_embedding"]["table"] for tree in (state.average, state.params))
     assert not np.allclose(average, newest)
+
+
+@pytest.mark.parametrize("layout_class", [Replicas, MappedReplicas])
+def test_options_of_the_compiler_change_no_result(model, params, monkeypatch, layout_class):
+    optimizer, layout = optax.sgd(0.5), layout_class()
+    pure = make_train_step(model, OBJECTIVE, optimizer, seed=0)
+
+    def after_a_step(options):
+        monkeypatch.setattr(sharding, "COMPILER", options)
+        step = layout.compile_step(pure, donate_state=True)
+        given = layout.place(state_of(params, optimizer))
+        (batch,) = layout.batches([a_batch()])
+        step.lower(given, batch).compile()
+        state, _ = step(given, batch)
+        assert all(leaf.is_deleted() for leaf in jax.tree.leaves(given.params))
+        return state.params
+
+    assert_same_bits(after_a_step({}), after_a_step({"cpu": {"xla_cpu_enable_fast_min_max": False}}))
+    with pytest.raises(jax.errors.JaxRuntimeError, match="xla_no_such_option"):
+        after_a_step({"cpu": {"xla_no_such_option": "1"}})
 
 
 @pytest.mark.thorough

@@ -82,8 +82,8 @@ def update(name: str, quick: bool, adapter: bool = False) -> Callable[[], Result
     from transformer.systems.registry import find_system
     from transformer.training.parametrisation import parametrisation_of
     from transformer.training.schedule import make_optimizer
-    from transformer.training.sharding import Replicas
-    from transformer.training.step import TrainState, configured_step
+    from transformer.training.sharding import Replicas, configured_step
+    from transformer.training.step import TrainState
     from transformer.translator.decoder import Decoder
 
     keep_programs()
@@ -97,7 +97,7 @@ def update(name: str, quick: bool, adapter: bool = False) -> Callable[[], Result
     params = random_params(shapes, "float32")
     if variables:
         raise ValueError(f"{name} has variables that are no parameters: {', '.join(variables)}")
-    step = configured_step(config.training, job.model, job.objective(Decoder.load), optimizer, layout.gather)
+    step = configured_step(config.training, job.model, job.objective(Decoder.load), optimizer, layout)
     compiled = layout.compile_step(step, donate_state=True)
     trained, fixed = how.split(params)
     start = TrainState(jnp.zeros((), jnp.int32), trained, optimizer.init(trained), {}, None)

@@ -86,7 +86,7 @@ def print_saves(name: str) -> None:
     from transformer.runs import checkpoints as module
     from transformer.runs.checkpoints import Checkpoints
     from transformer.runs.sealed import MANIFEST
-    from transformer.runs.stores import LocalStore
+    from transformer.runs.stores import RunStore
     from transformer.systems.parameters import model_shapes
     from transformer.systems.registry import find_system
 
@@ -105,7 +105,7 @@ def print_saves(name: str) -> None:
     module.items_of = lambda state: items  # type: ignore[assignment]
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(jax.block_until_ready(items)))
     with tempfile.TemporaryDirectory() as folder:
-        saved = Checkpoints(LocalStore(folder), keep_last=1)
+        saved = Checkpoints(RunStore(folder), keep_last=1)
         for step in 1, 2:
             begun = time.monotonic()
             saved.save(SimpleNamespace(step=step))  # type: ignore[arg-type]

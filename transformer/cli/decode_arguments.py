@@ -314,6 +314,9 @@ SELDOM: Set[str] = {name for name, option in OPTIONS.items() if option.needs} | 
 need."""
 
 
+OF_SEARCH = "Options of the search default to those stored with the run."
+
+
 @contextlib.contextmanager
 def short_options() -> Iterator[None]:
     """Replaces option names in messages by the shorter names of these commands."""
@@ -353,6 +356,7 @@ def parse_decode(
 
         check_used({name.removeprefix("--").replace("-", "_"): value for name, value in options.items()})
     default = arguments_class(tyro.MISSING_NONPROP, (), with_method(defaults.decoding, options, "--"))
+    what = options_of(defaults.system).decodes if arguments_class is DecodeArguments else ""
     is_short = not {"-h", "--help"}.isdisjoint(command_line) and "--help-all" not in command_line
     try:
         arguments = parse(
@@ -360,7 +364,7 @@ def parse_decode(
             ["--help" if word == "--help-all" else word for word in command_line],
             command,
             default=default,
-            about=_about(defaults) if arguments_class is DecodeArguments else "",
+            about=what.format(decode=command_for("decode"), search=OF_SEARCH),
             names=DECODING,
             hidden={*unused, *(SELDOM if is_short else ())},
         )
@@ -390,12 +394,6 @@ def parse_decode(
         if path.is_file():
             raise UserError(f"{path} is a file, not a run: to translate it, give RUN --input {path}")
     return arguments
-
-
-def _about(defaults: Config) -> str:
-    """What the command does with a run of this config."""
-    search = "Options of the search default to those stored with the run."
-    return options_of(defaults.system).decodes.format(decode=command_for("decode"), search=search)
 
 
 def run_defaults(arguments: list[str]) -> Config:

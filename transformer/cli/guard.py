@@ -17,6 +17,7 @@ from typing import Any, NoReturn, TextIO, cast
 from transformer.runtime.errors import Stopped, UserError, shortened
 from transformer.runtime.files import discard_further
 from transformer.runtime.invocation import program, version
+from transformer.runtime.machine import signals_handled
 from transformer.runtime.text import printable
 
 USAGE = 2
@@ -82,22 +83,16 @@ def _terminable() -> Iterator[None]:
         if not importing:
             raise interrupts[0]  # the same one, with its notes
 
-    before = {}
-    try:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
-            if signal.getsignal(number) is not signal.SIG_IGN:  # as SIGINT is in the background
-                before[number] = signal.signal(number, ask)
-    except ValueError:  # not the main thread: the program around it handles signals
-        pass
+    numbers = signal.SIGTERM, signal.SIGINT, signal.SIGALRM
+    heard = (number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN)  # SIGINT is
     sys.unraisablehook = tell_others
-    try:
-        yield
-    finally:
-        sys.unraisablehook = tell
-        if before:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with signals_handled(ask, *heard):
+        try:
+            yield
+        finally:
+            sys.unraisablehook = tell
+            if interrupts:
+                signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 def _open_standard_streams() -> None:

@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import Any, TextIO, TypeVar
 
 from transformer.config.corpus import PACKED
 from transformer.config.records import is_recording
@@ -80,9 +80,8 @@ def resumable_output(
     resume: bool,
     needs: str,
     again: bool = False,
-    lines_per_result: int = 1,
-    convert: Callable[[Iterable[str]], Iterable[str]] | None = None,
     mark: str = "",
+    **options: Any,
 ) -> "Output":
     """The output of a long job: a `LongOutput` if it is a file.
 
@@ -92,41 +91,22 @@ def resumable_output(
       resume: continue what is unfinished.
       needs: the options that --resume needs.
       again: whether a finished output is made again, for its scores.
-      lines_per_result: as of `LongOutput`.
-      convert: as of `LongOutput`.
       mark: as of `LongOutput`. Empty: the job.
+      options: further arguments of `LongOutput`.
 
     Raises:
       Stopped: it is to be resumed, and finished.
       UserError: it cannot be resumed.
     """
-    if resume and not again:
-        _check_unfinished(path, mark or job)
+    if resume and path is not None and not again:
+        with contextlib.suppress(OSError):  # a file system without attributes: the work is done again
+            if os.getxattr(path, JOB) == _digest(mark or job).encode():
+                raise Stopped(f"{display_path(path)} is finished: there is nothing to resume", 0)
     if path is None or not job or is_device(path):
         if resume:
             raise UserError(f"--resume needs {needs}: only files can be resumed")
         return Output(path)
-    return LongOutput(
-        path,
-        job,
-        resume=resume,
-        lines_per_result=lines_per_result,
-        convert=convert,
-        mark=mark,
-    )
-
-
-def _check_unfinished(path: Path | None, mark: str) -> None:
-    """Raises Stopped if a file is what a job has made of it, so that --resume has nothing left to do. Where
-    the file system has no attributes, or the file was copied, the work is done again.
-
-    Args:
-      path: the output. None: standard output.
-      mark: as of `LongOutput`.
-    """
-    with contextlib.suppress(OSError):
-        if path is not None and os.getxattr(path, JOB) == _digest(mark).encode():
-            raise Stopped(f"{display_path(path)} is finished: there is nothing to resume", 0)
+    return LongOutput(path, job, resume=resume, mark=mark, **options)
 
 
 def _digest(job: str) -> str:
@@ -143,6 +123,16 @@ class Output:
     Raises:
       UserError: on entering or leaving, if it cannot be written.
     """
+
+    done = 0
+    has_discarded = False
+
+    def results(self, parse: Callable[[str], T]) -> list[T]:
+        """What an earlier process has written of it."""
+        return []
+
+    def discard(self) -> None:
+        """Discards what was written, if it can be."""
 
     def __init__(self, path: Path | None, option: str = "--output") -> None:
         self._option = option
@@ -237,9 +227,7 @@ class LongOutput(Output):
         self._resume = resume
         self._lines_per_result = lines_per_result
         self._convert = convert
-        self.done = 0
         self.is_unfinished = False
-        self.has_discarded = False
 
     def _open(self) -> TextIO:
         file = self._locked()

@@ -68,6 +68,8 @@ def parse(
         if here := hint(word, names, options):
             raise UserError(f"{word.partition('=')[0]}: there is no such option; {here}")
     name, _, rest = command.partition(" ")
+    registry = ConstructorRegistry()
+    registry.struct_rule(functools.partial(_options, hidden=hidden))
     with printable_help():
         parsed: Any = tyro.cli(
             arguments_class,
@@ -75,17 +77,11 @@ def parse(
             default=default,
             prog=" ".join(filter(None, (program(name), rest))),
             description=about or paragraphs(arguments_class.__doc__ or ""),
-            registry=_registry(hidden),
+            registry=registry,
         )
     if ranges_of(cast(Any, arguments_class)):
         check_ranges("", parsed)
     return cast(T, parsed)
-
-
-def _registry(hidden: Container[str]) -> ConstructorRegistry:
-    registry = ConstructorRegistry()
-    registry.struct_rule(functools.partial(_options, hidden=hidden))
-    return registry
 
 
 def _options(info: StructTypeInfo, hidden: Container[str]) -> StructConstructorSpec | None:

@@ -218,7 +218,7 @@ class RequestParser:
         glossary_terms = [text for text in terms if text not in line_terms]
         if not glossary_terms:
             return
-        size_of = functools.cache(lambda text: len(self.translator.task.term(text)))
+        size_of = functools.cache(lambda text: len(self.translator.task.text_steering.term(text)))
         settings = self.translator.settings(None, self.options)
         room = room_of(self.translator.task, request._replace(prefix="", terms=()), settings)
         room -= sum(map(size_of, line_terms))

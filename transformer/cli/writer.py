@@ -4,7 +4,7 @@ A task names the module of its writer (`Lines.writer`), which has a class `WRITE
 """
 
 import dataclasses
-import importlib
+import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
@@ -286,8 +286,7 @@ def writer_of(run_dir: Path) -> type[Writer]:
 
 def writer_class(name: str) -> type[Writer]:
     """The writer that `Lines.writer` names."""
-    module, _, class_name = name.partition(":")
-    writer: type[Writer] = getattr(importlib.import_module(module), class_name or "WRITER")
+    writer: type[Writer] = pkgutil.resolve_name(name if ":" in name else f"{name}:WRITER")
     return writer
 
 
@@ -329,11 +328,8 @@ def _refusal(arguments: DecodeArguments, name: str, message: str) -> str:
 def is_given(arguments: DecodeArguments, option: str) -> bool:
     """Whether an option has another value than its default."""
     value = getattr(arguments, option)
-    of_option = next(field for field in dataclasses.fields(arguments) if field.name == option)
-    default = of_option.default
-    if of_option.default_factory is not dataclasses.MISSING:
-        default = of_option.default_factory()
-    return bool(value if default is dataclasses.MISSING else value != default)
+    default = getattr(type(arguments), option, type(value)())  # sections are no attributes of the class
+    return bool(value != default)
 
 
 class PictureWriter(Writer):
@@ -352,11 +348,9 @@ class PictureWriter(Writer):
 
     @classmethod
     def page(cls, arguments: DecodeArguments) -> "tuple[Explorer, str]":
-        from transformer.explorer.explorer import explore_pictures
-
         purpose, names = cls.libraries
         check_libraries(names, f"{purpose} {arguments.run_dir}")
-        return page_of_files(arguments, explore_pictures)
+        return page_of_files(arguments)
 
     def record(self, number: int, line: str) -> Record:
         return self.decoder.task.listed(line, self.input_file, number)
@@ -365,28 +359,20 @@ class PictureWriter(Writer):
         return {"picture": readable(item)}
 
 
-def page_of_sounds(
+def page_of_files(
     arguments: DecodeArguments, changed: Callable[[Any, Any], Any] = lambda task, record: record
 ) -> "tuple[Explorer, str]":
-    """The page of a task whose records are recordings, and what is on it. Arguments as of `page_of_files`."""
-    from transformer.explorer.explorer import explore_sounds
-
-    return page_of_files(arguments, explore_sounds, changed)
-
-
-def page_of_files(
-    arguments: DecodeArguments,
-    explore: "Callable[..., Explorer]",
-    changed: Callable[[Any, Any], Any] = lambda task, record: record,
-) -> "tuple[Explorer, str]":
-    """The page of a task whose records are files, and what is on it.
+    """The page of a task whose records are pictures or recordings, and what is on it.
 
     Args:
       arguments: the command line.
-      explore: makes the page of a model and its records.
       changed: gives what is searched for a record of a task: as the options ask for it.
     """
+    from transformer.explorer.explorer import explore_pictures, explore_sounds
+    from transformer.tasks.media.pictures import Pictures
+
     decoder: Decoder[Any] = Decoder.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
+    explore = explore_pictures if isinstance(decoder.task, Pictures) else explore_sounds
     manifest = arguments.input or Path("standard input")
     lines, which = explored(arguments, enumerate(input_lines(arguments), start=1), has_text)
     task = decoder.task

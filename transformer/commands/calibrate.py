@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from transformer.cli.parser import parsed_command
-from transformer.config.ranges import LONGEST, Range
+from transformer.config.ranges import SIZE, Range
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import check_local, check_writable, writing
@@ -43,7 +43,7 @@ class CalibrateArguments:
     """Code of the source language, for a model of many languages. Default: the one of the run."""
     target_language: str | None = None
     """Code of the target language."""
-    sentences: Annotated[int, Range(1, LONGEST)] = 500
+    sentences: Annotated[int, SIZE] = 500
     """Number of sentences of the text to translate."""
     false_alarms: Annotated[float, Range(0.0, 1.0)] = FALSE_ALARMS
     """Share of these sentences that each kind of flag may mark (limits.json)."""

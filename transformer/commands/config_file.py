@@ -68,16 +68,11 @@ def named_options(values: Json) -> dict[str, str]:
     return named
 
 
-def is_complete(values: Json) -> bool:
-    """Whether a file stands for itself, as one that names its system. Others change a preset."""
-    return "system" in values
-
-
 def with_options(default: Config, values: Json, path: str, line_options: Collection[str]) -> Config:
     """A config with the values of a file.
 
     Args:
-      default: what the file leaves out, unless it is complete: that has the defaults of its system's types.
+      default: what the file leaves out, unless it names a system: then it has the defaults of its types.
       values: of the file.
       path: of the file, for messages.
       line_options: those of the command line, which win.
@@ -92,7 +87,7 @@ def with_options(default: Config, values: Json, path: str, line_options: Collect
         lengths = [name for name in LENGTHS if isinstance(training, dict) and training.get(name) is not None]
         if len(lengths) == len(LENGTHS):
             raise ValueError("training.steps and training.epochs are both the length: leave one of them out")
-        if is_complete(values):
+        if "system" in values:  # the file stands for itself, and others change a preset
             _check_search(methods_of(options_of(str(values["system"])).decoding), "beam", values)
             config = config_of(values)
         else:
@@ -109,7 +104,7 @@ def with_options(default: Config, values: Json, path: str, line_options: Collect
 
 def _check_sections(values: Json, default: Config) -> None:
     """Raises ValueError if a file is not in sections, or has what is given on the command line."""
-    sections = [item.name for item in dataclasses.fields(default) if _is_section(getattr(default, item.name))]
+    sections = [name for name, value in vars(default).items() if dataclasses.is_dataclass(value)]
     for name, value in values.items():
         section, dot, option = name.partition(".")
         if dot and section in sections:
@@ -122,11 +117,6 @@ def _check_sections(values: Json, default: Config) -> None:
         having = [section for section in sections if hasattr(getattr(default, section), name)]
         if having and name not in sections and not hasattr(default, name):
             raise ValueError(f"unknown field {name}: write it into the section {' or '.join(having)}")
-
-
-def _is_section(value: object) -> bool:
-    """Whether a value of a config has options."""
-    return dataclasses.is_dataclass(value) and not isinstance(value, type)
 
 
 def _check_search(search_types: Mapping[str, type[DecodingConfig]], method: str, values: Json) -> str:

@@ -21,9 +21,9 @@ from transformer.documents.document import TranslatedDocument, TranslatedSentenc
 from transformer.runtime.compilation import keep_programs
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import address, brief, json_line, read_bytes
+from transformer.runtime.files import address, brief, failing, json_line, read_bytes
 from transformer.runtime.hosts import gathered, is_main_process
-from transformer.translator.fusion import checked_weight
+from transformer.translator.beside import checked_weight
 from transformer.translator.search_outputs import Extras
 
 # `decode.py RUN --document FILE`: a document in, its translation out, and what is suspicious about it.
@@ -55,7 +55,7 @@ def translate_file(arguments: DecodeArguments) -> None:
     with Output(arguments.output) as file:
         document = translator.translate_document(
             text,
-            format_of(arguments.document),
+            "markdown" if arguments.document.suffix.lower() in MARKDOWN else "text",
             progress=lambda items, total: watch.progress("sentences", items, total),
             **vars(arguments.decoding),
         )
@@ -65,11 +65,6 @@ def translate_file(arguments: DecodeArguments) -> None:
             file.writelines(json_line(sentence.to_dict()) for sentence in document.flagged)
     for line in report(document):
         watch.message(line)
-
-
-def format_of(path: Path) -> str:
-    """The format of a document, by the end of its name."""
-    return "markdown" if path.suffix.lower() in MARKDOWN else "text"
 
 
 def read_document(path: Path) -> str:
@@ -83,10 +78,8 @@ def read_document(path: Path) -> str:
             f"--document {path}: give plain text or Markdown, into which other documents can be converted, "
             "for example with pandoc"
         )
-    try:
+    with failing(f"cannot read --document {path}"):
         text = whole_text(read_bytes(fetched(path)), f"--document {path}")
-    except OSError as error:
-        raise UserError(f"cannot read --document {path}: {error.strerror}") from error
     if "\0" in text:
         raise UserError(f"--document {path} is a binary file: give plain text or Markdown")
     if not text.strip():
@@ -153,16 +146,15 @@ def decode_lines(arguments: DecodeArguments) -> None:
         lines_per_result=writer.lines_per_input,
     )
     writer.claim(job, total)
-    long = output if isinstance(output, LongOutput) else None
     outputs: list[str] = []
     start = time.monotonic()
     count = 0
     with resumable(output, watch, "line"), output as file:
-        done = gathered(long.done if long else 0)[0]
-        if long and done:
+        done = gathered(output.done)[0]
+        if output.done:
             watch.message(f"  continuing after line {done:,}")
-            outputs = long.results(writer.read)
-        if long and long.has_discarded:
+            outputs = output.results(writer.read)
+        if output.has_discarded:
             watch.message("  starting again: dropping an earlier unfinished output")
         written: Iterable[Written] = _decoded(arguments, writer, done)
         typed = sys.stdout and sys.stdout.isatty()
@@ -173,15 +165,16 @@ def decode_lines(arguments: DecodeArguments) -> None:
             file.flush()  # for whoever reads along, and for --resume after a kill
             if writer.is_scored:
                 outputs.append(best)
-        if long and arguments.input and digest_of(arguments.input) != digest:
-            long.discard()
+        if isinstance(output, LongOutput) and arguments.input and digest_of(arguments.input) != digest:
+            output.discard()
             raise UserError(f"{arguments.input} changed while it was translated: run the same command again")
     seconds = time.monotonic() - start
     if arguments.output:
         speed = f"{counted(count, 'line')} in {seconds:.1f} s ({count / max(seconds, 1e-9):.1f}/s)"
         watch.message(f"{speed}, written to {arguments.output}")
     if arguments.verbose:
-        watch.message(_programs())
+        folder = keep_programs()
+        watch.message(f"compiled programs are {f'cached in {folder}' if folder else 'not cached'}")
     if is_main_process():
         for line in writer.scores(outputs):
             watch.message(line)
@@ -253,8 +246,3 @@ def _lines(arguments: DecodeArguments) -> Iterator[Numbered]:
     number = itertools.count(1)
     for line in standard_input(patient=jax.process_count() > 1):
         yield None if line is None else (next(number), line)
-
-
-def _programs() -> str:
-    folder = keep_programs()
-    return f"compiled programs are cached in {folder}" if folder else "compiled programs are not cached"

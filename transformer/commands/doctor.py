@@ -80,34 +80,32 @@ def _doctor(command_line: list[str]) -> list[str]:
 def examined() -> Json:
     """All that is found out, as JSON: facts by subject, and `problems`, a sentence each."""
     problems: list[str] = []
-    report: Json = {}
-    for examine in (_installed, _this_machine, _folders):
-        facts, sentences = examine()
-        report |= facts
-        problems += sentences
+    report = _installed(problems) | {"machine": _this_machine(), "folders": _folders(problems)}
     report["environment"] = dict(_variables())
-    facts, sentences = _devices(report["versions"])
-    problems += sentences
-    return {"ok": not problems, **report, **facts, "problems": problems}
+    report |= _devices(report["versions"], problems)
+    problems = list(dict.fromkeys(problems))
+    return {"ok": not problems, **report, "problems": problems}
 
 
-def _installed() -> tuple[Json, list[str]]:
+def _installed(problems: list[str]) -> Json:
+    """The versions, and the extras that are missing. What is wrong is added to the problems."""
     try:
         from transformer.commands import installation
     except ImportError as error:
-        return {"versions": {"Python": platform.python_version()}}, [
+        problems.append(
             f"{error.name} is missing, and perhaps more: install the package again (pip install .)"
-        ]
+        )
+        return {"versions": {"Python": platform.python_version()}}
     needs, installed = installation.declared(), installation.versions()
     extras = installation.missing_extras(needs.requirements)
     missing = {name: {"for": PURPOSES[name], "missing": list(lacks)} for name, lacks in extras.items()}
-    facts = {"versions": installed, "missing extras": missing}
-    return facts, list(installation.problems_of_versions(needs, installed))
+    problems += installation.problems_of_versions(needs, installed)
+    return {"versions": installed, "missing extras": missing}
 
 
-def _this_machine() -> tuple[Json, list[str]]:
+def _this_machine() -> Json:
     total, free = machine.memory()
-    facts = {
+    return {
         "system": platform.platform(),
         "processor": machine.processor_model(),
         "cores": machine.cores(),
@@ -116,12 +114,10 @@ def _this_machine() -> tuple[Json, list[str]]:
         "NVIDIA GPUs": machine.nvidia_gpus(),
         "TPUs": machine.tpus(),
     }
-    return {"machine": facts}, []
 
 
-def _folders() -> tuple[Json, list[str]]:
+def _folders(problems: list[str]) -> Json:
     """The folders of prepared text and compiled programs, and the current one, which runs are written to."""
-    problems: list[str] = []
     folders: dict[str, Json | None] = {}
     try:
         chosen = {"prepared text": cache_root(None), "compiled programs": programs_folder()}
@@ -144,7 +140,7 @@ def _folders() -> tuple[Json, list[str]]:
         if folder.is_dir() and name != "current folder":
             facts["size"], facts["size is complete"] = machine.folder_size(folder)
         folders[name] = facts
-    return {"folders": folders}, list(dict.fromkeys(problems))
+    return folders
 
 
 def _variables() -> Iterator[tuple[str, str]]:
@@ -154,14 +150,14 @@ def _variables() -> Iterator[tuple[str, str]]:
             yield name, re.sub(r"//[^/@\s]+@", "//...@", value)[:500]
 
 
-def _devices(versions: dict[str, str | None]) -> tuple[Json, list[str]]:
+def _devices(versions: dict[str, str | None], problems: list[str]) -> Json:
     """What JAX finds, and the test on each device."""
     if not (versions.get("jax") and versions.get("jaxlib")):
-        return {"devices": [], "tests": []}, []  # which is a problem already
+        return {"devices": [], "tests": []}  # which is a problem already
     findings, stderr, ended = _tried()
     devices: list[Json] = next((item["devices"] for item in findings if "devices" in item), [])
     results = [item for item in findings if "device" in item]
-    problems = [
+    problems += [
         f"JAX cannot start: {item['error']}: {_remedy(stderr)}" for item in findings[:1] if "error" in item
     ]
     if ended:
@@ -175,7 +171,7 @@ def _devices(versions: dict[str, str | None]) -> tuple[Json, list[str]]:
         problems += [*failures(results), *disagreeing, *_unused(devices[0]["platform"], versions)]
         if len(results) > 1:
             facts["devices agree"] = not disagreeing
-    return facts, problems
+    return facts
 
 
 def _tried() -> tuple[list[Json], str, str]:

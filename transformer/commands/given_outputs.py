@@ -2,9 +2,9 @@
 text is said in its recording."""
 
 import contextlib
-import importlib
 import itertools
 import math
+import pkgutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ import numpy as np
 import tyro
 
 from transformer.cli.input import digest_of
-from transformer.cli.output_file import LongOutput, Output, check_output, resumable, resumable_output
+from transformer.cli.output_file import Output, check_output, resumable, resumable_output
 from transformer.cli.parser import parsed_command
 from transformer.config.ranges import Range
 from transformer.runtime.console import ProgressReporter
@@ -53,8 +53,7 @@ def _write(
     """
     output = resumable_output(arguments.output, job, resume=arguments.resume, needs="--output")
     with resumable(output, watch, unit), output as file:
-        done = output.done if isinstance(output, LongOutput) else 0
-        if done:
+        if done := output.done:
             watch.message(f"  continuing after {unit} {done:,}")
         outputs: Iterable[str] = texts(done)
         if arguments.output or not (sys.stdout and sys.stdout.isatty()):  # no bar among the outputs
@@ -137,16 +136,20 @@ def score_main(arguments: ScoreArguments) -> None:
     with contextlib.suppress(*[Stopped] * bool(arguments.keep)):  # finished, and other pairs may be kept now
 
         def scores(done: int) -> Iterator[str]:
-            for numbers in scorer(read_pairs(arguments.source, arguments.target), done):
-                yield "\t".join(f"{number:.6g}" for number in numbers) + "\n"
+            pairs = itertools.islice(enumerate(read_pairs(arguments.source, arguments.target), 1), done, None)
+            while window := list(itertools.islice(pairs, WINDOW)):
+                for numbers in scorer(window):
+                    yield "\t".join(f"{number:.6g}" for number in numbers) + "\n"
 
         _write(arguments, job, scores, total, watch, "pair", "scored")
     if arguments.keep:
         watch.message(_write_best(arguments))
 
 
-Scorer = Callable[["Iterable[Pair]", int], Iterator[tuple[float, ...]]]
-"""(pairs, how many of them are left out at the beginning) -> the numbers of each."""
+Window = list[tuple[int, "Pair"]]
+"""Some pairs, with the numbers of their lines."""
+Scorer = Callable[[Window], Iterator[tuple[float, ...]]]
+"""The numbers of each pair."""
 
 
 def _scorer_of(arguments: ScoreArguments) -> tuple[Scorer, tuple[Any, ...]]:
@@ -175,35 +178,30 @@ def _scorer_of(arguments: ScoreArguments) -> tuple[Scorer, tuple[Any, ...]]:
         for run, ordered in zip(runs, (languages, languages[::-1]), strict=False)
     ]
     identity = (*(model.fingerprint() for model in models), languages)
-    return lambda pairs, done: scored_pairs(models, pairs, done), identity
+    return lambda window: scored_pairs(models, window), identity
 
 
-def scored_pairs(
-    models: "Sequence[Translator]", pairs: "Iterable[Pair]", done: int = 0
-) -> Iterator[tuple[float, ...]]:
+def scored_pairs(models: "Sequence[Translator]", window: Window) -> Iterator[tuple[float, ...]]:
     """The numbers of each pair, as `ScoreArguments.output` says.
 
     Args:
       models: of the direction of the pairs, and perhaps of the other one.
-      pairs: sources and targets.
-      done: how many of them are left out at the beginning.
+      window: the pairs.
     """
-    numbered = itertools.islice(enumerate(pairs, 1), done, None)
-    while window := list(itertools.islice(numbered, WINDOW)):
-        full = [(line, pair) for line, pair in window if all(map(has_text, pair))]
-        columns = list[list[float]]()
-        lines, sides = [line for line, _ in full], list(zip(*(pair for _, pair in full), strict=True))
-        for model in models if full else ():
-            log_p, counts = model.log_probabilities(*sides, lines=lines)
-            columns += [log_p.tolist(), counts.tolist()]
-            sides.reverse()
-        numbers = iter(zip(*columns, strict=True))
-        for _, pair in window:
-            if all(map(has_text, pair)):
-                of_pair = next(numbers)
-                yield dual_score(*of_pair), *of_pair
-            else:
-                yield -math.inf, *(-math.inf, 0) * len(models)
+    full = [(line, pair) for line, pair in window if all(map(has_text, pair))]
+    columns = list[list[float]]()
+    lines, sides = [line for line, _ in full], list(zip(*(pair for _, pair in full), strict=True))
+    for model in models if full else ():
+        log_p, counts = model.log_probabilities(*sides, lines=lines)
+        columns += [log_p.tolist(), counts.tolist()]
+        sides.reverse()
+    numbers = iter(zip(*columns, strict=True))
+    for _, pair in window:
+        if all(map(has_text, pair)):
+            of_pair = next(numbers)
+            yield dual_score(*of_pair), *of_pair
+        else:
+            yield -math.inf, *(-math.inf, 0) * len(models)
 
 
 POSITIONS = 2048  # of a batch that a masked language model reads at once
@@ -218,8 +216,7 @@ def _fluency(run: "Run", checkpoint: str) -> tuple[Scorer, tuple[Any, ...]]:
     task, config, fluency = run.task, run.config.model, run.system.required("fluency")
     model, variables = run.system.model(config), run.variables(checkpoint)
 
-    def of_window(window: "list[tuple[int, Pair]]") -> Iterator[tuple[float, ...]]:
-        """The numbers of some numbered pairs, in their order."""
+    def scores(window: Window) -> Iterator[tuple[float, ...]]:
         ids = [example["source"] for example in task.examples([target for _, (_, target) in window])]
         for (line, _), sentence in zip(window, ids, strict=True):
             if config.longest and len(sentence) > config.longest:
@@ -238,11 +235,6 @@ def _fluency(run: "Run", checkpoint: str) -> tuple[Scorer, tuple[Any, ...]]:
         for (_, pair), (log_p, count) in zip(window, numbers.tolist(), strict=True):
             scored = count and all(map(has_text, pair))
             yield (log_p / count, log_p, count) if scored else (-math.inf, -math.inf, 0)
-
-    def scores(pairs: "Iterable[Pair]", done: int) -> Iterator[tuple[float, ...]]:
-        numbered = itertools.islice(enumerate(pairs, 1), done, None)
-        while window := list(itertools.islice(numbered, WINDOW)):
-            yield from of_window(window)
 
     return scores, (hash_of(variables["params"]), task.content())
 
@@ -328,7 +320,7 @@ def align_main(arguments: AlignArguments) -> None:
             f"{run.name} holds a system that does not align texts with recordings: {run.config.system}"
         )
     check_libraries(("soundfile", "soxr"), f"hearing with {arguments.run_dir}")
-    decoder_class = importlib.import_module(module).ALIGNER
+    decoder_class = pkgutil.resolve_name(f"{module}:ALIGNER")
     aligner = decoder_class.load(arguments.run_dir, arguments.checkpoint, int8=arguments.int8)
     aligner.check_ctc()
     watch = ProgressReporter.beside_output()

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from transformer.config.options import Config
+from transformer.config.options import Config, flatten
+from transformer.config.ranges import Option
 from transformer.runtime.console import terminal_width, wrapped
 from transformer.runtime.invocation import command_for
 from transformer.systems.presets import PRESET_GROUPS, PRESETS, VARIANT_GROUPS, VARIANTS, preset, variant
@@ -47,11 +48,12 @@ def train_help(name: str = "quickstart", *variants: str) -> str:
     lines += ["", *_wrapped(f"common options [value in preset {chosen}]:", 0)]
     for variant_name in variants:
         lines += _wrapped(f"--variant {variant_name:16} {VARIANTS[variant_name].described}", 29)
+    values: dict[str, Option] = {"run_dir": None, **flatten(config)}
     for option, effect in options_of(config.system).common.items():
-        if option != "run_dir" and not _has(config, option):  # a system from outside may have another corpus
-            continue
-        shown = as_option(option).replace("training.init-", "init-")
-        lines += _wrapped(f"{shown:26} {effect}{_value(config, option)}", 29)
+        if option in values:  # a system from outside may have another corpus
+            shown = as_option(option).replace("training.init-", "init-")
+            value = "" if values[option] is None else f" [{values[option]}]"
+            lines += _wrapped(f"{shown:26} {effect}{value}", 29)
     lines += ["", "presets; options override their values (see --list-presets):", *_names(PRESET_GROUPS)]
     lines += ["", "variants, which change a preset (--variant NAME):", *_names(VARIANT_GROUPS)]
     return "\n".join([*lines, "", "--help-all describes every option; --version prints versions."])
@@ -70,20 +72,6 @@ def _names(groups: Mapping[str, Mapping[str, str]]) -> list[str]:
         for group, described in groups.items()
         for line in _wrapped(f"{group}: {', '.join(described)}", 4)
     ]
-
-
-def _has(value: object, name: str) -> bool:
-    for attribute in name.split("."):
-        if not hasattr(value, attribute):
-            return False
-        value = getattr(value, attribute)
-    return True
-
-
-def _value(value: object, name: str) -> str:
-    for attribute in name.split("."):
-        value = getattr(value, attribute, None)
-    return "" if value is None else f" [{value}]"
 
 
 def preset_table() -> str:

@@ -14,6 +14,7 @@ from packaging.version import InvalidVersion, Version
 
 import transformer
 from transformer.runtime.errors import counted
+from transformer.runtime.invocation import installed_version
 from transformer.runtime.machine import PURPOSES
 
 NAME = "transformer-jax"
@@ -57,17 +58,9 @@ def _of_extra(line: str, extra: str) -> str:
 def versions() -> dict[str, str | None]:
     """The versions of Python, of this package, of its main dependencies, and of the plugins of JAX that are
     installed. None: not installed."""
-    always: dict[str, str | None] = {"Python": platform.python_version(), NAME: version(NAME)}
-    always |= {name: version(name) for name in SHOWN}
-    return always | {name: installed for name in PLUGINS if (installed := version(name))}
-
-
-def version(name: str) -> str | None:
-    """The version of a distribution. None: it is not installed."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
+    always: dict[str, str | None] = {"Python": platform.python_version(), NAME: installed_version(NAME)}
+    always |= {name: installed_version(name) for name in SHOWN}
+    return always | {name: installed for name in PLUGINS if (installed := installed_version(name))}
 
 
 def unmet(lines: list[str], extra: str = "") -> Iterator[str]:
@@ -77,7 +70,7 @@ def unmet(lines: list[str], extra: str = "") -> Iterator[str]:
         always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
         if always == bool(extra) or not (always or requirement.marker.evaluate({"extra": extra})):  # type: ignore[union-attr]
             continue
-        installed = version(requirement.name)
+        installed = installed_version(requirement.name)
         if installed is None:
             yield requirement.name
         elif not requirement.specifier.contains(installed, prereleases=True):

@@ -4,10 +4,9 @@ import contextlib
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 
 from transformer.cli.output_file import check_replaced
+from transformer.commands.train_arguments import TrainArguments
 from transformer.config.options import Config, MeshConfig, locations
 from transformer.plan.machines import machine
 from transformer.plan.plan import Limits, layout_in_words, plan
@@ -17,32 +16,24 @@ from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, is_device, write_output
 from transformer.runtime.machine import unwritable
 
+NO_BATCH = "none: not even one row on each device"
 PAPER = "Table 2: base 3.3e18, big 2.3e19"
 
 
-@dataclass(frozen=True)
-class PlanArguments:
-    """The options of `--plan`."""
-
-    machine: str
-    json: Path | None
-    limits: Limits
-
-
-def print_plan(config: Config, arguments: PlanArguments, note: str) -> None:
+def print_plan(arguments: TrainArguments, note: str) -> None:
     """Compiles, and prints the plan; writes it as JSON if asked to."""
-    watch = ProgressReporter()
-    target = machine(arguments.machine)
-    for name, limit in (("minutes", arguments.limits.minutes), ("gigabytes", arguments.limits.gigabytes)):
+    watch, config, output = ProgressReporter(), arguments.config, arguments.plan_json
+    assert arguments.plan is not None
+    target = machine(arguments.plan)
+    limits = Limits(arguments.plan_minutes, arguments.plan_gigabytes)
+    for name, limit in vars(limits).items():
         if limit is not None and not limit > 0:
             raise UserError(f"--plan-{name} {limit:g}: must be positive")
-    if arguments.json and not is_device(arguments.json):
-        if unwritable(arguments.json.absolute().parent) or arguments.json.is_dir():
-            raise UserError(
-                f"--plan-json {arguments.json}: cannot be written: name a file in a folder that exists"
-            )
+    if output and not is_device(output):
+        if unwritable(output.absolute().parent) or output.is_dir():
+            raise UserError(f"--plan-json {output}: cannot be written: name a file in a folder that exists")
         options = {f"--{name}".replace("_", "-"): path for name, path in locations(config).items()}
-        check_replaced("--plan-json", arguments.json, options.items())
+        check_replaced("--plan-json", output, options.items())
     watch.message(note)
     watch.message(f"Compiling for {target}. This takes minutes; nothing runs there.")
 
@@ -53,11 +44,11 @@ def print_plan(config: Config, arguments: PlanArguments, note: str) -> None:
             yield
         watch.message(f"  {what}: {time.monotonic() - start:.0f} s")
 
-    estimate = plan(config, target, arguments.limits, show)
+    estimate = plan(config, target, limits, show)
     watch.result(f"Plan for {target}", rows(config, estimate))
-    if arguments.json:
-        write_output(arguments.json, json.dumps(estimate, indent=2) + "\n")
-        watch.message(f"written to {arguments.json}")
+    if output:
+        write_output(output, json.dumps(estimate, indent=2) + "\n")
+        watch.message(f"written to {output}")
 
 
 def rows(config: Config, estimate: Json) -> list[tuple[str, str]]:
@@ -75,14 +66,10 @@ def rows(config: Config, estimate: Json) -> list[tuple[str, str]]:
         ("batch", f"{estimate['batch_tokens']:,} {counted} a side, {row_unit} of {config.data.lengths[-1]}"),
         ("memory of a device", memory(step)),
     ]
-    if not step["limit"]:
-        pass
-    elif estimate["largest_batch"]:
-        table.append(
-            ("largest batch that fits", f"about {estimate['largest_batch']:,} {counted} (from two sizes)")
-        )
-    else:
-        table.append(("largest batch that fits", "none: not even one row on each device"))
+    if step["limit"]:
+        largest = estimate["largest_batch"]
+        size = f"about {largest:,} {counted} (from two sizes)" if largest else NO_BATCH
+        table.append(("largest batch that fits", size))
     if "collectives" in step:
         sent = sum(transfer["sent"] for transfer in step["collectives"])
         table.append(("sent by each device", f"{sent / 1e6:,.0f} MB an update{transfers_by_kind(step)}"))

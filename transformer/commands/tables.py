@@ -10,7 +10,7 @@ import tyro
 
 from transformer.cli.output_file import check_output
 from transformer.cli.parser import parsed_command
-from transformer.config.ranges import LONGEST, Range
+from transformer.config.ranges import SIZE, Range
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import check_local, check_writable, display_path, writing
 from transformer.runtime.invocation import command
@@ -55,7 +55,7 @@ def ngram_main(arguments: NgramArguments) -> None:
     from transformer.runs.run import Run
     from transformer.runtime.files import write_output
     from transformer.runtime.text import has_text
-    from transformer.translator.fusion import named_tokens, output_tokenizer, token_names
+    from transformer.translator.beside import named_tokens, output_tokenizer, token_names
 
     run = Run(arguments.run_dir)
     tokenizer = output_tokenizer(run.system, run.task, f"{run.name}", "give a run that --lm is for")
@@ -107,9 +107,9 @@ class ShortlistArguments:
     """Text in the source language, one sentence per line."""
     target: Path
     """Translations of --source, line by line."""
-    best: Annotated[int, Range(1, LONGEST)] = 50
+    best: Annotated[int, SIZE] = 50
     """Translations of each source token."""
-    frequent: Annotated[int, Range(1, LONGEST)] = 50
+    frequent: Annotated[int, SIZE] = 50
     """Number of the most frequent target tokens, which every output may have."""
 
 

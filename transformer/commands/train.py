@@ -37,11 +37,9 @@ def train_main(command_line: list[str]) -> None:
         arguments, note = _initial_arguments(line)
 
     if arguments.plan is not None:
-        from transformer.commands.plan import PlanArguments, print_plan
-        from transformer.plan.plan import Limits
+        from transformer.commands.plan import print_plan
 
-        limits = Limits(arguments.plan_minutes, arguments.plan_gigabytes)
-        print_plan(arguments.config, PlanArguments(arguments.plan, arguments.plan_json, limits), note)
+        print_plan(arguments, note)
         return
 
     from transformer.runs.config_json import to_json

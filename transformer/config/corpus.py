@@ -7,7 +7,18 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from transformer.config.pairs import filters_of, mix_stages, noise_of
-from transformer.config.ranges import COUNTS, IDS, LARGEST, LONGEST, NOT_NEGATIVE, POSITIVE, Range, Section
+from transformer.config.ranges import (
+    COUNT,
+    IDS,
+    LARGEST,
+    LONGEST,
+    NOT_NEGATIVE,
+    NUMBER,
+    POSITIVE,
+    SIZE,
+    Range,
+    Section,
+)
 from transformer.runtime.errors import UserError, nearest
 from transformer.runtime.files import address, check_local
 
@@ -100,7 +111,7 @@ class CorpusConfig(Section):
     """Shape of batches. buckets: examples of similar length; packed: several examples per row, separated by
     masks; auto: packed on TPUs and GPUs if the system supports it, else buckets; decided when a run
     begins."""
-    buckets: tuple[Annotated[int, Range(1, LONGEST)], ...] = (
+    buckets: tuple[Annotated[int, SIZE], ...] = (
         8,
         12,
         16,
@@ -116,7 +127,7 @@ class CorpusConfig(Section):
         128,
     )
     """Padded lengths, ascending, up to --data.max-length. Each is one compiled program."""
-    seed: Annotated[int, Range(0, COUNTS)] = 0
+    seed: Annotated[int, NUMBER] = 0
     """Seed of the data order and of subword sampling."""
 
     counted: ClassVar[str] = "tokens"
@@ -272,7 +283,7 @@ class DataConfig(CorpusConfig):
     """Changes of a share of the training pairs of text files, so that a model reads what people type.
     typos=0.1: a tenth of the sources has typing errors; upper=0.05: both sides are in capitals; title=0.05:
     each word begins with one; punctuation=0.1: the end of both sides has none."""
-    shard_pairs: Annotated[int, Range(0, COUNTS)] = 0
+    shard_pairs: Annotated[int, NUMBER] = 0
     """Prepare training text from files in shards of about so many pairs, such as 1000000, by all processor
     cores and in bounded memory. Training begins when the first two shards are there. 0: prepare it as a
     whole; with --data.mix 1000000."""
@@ -297,7 +308,7 @@ class DataConfig(CorpusConfig):
     """Where shards are prepared. local: by processes of this machine; ray: by the cores of the Ray cluster of
     this machine, or of $RAY_ADDRESS, which share the folder of this command, the text and
     --data.cache-dir."""
-    built_in_size: Annotated[int, Range(1, COUNTS)] = 200_000
+    built_in_size: Annotated[int, COUNT] = 200_000
     """Number of training pairs to generate for a built-in corpus."""
     tokenizer: Literal["unigram", "bpe", "char", "whitespace", "word", "jieba", "open-word"] = "unigram"
     """Tokenizer. whitespace: for text that is already split into subwords; `@@ ` markers are removed from the

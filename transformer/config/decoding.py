@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from transformer.config.ranges import COUNTS, IDS, LONGEST, RATE, SHARE, Range, Section
+from transformer.config.ranges import IDS, LENGTH, LENGTH_PENALTY, NUMBER, RATE, SHARE, SIZE, Range, Section
 from transformer.runtime.errors import UserError
 from transformer.runtime.text import has_text, without_formatting
 
@@ -23,21 +23,21 @@ class DecodingConfig(Section):
     method: Literal["beam", "greedy", "sample", "mbr"] = "beam"
     """Beam search, greedy search, sampling, or minimum Bayes risk. Each has its own options: see
     decode.py RUN --method METHOD --help-all."""
-    length_penalty: Annotated[float, Range(-10, 10, note="0 for no penalty")] = 0.6
+    length_penalty: Annotated[float, LENGTH_PENALTY] = 0.6
     """alpha of the length penalty, by which log-probabilities are divided. 0: no penalty."""
     penalty: Literal["wu", "power"] = "wu"
     """Length penalty of an output Y. wu: ((5 + |Y|) / 6)^alpha (Wu et al. 2016, Eq. 14); power: |Y|^alpha, as
     Marian and Hugging Face have it. |Y| counts <eos>."""
-    extra_length: Annotated[int, Range(0, LONGEST)] = 50
+    extra_length: Annotated[int, LENGTH] = 50
     """Maximum length of a translation relative to its source, in tokens including <eos>."""
-    max_length: Annotated[int, Range(1, LONGEST)] | None = None
+    max_length: Annotated[int, SIZE] | None = None
     """Absolute maximum length. None: no limit."""
-    min_length: Annotated[int, Range(0, LONGEST)] = 0
+    min_length: Annotated[int, LENGTH] = 0
     """Minimum length in tokens, without <eos>."""
     repetition_penalty: Annotated[float, Range(0.01, 100, note="1 for none")] = 1.0
     """Factor on the log-probability of tokens that the output has already: more than 1 makes them less likely
     (Keskar et al. 2019)."""
-    no_repeat_ngram: Annotated[int, Range(0, LONGEST)] = 0
+    no_repeat_ngram: Annotated[int, LENGTH] = 0
     """Length of token sequences that do not occur twice in an output. 0: all may."""
     forbidden: tuple[str, ...] = ()
     """Words and phrases that must not occur, in any division into subwords."""
@@ -60,11 +60,11 @@ class DecodingConfig(Section):
     input_dropout: Annotated[float, RATE] = 0.0
     """Dropout on the decoder's inputs in the search, so that outputs vary: the share of features that are
     zero, below 1."""
-    seed: Annotated[int, Range(0, COUNTS)] = 0
+    seed: Annotated[int, NUMBER] = 0
     """Seed of samples and of noise, combined with the line number."""
-    rows: Annotated[int, Range(1, LONGEST)] = 32
+    rows: Annotated[int, SIZE] = 32
     """Sentences searched at once. When one is done, the next takes its place."""
-    buckets: tuple[Annotated[int, Range(1, LONGEST)], ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+    buckets: tuple[Annotated[int, SIZE], ...] = (8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
     """Lengths to which sources may be padded. Longer ones are truncated to the last, with a warning."""
 
     coverage_penalty = 0.0
@@ -138,7 +138,7 @@ class BeamConfig(DecodingConfig):
 
     METHOD = "beam"
 
-    beam_size: Annotated[int, Range(1, LONGEST)] = 4
+    beam_size: Annotated[int, SIZE] = 4
     """Number of hypotheses in the beam."""
     stop: Literal["exact", "present", "full"] = "exact"
     """Stopping criterion. exact: no unfinished hypothesis can beat the worst finished one at any length;
@@ -147,7 +147,7 @@ class BeamConfig(DecodingConfig):
     coverage_penalty: Annotated[float, Range(0, 100, note="0 for none"), "coverage"] = 0.0
     """beta of the coverage penalty (Wu et al. 2016, Eq. 15): finished hypotheses that pay little attention to
     a source token score less. 0: none."""
-    groups: Annotated[int, Range(1, LONGEST)] = 1
+    groups: Annotated[int, SIZE] = 1
     """Diverse beam search (Vijayakumar et al. 2018): so many groups, which share the beam. 1: none."""
     diversity: Annotated[float, Range(0, 100)] = 0.5
     """Diverse beam search: what a token loses in log-probability for each earlier group that chose it at the

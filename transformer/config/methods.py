@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal, get_args
 
 from transformer.config.decoding import DecodingConfig
-from transformer.config.ranges import COUNTS, DEEPEST, LARGEST, POSITIVE, SHARE, Option, Range, Section
+from transformer.config.ranges import COUNT, DEEPEST, LARGEST, NUMBER, POSITIVE, SHARE, Option, Range, Section
 from transformer.config.training import Schedule
 from transformer.runtime.errors import UserError
 
@@ -51,7 +51,7 @@ class ScheduledConfig(Section):
     """Share of target tokens to replace by predictions in the end. 0: none."""
     decay: Literal["linear", "exponential", "inverse-sigmoid"] = "linear"
     """How the share of the target's tokens falls with the updates (Bengio et al. 2015, section 2.4)."""
-    updates: Annotated[int, Range(1, COUNTS)] = 1000
+    updates: Annotated[int, COUNT] = 1000
     """Updates until the share is reached (decay linear), or the constant of the decay: the updates after
     which the target's share has fallen to 1/e (exponential), or k (inverse-sigmoid)."""
     predictions: Literal["passes", "steps"] = "passes"
@@ -61,7 +61,7 @@ class ScheduledConfig(Section):
     tokens: Literal["argmax", "sample", "mixture"] = "argmax"
     """What replaces a token: the most probable one, a sampled one, or the mean embedding of the most probable
     ones, by their probabilities."""
-    top_k: Annotated[int, Range(1, COUNTS)] = 5
+    top_k: Annotated[int, COUNT] = 5
     """Number of tokens in the mean embedding of --scheduled.tokens mixture."""
     passes: Annotated[int, Range(1, 100)] = 1
     """Passes whose predictions are read, one after the other (Duckworth et al. 2019)."""
@@ -104,10 +104,10 @@ class RewardConfig(Section):
     sharpness: Annotated[float, POSITIVE] = 0.1
     """Minimum risk: the exponent of probabilities before they are renormalised, alpha of Shen et al. 2016.
     (Their 0.005 is for risk alone: the gradient grows with it, and beside cross-entropy it is too small.)"""
-    anneal: Annotated[int, Range(0, COUNTS)] = 0
+    anneal: Annotated[int, NUMBER] = 0
     """Updates over which the weight of the reward rises from 0 to --reward.share (Ranzato et al. 2016). 0:
     none."""
-    extra_length: Annotated[int, Range(1, COUNTS)] = 10
+    extra_length: Annotated[int, COUNT] = 10
     """Number of tokens that a candidate may have more than the source."""
 
     def __post_init__(self) -> None:
@@ -131,7 +131,7 @@ class AdapterConfig(Section):
     pattern: tuple[str, ...] = ()
     """Names of matrices to change, such as `*attention.query`, where * stands for anything. None given: every
     matrix of the layers, which leaves out the embeddings."""
-    base_step: Annotated[int, Range(0, COUNTS)] | None = None
+    base_step: Annotated[int, NUMBER] | None = None
     """Checkpoint of the run of --init-from that is changed. A run sets it when it begins, to the best one."""
     base_hash: str | None = None
     """Hash of the parameters of that checkpoint. A run sets it when it begins, and refuses any others."""

@@ -61,6 +61,12 @@ SHARE = Range(0, 1)
 RATE = Range(0, 1, below=True)
 POSITIVE = Range(0, above=True)
 NOT_NEGATIVE = Range(0)
+COUNT = Range(1, COUNTS)
+NUMBER = Range(0, COUNTS)
+SIZE = Range(1, LONGEST)
+LENGTH = Range(0, LONGEST)
+LENGTH_PENALTY = Range(-10, 10, note="0 for no penalty")
+PROBABILITY = Range(1e-6, 1)
 TEMPERATURE = Range(1e-3, 1000)
 """Logits are divided by it: beyond these, all probability is on one output, or shared equally."""
 
@@ -70,12 +76,12 @@ def _written(number: float) -> str:
 
 
 @functools.cache
-def ranges_of(config_class: Hashable) -> dict[str, Range]:
-    """The ranges of a dataclass's fields, by name. A field that a subclass repeats without one keeps it."""
-    classes: Any = config_class
+def ranges_of(owner: Hashable) -> dict[str, Range]:
+    """The ranges of a dataclass's fields, or of a function's arguments, by name. A field that a subclass
+    repeats without one keeps it."""
     return {
         name: limits
-        for base in reversed(classes.__mro__)
+        for base in reversed(getattr(owner, "__mro__", (owner,)))
         for name, hint in get_type_hints(base, include_extras=True).items()
         for limits in _ranges_in(hint)
     }
@@ -134,12 +140,15 @@ def check_ranges(section: str, config: Any) -> None:
     ranges = ranges_of(config_class)
     for field in dataclasses.fields(config_class):
         value = getattr(config, field.name)
-        limits = ranges.get(field.name, Range())
         for number in value if isinstance(value, tuple) else (value,):
-            if isinstance(number, float) and not math.isfinite(number):
-                raise UserError(f"{_option(section, field.name)} must be a finite number, not {number}")
-            if isinstance(number, int | float) and number not in limits:
-                raise UserError(f"{_option(section, field.name)} {limits}")
+            _check_range(_option(section, field.name), number, ranges.get(field.name, Range()))
+
+
+def _check_range(name: str, number: Any, limits: Range) -> None:
+    if isinstance(number, float) and not math.isfinite(number):
+        raise UserError(f"{name} must be a finite number, not {number}")
+    if isinstance(number, int | float) and number not in limits:
+        raise UserError(f"{name} {limits}")
 
 
 def _option(section: str, name: str) -> str:
@@ -240,16 +249,23 @@ def _choices(hint: Hashable) -> tuple[str, ...]:
     return get_args(literals[0]) if literals else ()
 
 
-def instance(name: str, value: Any, hint: Any) -> None:
-    """Raises UserError if an argument of this name has another type than a hint says."""
+def instance(name: str, value: Any, hint: Any) -> Any:
+    """The value of an argument of this name, as the type of a hint.
+
+    Raises:
+      UserError: it has another type.
+    """
     try:
-        _typed(value, hint)
+        return _typed(value, hint)
     except TypeError as error:
-        raise UserError(f"{name} {error}, not {shown(value)}") from error
+        is_choice = str(error).startswith("choose")
+        text = f"{name} {shown(value)}: {error}" if is_choice else f"{name} {error}, not {shown(value)}"
+        raise UserError(text) from error
 
 
 def typed(function: F) -> F:
-    """Decorates a function or a class: an argument of another type than annotated is a UserError."""
+    """Decorates a function or a class: an argument of another type than annotated, or a number outside its
+    range, is a UserError."""
     if isinstance(function, type):
         cls: Any = function
         constructor = "__init__" if "__init__" in vars(cls) else "__new__"  # of a named tuple
@@ -259,11 +275,13 @@ def typed(function: F) -> F:
 
     @functools.wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
-        hints = _hints(function)
+        hints, ranges = _hints(function), ranges_of(function)
         for name, argument in signature.bind(*arguments, **options).arguments.items():
             is_several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
             for value in argument if is_several else (argument,):
-                instance(name, value, hints.get(name, Any))
+                typed_value = instance(name, value, hints.get(name, Any))
+                if name in ranges:
+                    _check_range(name, typed_value, ranges[name])
         return function(*arguments, **options)
 
     return call  # type: ignore[return-value]  # of the same signature

@@ -6,7 +6,17 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from transformer.config.corpus import CorpusConfig
-from transformer.config.ranges import COUNTS, LARGEST, LONGEST, SHARE, TEMPERATURE, Range, Section
+from transformer.config.ranges import (
+    COUNTS,
+    LARGEST,
+    LENGTH,
+    LONGEST,
+    SHARE,
+    SIZE,
+    TEMPERATURE,
+    Range,
+    Section,
+)
 from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
 
@@ -254,7 +264,7 @@ class RecordingsConfig(CorpusConfig):
     """How features are scaled. recording, corpus: each band gets mean 0 and deviation 1 over each recording,
     or over all training recordings; peak: logarithms to base 10, at least those of the loudest band less 8,
     plus 4, over 4 (Whisper, Radford et al. 2022)."""
-    padded_length: Annotated[int, Range(0, LONGEST)] = 0
+    padded_length: Annotated[int, LENGTH] = 0
     """Frames to which each recording is padded with silence, which the model attends to. 0: none; 3000 (30 s)
     in Whisper."""
     speeds: tuple[float, ...] = (1.0,)
@@ -300,7 +310,7 @@ class WindowsConfig(Section):
     temperatures: tuple[Annotated[float, Range(0, 1000)], ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     """Temperatures at which a window is decoded, one after another, until its text is good enough by the
     next two options. 0: by the search of the other options."""
-    samples: Annotated[int, Range(1, LONGEST)] = 5
+    samples: Annotated[int, SIZE] = 5
     """Samples at each temperature above 0, of which the most probable one counts."""
     compression_ratio: Annotated[float, Range(0)] | None = 2.4
     """Decode a window at the next temperature if its text is compressed (by zlib) to less than its size over

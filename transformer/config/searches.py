@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self, get_args, get_type_hints
 
 from transformer.config.decoding import BeamConfig, DecodingConfig, names_of
 from transformer.config.model import ModelConfig
-from transformer.config.ranges import LONGEST, TEMPERATURE, Option, Range
+from transformer.config.ranges import LENGTH, PROBABILITY, SIZE, TEMPERATURE, Option
 from transformer.runtime.errors import UserError, nearest
 
 
@@ -27,13 +27,13 @@ class SampleConfig(DecodingConfig):
     METHOD = "sample"
 
     method: Literal["beam", "greedy", "sample", "mbr"] = "sample"
-    samples: Annotated[int, Range(1, LONGEST)] = 4
+    samples: Annotated[int, SIZE] = 4
     """Number of samples of each sentence."""
     temperature: Annotated[float, replace(TEMPERATURE, note="for none, use method greedy")] = 1.0
     """Softmax temperature; lower values give more likely, higher ones more diverse translations."""
-    top_k: Annotated[int, Range(0, LONGEST)] = 0
+    top_k: Annotated[int, LENGTH] = 0
     """Sample from the k most likely tokens. 0: all."""
-    top_p: Annotated[float, Range(1e-6, 1)] = 1.0
+    top_p: Annotated[float, PROBABILITY] = 1.0
     """Sample from the most likely tokens with this total probability."""
 
     @property

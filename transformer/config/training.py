@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
-from transformer.config.ranges import COUNTS, NOT_NEGATIVE, POSITIVE, RATE, Range, Section
+from transformer.config.ranges import COUNT, COUNTS, NOT_NEGATIVE, NUMBER, POSITIVE, RATE, Range, Section
 from transformer.runtime.errors import UserError
 
 BleuTokenizer = Literal["13a", "none", "intl", "char", "zh", "ja-mecab", "ko-mecab", "flores101", "flores200"]
@@ -33,17 +33,17 @@ class OptimizerConfig(Section):
     """Factor on the learning rate of schedule paper."""
     peak: Annotated[float, NOT_NEGATIVE] = 1e-3
     """Peak learning rate of every schedule but paper."""
-    warmup_steps: Annotated[int, Range(1, COUNTS)] = 4000
+    warmup_steps: Annotated[int, COUNT] = 4000
     """Number of updates of learning-rate warmup."""
     cooldown: Annotated[float, Range(0, 1, above=True)] = 0.2
     """Share of all updates, the last ones, over which the learning rate of schedule stable falls to 0. Before
     them a run does not depend on its length, so copies of it can end after several."""
     decay: Annotated[float, Range(0, 1, above=True)] = 0.9
     """Factor on the learning rate of the schedules exponential and plateau each time that it falls."""
-    decay_steps: Annotated[int, Range(1, COUNTS)] | None = None
+    decay_steps: Annotated[int, COUNT] | None = None
     """Number of updates after which the schedule exponential falls. None: those of an epoch, which the run
     stores."""
-    decay_patience: Annotated[int, Range(1, COUNTS)] = 2
+    decay_patience: Annotated[int, COUNT] = 2
     """Number of evaluations without a better score, or an equal one with a lower validation loss, after which
     the schedule plateau falls."""
     beta1: Annotated[float, RATE] = 0.9
@@ -96,7 +96,7 @@ class TrainingConfig(Section):
 
     SECTION = "training"
 
-    steps: Annotated[int, Range(1, COUNTS)] = 100_000
+    steps: Annotated[int, COUNT] = 100_000
     """Total number of updates."""
     epochs: float | None = None
     """Length of training as a number of passes over the training examples, such as 10 or 0.5, instead of
@@ -112,7 +112,7 @@ class TrainingConfig(Section):
     freeze: tuple[str, ...] = ()
     """Names of parameters that stay as they are, such as `encoder` or `*embedding`, where * stands for
     anything: what begins with one of these names is not trained."""
-    accumulate: Annotated[int, Range(1, COUNTS)] = 1
+    accumulate: Annotated[int, COUNT] = 1
     """Gradient accumulation: slices per update. Same result, less memory."""
     reduce_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type in which replicas add their gradients. bfloat16: half the traffic, sums rounded to 8 bits. With
@@ -121,13 +121,13 @@ class TrainingConfig(Section):
     """epsilon_ls: label smoothing, distributed over the other K-1 classes (section 5.4)."""
     ema: Annotated[float, RATE] = 0.0
     """Decay of an exponential moving average of the parameters, used for evaluation. 0: none."""
-    seed: Annotated[int, Range(0, COUNTS)] = 0
+    seed: Annotated[int, NUMBER] = 0
     """Seed of the initial parameters and of dropout."""
-    log_every: Annotated[int, Range(1, COUNTS)] = 50
+    log_every: Annotated[int, COUNT] = 50
     """Updates between log lines."""
-    evaluate_every: Annotated[int, Range(1, COUNTS)] = 1000
+    evaluate_every: Annotated[int, COUNT] = 1000
     """Updates between evaluations. Each evaluation also saves a checkpoint."""
-    evaluate_sentences: Annotated[int, Range(1, COUNTS)] = 500
+    evaluate_sentences: Annotated[int, COUNT] = 500
     """Number of validation sentences, the first ones, that each evaluation decodes for its score, such as
     BLEU. The validation loss uses all."""
     bleu_tokenize: BleuTokenizer | None = None
@@ -141,7 +141,7 @@ class TrainingConfig(Section):
     """Speech recognition: how texts are normalised before errors are counted. none: not at all; basic: lower
     case, no punctuation; english: as Whisper does it for English, also numbers in digits, contractions in
     full and American spelling."""
-    patience: Annotated[int, Range(1, COUNTS)] | None = None
+    patience: Annotated[int, COUNT] | None = None
     """Stop after this many evaluations without a better score, or an equal one with a lower validation loss.
     Scores that are noise, such as BLEU below 1, count as equal. None: train to the end."""
     dropout_by: Literal["auto", "option"] = "option"
@@ -154,9 +154,9 @@ class TrainingConfig(Section):
     save_minutes: Annotated[float, Range(0, COUNTS, above=True)] | None = None
     """Minutes after which the state is saved again between evaluations. Such a checkpoint is kept until the
     next one, and changes no result. None: only evaluations save."""
-    keep_last: Annotated[int, Range(1, COUNTS)] = 5
+    keep_last: Annotated[int, COUNT] = 5
     """Number of recent evaluated checkpoints to keep, in addition to the best one."""
-    samples: Annotated[int, Range(0, COUNTS)] = 3
+    samples: Annotated[int, NUMBER] = 3
     """Number of sample translations to print at each evaluation."""
 
     def __post_init__(self) -> None:

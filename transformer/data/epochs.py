@@ -98,7 +98,7 @@ class LabelOrderPlan(Plan):
         return dataclasses.replace(rows, examples=(chosen, np.arange(len(indices))))
 
     @property
-    def padding(self) -> float:
+    def padding(self) -> float:  # type: ignore[override]
         return self._plan.padding
 
 
@@ -232,7 +232,7 @@ class SampledPlan(Plan):
         num_positions = lengths.shape[1] * batching.batch_tokens * self.BATCHES
         self._windows = max(1, round(int(lengths[self._order(0)].sum()) / num_positions))
         first = self._make_window(0, progress)
-        self._steps, self._padding = first.plan.steps_per_epoch, first.plan.padding
+        self._steps, self.padding = first.plan.steps_per_epoch, first.plan.padding
         self.outgrown = first.plan.dropped / len(first.indices)
         self.steps_per_epoch = self._windows * self._steps
         self._lock = threading.Lock()
@@ -246,10 +246,6 @@ class SampledPlan(Plan):
         chosen = window.indices[rows.chosen]
         examples = None if window.examples is None else (window.examples, rows.chosen)
         return dataclasses.replace(rows, chosen=chosen, examples=examples)
-
-    @property
-    def padding(self) -> float:
-        return self._padding
 
     def _window(self, number: int) -> _Window:
         """A window, numbered across epochs. The next one is made while this one is used."""
@@ -283,8 +279,7 @@ class SampledPlan(Plan):
             shown = progress(f"sampled segmentations, in parts of {self._draw.part:,} pairs", parts, count)
             examples = concatenated(list(shown))
             lengths = side_lengths(examples)
-        seed = int(np.random.default_rng((self._batching.seed, epoch, index)).integers(2**31))
-        plan = plan_of(lengths, dataclasses.replace(self._batching, seed=seed))
+        plan = plan_of(lengths, self._batching.seeded(epoch, index))
         if not plan.steps_per_epoch:
             raise UserError(
                 "every segmentation that --data.subword-sampling draws is longer than --data.max-length "

@@ -8,7 +8,7 @@ import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from jaxtyping import Int
@@ -20,6 +20,7 @@ from transformer.data.sequences import (
     Fields,
     Sequences,
     arrays_of,
+    ends_of,
     gathered,
     side_lengths,
 )
@@ -68,15 +69,12 @@ class Plan(ABC):
     """Share of examples dropped for one epoch, because a sampled side is too long."""
     packed: bool = False
     """Whether rows have several examples, and batches their segments."""
+    padding: float
+    """Share of padding in the positions of the batches."""
 
     @abstractmethod
     def __call__(self, step: int) -> Rows:
         """The batch of a step (from 0), always the same for the same arguments."""
-
-    @property
-    @abstractmethod
-    def padding(self) -> float:
-        """Share of padding in the positions of the batches."""
 
     def close(self) -> None:
         """Ends what prepares further examples; by default nothing does."""
@@ -99,10 +97,17 @@ class Batching:
         """The number of rows of a batch of that length. A row without sequences counts as one token."""
         return self.batch_tokens // max(bucket, default=1)
 
+    def seeded(self, *numbers: int) -> "Batching":
+        """With a seed that is drawn by this one and some numbers. A 0 at their end changes nothing."""
+        return replace(self, seed=int(np.random.default_rng((self.seed, *numbers)).integers(2**31)))
 
-def plan_of(lengths: Lengths, batching: Batching) -> Plan:
-    """The plan for examples that are the same in every epoch."""
-    return (PackedPlan if batching.packed and lengths.shape[1] else BucketPlan)(lengths, batching)
+
+def plan_of(lengths: Lengths, batching: Batching, sizes: Sequence[Int[np.ndarray, " _"]] = ()) -> Plan:
+    """The plan for examples that are the same in every epoch. `sizes` say, a part of the rows at a time, how
+    many examples each row has, if they are packed already, one after the other."""
+    if batching.packed and lengths.shape[1]:
+        return PackedPlan(lengths, batching, np.concatenate(sizes) if sizes else None)
+    return BucketPlan(lengths, batching)
 
 
 def bucket_of(lengths: Lengths, buckets: Sequence[Bucket]) -> Int[np.ndarray, " examples"]:
@@ -168,7 +173,7 @@ class BucketPlan(Plan):
         return self._epoch(epoch)[index]
 
     @property
-    def padding(self) -> float:
+    def padding(self) -> float:  # type: ignore[override]
         positions = sum(batch.size * sum(batch.lengths) for batch in self._epoch(0))
         return 1 - self._tokens / positions if positions else 0.0
 
@@ -223,19 +228,21 @@ class PackedPlan(Plan):
 
     packed = True
 
-    def __init__(self, lengths: Lengths, batching: Batching, rows: Sequences | None = None) -> None:
-        """`rows` are the examples of each row, if they are packed already."""
+    def __init__(
+        self, lengths: Lengths, batching: Batching, sizes: Int[np.ndarray, " rows"] | None = None
+    ) -> None:
+        """`sizes` says how many examples each row has, if they are packed already, one after the other."""
         self._bucket = batching.buckets[-1]
         self._seed = batching.seed
         eligible = eligible_examples(lengths, self._bucket)
         self._rows = batching.rows(self._bucket)
-        if rows is None:
-            rows = packed_rows(
-                lengths, self._bucket, np.random.default_rng(batching.seed).permutation(eligible)
-            )
-        self._packed = rows
+        if sizes is None:
+            order = np.random.default_rng(batching.seed).permutation(eligible)
+            self._packed = packed_rows(lengths, self._bucket, order)
+        else:
+            self._packed = Sequences(np.arange(len(lengths), dtype=np.int32), ends_of(sizes))
         self.dropped = len(lengths) - len(eligible)
-        self.steps_per_epoch = -(-len(rows) // self._rows)
+        self.steps_per_epoch = -(-len(self._packed) // self._rows)
         self._tokens = int(lengths[eligible].sum())
         self._epoch = functools.lru_cache(maxsize=2)(
             lambda epoch: np.random.default_rng((self._seed, epoch)).permutation(len(self._packed))
@@ -248,7 +255,7 @@ class PackedPlan(Plan):
         return Rows(self._packed.joined(chosen), counts, self._bucket, self._rows)
 
     @property
-    def padding(self) -> float:
+    def padding(self) -> float:  # type: ignore[override]
         return 1 - self._tokens / (self.steps_per_epoch * self._rows * sum(self._bucket))
 
 

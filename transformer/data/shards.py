@@ -21,13 +21,12 @@ from jaxtyping import Float, Int
 
 from transformer.data.plans import (
     Batching,
-    BucketPlan,
-    PackedPlan,
     Plan,
     Rows,
     bucket_of,
     eligible_examples,
     packed_rows,
+    plan_of,
     steps_of,
 )
 from transformer.data.sequences import (
@@ -191,11 +190,8 @@ class _Window:
         """With a plan that shuffles them by the seed of the batching."""
         lengths = np.concatenate([side_lengths(shard.examples) for shard in shards])
         starts = ends_of([len(shard.lines) for shard in shards])[:-1]
-        if not batching.packed:
-            return cls(shards, starts, BucketPlan(lengths, batching))
-        counts = np.concatenate([np.diff(shard.rows.ends) for shard in shards if shard.rows])
-        rows = Sequences(np.arange(len(lengths), dtype=np.int32), ends_of(counts))
-        return cls(shards, starts, PackedPlan(lengths, batching, rows))
+        sizes = [np.diff(shard.rows.ends) for shard in shards if shard.rows is not None]
+        return cls(shards, starts, plan_of(lengths, batching, sizes))
 
     def __call__(self, step: int) -> Rows:
         rows = self.plan(step)
@@ -253,7 +249,7 @@ class ShardPlan(Plan):
         return round(self._steps(0) * len(self.shards) / len(self._members(0)))
 
     @property
-    def padding(self) -> float:
+    def padding(self) -> float:  # type: ignore[override]
         return self._window(0).plan.padding
 
     def close(self) -> None:
@@ -275,9 +271,7 @@ class ShardPlan(Plan):
 
     def _make_window(self, number: int) -> _Window:
         shards = [self.shards(shard) for shard in self._members(number).tolist()]
-        # from 1: a 0 at the end of a seed changes nothing
-        seed = int(np.random.default_rng((self._batching.seed, number + 1)).integers(2**31))
-        return _Window.of(shards, dataclasses.replace(self._batching, seed=seed))
+        return _Window.of(shards, self._batching.seeded(number + 1))
 
 
 # Mixtures: groups of shards, such as those of a corpus or a direction, each with its share.
@@ -395,7 +389,7 @@ class MixedPlan(Plan):
         self.dropped = sum(shard.dropped for shard in firsts)
         self.examined = self.dropped + sum(len(shard.lines) for shard in firsts)
         examples, _, plan = self._window(0, 0)
-        self._padding = plan.padding
+        self.padding = plan.padding
         total = self.examined / len(firsts) * len(shards)
         self.steps_per_epoch = max(1, round(self.STEPS * total / len(next(iter(examples.values())))))
 
@@ -406,10 +400,6 @@ class MixedPlan(Plan):
             examples, lines, plan = self._window(stage, window)
         rows = plan(index)
         return dataclasses.replace(rows, chosen=lines[rows.chosen], examples=(examples, rows.chosen))
-
-    @property
-    def padding(self) -> float:
-        return self._padding
 
     def close(self) -> None:
         self.shards.close()
@@ -469,10 +459,5 @@ class MixedPlan(Plan):
                 parts.append({name: array.take(chosen) for name, array in shard.examples.items()})
                 lines.append(shard.lines[chosen])
         examples = concatenated(parts)
-        # from 1: a 0 at the end of a seed changes nothing
-        seed = int(np.random.default_rng((self._batching.seed, stage, window + 1)).integers(2**31))
-        batching, lengths = dataclasses.replace(self._batching, seed=seed), side_lengths(examples)
-        if not self.packed:
-            return examples, np.concatenate(lines), BucketPlan(lengths, batching)
-        rows = Sequences(np.arange(len(lengths), dtype=np.int32), ends_of(np.concatenate(sizes)))
-        return examples, np.concatenate(lines), PackedPlan(lengths, batching, rows)
+        plan = plan_of(side_lengths(examples), self._batching.seeded(stage, window + 1), sizes)
+        return examples, np.concatenate(lines), plan

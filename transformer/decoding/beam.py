@@ -8,7 +8,7 @@ the best length that it can still reach.
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax
@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.config.decoding import BeamConfig
+from transformer.config.ranges import LENGTH, LENGTH_PENALTY, SIZE
 from transformer.decoding.calls import checked, special_ids
 from transformer.decoding.scores import NEVER, SearchResult, as_penalty, source_limits
 from transformer.decoding.slots import Finished, Slots
@@ -109,7 +109,7 @@ class BeamSearch:
                 return worst >= bound.max(axis=1) / jnp.maximum(*map(slots.penalty, ends))
 
 
-@checked(BeamConfig)
+@checked
 @functools.partial(
     jax.jit, static_argnames=("model", "beam_size", "length_penalty", "stop", "max_length", "extra_length")
 )
@@ -118,11 +118,11 @@ def beam_search(
     params: Variables,
     source_ids: Int[Array, "batch s"],
     *,
-    beam_size: int = 4,
-    length_penalty: float | Callable[[Any], Any] = 0.6,
-    stop: str = "exact",
-    max_length: int | None = None,
-    extra_length: int = 50,
+    beam_size: Annotated[int, SIZE] = 4,
+    length_penalty: Annotated[float, LENGTH_PENALTY] | Callable[[Any], Any] = 0.6,
+    stop: Literal["exact", "present", "full"] = "exact",
+    max_length: Annotated[int, SIZE] | None = None,
+    extra_length: Annotated[int, LENGTH] = 50,
 ) -> SearchResult:
     """The `beam_size` best translations of each sentence.
 

@@ -12,9 +12,8 @@ import numpy as np
 from flax.errors import FlaxError
 from jaxtyping import Array, Float, Int
 
-from transformer.config.decoding import DecodingConfig, names_of
 from transformer.config.model import ModelConfig, SpecialIds
-from transformer.config.ranges import instance, shown
+from transformer.config.ranges import shown, typed
 from transformer.model.cache import AnyCache
 from transformer.model.parameters import Variables, check_ids
 from transformer.runtime.errors import UserError, counted, first_line
@@ -28,37 +27,30 @@ F = TypeVar("F", bound=Callable[..., Any])
 STEERING = "steer_"  # begins the names of inputs that only hooks read
 
 
-def checked(cls: type[DecodingConfig]) -> Callable[[F], F]:
-    """Gives a compiled search the checks of its arguments: of the ids, and of the options of that kind.
+def checked(search: F) -> F:
+    """Gives a compiled search the checks of its arguments: as they are annotated, and of ids and arrays.
 
     Raises:
       UserError: by the search, if one of them is wrong.
     """
 
-    def decorated(search: Any) -> Any:
-        @functools.wraps(search)
-        def call(model: nn.Module, params: Variables, source_ids: Any, **arguments: Any) -> Any:
-            instance("model", model, nn.Module)
-            instance("params", params, Mapping)
-            check_ids("source_ids", source_ids)
-            _check_known("source_ids", source_ids, model)
-            if "key" in arguments and not _is_key(arguments["key"]):
-                raise UserError(
-                    f"key must be a random key, such as jax.random.key(0), not {shown(arguments['key'])}"
-                )
-            _check_arrays(arguments, len(source_ids))
-            others = {"temperature"} if hasattr(arguments.get("temperature"), "dtype") else set()
-            others |= {"length_penalty"} if callable(arguments.get("length_penalty")) else set()
-            cls(**{name: arguments[name] for name in (names_of(cls) & arguments.keys()) - others})
-            try:
-                return search(model, params, jnp.asarray(source_ids), **arguments)
-            except FlaxError as error:  # a parameter is missing, or has another shape
-                raise UserError(f"params are not those of this model: {first_line(error)}") from error
+    @typed
+    @functools.wraps(search)
+    def call(model: nn.Module, params: Variables, source_ids: Any, **arguments: Any) -> Any:
+        check_ids("source_ids", source_ids)
+        _check_known("source_ids", source_ids, model)
+        if "key" in arguments and not _is_key(arguments["key"]):
+            raise UserError(
+                f"key must be a random key, such as jax.random.key(0), not {shown(arguments['key'])}"
+            )
+        _check_arrays(arguments, len(source_ids))
+        try:
+            return search(model, params, jnp.asarray(source_ids), **arguments)
+        except FlaxError as error:  # a parameter is missing, or has another shape
+            raise UserError(f"params are not those of this model: {first_line(error)}") from error
 
-        call.__wrapped__ = search.__wrapped__  # type: ignore[attr-defined]  # what is compiled
-        return call
-
-    return decorated
+    call.__wrapped__ = search.__wrapped__  # type: ignore[attr-defined]  # what is compiled
+    return call  # type: ignore[return-value]  # of the same signature
 
 
 def _check_known(name: str, ids: Any, model: nn.Module) -> None:
@@ -87,10 +79,10 @@ def _check_arrays(arguments: dict[str, Any], rows: int) -> None:
         dtype = getattr(lines, "dtype", None)
         if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or lines.shape != (rows,):
             raise UserError(f"lines must be a whole number for each of {counted(rows, 'row')}")
-    temperature = arguments.get("temperature")
+    temperature = arguments.get("temperature", 1.0)
     if shape := getattr(temperature, "shape", ()):
         raise UserError(f"temperature must be one number, not an array of the shape {shape}")
-    if not jnp.issubdtype(getattr(temperature, "dtype", jnp.float32), jnp.number):
+    if not jnp.issubdtype(getattr(temperature, "dtype", type(temperature)), jnp.number):
         raise UserError(f"temperature must be a number, not {shown(temperature)}")
 
 

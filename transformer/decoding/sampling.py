@@ -4,15 +4,15 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int, UInt
+from jaxtyping import Array, Float, Int, PRNGKeyArray, UInt
 
-from transformer.config.searches import GreedyConfig, SampleConfig
+from transformer.config.ranges import LENGTH, LENGTH_PENALTY, PROBABILITY, SIZE, TEMPERATURE
 from transformer.decoding.calls import checked, special_ids
 from transformer.decoding.scores import NEVER, SearchResult, as_penalty, source_limits
 from transformer.decoding.slots import Finished, Slots
@@ -157,16 +157,16 @@ def _extended(
     return Selection(tokens, itself, live, finished, ~(live > NEVER).any(axis=1))
 
 
-@checked(GreedyConfig)
+@checked
 @functools.partial(jax.jit, static_argnames=("model", "length_penalty", "max_length", "extra_length"))
 def greedy_search(
     model: nn.Module,
     params: Variables,
     source_ids: Int[Array, "batch s"],
     *,
-    length_penalty: float | Callable[[Any], Any] = 0.6,
-    max_length: int | None = None,
-    extra_length: int = 50,
+    length_penalty: Annotated[float, LENGTH_PENALTY] | Callable[[Any], Any] = 0.6,
+    max_length: Annotated[int, SIZE] | None = None,
+    extra_length: Annotated[int, LENGTH] = 50,
 ) -> SearchResult:
     """Outputs the most probable token at every step, like `beam_search` with beam_size 1 and no penalty.
 
@@ -177,7 +177,7 @@ def greedy_search(
     return search_all(model, params, {"source": source_ids}, limits, Greedy(), penalty)
 
 
-@checked(SampleConfig)
+@checked
 @functools.partial(
     jax.jit,
     static_argnames=("model", "samples", "top_k", "top_p", "length_penalty", "max_length", "extra_length"),
@@ -187,15 +187,15 @@ def sample(
     params: Variables,
     source_ids: Int[Array, "batch s"],
     *,
-    key: Array,
+    key: PRNGKeyArray,
     lines: Int[Array, " batch"] | None = None,
-    samples: int = 1,
-    temperature: float | Float[Array, ""] = 1.0,
-    top_k: int = 0,
-    top_p: float = 1.0,
-    length_penalty: float | Callable[[Any], Any] = 0.6,
-    max_length: int | None = None,
-    extra_length: int = 50,
+    samples: Annotated[int, SIZE] = 1,
+    temperature: Annotated[float, TEMPERATURE] | Float[Array, ""] = 1.0,
+    top_k: Annotated[int, LENGTH] = 0,
+    top_p: Annotated[float, PROBABILITY] = 1.0,
+    length_penalty: Annotated[float, LENGTH_PENALTY] | Callable[[Any], Any] = 0.6,
+    max_length: Annotated[int, SIZE] | None = None,
+    extra_length: Annotated[int, LENGTH] = 50,
 ) -> SearchResult:
     """Samples translations from the model.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from transformer.config.decoding import BeamConfig
+from transformer.config.decoding import BeamConfig, DecodingConfig
 from transformer.config.ranges import Option
 from transformer.data.signals.audio import HOP, RATE
 from transformer.data.sources.pictures import AnnotatedPicture
@@ -16,7 +16,7 @@ from transformer.data.sources.recordings import Recording
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.explorer.attention import Attention, attention_of, check_inspectable, forced_attention
 from transformer.explorer.page_files import PageFiles, page_of
-from transformer.explorer.tree import SearchTree, search_tree
+from transformer.explorer.tree import search_tree
 from transformer.runs.exhibits import base64_of, png_of, wav_of
 from transformer.runs.report.exhibits import drawing
 from transformer.runtime.errors import UserError
@@ -95,7 +95,6 @@ def explore(
         **options,
     )
     settings = translator.settings(n_best, options)
-    beams = isinstance(settings, BeamConfig) and settings.groups == 1 and not settings.coverage_penalty
     sentences: list[Json] = []
     requests = make_requests(sources, prefixes, terms)
     for line, request, hypotheses in zip(lines or range(1, len(results) + 1), requests, results, strict=True):
@@ -103,6 +102,12 @@ def explore(
         attentions = attention_of(translator, source, hypotheses, **options)
         ids = translator.tokenizers[0].encode(source)
         count = len(attentions[0].source) - 1  # without <eos>
+        shown = outputs_of(hypotheses, attentions)
+        for output, hypothesis, attention in zip(shown, hypotheses, attentions, strict=True):
+            output["confidences"] = hypothesis.to_json().get("word_confidences")
+            output["parse"] = parse_of(translator, hypothesis.text)
+            output["cross"] = whole(attention.cross)
+        asked: Json = {"prefix": request.prefix, "terms": request.terms}
         sentences.append(
             {
                 "line": line,
@@ -111,26 +116,41 @@ def explore(
                 "rest": _unread(translator.tokenizers[0], source, ids[:count]),
                 "source": attentions[0].source,
                 "encoder": whole(attentions[0].encoder),
-                "hypotheses": [
-                    {
-                        "text": hypothesis.text,
-                        "score": round(hypothesis.score, 4),
-                        "logP": round(hypothesis.log_probability, 4),
-                        "confidences": hypothesis.to_json().get("word_confidences"),
-                        "parse": parse_of(translator, hypothesis.text),
-                        **_decoder(attention),
-                    }
-                    for hypothesis, attention in zip(hypotheses, attentions, strict=True)
-                ],
+                "hypotheses": shown,
                 "terms": list(request.terms),
-                "tree": None,
+                "tree": tree_of(translator, source, settings, **asked, **options),
             }
         )
-        if beams:
-            tree = search_tree(translator, source, prefix=request.prefix, terms=request.terms, **options)
-            sentences[-1]["tree"] = levels_of(tree)
     data = {"unit": UNIT, "origin": origin_of(translator), "sentences": sentences}
     return Explorer(page_of(data, FILES), len(results), sum(map(len, results)))
+
+
+def outputs_of(outputs: Sequence[Any], attentions: Sequence[Attention]) -> list[Json]:
+    """Outputs with the attention of the decoder."""
+    return [
+        {
+            "text": output.text,
+            "score": round(output.score, 4),
+            "logP": round(output.log_probability, 4),
+            "target": attention.target,
+            "given": attention.given,
+            "decoder": whole(attention.decoder),
+        }
+        for output, attention in zip(outputs, attentions, strict=True)
+    ]
+
+
+def tree_of(
+    decoder: Decoder[Any], source: str, settings: DecodingConfig, **options: Option
+) -> list[Json] | None:
+    """The candidates of a search, as the page reads them; None if it has no tree. Options are those of
+    `search_tree`."""
+    if not isinstance(settings, BeamConfig) or settings.groups > 1 or settings.coverage_penalty:
+        return None
+    return [
+        {name: round(value, 4) if isinstance(value, float) else value for name, value in vars(item).items()}
+        for item in search_tree(decoder, source, **options).candidates
+    ]
 
 
 def _unread(tokenizer: Tokenizer, text: str, ids: list[int]) -> str:
@@ -144,11 +164,6 @@ def origin_of(translator: Decoder[Any]) -> str:
     """Run, checkpoint and languages."""
     languages = translator.task.describe()
     return ", ".join(filter(None, (translator.origin, languages)))
-
-
-def _decoder(attention: Attention) -> Json:
-    weights = {"decoder": whole(attention.decoder), "cross": whole(attention.cross)}
-    return {"target": attention.target, "given": attention.given, **weights}
 
 
 def parse_of(translator: Translator, text: str) -> Json | None:
@@ -169,26 +184,6 @@ def whole(weights: np.ndarray) -> list[Any]:
     """Weights as nested lists of integers, in units of 1 / UNIT."""
     units: list[Any] = np.rint(weights * UNIT).astype(int).tolist()
     return units
-
-
-def levels_of(tree: SearchTree) -> list[Json]:
-    """The candidates of a search, as the page reads them."""
-    return [
-        {
-            "step": candidate.step,
-            "rank": candidate.rank,
-            "parent": candidate.parent,
-            "token": candidate.token,
-            "logP": round(candidate.log_p, 4),
-            "gained": round(candidate.gained, 4),
-            "fate": candidate.fate,
-            "score": None if candidate.score is None else round(candidate.score, 4),
-            "place": candidate.place,
-            "why": candidate.why,
-            "completes": list(candidate.completes),
-        }
-        for candidate in tree.candidates
-    ]
 
 
 # A self-contained page that shows what a model sees in pictures: the words of a caption with the patches

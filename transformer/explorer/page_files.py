@@ -34,14 +34,14 @@ def page_of(data: Any, files: PageFiles) -> str:
       data: what its scripts read.
       files: what it is made of.
     """
-    style = _text(EXPLORER, "explorer.css") + _texts(files, files.styles)
+    scripts = _text(EXPLORER, *files.shared), _text(files.package, *files.scripts)
     contents = {
         "<!-- BODY -->\n": _text(files.package, files.body),
         "TITLE": files.title,
         "ICON": icon(),
         "FURTHER-SOURCES": files.sources,
-        "/* STYLE */": style,
-        "/* SCRIPT */": _scripts(files),
+        "/* STYLE */": _text(EXPLORER, "explorer.css") + _text(files.package, *files.styles),
+        "/* SCRIPT */": "\n".join(filter(None, scripts)),
     }
     page = _text(EXPLORER, "frame.html")
     for placeholder, content in contents.items():
@@ -52,17 +52,9 @@ def page_of(data: Any, files: PageFiles) -> str:
     return page.replace('"DATA"', _embedded(data))
 
 
-def _text(package: str, name: str) -> str:
-    return (importlib.resources.files(package) / "page" / name).read_text(encoding="utf-8")
-
-
-def _scripts(files: PageFiles) -> str:
-    shared = [_text(EXPLORER, name) for name in files.shared]
-    return "\n".join([*shared, _texts(files, files.scripts)])
-
-
-def _texts(files: PageFiles, names: tuple[str, ...]) -> str:
-    return "\n".join(_text(files.package, name) for name in names)
+def _text(package: str, *names: str) -> str:
+    folder = importlib.resources.files(package) / "page"
+    return "\n".join((folder / name).read_text(encoding="utf-8") for name in names)
 
 
 def _embedded(data: Any) -> str:

@@ -1,7 +1,7 @@
 """The beam search of one sentence, step by step, with all candidates."""
 
 import functools
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -125,8 +125,9 @@ def search_tree(
     phrases = dict[str, tuple[int, ...]]()
     forced = 0
     if isinstance(translator, Translator):
-        phrases = {term: translator.task.term(term) for term in terms}
-        forced = len(translator.task.forced_ids(request)) + len(translator.task.split_prefix(prefix)[0])
+        steering = translator.task.text_steering
+        phrases = {term: steering.term(term) for term in terms}
+        forced = len(translator.task.forced_ids(request)) + len(steering.split_prefix(prefix)[0])
     elif prefix or terms:
         raise UserError("a prefix and terms are for sentences with a source: begin the prompt with them")
     job = translator.model, search, settings.shared(), translator.variables
@@ -151,7 +152,7 @@ def search_tree(
         new_ids = list(ids)
         columns = step_candidates.log_p, step_candidates.parent, step_candidates.token, met
         rows = list(zip(*(np.asarray(x[0]) for x in columns), strict=True))
-        reasons = Reasons.of(strategy.beam_size, step < forced, bool(phrases), rows, live)
+        reason_of = _reasons(strategy.beam_size, step < forced, bool(phrases), rows, live)
         for rank, (total, parent, token, bank) in enumerate(rows):
             if total == NEVER:
                 break
@@ -168,7 +169,7 @@ def search_tree(
                 new_ids[beam] = (*ids[parent], int(token))
             log_p = float(log_p_of[0, rank])
             so_far = (*ids[parent], int(token))
-            why = reasons(fate, float(total), bool(token == eos), int(bank))
+            why = reason_of(fate, float(total), bool(token == eos), int(bank))
             done = tuple(term for term, phrase in phrases.items() if so_far[-len(phrase) :] == phrase)
             reached = above[parent], "", log_p, log_p - float(before[parent]), fate, score
             candidates.append(Candidate(step + 1, rank, *reached, why=why, completes=done))
@@ -192,59 +193,44 @@ def search_tree(
     )
 
 
-@dataclass(frozen=True)
-class Reasons:
-    """Why the candidates of a step were kept or dropped, in words."""
+def _reasons(
+    beam_size: int,
+    is_forced: bool,
+    is_divided: bool,
+    rows: Sequence[tuple[Any, ...]],
+    live: Container[tuple[int, int]],
+) -> Callable[[Fate, float, bool, int], str]:
+    """Why the candidates of a step were kept or dropped: (fate, log P, whether it ends, how many tokens of
+    terms it has) -> the reason in words.
 
-    beam_size: int
-    is_forced: bool
-    """Whether the prefix decides about this step."""
-    is_divided: bool
-    """Whether the beam is divided by the tokens of terms that hypotheses have (`ConstrainedBeam`)."""
-    log_p: list[float]
-    """log P of each candidate of the step."""
-    live_log_p: list[float]
-    """log P of the candidates that the search continues."""
+    Args:
+      beam_size: number of beams.
+      is_forced: whether the prefix decides about this step.
+      is_divided: whether the beam is divided by the tokens of terms that hypotheses have (`ConstrainedBeam`).
+      rows: log P, parent, token and tokens of terms of each candidate.
+      live: parent and token of those that the search continues.
+    """
+    live_log_p = [log_p for log_p, parent, token, _ in rows if (int(parent), int(token)) in live]
 
-    @classmethod
-    def of(
-        cls,
-        beam_size: int,
-        is_forced: bool,
-        is_divided: bool,
-        candidates: Sequence[tuple[Any, ...]],
-        live: Container[tuple[int, int]],
-    ) -> "Reasons":
-        """The reasons of a step.
-
-        Args:
-          beam_size: number of beams.
-          is_forced: whether the prefix decides about this step.
-          is_divided: whether the beam is divided by the tokens of terms.
-          candidates: log P, parent, token and tokens of terms of each candidate.
-          live: parent and token of those that the search continues.
-        """
-        continued = [log_p for log_p, parent, token, _ in candidates if (int(parent), int(token)) in live]
-        return cls(beam_size, is_forced, is_divided, [log_p for log_p, *_ in candidates], continued)
-
-    def __call__(self, fate: Fate, log_p: float, ends: bool, met: int) -> str:
-        """The reason for the fate of a candidate that has `met` tokens of terms."""
-        if self.is_forced and fate == "live":
+    def reason_of(fate: Fate, log_p: float, ends: bool, met: int) -> str:
+        if is_forced and fate == "live":
             return "forced by the prefix"
         reason = {
-            "live": f"one of the first {self.beam_size} that continue",
-            "finished": f"ends as one of the first {self.beam_size}",
-            "pruned": f"ends, but {self.beam_size} come before it"
+            "live": f"one of the first {beam_size} that continue",
+            "finished": f"ends as one of the first {beam_size}",
+            "pruned": f"ends, but {beam_size} come before it"
             if ends
-            else f"{self.beam_size} others continue before it",
+            else f"{beam_size} others continue before it",
         }[fate]
-        if not self.is_divided:
+        if not is_divided:
             return reason
-        if fate == "live" and sum(other > log_p for other in self.log_p) >= self.beam_size:
+        if fate == "live" and sum(other > log_p for other, *_ in rows) >= beam_size:
             return f"kept for its {met} tokens of terms, by which the beam is divided"
-        if fate == "pruned" and not ends and any(other < log_p for other in self.live_log_p):
+        if fate == "pruned" and not ends and any(other < log_p for other in live_log_p):
             return f"the part of the beam for {met} tokens of terms goes to others"
         return f"{reason}; tokens of terms: {met}"
+
+    return reason_of
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1, 2))

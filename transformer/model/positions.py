@@ -13,6 +13,9 @@ self-attention.
 | buckets | | a learned score of the distance, the same in all layers (Raffel et al. 2020) |
 """
 
+from collections.abc import Callable
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -93,26 +96,12 @@ class PositionEncoding(Module):
         return by_rows(Dropout(c.dropout)(embedded, deterministic))
 
 
-class DistanceScores(Module):
-    """What the scores of all layers of a stack share: with positions buckets a learned number for each range
-    of distances and each head (Raffel et al. 2020, section 2.1), otherwise nothing."""
-
-    config: StackConfig
-    is_causal: bool
-    """Whether later keys do not matter. Otherwise half of the ranges are for them."""
-
-    @nn.compact
-    def __call__(self, queries: Positions, keys: Positions) -> Float[Array, "#b h #q k"] | None:
-        """What is added to the scores of queries and keys at these positions, in float32."""
-        c = self.config
-        if c.positions != "buckets":
-            return None
-        shape = (c.position_buckets, c.num_heads)
-        normal = nn.initializers.normal(c.d_model**-0.5)
-        table = param(self, "table", normal, shape, (None, "heads"))
-        far = distances(queries, keys)
-        index = variant("positions.bucket")(far, c.position_buckets, c.bucket_distance, self.is_causal)
-        return jnp.moveaxis(table[index], -1, 1)
+def distance_scores(config: StackConfig, is_causal: bool) -> Callable[..., Any]:
+    """What the scores of all layers of a stack share, as a function of the positions of queries and keys: a
+    module `variants.positions.DistanceScores` if the scheme is buckets, otherwise nothing."""
+    if config.positions == "buckets":
+        return variant("positions.DistanceScores")(config, is_causal)  # type: ignore[no-any-return]
+    return lambda queries, keys: None
 
 
 def distances(queries: Positions, keys: Positions) -> Int[Array, "#b q k"]:

@@ -16,7 +16,7 @@ from transformer.model.layers import FeedForward, Residual
 from transformer.model.masks import Mask, State
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Module, variant
-from transformer.model.positions import DistanceScores, PositionEncoding, Positions, positions_in
+from transformer.model.positions import PositionEncoding, Positions, distance_scores, positions_in
 
 Views = tuple[Float[Array, "b s m"], ...]
 """What a decoder layer reads of the source: states of the encoder, each of the same shape."""
@@ -254,7 +254,7 @@ class TransformerEncoder(EncoderDecoder):
         if c.normalizes_output:
             self.encoder_norm = normalization(c)
         self.source_positions = PositionEncoding(c)
-        self.source_distances = DistanceScores(c, is_causal=False)
+        self.source_distances = distance_scores(c, is_causal=False)
 
     def encode(
         self,

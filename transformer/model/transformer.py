@@ -17,7 +17,7 @@ from transformer.model.layers import Affine
 from transformer.model.masks import Mask
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Variables, variant
-from transformer.model.positions import DistanceScores, PositionEncoding, Positions, positions_in
+from transformer.model.positions import PositionEncoding, Positions, distance_scores, positions_in
 from transformer.model.stack import DecoderLayer, LayerPast, Memory, TransformerEncoder, Views, keeps_past
 from transformer.model.statistics import layers_sown
 
@@ -42,7 +42,7 @@ class Transformer(TransformerEncoder):
         if c.of_encoder.d_model != c.d_model:
             self.bridge = Affine(c.d_model, ("hidden", "model"))
         self.target_positions = PositionEncoding(c)
-        self.target_distances = DistanceScores(c, is_causal=True)
+        self.target_distances = distance_scores(c, is_causal=True)
 
     @nn.nowrap
     def source_mask(self, source: Array) -> Bool[Array, "b s"]:

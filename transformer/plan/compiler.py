@@ -10,7 +10,6 @@ import math
 import os
 import re
 import sys
-import threading
 import time
 from dataclasses import asdict
 from typing import Any
@@ -30,6 +29,8 @@ OVER = re.compile(
     r"(?:Used |\()([\d.]+)([KMGT]?)(?: of |\) exceeds available HBM \()([\d.]+)([KMGT]?)(?: hbm|\))"
 )
 """What compilers of TPUs say of a program that does not fit: how much it needs, and how much there is."""
+SECONDS = ("computation", "communication", "copying", "fastest", "slowest")
+"""The figures of an estimate that are times."""
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 
@@ -121,13 +122,7 @@ def _time(text: str, chip: Any, search: bool) -> dict[str, Any]:
         return {"collectives": collectives}
     costliest = sorted(program_time.costs, key=lambda cost: -cost.seconds)[:40]
     return {
-        "seconds": {
-            "computation": program_time.computation,
-            "communication": program_time.communication,
-            "copying": program_time.copying,
-            "fastest": program_time.fastest,
-            "slowest": program_time.slowest,
-        },
+        "seconds": {name: getattr(program_time, name) for name in SECONDS},
         "estimated": program_time.estimated,
         "collectives": collectives,
         "costliest": [
@@ -145,20 +140,14 @@ def _time(text: str, chip: Any, search: bool) -> dict[str, Any]:
     }
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process when its parent is gone, which enforces its limits."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(1)
-
-
 def main() -> int:
     """Reads, compiles, writes."""
     request = json.load(sys.stdin)
     from transformer.plan.machines import machine
     from transformer.runtime.errors import UserError
+    from transformer.runtime.supervision import end_with_parent
 
-    threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
+    end_with_parent()  # which enforces the limits
     os.environ.update(ENVIRONMENT | machine(request["machine"]).environment)
     try:
         print(json.dumps(program_costs(request)))

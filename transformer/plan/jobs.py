@@ -30,8 +30,8 @@ from transformer.training.methods.registry import objective_of
 from transformer.training.objective import Context, Objective
 from transformer.training.parametrisation import parametrisation_of
 from transformer.training.schedule import make_optimizer
-from transformer.training.sharding import layout_of
-from transformer.training.step import configured_step, init_state
+from transformer.training.sharding import configured_step, layout_of
+from transformer.training.step import init_state
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def lowered_step(job: Job, objective: Objective, devices: Sequence[Any], platfor
             parametrisation=how,
         )
     )
-    step = configured_step(t, model, objective, optimizer, layout.gather)
+    step = configured_step(t, model, objective, optimizer, layout)
     inputs = layout.abstract_inputs(state, job.global_batch, t.accumulate)
     with tracing_for(platform):
         spread: Any = layout.compile_step(step, donate_state=True)

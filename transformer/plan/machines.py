@@ -5,6 +5,7 @@ import os
 import re
 from dataclasses import dataclass, replace
 from importlib import resources
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -127,11 +128,11 @@ class Machine:
         try:
             return list(topologies.get_topology_desc(**topology).devices)
         except (RuntimeError, NotImplementedError, ImportError) as error:
-            if self.chip.platform == "tpu" and not _installed("libtpu"):
+            if self.chip.platform == "tpu" and not find_spec("libtpu"):
                 raise UserError(
                     f"--plan {self}: the compiler is missing: pip install '.[plan]', or 'jax[tpu]'"
                 ) from None
-            cuda = any(_installed(f"jax_cuda{n}_plugin") for n in (12, 13))
+            cuda = any(find_spec(f"jax_cuda{n}_plugin") for n in (12, 13))
             if self.chip.platform == "gpu" and not cuda:
                 raise UserError(
                     f"--plan {self}: the compiler is missing: pip install '.[plan]', or {CUDA}"
@@ -148,20 +149,12 @@ class Machine:
 
 def _cudnn_folders() -> list[str]:
     """Where pip has put cuDNN's library."""
-    from importlib.util import find_spec
-
     try:
         package = find_spec("nvidia.cudnn")
     except ModuleNotFoundError:  # nothing of NVIDIA's
         return []
     folders = package.submodule_search_locations or [] if package else []
     return [str(folder) for folder in (Path(path) / "lib" for path in folders) if folder.is_dir()]
-
-
-def _installed(module: str) -> bool:
-    from importlib.util import find_spec
-
-    return find_spec(module) is not None
 
 
 def machine(text: str) -> Machine:

@@ -6,6 +6,7 @@ and memory.
 
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from transformer.plan.machines import Machine
 from transformer.runs.config_json import to_json
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, module_path
+from transformer.runtime.machine import memory
 
 Show = Callable[[str], contextlib.AbstractContextManager[None]]
 """Shows what is being compiled, in a context."""
@@ -47,9 +49,8 @@ class Limits:
         """The limit of memory."""
         if self.gigabytes is not None:
             return self.gigabytes * 1e9
-        with contextlib.suppress(ValueError, OSError, AttributeError):
-            return 0.8 * os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        return float("inf")
+        total, _ = memory()
+        return 0.8 * total if total else math.inf
 
 
 def plan(config: Config, machine: Machine, limits: Limits, show: Show) -> Json:

@@ -13,11 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import orbax.checkpoint as ocp
-from orbax.checkpoint import checkpoint_managers as policies
 
 from transformer.config.ranges import COUNTS
-from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, MiB, append_flags, parse_object, read_log, read_text
+from transformer.runtime.files import Json, MiB, append_flags, failing, parse_object, read_log, read_text
 from transformer.tasks.metrics.scores import Metric
 
 LOSSES = ("nll", "loss")
@@ -42,12 +40,8 @@ class Log:
         Raises:
           UserError: it cannot be read.
         """
-        try:
+        with failing(f"cannot read {self.path}"), contextlib.suppress(FileNotFoundError):
             yield from filter(_is_record, read_log(self.path))
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise UserError(f"cannot read {self.path}: {error.strerror}") from error
 
     def records(self, kind: str | None = None) -> list[Json]:
         """The records of one kind ("start", "training", "evaluation" or "test") or of all, without fields
@@ -247,27 +241,19 @@ def best_of(scores: Mapping[int, Json | None], run_dir: Path) -> int | None:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Best:
-    """Keeps the best checkpoint."""
+class _Policy:
+    """Keeps the best checkpoint, the newest one, and the newest of those that were evaluated. What was saved
+    in between, at a stop or after --training.save-minutes, is kept until the next one: the others do not
+    depend on it."""
 
     run_dir: Path
-
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
-        best = best_of({checkpoint.step: checkpoint.metrics for checkpoint in checkpoints}, self.run_dir)
-        return [checkpoint.step == best for checkpoint in checkpoints]
-
-
-@dataclasses.dataclass(frozen=True)
-class _Newest:
-    """Keeps the newest checkpoint, and the newest of those that were evaluated. What was saved in between, at
-    a stop or after --training.save-minutes, is kept until the next one: the others do not depend on it."""
-
     count: int
 
     def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> list[bool]:
+        best = best_of({checkpoint.step: checkpoint.metrics for checkpoint in checkpoints}, self.run_dir)
         evaluated = [checkpoint.step for checkpoint in checkpoints if checkpoint.metrics]
-        newest = {*evaluated[-self.count :], *(checkpoint.step for checkpoint in checkpoints[-1:])}
-        return [checkpoint.step in newest for checkpoint in checkpoints]
+        preserved = {best, *evaluated[-self.count :], *(checkpoint.step for checkpoint in checkpoints[-1:])}
+        return [checkpoint.step in preserved for checkpoint in checkpoints]
 
 
 class Manager(ocp.CheckpointManager):
@@ -282,10 +268,9 @@ class Manager(ocp.CheckpointManager):
     def __init__(self, run_dir: Path, keep_last: int, savers: set[int] | None) -> None:
         self._folder = (run_dir / "checkpoints").absolute()  # first, as the others ask for scores
         self._folder.mkdir(exist_ok=True)
-        keep = policies.AnyPreservationPolicy([_Newest(keep_last), _Best(run_dir)])
         options = ocp.CheckpointManagerOptions(
             best_fn=standing,  # Orbax stores scores only with one
-            preservation_policy=keep,
+            preservation_policy=_Policy(run_dir, keep_last),
             create=False,
             multiprocessing_options=ocp.options.MultiprocessingOptions(active_processes=savers),
         )

@@ -46,7 +46,7 @@ from transformer.model.parameters import Params, Variables
 from transformer.runs.checkpoints import Checkpoints, not_written
 from transformer.runs.config_json import from_json, is_earlier_name, may_be_earlier_name, to_json
 from transformer.runs.log import Log
-from transformer.runs.stores import RunStore, store_type
+from transformer.runs.stores import store_type
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import (
     Json,
@@ -54,6 +54,7 @@ from transformer.runtime.files import (
     address,
     check_name,
     display_path,
+    failing,
     forbid_links,
     is_name,
     read_stored,
@@ -177,7 +178,7 @@ class Run:
         if not os.fspath(path) or not is_name(path):
             raise UserError(f"{os.fspath(path)!a}: must be the path of a run directory")
         check_name(Path(path))
-        self.store: RunStore = store_type(path)(path, writes)
+        self.store = store_type(path)(path, writes)
         self.name = self.store.name
         self.path = self.store.folder
         if not os.path.isdir(self.path):  # also if the name is too long
@@ -225,19 +226,16 @@ class Run:
         check_name(Path(path))
         cls.check_free(path)
         store = store_type(path)(path, writes=True)
-        try:
-            with store.created() as partial:
-                task.save(partial)
-                if corpus:
-                    write_whole(partial / "corpus", corpus + "\n")
-                if unused:
-                    write_whole(partial / KEPT, json.dumps(unused, ensure_ascii=False, indent=1) + "\n")
-                write_whole(partial / "config.json", to_json(config))
-                run = cls(partial)  # refuses what could not be opened again
-                if variables is not None:
-                    run.checkpoints.store_model(0, variables)
-        except OSError as error:
-            raise UserError(f"cannot create {store.name}: {error.strerror}") from error
+        with failing(f"cannot create {store.name}"), store.created() as partial:
+            task.save(partial)
+            if corpus:
+                write_whole(partial / "corpus", corpus + "\n")
+            if unused:
+                write_whole(partial / KEPT, json.dumps(unused, ensure_ascii=False, indent=1) + "\n")
+            write_whole(partial / "config.json", to_json(config))
+            run = cls(partial)  # refuses what could not be opened again
+            if variables is not None:
+                run.checkpoints.store_model(0, variables)
         return cls(path)
 
     @staticmethod
@@ -272,10 +270,6 @@ class Run:
                 raise
             except OSError as error:
                 raise not_written(self.name, error) from error
-
-    def publish(self) -> None:
-        """Sends what was changed here to a remote run directory."""
-        self.store.push()
 
     @typed
     def check_corpus(self, corpus: str) -> None:

@@ -175,19 +175,20 @@ class ProgressReporter:
 
     def compiling(self) -> None:
         """The first step is compiled."""
-        if self._bar:
-            self._bar.update(self._task, status=COMPILING)
+        self._update(status=COMPILING)
+        self._line(COMPILING)
+
+    def _line(self, text: str) -> None:
+        """A line where no bar shows the same; the copy has it anyway."""
         if self.console.is_terminal:
-            self._record(COMPILING)
+            self._record(text)
         else:
-            self.message(COMPILING)
+            self.message(text)
 
     def advance(self, step: int, seconds_left: float, is_least: bool = False) -> None:
         """Moves the bar of the steps, and tells the time until the end of all work; `is_least` if there is
         work of which it is not known how long it takes."""
-        if self._bar:
-            self._bar.update(self._task, completed=step, status=self._status(""))
-            self._expect(seconds_left, is_least)
+        self._update(seconds_left, is_least, completed=step, status=self._status(""))
 
     def phase(self, what: str, count: int, total: int, seconds_left: float, is_least: bool = False) -> None:
         """What is done between steps: such as "evaluating", and how much of it is done. Without a terminal
@@ -198,9 +199,7 @@ class ProgressReporter:
             return
         self._last_update = now
         text = f"{what} {count:,} of {total:,}" if total else what
-        if self._bar:
-            self._bar.update(self._task, status=self._status(text))
-            self._expect(seconds_left, is_least)
+        self._update(seconds_left, is_least, status=self._status(text))
         if not self.console.is_terminal and now - self._last_line > LINE_INTERVAL:
             self.message(f"  {text}  ETA {_clock(seconds_left, is_least)}")
 
@@ -210,10 +209,14 @@ class ProgressReporter:
             return what or self._values
         return "  ".join(filter(None, (self._values, what or self._speed)))
 
-    def _expect(self, seconds_left: float, is_least: bool) -> None:
-        if self._bar:
+    def _update(self, seconds_left: float | None = None, is_least: bool = False, **shown: Any) -> None:
+        """Changes what the bar of the steps shows, if there is one, and the time until the end. None: not
+        that."""
+        if seconds_left is not None:
             end = time.monotonic() + seconds_left if math.isfinite(seconds_left) else None
-            self._bar.update(self._task, end=end, is_least=is_least)
+            shown |= {"end": end, "is_least": is_least}
+        if self._bar:
+            self._bar.update(self._task, **shown)
 
     def step(
         self,
@@ -231,11 +234,7 @@ class ProgressReporter:
         self._speed = f"{rate:7,.0f} {unit}/s"
         self.advance(step, seconds_left, is_least)
         status = f"{self._values}  {self._speed}"
-        line = f"step {step:>{len(str(total))}}/{total}  {status}  ETA {_clock(seconds_left, is_least)}"
-        if self.console.is_terminal:
-            self._record(line)
-        else:
-            self.message(line)
+        self._line(f"step {step:>{len(str(total))}}/{total}  {status}  ETA {_clock(seconds_left, is_least)}")
 
     def evaluation(self, record: Json, samples: list[tuple[str, str, str]]) -> None:
         """Shows scores, and samples of (input, reference, output); some have no reference."""

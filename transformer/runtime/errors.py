@@ -50,16 +50,6 @@ def first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
 
 
-def fault_of(error: Exception) -> str:
-    """What is wrong with the content of a JSON file, given what Python says of it, in other words."""
-    if isinstance(error, KeyError):
-        return f"{error} is missing or unknown"
-    of_python = "could not convert", "invalid literal", "too many values", "not enough values"
-    if isinstance(error, TypeError | AttributeError | IndexError) or str(error).startswith(of_python):
-        return "one of its values has a wrong type"
-    return str(error)
-
-
 def counted(number: int, noun: str) -> str:
     """A number with its noun: 1 line, 2,000 lines."""
     return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn, TypeVar
 
-from transformer.runtime.errors import UserError, abbreviated
+from transformer.runtime.errors import UserError, abbreviated, first_line
 
 MiB = 2**20
 T = TypeVar("T")
@@ -58,11 +58,6 @@ def brief(text: str) -> str:
 def brief_json(value: object) -> str:
     """A value of a JSON file for messages, as JSON writes it, shortened to 60 characters."""
     return abbreviated(json.dumps(value, ensure_ascii=False, default=repr))
-
-
-def reason_of(error: Exception) -> str:
-    """Why a file cannot be read, without the number and the path of an error of the system."""
-    return (isinstance(error, OSError) and error.strerror) or str(error)
 
 
 def display_path(path: Path | str) -> str:
@@ -240,7 +235,7 @@ def read_stored(
     try:
         return parse(parse_object(read_text(path, largest)))
     except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{path} is damaged: {reason_of(error)}; {remedy}") from error
+        raise UserError(f"{path} is damaged: {first_line(error)}; {remedy}") from error
 
 
 def _integer(digits: str) -> int:
@@ -366,37 +361,47 @@ def prefixed_errors(prefix: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def writing(name: object) -> Iterator[None]:
-    """Raises UserError with a name, such as that of a file, if it cannot be written."""
+def failing(what: str, remedy: str = "") -> Iterator[None]:
+    """Raises UserError with what fails, such as "cannot read text.en", if the system refuses it: why, and
+    what to do."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write {name}: {error.strerror}") from error
+        raise UserError(f"{what}: {error.strerror}{remedy}") from error
 
 
-def forbid_links(folder: Path, what: str) -> None:
+def writing(name: object) -> contextlib.AbstractContextManager[None]:
+    """Raises UserError with a name, such as that of a file, if it cannot be written."""
+    return failing(f"cannot write {name}")
+
+
+def forbid_links(folder: Path, what: str, depth: int = DEEPEST) -> None:
     """Raises UserError if anything in a folder, at any depth, is neither a regular file nor a folder.
 
     Args:
       folder: not a link itself, unless the user has named it.
       what: the subject of the message and "may contain", such as "a checkpoint may contain".
+      depth: folders that may be in each other.
     """
-    _check_plain(folder, what, DEEPEST)
-
-
-def _check_plain(folder: Path, what: str, depth: int) -> None:
     if not depth:
         raise UserError(f"{folder}: more than {DEEPEST} nested folders; remove what is not part of a run")
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    _check_plain(Path(entry.path), what, depth - 1)
-                elif not entry.is_file(follow_symlinks=False):
-                    file_type = "a link" if entry.is_symlink() else "a pipe or a device"
-                    raise UserError(
-                        f"{entry.path} is {file_type}: {what} only regular files and folders, since it could "
-                        "lead to files outside. Put the file itself in its place"
-                    )
-    except OSError as error:
-        raise UserError(f"cannot read {folder}: {error.strerror}") from error
+    with failing(f"cannot read {folder}"), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                forbid_links(Path(entry.path), what, depth - 1)
+            elif not entry.is_file(follow_symlinks=False):
+                file_type = "a link" if entry.is_symlink() else "a pipe or a device"
+                raise UserError(
+                    f"{entry.path} is {file_type}: {what} only regular files and folders, since it could "
+                    "lead to files outside. Put the file itself in its place"
+                )
+
+
+def fault_of(error: Exception) -> str:
+    """What is wrong with the content of a JSON file, given what Python says of it, in other words."""
+    if isinstance(error, KeyError):
+        return f"{error} is missing or unknown"
+    of_python = "could not convert", "invalid literal", "too many values", "not enough values"
+    if isinstance(error, TypeError | AttributeError | IndexError) or str(error).startswith(of_python):
+        return "one of its values has a wrong type"
+    return str(error)

@@ -4,13 +4,11 @@ arrays between processes, hosts and devices.
 With a single process, these functions cost nothing.
 """
 
-import contextlib
 import json
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import jax
@@ -18,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.runtime.errors import UserError
+from transformer.runtime.machine import signals_handled
 from transformer.runtime.supervision import HEARTBEAT, end_with_parent, is_child, supervise
 
 # Refuses JAX in a forked process, where it would hang.
@@ -115,7 +114,8 @@ def join(coordinator: str | None, processes: int | None, process: int | None, he
         awaited, where = _numbered(processes, process), f"at {coordinator}"
     print(f"Waiting for {awaited} {where}. {_ALONE}", file=sys.stderr)
     try:
-        with _ended_by_signals():
+        # signals end this process at once: Python's handlers do not run while native code waits
+        with signals_handled(signal.SIG_DFL, signal.SIGINT, signal.SIGTERM):
             jax.distributed.initialize(coordinator, processes, process, heartbeat_timeout_seconds=heartbeat)
     except (RuntimeError, ValueError) as error:
         raise UserError(
@@ -138,20 +138,6 @@ def _numbered(processes: int | None, process: int | None) -> str:
     if len(other_indices) == 1:
         return f"process {other_indices[0]}"
     return f"{len(other_indices)} processes (all from 0 to {processes - 1} but {process})"
-
-
-@contextlib.contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM end this process at once: Python's handlers do not run while native code waits."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def is_main_process() -> bool:

@@ -31,11 +31,16 @@ def version() -> str:
     return f"transformer {version_of('transformer-jax')} ({versions}, Python {platform.python_version()})"
 
 
-def version_of(distribution: str) -> str:
-    """The version of a distribution, or that it is not installed."""
+def installed_version(distribution: str) -> str | None:
+    """The version of a distribution. None: it is not installed."""
     from importlib import metadata
 
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:  # of this one, in a checkout that is only on the path
-        return "not installed"
+        return None
+
+
+def version_of(distribution: str) -> str:
+    """The version of a distribution, or that it is not installed."""
+    return installed_version(distribution) or "not installed"

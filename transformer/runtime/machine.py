@@ -251,6 +251,24 @@ def interrupt_silently() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+@contextlib.contextmanager
+def signals_handled(handler: Any, *numbers: int) -> Iterator[None]:
+    """Signals have this handler in this context. Outside the main thread, the program around it handles them.
+
+    Args:
+      handler: as `signal.signal` takes it.
+      numbers: of the signals.
+    """
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        before = {number: signal.signal(number, handler) for number in map(int, numbers)}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
+
+
 def use_large_pages(root: Path = ROOT) -> None:
     """Runs the command of this process again with large pages of memory, where Linux gives them on request:
     an update on CPUs allocates and frees hundreds of megabytes, which then takes the kernel half the time. To

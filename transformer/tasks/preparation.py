@@ -3,11 +3,10 @@
 import contextlib
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Int
 
 from transformer.config.corpus import DataConfig
 from transformer.config.options import Config, text_data
@@ -73,52 +72,29 @@ class TrainingData:
     def unknown(self, config: Config) -> list[str]:
         """Warnings of texts with tokens that their vocabulary does not know: how many, and which characters
         or words they are."""
-        warnings = []
+        warnings, special = [], config.model.special
         for side, ids in self.batcher.examples.items():
-            if isinstance(ids, Sequences) and ids.values.dtype.kind in "iu":
-                where = np.flatnonzero(ids.values == config.model.special.unk)
-                examples = np.unique(np.searchsorted(ids.ends, where, side="right") - 1)[:MOST_NAMED]
-                if tokenizer := self._tokenizer(examples, side):
-                    warnings.append(self._unknown_warning(config, side, ids, len(where), examples, tokenizer))
+            if not isinstance(ids, Sequences) or ids.values.dtype.kind not in "iu":
+                continue
+            where = np.flatnonzero(ids.values == special.unk)
+            examples = np.unique(np.searchsorted(ids.ends, where, side="right") - 1)[:MOST_NAMED].tolist()
+            if not examples or side not in self._texts(examples[:1])[0]:  # the ids of something else
+                continue
+            fields = [texts[side] for texts in self._texts(examples)]
+            named = most_frequent_in_words(unknown_of((text for text, _ in fields), fields[0][1]))
+            share = 100 * len(where) / int((ids.values != special.eos).sum())
+            among = f" in the first {MOST_NAMED:,} such texts" * (len(examples) == MOST_NAMED)
+            whose, remedy = self._vocabulary(config, side)
+            lost = ", which outputs cannot have" * (side == "target")
+            warnings.append(
+                f"{share:.2g}% of the {side} tokens are unknown to {whose}{among}: {named}. Training reads "
+                f"them as one token{lost}: {remedy}"
+            )
         return warnings
 
-    def _tokenizer(self, examples: Int[np.ndarray, " n"], side: str) -> Tokenizer | None:
-        """The tokenizer of the texts of a field. None: no examples, or the field is no text."""
-        if not len(examples):
-            return None
-        (record,) = self._records.__getitems__([int(examples[0])])
-        texts = self.task.texts_of_fields(record)
-        return texts[side][1] if side in texts else None
-
-    def _unknown_warning(
-        self,
-        config: Config,
-        side: str,
-        ids: Sequences,
-        count: int,
-        examples: Int[np.ndarray, " n"],
-        tokenizer: Tokenizer,
-    ) -> str:
-        """How many tokens of a side are unknown, what they are, and what to do.
-
-        Args:
-          config: of the run.
-          side: the name of the field.
-          ids: of all texts.
-          count: of unknown tokens.
-          examples: some that have such tokens.
-          tokenizer: of the side.
-        """
-        records = self._records.__getitems__(examples.tolist())
-        texts = (self.task.texts_of_fields(record)[side][0] for record in records)
-        tokens = int((ids.values != config.model.special.eos).sum())
-        named = most_frequent_in_words(unknown_of(texts, tokenizer))
-        among = f" in the first {MOST_NAMED:,} such texts" * (len(examples) == MOST_NAMED)
-        whose, remedy = self._vocabulary(config, side)
-        return (
-            f"{100 * count / tokens:.2g}% of the {side} tokens are unknown to {whose}{among}: {named}. "
-            f"Training reads them as one token{', which outputs cannot have' * (side == 'target')}: {remedy}"
-        )
+    def _texts(self, examples: Sequence[int]) -> list[Mapping[str, tuple[str, Tokenizer]]]:
+        """The texts of the fields of some examples."""
+        return list(map(self.task.texts_of_fields, self._records.__getitems__(examples)))
 
     def _vocabulary(self, config: Config, side: str) -> tuple[str, str]:
         """Whose vocabulary a side has, and what to do if it lacks something."""

@@ -31,23 +31,14 @@ from transformer.config.options import text_data
 from transformer.config.pairs import noise_of
 from transformer.data.plans import Batching
 from transformer.data.remote import receive, send
-from transformer.data.sequences import (
-    arrays_of,
-    concatenated,
-    ends_of,
-)
-from transformer.data.shards import (
-    ABOUT,
-    Shard,
-    open_shard,
-    write_shard,
-)
+from transformer.data.sequences import arrays_of, concatenated, ends_of
+from transformer.data.shards import ABOUT, Shard, open_shard, write_shard
 from transformer.data.sources.blocks import PairBlocks
 from transformer.data.sources.noise import Noise
 from transformer.data.sources.unusual import Filter
 from transformer.data.store import Progress, silent
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import address
+from transformer.runtime.files import address, failing
 from transformer.runtime.machine import cores, ray_cluster
 from transformer.tasks.task import Task
 
@@ -157,10 +148,8 @@ class PreparedShards:
             missing = list(order[self._host :: self._hosts])
         if not missing:
             return
-        try:
+        with failing(f"cannot write {self.folder}", "; see --data.cache-dir"):
             self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot write {self.folder}: {error.strerror}; see --data.cache-dir") from error
         if self._on_ray:
             self._pool = RayTasks()
         else:

@@ -28,16 +28,33 @@ from transformer.model.parameters import Arguments
 from transformer.runtime.errors import UserError
 from transformer.tasks.metrics.scores import Metric, Score, mean_score
 
-# What goes into a batch: how the records of a corpus become arrays, and which of them share a batch.
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What scores are computed from."""
+
+    records: Sequence[Record]
+    outputs: Sequence[Any]
+    """What `DecodingTask.scored` made of the best output for each record; empty if scores need none."""
+    means: Mapping[str, float]
+    """The mean of the loss and of each metric of the objective, over all records of the split."""
 
 
-class Batches(ABC):
-    """The examples and batches of a task.
+class Task(ABC):
+    """A task, with what it learned from the corpus, such as vocabularies.
 
     Args:
       config: of the run.
     """
 
+    criterion: Metric
+    """The first score. The best checkpoint has the best one, and `--training.patience` watches it."""
+    scored_by: ClassVar[tuple[str, ...]] = ()
+    """The options of its scores that it reads, of `SCORING`."""
+    learned: ClassVar[str] = "vocabulary"
+    """What it learned from the corpus, for messages."""
+    decodes: ClassVar[bool] = False
+    """Whether scores need outputs, so that evaluation decodes."""
     unit: ClassVar[str] = "examples"
     """What a corpus consists of, for messages."""
     counted: ClassVar[str | None] = None
@@ -48,6 +65,8 @@ class Batches(ABC):
     @typed
     def __init__(self, config: Config) -> None:
         self.config = config
+
+    # What goes into a batch: how the records of a corpus become arrays, and which of them share a batch
 
     @property
     def drops(self) -> str:
@@ -128,30 +147,6 @@ class Batches(ABC):
         examples = self.examples(list(records), truncate=True)
         batching = self.batching()
         return fixed_batches(examples, self.fields, batching.buckets, batching.batch_tokens, host, hosts)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """What scores are computed from."""
-
-    records: Sequence[Record]
-    outputs: Sequence[Any]
-    """What `DecodingTask.scored` made of the best output for each record; empty if scores need none."""
-    means: Mapping[str, float]
-    """The mean of the loss and of each metric of the objective, over all records of the split."""
-
-
-class Task(Batches):
-    """A task, with what it learned from the corpus, such as vocabularies."""
-
-    criterion: Metric
-    """The first score. The best checkpoint has the best one, and `--training.patience` watches it."""
-    scored_by: ClassVar[tuple[str, ...]] = ()
-    """The options of its scores that it reads, of `SCORING`."""
-    learned: ClassVar[str] = "vocabulary"
-    """What it learned from the corpus, for messages."""
-    decodes: ClassVar[bool] = False
-    """Whether scores need outputs, so that evaluation decodes."""
 
     def describe(self) -> str:
         """A few words for people, such as the languages."""

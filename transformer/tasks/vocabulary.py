@@ -93,7 +93,7 @@ class OneVocabulary(Task):
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> Self:
         """A task with a vocabulary of the training text, or that of a file (`--data.source-tokenizer`)."""
         tokenizer = learned_tokenizer(config, corpus, cls.texts, progress)
-        return cls(with_vocabulary(config, tokenizer.vocab_size), tokenizer)
+        return cls(cls.sized(config, tokenizer.vocab_size), tokenizer)
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> Self:
@@ -104,7 +104,12 @@ class OneVocabulary(Task):
     def without_corpus(cls, config: Config) -> Self:
         """A task with the vocabulary size of the options."""
         data: Any = config.data
-        return cls(with_vocabulary(config, config.model.vocab_size or data.vocab_size), cast(Tokenizer, None))
+        return cls(cls.sized(config, config.model.vocab_size or data.vocab_size), cast(Tokenizer, None))
+
+    @staticmethod
+    def sized(config: Config, vocab_size: int) -> Config:
+        """The config, with the sizes that follow from the data, as `with_vocabulary`."""
+        return with_vocabulary(config, vocab_size)
 
     def save(self, folder: Path) -> None:
         """Writes the vocabulary."""

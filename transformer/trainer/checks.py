@@ -16,8 +16,8 @@ from transformer.config.corpus import DataConfig
 from transformer.config.methods import check_idle
 from transformer.config.options import Config, flatten
 from transformer.config.searches import methods_of
-from transformer.data.sequences import sides
-from transformer.data.store import Corpus, Record
+from transformer.data.sequences import Example, sides
+from transformer.data.store import Corpus
 from transformer.model.statistics import INTERMEDIATES
 from transformer.runtime import machine as extras
 from transformer.runtime.errors import UserError, counted
@@ -256,24 +256,19 @@ def check_scores(system: System, task: Task, corpus: Corpus) -> None:
 def check_filled(system: System, task: Task, corpus: Corpus) -> None:
     """Raises UserError if all records of the validation or test split lack something, such as their
     references: no score would mean anything, nor the choice of the best checkpoint."""
-    for split in corpus.splits:
-        if split != "train":
-            _check_filled(task, corpus, split)
-
-
-def _check_filled(task: Task, corpus: Corpus, split: str) -> None:
-    records = corpus.splits[split]
-    seen = dict[str, bool]()
-    for start in range(0, len(records), FEW):
-        for record in records.__getitems__(range(start, min(start + FEW, len(records)))):
-            seen |= {item: seen.get(item, False) or filled for item, filled in task.filled(record).items()}
-        if all(seen.values()):
-            return
-    item = next(item for item, filled in seen.items() if not filled)
-    raise UserError(
-        f"corpus {corpus.name}: every {item} of its {split} split is empty, so nothing could be compared "
-        f"with it: give another {split} set"
-    )
+    for split in [split for split in corpus.splits if split != "train"]:
+        records, seen = corpus.splits[split], dict[str, bool]()
+        for start in range(0, len(records), FEW):
+            for record in records.__getitems__(range(start, min(start + FEW, len(records)))):
+                filled = task.filled(record)
+                seen |= {item: seen.get(item, False) or is_filled for item, is_filled in filled.items()}
+            if all(seen.values()):
+                break
+        for item in (item for item, is_filled in seen.items() if not is_filled):
+            raise UserError(
+                f"corpus {corpus.name}: every {item} of its {split} split is empty, so nothing could be "
+                f"compared with it: give another {split} set"
+            )
 
 
 def check_examples(system: System, task: Task, corpus: Corpus) -> None:
@@ -281,46 +276,44 @@ def check_examples(system: System, task: Task, corpus: Corpus) -> None:
     the last bucket, or have ids that the model cannot predict."""
     size = task.config.model.output_size
     for split, records in corpus.splits.items():
+        where = f"{_name(task)}.examples, {split} split"
         sample = records.__getitems__(range(min(FEW, len(records))))
-        _check_arrays(task, sample, split)
+        examples = task.examples(sample, truncate=True)
+        if len(examples) != len(sample):
+            number = counted(len(sample), "record")
+            raise UserError(f"{where}: {counted(len(examples), 'example')} of {number}")
+        for example in examples:
+            _check_arrays(task, example, where)
         if size and not system.copies:
-            _check_ids(task, sample, split, size)
+            _check_ids(task, examples, where, size)
 
 
-def _check_arrays(task: Task, records: Sequence[Record], split: str) -> None:
-    where = f"{_name(task)}.examples, {split} split"
-    longest = task.batching().buckets[-1]
-    examples = task.examples(records, truncate=True)
-    if len(examples) != len(records):
-        raise UserError(f"{where}: {counted(len(examples), 'example')} of {counted(len(records), 'record')}")
-    for example in examples:
-        if wrong := sorted(example.keys() ^ task.fields.keys()):
-            raise UserError(f"{where}: {wrong[0]} is not in both the fields and the example")
-        for name, field in task.fields.items():
-            shape = np.shape(example[name])
-            if shape[int(field.padded) :] != field.shape and not (field.padded and shape[:1] == (0,)):
-                expected = (
-                    f"[length, {', '.join(map(str, field.shape))}]" if field.padded else f"{field.shape}"
-                )
-                raise UserError(f"{where}: {name} has the shape {shape}, not {expected}")
-        for name, limit in zip(sides(task.fields), longest, strict=True):
-            if len(example[name]) > limit:
-                raise UserError(
-                    f"{where}: {name} has {len(example[name])} elements, more than the longest bucket, "
-                    f"{limit}: shorten it if `truncate` is given"
-                )
+def _check_arrays(task: Task, example: Example, where: str) -> None:
+    if wrong := sorted(example.keys() ^ task.fields.keys()):
+        raise UserError(f"{where}: {wrong[0]} is not in both the fields and the example")
+    for name, field in task.fields.items():
+        shape = np.shape(example[name])
+        if shape[int(field.padded) :] != field.shape and not (field.padded and shape[:1] == (0,)):
+            expected = f"[length, {', '.join(map(str, field.shape))}]" if field.padded else f"{field.shape}"
+            raise UserError(f"{where}: {name} has the shape {shape}, not {expected}")
+    for name, limit in zip(sides(task.fields), task.batching().buckets[-1], strict=True):
+        if len(example[name]) > limit:
+            raise UserError(
+                f"{where}: {name} has {len(example[name])} elements, more than the longest bucket, "
+                f"{limit}: shorten it if `truncate` is given"
+            )
 
 
-def _check_ids(task: Task, records: Sequence[Record], split: str, size: int) -> None:
+def _check_ids(task: Task, examples: Sequence[Example], where: str, size: int) -> None:
     """Raises UserError if a target has ids that the model cannot predict."""
     field = task.fields.get("target")
     if field is None or not np.issubdtype(field.dtype, np.integer):
         return
-    ids = {int(i) for example in task.examples(records, truncate=True) for i in np.ravel(example["target"])}
+    ids = {int(i) for example in examples for i in np.ravel(example["target"])}
     if wrong := sorted(i for i in ids if not 0 <= i < size):
         raise UserError(
-            f"{_name(task)}.examples, {split} split: target has the id {wrong[-1]}, and the vocabulary those "
-            f"from 0 to {size - 1:,} (--model.vocab-size)"
+            f"{where}: target has the id {wrong[-1]}, and the vocabulary those from 0 to {size - 1:,} "
+            "(--model.vocab-size)"
         )
 
 

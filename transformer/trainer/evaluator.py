@@ -5,7 +5,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -77,37 +77,28 @@ class _Counted(Decoder[Any]):
         return outputs
 
 
+@dataclass(eq=False)
 class Evaluator:
-    """Evaluates variables of the config's model.
+    """Evaluates variables of the config's model."""
 
-    Args:
-      config: of the run.
-      system: of the run.
-      objective: whose loss is evaluated.
-      data: with the validation and test sets.
-      layout: of the devices.
-      tell: is told the progress.
-    """
+    config: Config
+    system: System
+    objective: Objective
+    """Its loss is evaluated."""
+    data: TrainingData
+    """With the validation and test sets."""
+    layout: Layout
+    """Of the devices."""
+    tell: Progress = lambda done, count, seconds: None
+    """Is told the progress."""
 
-    def __init__(
-        self,
-        config: Config,
-        system: System,
-        objective: Objective,
-        data: TrainingData,
-        layout: Layout,
-        tell: Progress = lambda done, count, seconds: None,
-    ) -> None:
-        self._tell = tell
+    def __post_init__(self) -> None:
         self._seconds: dict[str, float] = {}  # of a record, for its loss and for its output
-        self.config = config
-        self.system = system
-        self.data = data
-        self.task = data.task
-        self.layout = layout
-        self.decoding = data.task if isinstance(data.task, DecodingTask) else None
+        self.task = self.data.task
+        self.decoding = self.task if isinstance(self.task, DecodingTask) else None
         self._warned: set[str] = set()
-        self._step = layout.compile_step(make_eval_step(system.model(config.model), objective))
+        model = self.system.model(self.config.model)
+        self._step = self.layout.compile_step(make_eval_step(model, self.objective))
 
     def seconds(self, split: str) -> float | None:
         """How long the evaluation of a split will take, by the last one; None if there was none."""
@@ -168,7 +159,7 @@ class Evaluator:
         totals: dict[str, tuple[float, float]] = {}
         carry = self.system.carry(self.config, True)
         start = time.monotonic()
-        self._tell(0, 0, self.seconds(split))
+        self.tell(0, 0, self.seconds(split))
         for batch in self.layout.batches(batches, fill=fill):
             if asked(request):
                 return None
@@ -256,7 +247,7 @@ class Evaluator:
                 if done > count / 10 or (done and whole):
                     so_far = spent * count / done
                     whole = so_far + (1 - done / count) * ((whole or so_far) - so_far)
-                self._tell(done, count, whole and max(whole - spent, 0.0))
+                self.tell(done, count, whole and max(whole - spent, 0.0))
 
             decoder.tell = tell
             tell(0)

@@ -224,6 +224,10 @@ class Clock:
         for phase, seconds in earlier.items():
             self._seconds[phase] = self._seconds.get(phase, 0.0) + seconds
 
+    def seconds(self, phase: str) -> float:
+        """Seconds of a phase, up to now. Any thread may ask."""
+        return self._seconds[phase] + (phase == self._phase) * (time.monotonic() - self._since)
+
     def spent(self) -> dict[str, float]:
         """Seconds by phase, up to now."""
         self.enter(self._phase)
@@ -387,24 +391,30 @@ class Pace:
     Args:
       step: the current one.
       total: the last one.
+      clock: of the run, which counts updates and waiting for input.
 
     Attributes:
       step: the last one that was counted.
     """
 
-    def __init__(self, step: int, total: int) -> None:
-        self._first = step
+    def __init__(self, step: int, total: int, clock: Clock) -> None:
+        self.step = self._first = step
         self._total = total
-        self._since = self._start = time.monotonic()
-        self._count = self._waited = 0.0
-        self._compiling = 0.0
-        self.step = step
+        self._clock = clock
+        self._count = 0.0
+        self._reported = self._seconds()
+        self._compiled, _ = self._reported
+
+    def _seconds(self) -> tuple[float, float]:
+        """Seconds of updates so far, and how many of them were spent waiting for input."""
+        waited = self._clock.seconds(WAITING)
+        return self._clock.seconds(TRAINING) + waited, waited
 
     def took(self, step: int, count: float) -> None:
         """Counts the tokens of a step."""
         self._count += count
         if self.step == self._first:
-            self._compiling = time.monotonic() - self._start
+            self._compiled, _ = self._seconds()
         self.step = step
 
     @property
@@ -414,30 +424,12 @@ class Pace:
         steps, steps_left = self.step - self._first - 1, self._total - self.step
         if steps_left and steps < 1:
             return math.inf
-        return (time.monotonic() - self._start - self._compiling) / max(steps, 1) * steps_left
-
-    @contextlib.contextmanager
-    def waiting(self) -> Iterator[None]:
-        """Counts the time in this context as waiting for input."""
-        before = time.monotonic()
-        yield
-        self._waited += time.monotonic() - before
+        return (self._seconds()[0] - self._compiled) / max(steps, 1) * steps_left
 
     def report(self) -> tuple[float, float]:
         """Tokens per second, and the share of the time spent waiting for input."""
-        now = time.monotonic()
-        spent = max(now - self._since, 1e-9)
-        rate, waited = self._count / spent, self._waited / spent
-        self._since = now
-        self._count = 0.0
-        self._waited = 0.0
+        now, before = self._seconds(), self._reported
+        spent = max(now[0] - before[0], 1e-9)
+        rate, waited = self._count / spent, (now[1] - before[1]) / spent
+        self._reported, self._count = now, 0.0
         return rate, waited
-
-    @contextlib.contextmanager
-    def paused(self) -> Iterator[None]:
-        """Does not count the time in this context."""
-        before = time.monotonic()
-        yield
-        paused = time.monotonic() - before
-        self._since += paused
-        self._start += paused

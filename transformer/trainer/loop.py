@@ -5,7 +5,7 @@ import json
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import jax
@@ -15,7 +15,7 @@ from transformer.data.sequences import side_lengths
 from transformer.model.declarations import count
 from transformer.model.parameters import Variables
 from transformer.runs.checkpoints import model_of
-from transformer.runs.exhibits import OVERVIEW, read_exhibits, write_exhibits
+from transformer.runs.exhibits import EXHIBITS, OVERVIEW, read_exhibits, write_exhibits
 from transformer.runs.log import LOSSES, overfitting, standing
 from transformer.runs.report import REPORT, write_report
 from transformer.runs.report.logged import time_spent
@@ -44,55 +44,54 @@ from transformer.trainer.starts import first_state
 from transformer.training.objective import Batch, Objective
 from transformer.training.optimizers import after_evaluation, scale_of
 from transformer.training.schedule import learning_rate, make_optimizer
-from transformer.training.sharding import layout_of
-from transformer.training.step import Means, configured_step
+from transformer.training.sharding import configured_step, layout_of
+from transformer.training.step import Means
 
 ASK_EVERY = 8  # steps between the checks of several processes whether to stop
 MOST_WAITING = 0.05  # share of the time spent waiting for input that is not warned of
 
 
+@dataclass(eq=False)
 class Loop:
     """A training run, from its current step to the end."""
 
-    def __init__(
-        self,
-        config: Config,
-        system: System,
-        objective: Objective,
-        run: Run,
-        data: TrainingData,
-        watch: ProgressReporter,
-        parent: Run | None,
-        track: Track,
-        profile: int,
-        clock: Clock,
-    ) -> None:
-        self.config = config
-        self.run = run
-        self.data = data
-        self.watch = watch
+    config: Config
+    system: System
+    objective: Objective
+    run: Run
+    data: TrainingData
+    watch: ProgressReporter
+    parent: Run | None
+    track: Track
+    traced: int
+    """Number of steps of which a trace is written."""
+    clock: Clock
+
+    def __post_init__(self) -> None:
+        config, system, run, clock = self.config, self.system, self.run, self.clock
         model = system.model(config.model)
         declared = declared_parameters(system, config)
         optimizer = make_optimizer(config, declared)
         self.layout = layout_of(config.mesh, declared)
-        step = configured_step(config.training, model, objective, optimizer, self.layout.gather)
+        step = configured_step(config.training, model, self.objective, optimizer, self.layout)
         self.train_step = mistakes_named(config.system)(self.layout.compile_step(step, donate_state=True))
-        self.evaluator = Evaluator(config, system, objective, data, self.layout, self._tell_evaluated)
+        self.evaluator = Evaluator(
+            config, system, self.objective, self.data, self.layout, self._tell_evaluated
+        )
         self.rate = learning_rate(config.optimizer, config.model.d_model, config.training.steps)
-        first = first_state(config, system, model, optimizer, run, parent, watch.message)
+        first = first_state(config, system, model, optimizer, run, self.parent, self.watch.message)
         self.reduction = scale_of(first.optimizer)
         self.state = self.layout.place(first)
         self.step = self.first_step = int(self.state.step)
         self.num_parameters = count(run.shapes["params"])
-        self.clock = clock
         minutes = config.training.minutes
         self.deadline = math.inf if minutes is None else clock.began + 60 * minutes
         self.last_save = clock.began
-        self.journal = Journal(run, self.step, self.clock, track)
-        self.pace = Pace(self.step, config.training.steps)
+        self.journal = Journal(run, self.step, clock, self.track)
+        self.pace = Pace(self.step, config.training.steps, clock)
         self.is_testing = False
         self.has_warned_of_input = self.has_said_what_decides = False
-        self.profile = Profile(run.path / "profile", self.step, profile, watch)
+        self.profile = Profile(run.path / "profile", self.step, self.traced, self.watch)
 
     def _trained(self) -> str:
         """How many parameters there are, how many of them are trained, and what the optimizer needs."""
@@ -156,21 +155,21 @@ class Loop:
 
     def _take_steps(self, batches: Iterator[Batch]) -> None:
         t = self.config.training
-        pace = self.pace = Pace(self.step, t.steps)
+        pace = self.pace = Pace(self.step, t.steps, self.clock)
         pending: tuple[int, Means] | None = None  # read one step late, so that the device never waits
-        for batch in self._waited_for(batches, pace):
+        for batch in self._waited_for(batches):
             self.profile.before(self.step)
             self.state, metrics = self.train_step(self.state, batch)
             self.step += 1
             if pending:
                 self._read(*pending, pace)
             pending = (self.step, metrics)
-            stop = self._asked_to_stop()
+            stop = asked(self.stop_request) if self._processes_meet() else 0
             is_due = stop or self._evaluation_is_due()
             if is_due or self._save_is_due():
                 self._read(*pending, pace)
                 pending = None
-                with pace.paused():
+                with self.clock.during(EVALUATION):
                     self._checkpoint(stop) if is_due else self._save()
                 if is_due and self._patience_is_over():
                     criterion = self.data.task.criterion
@@ -182,10 +181,10 @@ class Loop:
                     self.watch.message(f"{better} in {t.patience} evaluations: stopping at step {self.step}.")
                     return
 
-    def _waited_for(self, batches: Iterator[Batch], pace: Pace) -> Iterator[Batch]:
+    def _waited_for(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         """The batches; the time until each arrives counts as waiting for input."""
         while True:
-            with self.clock.during(WAITING), pace.waiting():
+            with self.clock.during(WAITING):
                 batch = next(batches, None)
             if batch is None:
                 return
@@ -334,7 +333,7 @@ class Loop:
             )
         if is_best:
             self._exhibit(self.state.best_variables, self.step, self.stop_request)
-            self._write_overview(self.step, overview)
+            self._write(self.step, overview, OVERVIEW)
         if is_main_process():
             write_report(self.run.path)
 
@@ -354,14 +353,12 @@ class Loop:
 
     def _exhibit(self, variables: Variables, step: int, request: StopRequest) -> None:
         """Writes the exhibits of a checkpoint, if its task has any."""
-        exhibits = self.evaluator.exhibits(variables, request)
-        if exhibits and is_main_process():
-            write_exhibits(self.run.path, step, exhibits)
+        self._write(step, self.evaluator.exhibits(variables, request), EXHIBITS)
 
-    def _write_overview(self, step: int, overview: list[Json]) -> None:
-        """Writes what the report shows of a whole split."""
-        if overview and is_main_process():
-            write_exhibits(self.run.path, step, overview, OVERVIEW)
+    def _write(self, step: int, exhibits: list[Json], name: str) -> None:
+        """Writes what the report shows of a checkpoint, if there is something."""
+        if exhibits and is_main_process():
+            write_exhibits(self.run.path, step, exhibits, name)
 
     def _is_noise(self, evaluation: Json) -> bool:
         """Whether the score that decides says nothing in an evaluation."""
@@ -394,7 +391,7 @@ class Loop:
     def report(self, step: int, tested: Tested) -> None:
         """Writes the scores of the best checkpoint to results.json, and shows them."""
         split, records, scores, overview = tested
-        self._write_overview(step, overview)
+        self._write(step, overview, OVERVIEW)
         unit = self.data.task.unit
         results: Json = {"split": split, "checkpoint": step, "sentences": len(records), "unit": unit}
         for measure, score in scores.items():
@@ -445,10 +442,6 @@ class Loop:
             self.watch.message(f"Try: {example}", command=True)
 
     # Stopping
-
-    def _asked_to_stop(self) -> int:
-        """The signal that requested a stop, or 0. If any process received one, all stop at the same step."""
-        return asked(self.stop_request) if self._processes_meet() else 0
 
     def _processes_meet(self) -> bool:
         """Whether several processes, which have to decide the same, communicate after this step."""

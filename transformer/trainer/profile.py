@@ -14,6 +14,7 @@ import jax
 from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError
 from transformer.runtime.hosts import gathered, is_main_process
+from transformer.runtime.machine import signals_handled
 
 SKIPPED = 3  # steps after the start, of which the first compiles
 
@@ -133,14 +134,5 @@ def stop_requests(tell: Callable[[str], None], deadline: float = math.inf) -> It
             signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
             signal.raise_signal(number)
 
-    before = {}
-    try:
-        for number in map(int, (signal.SIGINT, signal.SIGTERM)):
-            before[number] = signal.signal(number, ask)
-    except ValueError:  # not the main thread: the program around it handles signals
-        pass
-    try:
+    with signals_handled(ask, signal.SIGINT, signal.SIGTERM):
         yield request
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,6 +2,7 @@
 checks its corpus (`--data.prepare`, `--data.check`)."""
 
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -86,7 +87,8 @@ def train(
         if run is None:  # only now, after all checks: a run stores its options
             if config.adapter.rank and parent:
                 config = replace(config, adapter=parent.changed_by(config.adapter))
-            path = gathered(str(run_dir or _new_directory(config)))[0]
+            new = (Path("runs") / f"{config.system}-{number}" for number in itertools.count(1))
+            path = gathered(str(run_dir or next(free for free in new if not free.exists())))[0]
             if is_main_process():
                 unused = parent.kept if parent else {}
                 Run.create(path, config, task, data.corpus.folder.name, unused=unused)
@@ -165,14 +167,6 @@ def open_corpus_shown(config: Config, task: type[Task], watch: ProgressReporter)
     if corpus.note:
         watch.message(f"  {corpus.note}")
     return corpus
-
-
-def _new_directory(config: Config) -> Path:
-    """runs/<system>-<n>, the first n that is free."""
-    number = 1
-    while (path := Path("runs") / f"{config.system}-{number}").exists():
-        number += 1
-    return path
 
 
 # `train.py --data.check`: which lines of a corpus cannot be read, and what is unusual about the others.

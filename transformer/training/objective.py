@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
@@ -12,8 +12,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from transformer.config.model import SpecialIds
-from transformer.config.ranges import typed
-from transformer.config.training import TrainingConfig
+from transformer.config.ranges import RATE, typed
 from transformer.model.encoder_decoder import EncoderDecoder, decoder_argument, decoder_input
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, SUMS
@@ -150,9 +149,10 @@ class TranslationObjective:
 
 
 @typed
-def translation_objective(smoothing: float, inputs: tuple[str, ...] = ("source",)) -> TranslationObjective:
+def translation_objective(
+    smoothing: Annotated[float, RATE], inputs: tuple[str, ...] = ("source",)
+) -> TranslationObjective:
     """Label-smoothed cross-entropy, see `TranslationObjective`."""
-    TrainingConfig(label_smoothing=smoothing)  # checks it
     return TranslationObjective(smoothing, tuple(inputs))
 
 

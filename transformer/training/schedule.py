@@ -8,20 +8,20 @@ import jax.numpy as jnp
 import optax
 
 from transformer.config.ranges import instance
-from transformer.config.training import OptimizerConfig
 from transformer.model.parameters import Declarations
 from transformer.runtime.errors import UserError
 
 if TYPE_CHECKING:
     from transformer.config.options import Config
+    from transformer.config.training import OptimizerConfig
 
 
-def stable_until(config: OptimizerConfig, total_steps: int) -> int:
+def stable_until(config: "OptimizerConfig", total_steps: int) -> int:
     """The last update before the learning rate of schedule stable begins to fall."""
     return total_steps - math.ceil(config.cooldown * total_steps)
 
 
-def learning_rate(config: OptimizerConfig, d_model: int, total_steps: int) -> optax.Schedule:
+def learning_rate(config: "OptimizerConfig", d_model: int, total_steps: int) -> optax.Schedule:
     """The learning rate of every update. Optax counts updates from 0, the paper from 1.
 
     paper: d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Eq. 3), times scale. That of plateau is

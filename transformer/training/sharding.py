@@ -14,11 +14,15 @@ from typing import Any, TypeVar
 import flax.linen as nn
 import jax
 import numpy as np
+import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from transformer.config.options import MeshConfig
+from transformer.config.training import TrainingConfig
 from transformer.model.parameters import Declarations
 from transformer.runtime.errors import UserError, counted
+from transformer.training.objective import Objective
+from transformer.training.step import TrainStep, make_train_step
 
 S = TypeVar("S")
 Tree = Any
@@ -37,10 +41,14 @@ AXES = {"vocabulary": TENSOR, "positions": TENSOR, "heads": TENSOR, "hidden": TE
 state. Parameters and axes without one are replicated, and so are vectors of d_model."""
 ACTIVATIONS = (("rows", (DATA, FSDP)), ("vocabulary", TENSOR), ("heads", TENSOR))
 """The mesh axes for each axis of activations (`transformer.model.parameters`)."""
-COMPILER = {"tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}}
-"""Options of XLA for a sharded step, by platform. A TPU's compiler would divide each gradient of a weight
-matrix into as many products as there are shards, to send one while it computes the next: the small products
-take longer than that hides (docs/what-makes-it-fast.md)."""
+COMPILER = {
+    "gpu": {"xla_gpu_dot_merger_threshold_mb": "0"},
+    "tpu": {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"},
+}
+"""Options of XLA for a step, by platform (docs/what-makes-it-fast.md). The compiler of GPUs would make one
+product of those for queries, keys and values, and copy each of them out of it, which costs more than that
+saves. That of TPUs would divide each gradient of a sharded matrix into as many products as there are shards,
+to send one while it computes the next: the small products take longer than that hides."""
 
 
 class Layout(ABC):
@@ -136,7 +144,19 @@ class Replicas(Layout):
             donate_argnums=_donated(donate_state),
             devices=self._pmap_devices,
         )
+        all_here = _number_here(self._devices) == self.shards  # otherwise `jax.pmap` must be outermost
+        if all_here and self._devices[0].platform in COMPILER:
+            replicated = self._compiled(replicated, donate_state)
         return _ReplicatedStep(replicated, self._rows)
+
+    def _compiled(self, mapped: Callable[..., Tree], donate_state: bool) -> Callable[..., Tree]:
+        """The step by `jax.jit`, which takes the options of `COMPILER` as `jax.pmap` does not."""
+
+        def step(*arguments: Tree) -> Tree:  # without the attributes of `mapped`, which `jax.jit` would keep
+            return mapped(*arguments)
+
+        options = COMPILER.get(self._devices[0].platform)
+        return jax.jit(step, donate_argnums=_donated(donate_state), compiler_options=options)
 
     def abstract_inputs(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
         def share(x: Any) -> jax.ShapeDtypeStruct:
@@ -186,7 +206,7 @@ class MappedReplicas(Replicas):
             out_specs=(whole, rows, whole),
             check_vma=False,
         )
-        return _MappedStep(jax.jit(mapped, donate_argnums=_donated(donate_state)))
+        return _MappedStep(self._compiled(mapped, donate_state))
 
     def abstract_inputs(self, state: S, batch: Mapping[str, Any], multiple: int) -> tuple[S, dict[str, Any]]:
         rest, carry = _split(state)
@@ -335,6 +355,26 @@ def layout_of(
     if not config.is_replicated:
         return Shards(config, declared, devices)
     return MappedReplicas(devices) if config.replicas == "shard_map" else Replicas(devices)
+
+
+def configured_step(
+    config: TrainingConfig,
+    model: nn.Module,
+    objective: Objective,
+    optimizer: optax.GradientTransformation,
+    layout: Layout,
+) -> TrainStep:
+    """`make_train_step` with the options of a run, for a layout."""
+    return make_train_step(
+        model,
+        objective,
+        optimizer,
+        seed=config.seed,
+        accumulate=config.accumulate,
+        ema=config.ema,
+        reduce_dtype=config.reduce_dtype,
+        gather=layout.gather,
+    )
 
 
 def _number_here(devices: Sequence[jax.Device]) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import flax.linen as nn
 import jax
@@ -13,8 +13,7 @@ from flax.core import FrozenDict
 from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Int
 
-from transformer.config.ranges import typed
-from transformer.config.training import TrainingConfig
+from transformer.config.ranges import COUNT, NUMBER, RATE, typed
 from transformer.model.parameters import Arguments, Params, Variables
 from transformer.model.statistics import GRADIENTS, PROBES, STATISTICS, Sums, replicas
 from transformer.runtime.errors import UserError
@@ -104,7 +103,7 @@ EvalStep = Callable[..., tuple[EvalState, Metrics]]
 def init_state(
     model: nn.Module,
     optimizer: optax.GradientTransformation,
-    seed: int,
+    seed: Annotated[int, NUMBER],
     example: Arguments,
     *,
     average: bool = False,
@@ -125,7 +124,6 @@ def init_state(
       carry: the initial memory of the rows.
       parametrisation: what is trained of the parameters.
     """
-    TrainingConfig(seed=seed)  # checks it
     if not example or not all(hasattr(x, "shape") and hasattr(x, "dtype") for x in jax.tree.leaves(example)):
         raise UserError("example must be arrays, or their shapes: an argument of the model each")
     zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), example)
@@ -161,10 +159,10 @@ def make_train_step(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     *,
-    seed: int,
-    accumulate: int = 1,
-    ema: float = 0.0,
-    reduce_dtype: str = "float32",
+    seed: Annotated[int, NUMBER],
+    accumulate: Annotated[int, COUNT] = 1,
+    ema: Annotated[float, RATE] = 0.0,
+    reduce_dtype: Literal["float32", "bfloat16"] = "float32",
     gather: Callable[[Params], Params] = lambda params: params,
 ) -> TrainStep:
     """The pure `train_step(state, batch, *, axis_name=None) -> (state, metrics)`.
@@ -174,7 +172,6 @@ def make_train_step(
     are sent as `reduce_dtype`. Random numbers depend only on (seed, step, replica, slice). `gather` is that
     of the layout (`transformer.training.sharding`).
     """
-    TrainingConfig(seed=seed, accumulate=accumulate, ema=ema, reduce_dtype=reduce_dtype)  # type: ignore[arg-type]  # checks them
 
     def summed(state: TrainState, batch: Batch, carry: Carry, key: Array) -> tuple[_Summed, Carry]:
         def loss_of(trained: Params, probes: Variables) -> tuple[Float[Array, ""], Any]:
@@ -240,26 +237,6 @@ def make_train_step(
         return after, metrics
 
     return train_step
-
-
-def configured_step(
-    config: TrainingConfig,
-    model: nn.Module,
-    objective: Objective,
-    optimizer: optax.GradientTransformation,
-    gather: Callable[[Params], Params],
-) -> TrainStep:
-    """`make_train_step` with the options of a run."""
-    return make_train_step(
-        model,
-        objective,
-        optimizer,
-        seed=config.seed,
-        accumulate=config.accumulate,
-        ema=config.ema,
-        reduce_dtype=config.reduce_dtype,
-        gather=gather,
-    )
 
 
 def _checked(loss: Any, carry: Carry) -> Loss:

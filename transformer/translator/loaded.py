@@ -28,9 +28,8 @@ from transformer.systems.parameters import as_computed, declared_parameters, in_
 from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.outputs import DecodingTask
-from transformer.translator.biasing import Biasing, Names
+from transformer.translator.beside import Beside, Names, names_beside, read_language_model
 from transformer.translator.confidence import Confidence
-from transformer.translator.fusion import AnyLanguageModel, read_language_model
 
 TaskT = TypeVar("TaskT", bound=DecodingTask)
 L = TypeVar("L", bound="LoadedModel[Any]")
@@ -85,8 +84,8 @@ class LoadedModel(Generic[TaskT]):
         self.model: nn.Module = self.system.model(config.model)
         self.origin = ""
         self.confidence: Confidence | None = None
-        self.language_model: AnyLanguageModel | None = None
-        self.bias: Biasing | None = None
+        self.language_model: Beside | None = None
+        self.bias: Beside | None = None
 
     def __repr__(self) -> str:
         size = count(self.variables)
@@ -223,7 +222,7 @@ class LoadedModel(Generic[TaskT]):
         Raises:
           UserError: the names cannot be used, or this model does not write text token by token.
         """
-        self.bias = None if names is None else Biasing.of(names, weight, self.system, self.task)
+        self.bias = None if names is None else names_beside(names, weight, self.system, self.task)
 
     def source_positions(self, request: Request, inputs: Inputs) -> int:
         """The number of source positions that outputs attend to; the others are padding."""
@@ -240,8 +239,7 @@ class LoadedModel(Generic[TaskT]):
         for path, leaf in jax.tree_util.tree_leaves_with_path(self.variables):
             digest.update(jax.tree_util.keystr(path).encode())
             digest.update(bytes_of(leaf))
-        if self.language_model and self.language_model.weight:
-            digest.update(repr((self.language_model.identity, self.language_model.weight)).encode())
-        if self.bias and self.bias.weight:
-            digest.update(self.bias.fingerprint().encode())
+        for beside in (self.language_model, self.bias):
+            if beside and beside.weight:
+                digest.update(repr((beside.identity, beside.weight)).encode())
         return digest.hexdigest()

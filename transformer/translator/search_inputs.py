@@ -26,8 +26,7 @@ from transformer.runtime.errors import UserError
 from transformer.systems.system import System, stepwise
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.text import Steering, TextTask, text_task
-from transformer.translator.biasing import Biasing
-from transformer.translator.fusion import AnyLanguageModel
+from transformer.translator.beside import Beside
 from transformer.translator.loaded import LoadedModel
 
 # The lengths of inputs and outputs, and batches of one length.
@@ -106,7 +105,7 @@ class SearchInputs:
     fields: Fields
     hooks: tuple[SearchHook, ...] = ()
     """What the outputs of these records need, such as prefixes."""
-    language_model: AnyLanguageModel | None = None
+    language_model: Beside | None = None
     """In the search. None: there is none."""
 
 
@@ -116,8 +115,8 @@ def search_inputs(
     records: Mapping[int, Record],
     settings: DecodingConfig,
     warned: Sequence[int] = (),
-    language_model: AnyLanguageModel | None = None,
-    bias: Biasing | None = None,
+    language_model: Beside | None = None,
+    bias: Beside | None = None,
 ) -> SearchInputs:
     """The inputs of records, by their line numbers. Those in `warned` are logged if they are truncated. A
     language model or names without weight are left out.
@@ -145,16 +144,14 @@ def search_inputs(
         hooks.insert(0, rules)
         fields = {**fields, **rules.fields}
         examples = [{**example, **rules.example(settings, phrases)} for example in examples]
-    language_model = language_model if language_model and language_model.weight else None
-    bias = bias if bias and bias.weight else None
-    several_beside: tuple[AnyLanguageModel | Biasing | None, ...] = language_model, bias
-    for beside in several_beside:
-        if beside:
+    for beside in (language_model, bias):
+        if beside and beside.weight:
             check_steps(system.search_with(task.config.model, settings), beside.option)
             hooks += beside.hooks
             fields = {**fields, **beside.fields}
             of_beside = beside.example
             examples = [{**example, **of_beside} for example in examples]
+    language_model = language_model if language_model and language_model.weight else None
     if settings.shortlist and isinstance(task, TextTask) and task.shortlist:
         first = shortlist.always(task.config.model.special)
         examples, fields = _with_candidates(task.shortlist, first, examples, fields, settings.buckets[-1])
@@ -215,7 +212,7 @@ def search_of_one(
     task: DecodingTask,
     record: Record,
     settings: DecodingConfig,
-    language_model: AnyLanguageModel | None = None,
+    language_model: Beside | None = None,
 ) -> tuple[Any, Inputs]:
     """The search of one record alone, and its inputs: arrays with one row, padded to its bucket."""
     inputs = search_inputs(system, task, {1: record}, settings, language_model=language_model)
@@ -303,7 +300,7 @@ def _new_service(searched: LoadedModel[Any], settings: DecodingConfig, inputs: S
     search = steered_search(searched.system, searched.task, settings, inputs.hooks)
     model, variables = searched.model, searched.variables
     if inputs.language_model:
-        model, variables = inputs.language_model.beside(model, variables)
+        model, variables = inputs.language_model.searched(model, variables)
     if settings.shortlist:
         search, model = shortlisted(search, model)
     return SearchService(search, model, variables, settings, inputs.fields)

@@ -415,7 +415,7 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
     ) -> Preparation:
         """What `warm_up` does, in stages, as `Decoder.preparation`."""
         has_prefix, has_terms = true_or_false("prefix", prefix), true_or_false("terms", terms)
-        word = self.task.some_word() if has_prefix or has_terms else ""
+        word = self.task.text_steering.some_word() if has_prefix or has_terms else ""
         request = TranslationRequest("", "", word * has_prefix, (word,) * has_terms)
         return self._preparation({1: request} if word else {}, *NO_EXTRAS.asked(self.extras, options))
 

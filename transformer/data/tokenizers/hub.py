@@ -22,8 +22,8 @@ from transformer.data.tokenizers.lossless import (
     to_utf8,
 )
 from transformer.data.tokenizers.tokenizer import Tokenizer, codes
-from transformer.runtime.errors import UserError, abbreviated, fault_of
-from transformer.runtime.files import Json, brief_json, parse_object
+from transformer.runtime.errors import UserError, abbreviated
+from transformer.runtime.files import Json, brief_json, fault_of, parse_object
 from transformer.runtime.machine import library
 
 # How the pieces of a vocabulary mark the beginnings of words.

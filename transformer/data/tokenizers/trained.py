@@ -21,8 +21,8 @@ from transformer.data.tokenizers.lossless import VocabularyTooLarge, train_sente
 from transformer.data.tokenizers.pieces import MarianTokenizer, PiecesTokenizer
 from transformer.data.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.data.tokenizers.words import KINDS, read_vocabulary
-from transformer.runtime.errors import UserError, fault_of
-from transformer.runtime.files import LARGEST_FILE, brief_json, parse_object, read_bytes, read_text
+from transformer.runtime.errors import UserError
+from transformer.runtime.files import LARGEST_FILE, brief_json, fault_of, parse_object, read_bytes, read_text
 from transformer.runtime.text import is_invisible
 
 # Trains and loads tokenizers.

@@ -23,12 +23,13 @@ from transformer.config.corpus import CODE
 from transformer.config.decoding import DecodingConfig
 from transformer.interop.folders.search import search_from_hub
 from transformer.interop.folders.unused import observed, without_limits
-from transformer.runtime.errors import UserError, fault_of, first_line
+from transformer.runtime.errors import UserError, first_line
 from transformer.runtime.files import (
     Json,
     MiB,
     brief,
     brief_json,
+    fault_of,
     folder_whole,
     open_regular,
     parse_object,

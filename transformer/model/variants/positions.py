@@ -131,6 +131,26 @@ def slopes(num_heads: int) -> list[float]:
     return lower + higher[::2][: num_heads - power]
 
 
+class DistanceScores(Module):
+    """What the scores of all layers of a stack share: a learned number for each range of distances and each
+    head (Raffel et al. 2020, section 2.1)."""
+
+    config: StackConfig
+    is_causal: bool
+    """Whether later keys do not matter. Otherwise half of the ranges are for them."""
+
+    @nn.compact
+    def __call__(self, queries: Positions, keys: Positions) -> Float[Array, "#b h #q k"]:
+        """What is added to the scores of queries and keys at these positions, in float32."""
+        c = self.config
+        shape = (c.position_buckets, c.num_heads)
+        normal = nn.initializers.normal(c.d_model**-0.5)
+        table = param(self, "table", normal, shape, (None, "heads"))
+        far = distances(queries, keys)
+        index = bucket(far, c.position_buckets, c.bucket_distance, self.is_causal)
+        return jnp.moveaxis(table[index], -1, 1)
+
+
 def bucket(
     distances: Int[Array, "*shape"], buckets: int, farthest: int, is_causal: bool
 ) -> Int[Array, "*shape"]:

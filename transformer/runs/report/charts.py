@@ -113,7 +113,7 @@ def line_chart(name: str, lines: Mapping[str, Points], labels: Sequence[str] = (
     keys = " ".join(key(colours[label], label) for label in lines) if has_legend else ""
     caption = f"{html.escape(name)} by step" + (f": {keys}" if keys else "")
     choice = ' <label><input type="checkbox"/> log scale</label>' if has_log else ""
-    return _figure(name, caption + choice, HEIGHT, drawn)
+    return figure(name, caption + choice, HEIGHT, drawn)
 
 
 def _lines_of(
@@ -185,7 +185,7 @@ def bar_chart(name: str, counts: Mapping[str, int]) -> str:
                 f'<text x="{middle:.1f}" y="{TOP + BARS + 20}" text-anchor="middle">'
                 f"{html.escape(label)}</text>"
             )
-    return _figure(name, html.escape(name), TOP + BARS + 28, shapes)
+    return figure(name, html.escape(name), TOP + BARS + 28, shapes)
 
 
 def thinned(line: Points) -> Points:
@@ -211,7 +211,8 @@ def key(index: int, label: str) -> str:
     return f'<span class="key {colour_of(index)}">{html.escape(label)}</span>'
 
 
-def _figure(name: str, caption: str, height: int, shapes: Sequence[str]) -> str:
+def figure(name: str, caption: str, height: float, shapes: Sequence[str]) -> str:
+    """Shapes in a frame of `WIDTH` and this height, below a caption in HTML; the name describes them."""
     shape = f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html.escape(name)}"'
     return f"<figure><figcaption>{caption}</figcaption><svg {shape}>{''.join(shapes)}</svg></figure>"
 

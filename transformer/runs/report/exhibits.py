@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from transformer.data.trees import Tree, read_tree
 from transformer.runs.exhibits import OVERVIEW, OWN_COLOURS, read_exhibits
-from transformer.runs.report.charts import LETTER, RIGHT, ROWS, WIDTH, table, text, ticks
+from transformer.runs.report.charts import LETTER, RIGHT, ROWS, WIDTH, figure, table, text, ticks
 from transformer.runtime.files import Json
 from transformer.tasks.exhibit import in_a_cell
 
@@ -216,7 +216,6 @@ def _picture(picture: Json) -> str:
     """The matrix as an image, with its axes."""
     x = picture["x"]
     y = picture["y"]
-    caption = html.escape(picture["caption"])
     rows = y["labels"]
     left = min(WIDTH / 3, max(LEFT, 24 + LETTER * max(map(len, rows), default=0)))
     wide = WIDTH - left - RIGHT
@@ -238,8 +237,7 @@ def _picture(picture: Json) -> str:
         f'<text transform="translate(12 {tall / 2:.1f}) rotate(-90)" text-anchor="middle">'
         f"{html.escape(y['title'])}</text>"
     )
-    shape = f'viewBox="0 0 {WIDTH} {tall + BELOW}" role="img" aria-label="{caption}"'
-    return f"<figure><figcaption>{caption}</figcaption><svg {shape}>{''.join(shapes)}</svg></figure>"
+    return figure(picture["caption"], html.escape(picture["caption"]), tall + BELOW, shapes)
 
 
 def _labels(axis: Json, size: float, down: bool = False) -> list[tuple[float, str]]:

@@ -38,12 +38,12 @@ class Logged:
         self.path = run.path
         self.name = run.name
         self.config = run.config
-        self.publish = run.publish
-        by_kind: dict[str, list[Json]] = {"start": [], "training": [], "evaluation": [], "test": []}
+        self.publish = run.store.push
         records = run.log.records()
-        for record in records:
-            by_kind[record["kind"]].append(record)
-        self.starts, self.training, self.evaluations, _ = by_kind.values()
+        self.starts, self.training, self.evaluations = (
+            [record for record in records if record["kind"] == kind]
+            for kind in ("start", "training", "evaluation")
+        )
         self.spent = spent_of(records)
         self.split, self.tested, self.scores = _scores(run.path / "results.json")
 

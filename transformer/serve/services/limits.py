@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from transformer.config.decoding import names_of
-from transformer.config.ranges import LARGEST, LONGEST, Range, Section
+from transformer.config.ranges import LARGEST, LONGEST, SIZE, Range, Section
 from transformer.config.searches import METHODS
 from transformer.runtime.errors import UserError, counted, nearest
 
@@ -32,7 +32,7 @@ class Limits(Section):
     """Bytes of a recording."""
     bodies: Annotated[int, Range(1, 100 * LARGEST)] = 1_000_000_000
     """Bytes of the bodies of all requests at the same time: those that arrive and those that are answered."""
-    texts: Annotated[int, Range(1, LONGEST)] = 64
+    texts: Annotated[int, SIZE] = 64
     """Texts in a request."""
     characters: Annotated[int, Range(1, LARGEST)] = 5_000
     """Characters in a text, and in all strings of an option."""
@@ -47,7 +47,7 @@ class Limits(Section):
     seconds: Annotated[float, Range(0.001, LONGEST)] = 60.0
     """Time for a request, from its first byte to the last one of its answer."""
 
-    listeners: Annotated[int, Range(1, LONGEST)] = 8
+    listeners: Annotated[int, SIZE] = 8
     """Clients whose sound is heard while it arrives, at the same time."""
     listening: Annotated[float, Range(1, LARGEST)] = 3600.0
     """Seconds of sound of such a client."""

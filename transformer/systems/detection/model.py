@@ -17,7 +17,7 @@ from transformer.decoding.calls import Inputs, as_variables
 from transformer.model.layers import ACTIVATIONS, Affine
 from transformer.model.masks import Mask
 from transformer.model.parameters import Variables, param
-from transformer.model.positions import DistanceScores
+from transformer.model.positions import distance_scores
 from transformer.model.stack import Memory
 from transformer.model.variants.patches import PatchTransformer
 from transformer.systems.detection.options import DetectionConfig, DetectionDecodingConfig
@@ -48,7 +48,7 @@ class DetectionTransformer(PatchTransformer):
         self.classifier = Affine(c.vocab_size + 1, ("model", None))
         self.box_inner = [Affine(c.d_model, ("model", "hidden")) for _ in range(BOX_LAYERS - 1)]
         self.box_outer = Affine(4, ("model", None))
-        self.query_distances = DistanceScores(c, is_causal=False)
+        self.query_distances = distance_scores(c, is_causal=False)
 
     def __call__(  # type: ignore[override]
         self, source: Float[Array, "b h w c"], *, deterministic: bool = True

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 from transformer.config.options import Config
-from transformer.config.ranges import LONGEST, Range
+from transformer.config.ranges import LENGTH
 from transformer.config.records import StreamConfig
 from transformer.config.searches import SampleConfig
 from transformer.config.training import OptimizerConfig, TrainingConfig
@@ -22,10 +22,10 @@ class LanguageModelConfig(StackConfig):
     2019), rotary or alibi."""
     norm: Literal["post", "pre"] = "pre"
     """Layer normalisation after each residual sum (post), or before each sublayer (pre)."""
-    memory: Annotated[int, Range(0, LONGEST)] = 0
+    memory: Annotated[int, LENGTH] = 0
     """Earlier tokens whose states each layer keeps from segment to segment in training (Dai et al. 2019,
     section 3.2). 0: none."""
-    evaluation_memory: Annotated[int, Range(0, LONGEST)] | None = None
+    evaluation_memory: Annotated[int, LENGTH] | None = None
     """Earlier tokens whose states each layer keeps in evaluation and generation. None: as in training."""
 
     PARAMETER_FREE = (*StackConfig.PARAMETER_FREE, "memory", "evaluation_memory")

@@ -8,12 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from transformer.config.decoding import BeamConfig
 from transformer.config.ranges import Option
 from transformer.explorer.attention import Attention, Weights
-from transformer.explorer.explorer import FILES, UNIT, Explorer, levels_of, origin_of, whole
+from transformer.explorer.explorer import FILES, UNIT, Explorer, origin_of, outputs_of, tree_of
 from transformer.explorer.page_files import page_of
-from transformer.explorer.tree import search_tree
 from transformer.model.parameters import Variables
 from transformer.model.statistics import INTERMEDIATES, layers_sown
 from transformer.runtime.errors import UserError
@@ -47,33 +45,20 @@ def explore_texts(
         raise UserError("nothing to explore: give a list of prompts")
     results = generator.decode(prompts, n_best=n_best, **options)
     settings = generator.settings(n_best, options)
-    beams = isinstance(settings, BeamConfig) and settings.groups == 1 and not settings.coverage_penalty
     texts: list[Json] = []
     for line, prompt, outputs in zip(lines or range(1, len(results) + 1), prompts, results, strict=True):
-        attentions = attention_of_text(generator, prompt, outputs, **options)
-        hypotheses = [
-            {
-                "text": output.text,
-                "score": round(output.score, 4),
-                "logP": round(output.log_probability, 4),
-                "target": attention.target,
-                "given": attention.given,
-                "decoder": whole(attention.decoder),
-            }
-            for output, attention in zip(outputs, attentions, strict=True)
-        ]
-        tree = levels_of(search_tree(generator, prompt, **options)) if beams else None
-        texts.append(
-            {
-                "line": line,
-                "text": prompt,
-                "cut": 0,
-                "rest": "",
-                "hypotheses": hypotheses,
-                "terms": [],
-                "tree": tree,
-            }
-        )
+        shown = outputs_of(outputs, attention_of_text(generator, prompt, outputs, **options))
+        tree = tree_of(generator, prompt, settings, **options)
+        item = {
+            "line": line,
+            "text": prompt,
+            "cut": 0,
+            "rest": "",
+            "hypotheses": shown,
+            "terms": [],
+            "tree": tree,
+        }
+        texts.append(item)
     data = {"unit": UNIT, "origin": origin_of(generator), "sentences": texts}
     return Explorer(page_of(data, FILES), len(results), sum(map(len, results)))
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from transformer.config.decoding import DecodingConfig, names_of
 from transformer.config.options import Config
-from transformer.config.ranges import LARGEST, LONGEST, Option, Range
+from transformer.config.ranges import LARGEST, SIZE, Option, Range
 from transformer.config.transformer import TransformerConfig
 from transformer.runtime.errors import UserError
 from transformer.systems.registry import Options, Variant, of_system
@@ -25,9 +25,9 @@ class NonAutoregressiveConfig(TransformerConfig):
     mask_id: Annotated[int, Range(0, LARGEST)] | None = None
     """Id of the token at masked positions of the decoder's input, such as that of [MASK] in a vocabulary of
     BERT, whose embedding is pretrained. None: that of <bos>."""
-    bos_length: Annotated[int, Range(1, LONGEST)] = 300
+    bos_length: Annotated[int, SIZE] = 300
     """Number of positions of the decoder's input with --model.decoder-input bos."""
-    length_span: Annotated[int, Range(1, LONGEST)] = 32
+    length_span: Annotated[int, SIZE] = 32
     """Largest difference of target and source length that the length classifier predicts."""
     teacher: Path | None = None
     """Training of fertilities: run directory of an autoregressive model with the same vocabulary, whose
@@ -87,7 +87,7 @@ class NonAutoregressiveDecodingConfig(DecodingConfig):
 
     method: Literal["beam", "greedy"] = "beam"  # type: ignore[assignment]
     """Search method. beam: the best of the candidates; greedy: one candidate."""
-    beam_size: Annotated[int, Range(1, LONGEST)] = 1
+    beam_size: Annotated[int, SIZE] = 1
     """Number of candidates, decoded in parallel: of the most likely lengths, or of sampled fertilities."""
     iterations: Annotated[int, Range(1, 1000)] = 1
     """Number of iterations of mask-predict. The first predicts all tokens, the others repredict the least

@@ -249,7 +249,6 @@ def transcribe_file(arguments: DecodeArguments) -> None:
     total = seconds_of(fetched(arguments.input))
     digest = digest_of(arguments.input)
     output = _output(arguments, repr([transcriber.fingerprint(), options, digest]))
-    long = output if isinstance(output, LongOutput) else None
     texts, start, began = list[str](), 0.0, time.monotonic()
     new_seconds = _Increase(lambda part: part.end)
 
@@ -260,18 +259,18 @@ def transcribe_file(arguments: DecodeArguments) -> None:
             yield part
 
     with resumable(output, watch, "part"), output as file:
-        done = long.results(_part) if long else []
+        done = output.results(_part)
         if done:
             watch.message(f"  continuing after {done[-1].end:,.1f} s of sound")
             texts += [part.transcript.text for part in done]
             start = new_seconds.before = done[-1].end
         parts = watched(transcriber.parts(arguments.input, after=done, **options))
-        for text in (json_line(part.stored()) for part in parts) if long else _written(parts, arguments):
+        is_long = isinstance(output, LongOutput)
+        for text in (json_line(part.stored()) for part in parts) if is_long else _written(parts, arguments):
             file.write(text)
             file.flush()  # for whoever reads along, and for --resume after a kill
         if digest_of(arguments.input) != digest:
-            if long:
-                long.discard()
+            output.discard()
             raise UserError(f"{arguments.input} changed while it was read: run the same command again")
     where = f", written to {arguments.output}" if arguments.output else ""
     length = total if total < math.inf else new_seconds.before  # of the recording, which may end in silence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from transformer.cli.decode_arguments import DecodeArguments, Way
 from transformer.cli.input import lines_of
-from transformer.cli.writer import Texts, page_of_sounds
+from transformer.cli.writer import Texts, page_of_files
 from transformer.config.records import RecordingsConfig, is_recording
 from transformer.data.sources.recordings import Recording, listed_columns
 from transformer.data.sources.source import listed
@@ -104,7 +104,7 @@ class Transcriptions(Texts):
         def started(task: SpeechToText, record: Recording) -> Recording:
             return replace(record, start=start_of(task, arguments))
 
-        return page_of_sounds(arguments, started)
+        return page_of_files(arguments, started)
 
     @property
     def job(self) -> list[str]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from transformer.cli.decode_arguments import DecodeArguments
 from transformer.cli.input import lines_of
-from transformer.cli.writer import Numbered, Writer, Written, page_of_sounds
+from transformer.cli.writer import Numbered, Writer, Written, page_of_files
 from transformer.data.signals.audio import RATE
 from transformer.data.signals.waveforms import comment_of, write_audio
 from transformer.data.sources.recordings import Recording
@@ -37,7 +37,7 @@ class Utterances(Writer):
     can = frozenset({"pronunciation", "page"})
     loads: ClassVar = Synthesizer
     libraries: ClassVar = ("speaking with", ("soundfile",))
-    page = staticmethod(page_of_sounds)
+    page = staticmethod(page_of_files)
 
     @classmethod
     def check_input(cls, arguments: DecodeArguments) -> None:

@@ -6,7 +6,7 @@ import itertools
 import re
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -76,9 +76,7 @@ class Pictures(Exhibits, Lines, DecodingTask):
     @property
     def stored_fields(self) -> Fields:
         """Pictures in half precision, which is exact."""
-        size = self.data.picture_size
-        stored = Field("float16", fill=NO_PICTURE, shape=(size, size, 3), padded=False)
-        return {**self.fields, "source": stored}
+        return {**self.fields, "source": replace(self.picture_field, dtype="float16")}
 
     # From a corpus
 

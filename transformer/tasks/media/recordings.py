@@ -4,10 +4,10 @@ import itertools
 import json
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from jaxtyping import Float
@@ -26,7 +26,7 @@ from transformer.runtime.files import parse_object, read_text, write_whole
 from transformer.runtime.text import has_text
 from transformer.tasks.exhibit import Axis, Exhibits, Picture, Sound
 from transformer.tasks.outputs import DecodingTask, Lines
-from transformer.tasks.vocabulary import learned_tokenizer, stored_tokenizer, with_vocabulary
+from transformer.tasks.vocabulary import OneVocabulary
 
 SILENCE = float("-inf")
 """What pads frames."""
@@ -67,13 +67,12 @@ class Scale:
         return scaled
 
 
-class Recordings(Exhibits, Lines, DecodingTask):
+class Recordings(OneVocabulary, Exhibits, Lines, DecodingTask):
     """Recordings and what is said in them.
 
     Args:
       config: of the run.
       tokenizer: of the texts.
-      scale: normalises the features. None: each recording by itself.
     """
 
     unit = "recordings"
@@ -86,9 +85,11 @@ class Recordings(Exhibits, Lines, DecodingTask):
     silence: ClassVar[bool] = True
     """Whether it learns from recordings in which nothing is said."""
 
-    def __init__(self, config: Config, tokenizer: Tokenizer, scale: Scale | None = None) -> None:
-        super().__init__(config)
-        self.tokenizer, self.special, self.scale = tokenizer, config.model.special, scale
+    scale: Scale | None = None
+    """Normalises the features. None: each recording by itself."""
+
+    def __init__(self, config: Config, tokenizer: Tokenizer) -> None:
+        super().__init__(config, tokenizer)
         frames = Field("float32", fill=SILENCE, shape=(self.data.bands,))
         fields = {self.sound: frames, self.text: Field(fill=self.special.pad)}
         self.fields = {name: fields[name] for name in ("source", "target")}
@@ -128,54 +129,41 @@ class Recordings(Exhibits, Lines, DecodingTask):
         return open_recordings(_data(config), progress, silence=cls.silence)
 
     @classmethod
+    def texts(cls, records: Iterable[Recording]) -> Iterator[str]:
+        """What is said."""
+        return (record.text for record in records)
+
+    @classmethod
     def create(cls, config: Config, corpus: Corpus, progress: Progress = silent) -> Self:
         """With a vocabulary of the training texts, and the scale of their recordings if the config asks for
         it."""
-        data = _data(config)
-        recordings = corpus.splits["train"]
-        tokenizer = learned_tokenizer(config, corpus, lambda records: (x.text for x in records), progress)
-        scale = None
+        data, recordings = _data(config), corpus.splits["train"]
+        task = super().create(config, corpus, progress)
         if data.normalisation == "corpus":
-            scale = Scale.of(progress("scale of the features", recordings, len(recordings)), data.bands)
-        return cls(cls.sized(config, tokenizer.vocab_size), tokenizer, scale)
+            task.scale = Scale.of(progress("scale of the features", recordings, len(recordings)), data.bands)
+        return task
 
     @classmethod
     def load(cls, config: Config, folder: Path) -> Self:
         """A task with the vocabulary and the scale of a run directory."""
-        tokenizer = stored_tokenizer(folder / "text.model", config, config.model.vocab_size)
-        scale = None
+        task = super().load(config, folder)
         if _data(config).normalisation == "corpus":
-            scale = _read_scale(folder / "scale.json", _data(config).bands)
-        return cls(config, tokenizer, scale)
-
-    @classmethod
-    def without_corpus(cls, config: Config) -> Self:
-        """A task with the vocabulary size of the options, and without a corpus."""
-        size = config.model.vocab_size or _data(config).vocab_size
-        return cls(cls.sized(config, size), cast(Tokenizer, None))
-
-    @staticmethod
-    def sized(config: Config, vocab_size: int) -> Config:
-        """The config, with the size of the vocabulary.
-
-        Raises:
-          UserError: it has another.
-        """
-        return with_vocabulary(config, vocab_size)
+            task.scale = _read_scale(folder / "scale.json", _data(config).bands)
+        return task
 
     def save(self, folder: Path) -> None:
         """Writes the vocabulary and the scale."""
-        self.tokenizer.save(folder / "text.model")
+        super().save(folder)
         if self.scale:
             scale = {"mean": self.scale.mean.tolist(), "deviation": self.scale.deviation.tolist()}
             write_whole(folder / "scale.json", json.dumps(scale))
 
     def content(self) -> bytes:
         """The vocabulary's file; the scale, and the side that it is for."""
+        content = super().content()
         if not self.scale:
-            return self.tokenizer.content()
-        contents = self.scale.mean.tobytes(), self.scale.deviation.tobytes(), self.sound.encode()
-        return self.tokenizer.content() + b"".join(contents)
+            return content
+        return content + self.scale.mean.tobytes() + self.scale.deviation.tobytes() + self.sound.encode()
 
     # To batches
 

@@ -18,7 +18,7 @@ from collections.abc import Container, Iterator, Sequence
 from typing import NamedTuple
 
 from transformer.data.trees import TRACE, Tree, read_tree, without_function
-from transformer.tasks.metrics.scores import Score, percentage
+from transformer.tasks.metrics.scores import Score, percentage, share_score
 
 BRACKETING_F1 = percentage("bracketing_f1", "bracketing F1")
 TAGGING_ACCURACY = percentage("tagging_accuracy", "tagging accuracy")
@@ -94,17 +94,13 @@ def tagging_accuracy(hypotheses: Sequence[str], references: Sequence[str]) -> Sc
         total += len(expected.tags)
         if parse:
             right += sum(tag == gold for tag, gold in zip(parse.tags, expected.tags, strict=True))
-    share = 100 * right / max(total, 1)
-    signature = f"{right} of {total} right"
-    return Score(share, signature, f"tagging accuracy = {share:.2f} ({signature})")
+    return share_score("tagging accuracy", right, total, "right")
 
 
 def well_formed(hypotheses: Sequence[str]) -> Score:
     """The percentage of outputs that are a tree."""
     count = sum(tree_of(text) is not None for text in hypotheses)
-    share = 100 * count / max(len(hypotheses), 1)
-    signature = f"{count} of {len(hypotheses)} are trees"
-    return Score(share, signature, f"well-formed trees = {share:.2f} ({signature})")
+    return share_score("well-formed trees", count, len(hypotheses), "are trees")
 
 
 def count_brackets(hypotheses: Sequence[str], references: Sequence[str]) -> Counts:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from transformer.config.training import TextNormalisation
 from transformer.runtime.machine import library
-from transformer.tasks.metrics.scores import Score
+from transformer.tasks.metrics.scores import Score, share_score
 
 # Texts as error rates compare them: as they are written, or without differences of notation.
 
@@ -155,6 +155,4 @@ def sentence_errors(hypotheses: Sequence[str], references: Sequence[str]) -> Sco
     """Percentage of texts with an error."""
     pairs = zip(hypotheses, references, strict=True)
     wrong = sum(hypothesis.split() != reference.split() for hypothesis, reference in pairs)
-    rate = 100 * wrong / max(len(references), 1)
-    signature = f"{wrong} of {len(references)} wrong"
-    return Score(rate, signature, f"sentence error rate = {rate:.2f} % ({signature})")
+    return share_score("sentence error rate", wrong, len(references), "wrong", " %")

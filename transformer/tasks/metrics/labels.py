@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Int
 
 from transformer.runtime.machine import library
-from transformer.tasks.metrics.scores import ACCURACY, Metric, Score, percentage
+from transformer.tasks.metrics.scores import ACCURACY, Metric, Score, percentage, share_score
 
 Labels = Sequence[str | Collection[str]]
 """For each text its label, or a set of labels. How often a label is in a set does not count."""
@@ -44,9 +44,7 @@ def label_accuracy(hypotheses: Labels, references: Labels, metric: Metric = ACCU
     """Percentage of texts with the right label, or with exactly the right set of labels (`EXACT_SETS`)."""
     pairs = zip(hypotheses, references, strict=True)
     right = sum(_set(output) == _set(expected) for output, expected in pairs)
-    share = 100 * right / max(len(references), 1)
-    signature = f"{right} of {len(references)} right"
-    return Score(share, signature, f"{metric.title} = {share:.2f} ({signature})")
+    return share_score(metric.title, right, len(references), "right")
 
 
 def micro_f1(hypotheses: Labels, references: Labels, labels: Sequence[str] | None = None) -> Score:

@@ -159,6 +159,13 @@ class Score:
         return fields if self.parts else {name: fields[name] for name in fields if name != "parts"}
 
 
+def share_score(title: str, count: int, total: int, what: str, unit: str = "") -> Score:
+    """How many of all are `what`, such as right, in percent."""
+    share = 100 * count / max(total, 1)
+    signature = f"{count} of {total} {what}"
+    return Score(share, signature, f"{title} = {share:.2f}{unit} ({signature})")
+
+
 def mean_score(scores: Mapping[str, Score]) -> Score:
     """The mean of scores, which all count the same, by the names of what they score."""
     values = {name: score.value for name, score in scores.items()}

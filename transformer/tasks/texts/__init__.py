@@ -1,6 +1,6 @@
 """Tasks whose records are texts, by their names in `--data.task`, and what steers their outputs."""
 
-import importlib
+import pkgutil
 from typing import Any
 
 TASKS = {
@@ -16,5 +16,4 @@ TASKS = {
 
 def text_task_of(name: str) -> Any:
     """The type of that task, a subclass of `TextToText`."""
-    module, _, class_name = TASKS[name].partition(".")
-    return getattr(importlib.import_module(f"transformer.tasks.texts.{module}"), class_name)
+    return pkgutil.resolve_name(f"transformer.tasks.texts.{TASKS[name]}")

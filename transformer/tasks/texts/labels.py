@@ -4,7 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from transformer.data.plans import Plan
 from transformer.data.sequences import Arrays
 from transformer.data.sources.tables import SEPARATOR
 from transformer.data.store import Corpus, Progress, Records, TextRecord, silent
-from transformer.data.tokenizers.trained import Tokenizers
 from transformer.decoding.steering.structures import EachOnce
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json, brief, read_stored, write_whole
@@ -55,18 +54,19 @@ def confusion_table(hypotheses: Sequence[str], references: Sequence[str], labels
       references: the right one of each.
       labels: all that the model has learned.
     """
-    frequent = [label for label, _ in _by_count(references)[:MOST_CONFUSED]]
+    counts = Counter(references)
+    frequent = sorted(counts, key=lambda label: (-counts[label], label))[:MOST_CONFUSED]
     rare = {*labels, *references} - {*frequent}
 
     def grouped(chosen: Sequence[str]) -> list[str]:
         return [OTHERS if label in rare else label for label in chosen]
 
-    _, counts = confusion(grouped(hypotheses), grouped(references), [*frequent, OTHERS])
+    _, table = confusion(grouped(hypotheses), grouped(references), [*frequent, OTHERS])
     names = [*map(in_a_cell, frequent), f"others ({len(rare):,})"]
-    rows = [row for row in range(len(names)) if counts[row].any()]
-    shown = {*rows, *np.flatnonzero(counts.any(axis=0)).tolist()}
-    columns = [column for column in range(counts.shape[1]) if column in shown]
-    cells = counts[np.ix_(rows, columns)]
+    rows = [row for row in range(len(names)) if table[row].any()]
+    shown = {*rows, *np.flatnonzero(table.any(axis=0)).tolist()}
+    columns = [column for column in range(table.shape[1]) if column in shown]
+    cells = table[np.ix_(rows, columns)]
     return Table(
         "Confused labels: a row for each label of the references, a column for each output. The shade is the "
         "square root of the share of the row.",
@@ -110,11 +110,6 @@ def _all(labels: Labels) -> list[str]:
     return [label for item in labels for label in ([item] if isinstance(item, str) else set(item))]
 
 
-def _by_count(labels: Sequence[str]) -> list[tuple[str, int]]:
-    """The most frequent first, equally frequent ones by name."""
-    return sorted(Counter(labels).items(), key=lambda item: (-item[1], item[0]))
-
-
 FILE = "labels.json"
 MOST_LABELS = 10_000
 """Labels of a task: a text that is longer than a label is usually different in each record."""
@@ -124,6 +119,7 @@ class Classification(Overview, TextToText):
     """One label for each text, with accuracy and macro F1."""
 
     criterion = ACCURACY
+    scorers: ClassVar = {ACCURACY: label_accuracy, MACRO_F1: macro_f1}
     learned = "vocabulary and labels"
     labels: tuple[str, ...] = ()
     """All labels of the training text, in alphabetical order."""
@@ -175,11 +171,6 @@ class Classification(Overview, TextToText):
             task.labels, task.counts = stored
         return task
 
-    def again(self, config: Config, tokenizers: Tokenizers) -> Self:
-        task = super().again(config, tokenizers)
-        task.labels, task.counts = self.labels, self.counts
-        return task
-
     def save(self, folder: Path) -> None:
         super().save(folder)
         content = {"labels": self.labels, "counts": self.counts}
@@ -194,23 +185,16 @@ class Classification(Overview, TextToText):
         """How many labels there are."""
         return counted(len(self.labels), "label")
 
-    def both(self, evaluation: Evaluation) -> tuple[Labels, Labels]:
+    def compared(self, evaluation: Evaluation) -> tuple[Labels, Labels]:
         """The labels that were written, and those that are right."""
         outputs, references = self.texts(evaluation)
         return [output.strip() for output in outputs], [
             text if isinstance(text, str) else text[0] for text in references
         ]
 
-    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
-        """Accuracy, and the mean F1 of the labels."""
-        return {
-            ACCURACY: lambda evaluation: label_accuracy(*self.both(evaluation)),
-            MACRO_F1: lambda evaluation: macro_f1(*self.both(evaluation)),
-        }
-
     def overview(self, evaluation: Evaluation) -> Sequence[Table]:
         """Which labels are confused, and the scores of each."""
-        outputs, references = self.both(evaluation)
+        outputs, references = self.compared(evaluation)
         confused = confusion_table(list(map(str, outputs)), list(map(str, references)), self.labels)
         return confused, scores_of_labels(outputs, references, self.labels)
 
@@ -335,19 +319,19 @@ class LabelSets(Classification):
         hook = EachOnce(tokens, self.config.model.output_size)
         return [*steerings, Steering("label-sets", hook, {}, [{} for _ in records], [0] * len(records))]
 
-    def both(self, evaluation: Evaluation) -> tuple[Labels, Labels]:
+    def compared(self, evaluation: Evaluation) -> tuple[Labels, Labels]:
         """The sets that were written, and those that are right."""
-        outputs, references = super().both(evaluation)
+        outputs, references = super().compared(evaluation)
         return list(map(self.labels_of, map(str, outputs))), list(map(self.labels_of, map(str, references)))
 
     def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
         """Micro F1, macro F1, and the share of texts with exactly the right labels."""
         return {
-            MICRO_F1: lambda evaluation: micro_f1(*self.both(evaluation), self.labels),
-            MACRO_F1: lambda evaluation: macro_f1(*self.both(evaluation), self.labels),
-            EXACT_SETS: lambda evaluation: label_accuracy(*self.both(evaluation), EXACT_SETS),
+            MICRO_F1: lambda evaluation: micro_f1(*self.compared(evaluation), self.labels),
+            MACRO_F1: lambda evaluation: macro_f1(*self.compared(evaluation), self.labels),
+            EXACT_SETS: lambda evaluation: label_accuracy(*self.compared(evaluation), EXACT_SETS),
         }
 
     def overview(self, evaluation: Evaluation) -> Sequence[Table]:
         """The scores of each label."""
-        return (scores_of_labels(*self.both(evaluation), self.labels),)
+        return (scores_of_labels(*self.compared(evaluation), self.labels),)

@@ -85,9 +85,11 @@ def with_vocabulary(config: Config, tokenizers: Tokenizers) -> Config:
 
 
 class TextInLanguages(TextTask):
-    """A task whose inputs and outputs are texts, each in a language that options or a record name."""
+    """A task whose inputs and outputs are texts, each in a language that options or a record name. Outputs
+    may have to begin with a prefix and to have terms, and sources may have context."""
 
     data: DataConfig
+    special: SpecialIds
     tokenizers: Tokenizers
     """The tokenizers of source and target."""
     _starts: dict[tuple[int, str], tuple[int, ...]]
@@ -178,14 +180,7 @@ class TextInLanguages(TextTask):
             return []
         return replaced(self.tokenizers[0], grown.tokenizers[0], first)
 
-
-# Texts that a search is steered to: the code of their language, prefixes and terms.
-
-
-class SteeredText(TextInLanguages):
-    """A task whose outputs may have to begin with a prefix, and to have terms."""
-
-    special: SpecialIds
+    # The code of their language, prefixes and terms, to which a search is steered
 
     def steering(self, records: Sequence[Sentence], lines: Sequence[int]) -> list[Steering]:
         """How outputs begin, prefixes and terms."""
@@ -200,31 +195,19 @@ class SteeredText(TextInLanguages):
             steerings.append(Steering("start", hook, opening.OPENING_FIELDS, examples, lengths))
         if any(request.prefix for request in requests):
             prefixes = [request.prefix for request in requests]
-            steerings.append(self._steering.prefixes(prefixes, lines, starts))
+            steerings.append(self.text_steering.prefixes(prefixes, lines, starts))
         if any(request.terms for request in requests):
-            steerings.append(self._steering.terms([request.terms for request in requests], lines))
+            steerings.append(self.text_steering.terms([request.terms for request in requests], lines))
         return steerings
 
     @functools.cached_property
-    def _steering(self) -> TextSteering:
+    def text_steering(self) -> TextSteering:
+        """Prefixes and terms as ids."""
         return TextSteering(self.tokenizers[1], self.special)
-
-    def term(self, text: str) -> tuple[int, ...]:
-        """The ids of a term. Raises UserError if the vocabulary cannot spell it."""
-        return self._steering.term(text)
-
-    def some_word(self) -> str:
-        """A word that can be a term."""
-        return self._steering.some_word()
-
-    def split_prefix(self, text: str) -> tuple[list[int], str]:
-        """The ids of a prefix's whole words, and the letters of an unfinished last one. Raises UserError if
-        the vocabulary cannot spell it."""
-        return self._steering.split_prefix(text)
 
     def phrases(self, text: str) -> list[tuple[int, ...]]:
         """All divisions of a phrase into subwords, at the beginning of a word."""
-        return self._steering.phrases(text)
+        return self.text_steering.phrases(text)
 
     def impossible(self, record: Sentence) -> str:
         """What an output was asked to have, if none has it."""
@@ -237,12 +220,7 @@ class SteeredText(TextInLanguages):
             "such as --decoding.forbidden"
         )
 
-
-# Texts that are read after those before them, within the tokens that a model reads.
-
-
-class TextInContext(TextInLanguages):
-    """A task whose sources may have context (`--data.context`)."""
+    # Texts that are read after those before them (`--data.context`), within the tokens that a model reads
 
     def read(self, source: str, longest: int) -> str:
         """A source as the model reads it within so many tokens, with <eos>: without its oldest context, if

@@ -1,13 +1,14 @@
 """Text in, text out: what translation and the other tasks of text share."""
 
+import copy
 import itertools
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from jaxtyping import Int
@@ -33,14 +34,13 @@ from transformer.decoding.searches import shortlist
 from transformer.decoding.searches.shortlist import Shortlist
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.text import has_text
-from transformer.tasks.metrics.scores import References
+from transformer.tasks.metrics.scores import Metric, References, Score
 from transformer.tasks.outputs import TRUNCATED, Lines
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Hypothesis, hypotheses
 from transformer.tasks.texts.languages import (
     SIDES,
-    SteeredText,
-    TextInContext,
+    TextInLanguages,
     check_context,
     check_turns,
     in_languages,
@@ -107,9 +107,9 @@ def warn_of_changed(
 LONGER = 2.0  # times the median of sources that targets have before they look swapped
 
 
-class TextToText(SteeredText, TextInContext, Lines):
+class TextToText(TextInLanguages, Lines):
     """A task whose inputs and outputs are texts, such as translation. A subclass has `criterion` and
-    `measures`.
+    `scorers`.
 
     Args:
       config: of the run.
@@ -121,6 +121,8 @@ class TextToText(SteeredText, TextInContext, Lines):
       UserError: the vocabulary has no code of such a language.
     """
 
+    scorers: ClassVar[Mapping[Metric, Callable[..., Score]]]
+    """(what `compared` gives) -> a score; the criterion first."""
     unit = "pairs"
     writer = "transformer.commands.translations"
     service = "transformer.serve.services.translation"
@@ -135,9 +137,9 @@ class TextToText(SteeredText, TextInContext, Lines):
         self._starts = {}
 
     def again(self, config: Config, tokenizers: Tokenizers) -> Self:
-        """As `TextInLanguages.again`, with the same shortlist and table of pieces."""
-        task = type(self)(config, tokenizers, self.shortlist)
-        task._steering, task._unknown = self._steering, self._unknown
+        """As `TextInLanguages.again`, with the same shortlist, table of pieces and what else was learned."""
+        task = copy.copy(self)
+        TextToText.__init__(task, config, tokenizers, self.shortlist)
         return task
 
     # From a corpus
@@ -498,6 +500,16 @@ class TextToText(SteeredText, TextInContext, Lines):
         """A record of nothing but references. An empty one counts only if there is no other."""
         first, *further = list(filter(has_text, references)) or [""]
         return TextRecord("", first, tuple(further))
+
+    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
+        def of(scorer: Callable[..., Score]) -> Callable[[Evaluation], Score]:
+            return lambda evaluation: scorer(*self.compared(evaluation))
+
+        return {measure: of(scorer) for measure, scorer in self.scorers.items()}
+
+    def compared(self, evaluation: Evaluation) -> tuple[Any, Any]:
+        """What scores compare; by default texts, as `texts`."""
+        return self.texts(evaluation)
 
     def texts(self, evaluation: Evaluation) -> tuple[list[str], References]:
         """Outputs, and the reference or the references of each."""

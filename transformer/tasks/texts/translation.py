@@ -1,8 +1,9 @@
 """Translation, answers and summaries: texts in, texts out, which differ in their scores."""
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar
 
 from transformer.config.options import Config
 from transformer.config.training import BleuTokenizer
@@ -38,6 +39,7 @@ class Translation(TextToText):
     """Translation between languages, with BLEU, chrF and exact match."""
 
     criterion = BLEU
+    scorers: ClassVar = {CHRF: chrf, EXACT: exact_match}
     scored_by = ("bleu_tokenize",)
 
     def describe(self) -> str:
@@ -82,11 +84,7 @@ class Translation(TextToText):
             reference_texts = [text for record in evaluation.records for text in self.references(record)]
             return bleu(outputs, references, self.bleu_tokenizer(reference_texts, language)[0])
 
-        return {
-            BLEU: bleu_of,
-            CHRF: lambda evaluation: chrf(*self.texts(evaluation)),
-            EXACT: lambda evaluation: exact_match(*self.texts(evaluation)),
-        }
+        return {BLEU: bleu_of, **super().measures()}
 
 
 # Answers to questions.
@@ -96,13 +94,7 @@ class Answers(TextToText):
     """Answers to questions, with exact match and F1 as of SQuAD."""
 
     criterion = ANSWER_F1
-
-    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
-        """F1 of words, and exact match."""
-        return {
-            ANSWER_F1: lambda evaluation: answer_f1(*self.texts(evaluation)),
-            ANSWER_EXACT: lambda evaluation: answer_exact(*self.texts(evaluation)),
-        }
+    scorers: ClassVar = {ANSWER_F1: answer_f1, ANSWER_EXACT: answer_exact}
 
 
 # Summaries of texts.
@@ -112,14 +104,12 @@ class Summaries(TextToText):
     """Summaries, with ROUGE."""
 
     criterion = ROUGE_L
+    scorers: ClassVar = {
+        ROUGE_L: functools.partial(rouge, variant="L"),
+        ROUGE_1: functools.partial(rouge, variant="1"),
+        ROUGE_2: functools.partial(rouge, variant="2"),
+    }
 
     @classmethod
     def libraries(cls, config: Config) -> Sequence[str]:
         return (*super().libraries(config), "rouge_score")
-
-    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
-
-        def of(variant: Literal["1", "2", "L"]) -> Callable[[Evaluation], Score]:
-            return lambda evaluation: rouge(*self.texts(evaluation), variant)
-
-        return {ROUGE_L: of("L"), ROUGE_1: of("1"), ROUGE_2: of("2")}

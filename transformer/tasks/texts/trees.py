@@ -3,15 +3,14 @@
 import functools
 import itertools
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import astuple, replace
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from transformer.config.options import Config
 from transformer.data.store import Corpus, Progress, Records, silent
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.data.tokenizers.trained import Tokenizers
 from transformer.data.trees import BracketKinds, Tree, with_words
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.steering.structures import ANY_BRACKETS, WellFormedTrees
@@ -29,7 +28,6 @@ from transformer.tasks.metrics.bracketing import (
     tree_of,
     well_formed,
 )
-from transformer.tasks.metrics.scores import Metric, Score
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Hypothesis, Steering
 from transformer.tasks.texts.requests import Sentence
@@ -44,6 +42,11 @@ class Trees(Exhibits, TextToText):
     """Constituency trees, with F1 of labelled brackets as EVALB defines it."""
 
     criterion = BRACKETING_F1
+    scorers: ClassVar = {
+        BRACKETING_F1: bracketing_f1,
+        TAGGING_ACCURACY: tagging_accuracy,
+        WELL_FORMED: lambda outputs, _: well_formed(outputs),
+    }
     needs_steps = "--data.task trees"
     shows_attention = False
     learned = "vocabulary and brackets"
@@ -61,11 +64,6 @@ class Trees(Exhibits, TextToText):
         task = super().load(config, folder)
         if brackets := read_stored(folder / FILE, BracketKinds.from_json):
             task.brackets = brackets
-        return task
-
-    def again(self, config: Config, tokenizers: Tokenizers) -> Self:
-        task = super().again(config, tokenizers)
-        task.brackets = self.brackets
         return task
 
     def save(self, folder: Path) -> None:
@@ -107,18 +105,10 @@ class Trees(Exhibits, TextToText):
         words = record[0].split()
         return [replace(output, text=with_words(output.text, words)) for output in outputs]
 
-    def measures(self) -> Mapping[Metric, Callable[[Evaluation], Score]]:
-        """F1 of brackets, accuracy of parts of speech, and the share of outputs that are trees."""
-
-        def both(evaluation: Evaluation) -> tuple[list[str], list[str]]:
-            outputs, references = self.texts(evaluation)
-            return outputs, [text if isinstance(text, str) else text[0] for text in references]
-
-        return {
-            BRACKETING_F1: lambda evaluation: bracketing_f1(*both(evaluation)),
-            TAGGING_ACCURACY: lambda evaluation: tagging_accuracy(*both(evaluation)),
-            WELL_FORMED: lambda evaluation: well_formed(self.texts(evaluation)[0]),
-        }
+    def compared(self, evaluation: Evaluation) -> tuple[list[str], list[str]]:
+        """The outputs, and one tree for each."""
+        outputs, references = self.texts(evaluation)
+        return outputs, [text if isinstance(text, str) else text[0] for text in references]
 
     # Pictures
 
