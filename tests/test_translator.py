@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import pickle
 import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,6 +22,7 @@ from transformer.config.options import Config
 from transformer.config.transformer import TransformerConfig
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import train_tokenizer
+from transformer.decoding.service import service as workers
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
@@ -124,6 +126,24 @@ def test_text_that_was_cut_beforehand_is_judged_cut(word_tokenizer: Tokenizer) -
     (log_p,) = judge.score(["w2ß语"], ["größe@@ w1ß"])
     assert judged.score == pytest.approx(float(log_p), rel=1e-5)  # length_penalty is 0
     assert judged.log_probability == 0.0  # of the model that found it
+
+
+def test_an_idle_search_gives_its_memory_back(word_tokenizer: Tokenizer, monkeypatch: Any) -> None:
+    held: list[int] = []
+
+    def release(cycles: bool) -> None:
+        held.append(sum(x.nbytes for x in jax.live_arrays()))
+
+    monkeypatch.setattr(workers, "IDLE", 0.0)
+    monkeypatch.setattr(workers, "release_memory", release)
+    small = make_translator(word_tokenizer)
+    for sentences in ["w1ß w2ß"], SENTENCES:
+        small.translate(sentences)
+        for thread in threading.enumerate():
+            if thread.name.startswith("search-"):
+                thread.join()
+    assert len(held) >= 2
+    assert held[-1] <= held[0]  # the weights, and what compiling one search left
 
 
 @pytest.mark.thorough
