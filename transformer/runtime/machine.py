@@ -286,8 +286,8 @@ def use_large_pages(root: Path = ROOT) -> None:
 
 
 def release_memory(cycles: bool = True) -> None:
-    """Gives the system what this process no longer uses: what is left in cycles, if they are to be looked for,
-    and on Linux what the C library keeps for later. It takes about a tenth of a second."""
+    """Gives the system what this process no longer uses: what is left in cycles, if these are searched, and
+    on Linux what the C library keeps for later. It takes about a tenth of a second."""
     if cycles:
         gc.collect()
     if sys.platform == "linux":
