@@ -129,11 +129,15 @@ def test_text_that_was_cut_beforehand_is_judged_cut(word_tokenizer: Tokenizer) -
 @pytest.mark.thorough
 def test_after_warming_up_nothing_is_compiled(word_tokenizer: Tokenizer, compiled: list[str]) -> None:
     warm = make_translator(word_tokenizer)
-    warm.warm_up(beam_size=2, extra_length=3)
+    warm.warm_up(beam_size=2, extra_length=3, alignments=True, token_scores=True)
+    for compile_scores in warm.score_programs():
+        compile_scores()
     compiled.clear()
     lines = [" ".join(WORDS[:count]) for count in range(12)] * 9  # of mixed lengths
     assert len(list(warm.stream(lines, beam_size=2, extra_length=3))) == len(lines)
     warm.translate("w1ß", beam_size=2, extra_length=3)
+    everything = warm.search(lines[:12], beam_size=2, extra_length=3, alignments=True, token_scores=True)
+    assert len(everything) == len(warm.score(lines[:12], lines[:12])) == 12
     assert compiled == []
     jax.jit(lambda x: x * 3 + 1)(np.ones(7, np.float32)).block_until_ready()  # the listener works
     assert compiled

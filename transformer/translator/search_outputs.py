@@ -2,7 +2,7 @@
 of each."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -198,13 +198,15 @@ def programs_of_extras(
         for bucket in (length for length in settings.buckets if length <= shape.inputs):
             target = padded([], shape.columns, settings.num_hypotheses, task.special.pad)
             arrays = _forced(decoder, batch([], task.input_fields, bucket, 1), target)
-            jobs += [functools.partial(_until_ready, program, *arrays) for program in programs]
+            jobs += [functools.partial(compile_for, program, *arrays) for program in programs]
     return jobs
 
 
-def _until_ready(program: Callable[..., Any], *arrays: Any) -> None:
+def compile_for(program: Any, *arguments: Any) -> None:
+    """Compiles a program of `jax.jit` for its next calls with such arguments. It does not run, which takes
+    gigabytes for long texts."""
     with jax.default_device(None):  # as `Decoder.finished`
-        jax.block_until_ready(program(*arrays))
+        program.lower(*arguments).compile()
 
 
 def with_alignments(
