@@ -109,10 +109,10 @@ def hosts_of(host: str, address: str, token: str, allowed: Collection[str]) -> C
     Raises:
       UserError: one of them is none.
     """
-    own = (host, address) if is_loopback(address) else ()
-    if not allowed and (token or not own):
+    here = (host, address) if is_loopback(address) else ()
+    if not allowed and (token or not here):
         return None
-    names = {name: name_of(name) or name_of(f"[{name}]") for name in (*LOOPBACK, *own, *allowed)}
+    names = {name: name_of(name) or name_of(f"[{name}]") for name in (*LOOPBACK, *here, *allowed)}
     if unnamed := [name for name in allowed if not names[name]]:
         raise UserError(f"--allow-host {unnamed[0]}: must be a name, such as mt.example.org")
     return set(names.values())
