@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.cache import Cache, States
-from transformer.model.encoder_decoder import EncoderDecoder, Segments
+from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.layers import Dropout
 from transformer.model.parameters import Module, declared, dense, param
 from transformer.model.positions import sinusoids
@@ -263,13 +263,7 @@ class FastAutoregressive(EncoderDecoder):
         self.decoder = DecoderStep(c)
         self.readout, self.dropout = dense(c.d_model), Dropout(c.dropout)
 
-    def encode(
-        self,
-        source: Int[Array, "b s"],
-        *,
-        segments: Int[Array, "b s"] | None = None,
-        deterministic: bool = True,
-    ) -> Memory:
+    def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> Memory:
         source_mask = self.source_mask(source)
         states = self.encoder(self.source_embedding(source), source_mask, deterministic)
         total = (states * source_mask[..., None]).sum(axis=1)
@@ -282,7 +276,6 @@ class FastAutoregressive(EncoderDecoder):
         memory: Memory,
         decoder_input: Int[Array, "b t"],
         *,
-        segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:

@@ -15,7 +15,7 @@ from transformer.config.options import Config
 from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.cache import Cache, States
-from transformer.model.encoder_decoder import EncoderDecoder, Segments, decoder_input
+from transformer.model.encoder_decoder import EncoderDecoder, decoder_input
 from transformer.model.layers import Dropout
 from transformer.model.parameters import Module, Variables, declared, dense
 from transformer.model.statistics import INTERMEDIATES
@@ -176,13 +176,7 @@ class Recurrent(EncoderDecoder):
         self.decoder = DecoderStep(c)
         self.readout, self.dropout = dense(c.d_model), Dropout(c.dropout)
 
-    def encode(
-        self,
-        source: Int[Array, "b s"],
-        *,
-        segments: Int[Array, "b s"] | None = None,
-        deterministic: bool = True,
-    ) -> Memory:
+    def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> Memory:
         source_mask = self.source_mask(source)
         values, last = self.encoder(self.source_embedding(source), source_mask.sum(axis=1), deterministic)
         starts = [jnp.tanh(start(state)) for start, state in zip(self.starts, last, strict=True)]
@@ -222,7 +216,6 @@ class Recurrent(EncoderDecoder):
         memory: Memory,
         decoder_input: Int[Array, "b t"],
         *,
-        segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:

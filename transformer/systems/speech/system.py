@@ -232,7 +232,6 @@ class SpeechTransformer(Transformer):
         self,
         source: Float[Array, "b t bands"],
         *,
-        segments: Int[Array, "b t"] | None = None,
         deterministic: bool = True,
         every_layer: bool = False,
         prompt: Int[Array, "b p"] | None = None,
