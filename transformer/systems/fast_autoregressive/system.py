@@ -9,8 +9,6 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.decoding.forced import forced_alignment, forced_scores
-from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.cache import Cache, States
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.layers import Dropout
@@ -19,8 +17,7 @@ from transformer.model.positions import sinusoids
 from transformer.model.statistics import INTERMEDIATES
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
 from transformer.systems.recurrent.system import attention, make_cell
-from transformer.systems.system import System
-from transformer.training.objective import translation_objective
+from transformer.systems.system import autoregressive
 
 # The encoders of AT, an LSTM, and of FAT, slow multi-head attention. Axes as in
 # `transformer.model.attention`.
@@ -322,11 +319,4 @@ class FastAutoregressive(EncoderDecoder):
         return self.output(self._read(step)), cache.end_step([layer])
 
 
-SYSTEM = System(
-    model=FastAutoregressive,
-    objective=lambda config, _: translation_objective(config.training.label_smoothing),
-    search=autoregressive_search,
-    attentions=attention,
-    alignment=forced_alignment(attention),
-    scores=forced_scores,
-)
+SYSTEM = autoregressive(FastAutoregressive, attention)

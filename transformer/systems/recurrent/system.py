@@ -12,8 +12,6 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.options import Config
-from transformer.decoding.forced import forced_alignment, forced_scores
-from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.cache import Cache, States
 from transformer.model.encoder_decoder import EncoderDecoder, decoder_input
 from transformer.model.layers import Dropout
@@ -21,7 +19,7 @@ from transformer.model.parameters import Module, Variables, declared, dense
 from transformer.model.statistics import INTERMEDIATES
 from transformer.runtime.errors import UserError
 from transformer.systems.recurrent.options import RecurrentConfig
-from transformer.systems.system import System
+from transformer.systems.system import autoregressive
 from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import (
     Batch,
@@ -371,11 +369,4 @@ def _from_here_on(values: Float[Array, "b t"]) -> Float[Array, "b t"]:
     return jnp.cumsum(values[:, ::-1], axis=1)[:, ::-1]
 
 
-SYSTEM = System(
-    model=Recurrent,
-    objective=lambda config, _: recurrent_objective(config),
-    search=autoregressive_search,
-    attentions=attention,
-    alignment=forced_alignment(attention),
-    scores=forced_scores,
-)
+SYSTEM = autoregressive(Recurrent, attention, objective=lambda config, _: recurrent_objective(config))
