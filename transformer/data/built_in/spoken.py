@@ -239,7 +239,6 @@ def _noisy(
 PRONUNCIATION_VERSION = 1
 """Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 Pair = tuple[str, str]
-LARGEST_NUMBER = 9_999
 
 
 def words_of(value: int) -> list[str]:
