@@ -67,14 +67,12 @@ def area_under_curve(is_positive: Bool[np.ndarray, " n"], scores: Float[np.ndarr
     return float(above / (positives * negatives))
 
 
-def calibration_error(
-    is_positive: Bool[np.ndarray, " n"], probabilities: Float[np.ndarray, " n"], bins: int = BINS
-) -> float:
+def calibration_error(is_positive: Bool[np.ndarray, " n"], probabilities: Float[np.ndarray, " n"]) -> float:
     """The expected calibration error: the mean distance of predicted probabilities and observed frequencies
     over intervals of equal width, each counted by its examples (Guo et al. 2017, Eq. 3 and 5). An interval
     has its upper bound and not its lower one, as there, but for 0."""
-    which = np.searchsorted(np.linspace(0, 1, bins + 1)[1:-1], probabilities)
-    gaps = np.bincount(which, weights=probabilities - is_positive, minlength=bins)
+    which = np.searchsorted(np.linspace(0, 1, BINS + 1)[1:-1], probabilities)
+    gaps = np.bincount(which, weights=probabilities - is_positive, minlength=BINS)
     return float(np.abs(gaps).sum() / len(probabilities))
 
 

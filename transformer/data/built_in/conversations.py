@@ -12,21 +12,12 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from transformer.data.built_in.generated import Pair, draw_split, persons, towns
+from transformer.data.built_in.generated import SENTENCES, Pair, draw_split, persons, towns
 
 VERSION = 1
 """Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 SEPARATOR = " <turn> "
-TOPICS = {
-    "name": ("I am {}.|My name is {}.", "What is my name?|Who am I?", "You are {}."),
-    "town": ("I live in {}.|My house is in {}.", "Where do I live?|Which town am I from?", "You live in {}."),
-    "dog": ("My dog is called {}.|I have a dog, {}.", "What is my dog called?", "Your dog is called {}."),
-    "sister": ("{} is my sister.|My sister is {}.", "Who is my sister?", "Your sister is {}."),
-    "drink": ("I like to drink {}.|My favourite drink is {}.", "What do I drink?", "You like {}."),
-    "colour": ("My bicycle is {}.|I ride a {} bicycle.", "Which colour is my bicycle?", "It is {}."),
-    "day": ("I have time on {}.|You can visit me on {}.", "When can you visit me?", "On {}."),
-    "age": ("I am {} years old.|My age is {}.", "How old am I?", "You are {} years old."),
-}
+TOPICS = {topic: wordings for topic, *wordings in SENTENCES["turns"]}
 """What a person tells, with its statements, questions and the reply."""
 WORDS = {
     "drink": ("coffee", "juice", "lemonade", "milk", "tea", "water"),

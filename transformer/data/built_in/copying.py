@@ -19,44 +19,17 @@ vertices of the hull counter-clockwise, from the leftmost, and of these the lowe
 edge are not vertices, so the hull of points on one line has its two ends.
 """
 
-import hashlib
 import itertools
 import random
 from collections.abc import Callable, Iterator, Sequence
 
+from transformer.data.built_in.generated import SENTENCES, SHARES, Pair, split_of
 from transformer.runtime.errors import UserError
 
 DIALOGUE_VERSION = 1
 """Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
-Pair = tuple[str, str]
-SHARES = {"validation": 1, "test": 1, "train": 6}  # of eight names
-
-# Greeting, answer, and the words for {x}; {a} and {b} are names.
-ENGLISH = (
-    ("{x}, I am {a}.", "{x} {a}, nice to meet you.", "Hello|Hi|Good morning|Good evening"),
-    ("{x}, my name is {a}.", "{x} {a}, I am glad to meet you.", "Hello|Hi|Good morning|Good evening"),
-    ("They call me {a}.", "Then I will call you {a} too.", ""),
-    ("I am {a} and I like {x}.", "I like {x} too, {a}.", "music|tea|books|rain|chess|the sea"),
-    ("This is {a}, and I am {b}.", "Nice to meet you both, {b} and {a}.", ""),
-    ("Is {a} here {x}? It is {b}.", "No {b}, {a} is not here {x}.", "today|now"),
-    ("Please tell {a} that {b} called.", "I will tell {a} that you called, {b}.", ""),
-    ("{a} and {b} are my friends.", "Are {a} and {b} coming too?", ""),
-    ("My {x} is called {a}.", "Does {a} the {x} bite?", "dog|cat|horse|bird"),
-    ("Goodbye, {a} has to leave {x}.", "Goodbye {a}, see you {x}.", "today|tomorrow"),
-)
-CHINESE = (
-    ("{x}，我是{a}。", "{a}{x}，很高兴认识你。", "你好|早上好|晚上好"),
-    ("{x}，我的名字叫{a}。", "{x}，{a}，见到你真好。", "你好|早上好|晚上好"),
-    ("大家都叫我{a}。", "那我也叫你{a}吧。", ""),
-    ("我是{a}，我喜欢{x}。", "{a}，我也喜欢{x}。", "音乐|喝茶|看书|下雨|下棋"),
-    ("这是{a}，我是{b}。", "{b}和{a}，很高兴认识你们。", ""),
-    ("{a}在吗？我是{b}。", "{b}，{a}现在不在。", ""),
-    ("请告诉{a}，{b}来过。", "好的{b}，我会告诉{a}你来过。", ""),
-    ("{a}和{b}是我的朋友。", "{a}和{b}今天也来吗？", ""),
-    ("我的{x}叫{a}。", "你的{x}{a}真可爱。", "狗|猫|马|鸟"),
-    ("再见，{a}要走了。", "再见{a}，明天见。", ""),
-)
-PATTERNS = {"en": ENGLISH, "zh": CHINESE}
+PATTERNS = {language: SENTENCES[f"greetings {language}"] for language in ("en", "zh")}
+"""Greeting, answer, and the words for {x}; {a} and {b} are names."""
 
 _ONSETS = [*"bcdfghjklmnprstvwyz", "br", "ch", "dr", "fl", "gr", "kl", "sh", "st", "tr"]
 _VOWELS = [*"aeiou", "ai", "ea", "ee", "ia", "io", "oo", "ou"]
@@ -69,17 +42,6 @@ _CHARACTERS = (
     "熙霞贤香祥翔萧晓欣新馨星雄秀旭轩雪勋雅亚妍岩彦燕扬阳杨瑶耀叶依怡宜义艺毅银英颖瑛永勇宇玉育钰裕元园媛远岳悦云芸韵泽占"
     "哲贞珍振正之芝志智忠仲竹庄卓姿子紫宗祖尊佐"
 )
-
-
-def split_of(name: str) -> str:
-    """The split of an English name, or of a character in Chinese names."""
-    digest = hashlib.blake2b(name.encode(), digest_size=4).digest()
-    share = int.from_bytes(digest, "big") % sum(SHARES.values())
-    for split, many in SHARES.items():
-        share -= many
-        if share < 0:
-            return split
-    raise AssertionError("shares add up")
 
 
 def dialogue_pairs(language: str, split: str, seed: int = 0) -> Iterator[Pair]:

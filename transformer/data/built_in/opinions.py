@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from transformer.data.built_in.generated import Pair, draw_split
+from transformer.data.built_in.generated import SENTENCES, Pair, draw_split
 
 VERSION = 1
 """Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
@@ -30,25 +30,8 @@ BAD = (
     *("unpleasant",),
 )
 DEGREES = ("", "", "", "very ", "really ", "quite ", "truly ")
-OPINIONS = (
-    "the {thing} was {degree}{word}",
-    "I found the {thing} {degree}{word}",
-    "the {thing} seemed {degree}{word} to me",
-    "we thought that the {thing} was {degree}{word}",
-)
-NEGATED = (
-    "the {thing} was not {word}",
-    "I did not find the {thing} {word}",
-    "the {thing} was never {word}",
-    "nobody thought that the {thing} was {word}",
-)
-FACTS = (
-    "the {thing} was the first of {count}",
-    "we saw the {thing} on {day}",
-    "the {thing} was exactly as announced on {day}",
-    "the {thing} was there at {count} o'clock",
-    "my friends told me about the {thing} on {day}",
-    "the {thing} was neither {good} nor {bad}",
+OPINIONS, NEGATED, FACTS = (
+    [clause for (clause,) in SENTENCES[kind]] for kind in ("opinions", "negated opinions", "facts")
 )
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 COUNTS = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")

@@ -14,43 +14,15 @@ from collections.abc import Iterator
 from functools import cache
 from typing import NamedTuple
 
-from transformer.data.built_in.generated import Pair, draw_split
+from transformer.data.built_in.generated import SENTENCES, Pair, draw_split, pairs_of
 from transformer.data.built_in.inflection import Noun, determiner, nouns_of
 from transformer.data.built_in.lexicon import NAMES
 
 VERSION = 1
 """Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
-INTRODUCTIONS = (
-    ("{name} has found a {thing}.", "{name} hat {a_acc} gefunden."),
-    ("{name} has bought a {thing}.", "{name} hat {a_acc} gekauft."),
-    ("The {thing} was in the {room}.", "{the_nom} war {in_room}."),
-    ("The {thing} is next to the {other}.", "{the_nom} ist neben {the_other}."),
-    ("{name} has put the {thing} next to the {other}.", "{name} hat {the_acc} neben {beside_other} gelegt."),
-    ("We are looking for the {thing}.", "Wir suchen {the_acc}."),
-    ("Do you see the {thing} next to the {other}?", "Siehst du {the_acc} neben {the_other}?"),
+INTRODUCTIONS, DEPENDENT, INDEPENDENT = (
+    pairs_of(SENTENCES[kind]) for kind in ("introductions", "dependent", "independent")
 )
-"""Sentences that name a thing."""
-DEPENDENT = (
-    ("It is very {adjective}.", "{it_nom} ist sehr {adjektiv}."),
-    ("It belongs to {name}.", "{it_nom} gehört {name}."),
-    ("Yesterday it was still {adjective}.", "Gestern war {it_nom} noch {adjektiv}."),
-    ("{name} likes it.", "{name} mag {it_acc}."),
-    ("We often see it.", "Wir sehen {it_acc} oft."),
-    ("{name} has shown it to us.", "{name} hat {it_acc} uns gezeigt."),
-    ("Something is wrong with it.", "Mit {it_dat} stimmt etwas nicht."),
-    ("{name} needs a {adjective} one.", "{name} braucht {one_acc}."),
-    ("Which one do you want?", "{which_acc} willst du?"),
-    ("This one costs more.", "{this_nom} kostet mehr."),
-)
-"""Sentences whose German depends on the gender of that thing."""
-INDEPENDENT = (
-    ("{name} is very happy.", "{name} ist sehr glücklich."),
-    ("Today we have a lot of time.", "Heute haben wir viel Zeit."),
-    ("{name} lives in the village.", "{name} wohnt im Dorf."),
-    ("Have you asked {name}?", "Hast du {name} gefragt?"),
-    ("That was yesterday.", "Das war gestern."),
-)
-"""Sentences that name no thing and need none."""
 ROOMS = {"kitchen": "in der Küche", "garden": "im Garten", "office": "im Büro", "room": "im Zimmer"}
 ADJECTIVES = {"new": "neu", "small": "klein", "red": "rot", "blue": "blau", "black": "schwarz"}
 GENDERS = "mfn"

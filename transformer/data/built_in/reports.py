@@ -14,37 +14,12 @@ import random
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from transformer.data.built_in.generated import Pair, draw_split, persons, towns
+from transformer.data.built_in.generated import SENTENCES, Pair, draw_split, grouped, persons, towns
 
 VERSION = 1
 """Of what this generates: whoever changes that raises it (`corpora.BuiltIn`)."""
 DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
-ASIDES = {
-    "race": (
-        "It was warm and sunny.",
-        "Many people stood along the road.",
-        "A band played at the start.",
-        "The road was wet in some places.",
-        "Afterwards there was soup for all runners.",
-        "The mayor fired the starting gun.",
-    ),
-    "weather": (
-        "The wind came from the west.",
-        "Sailors should watch the clouds.",
-        "The pollen count remains low.",
-        "The moon will be visible tonight.",
-        "The roads stay free of ice.",
-        "Farmers had hoped for such days.",
-    ),
-    "market": (
-        "The market opened at eight.",
-        "There was music in the afternoon.",
-        "Most visitors came by train.",
-        "Children could ride on ponies.",
-        "The square was full by noon.",
-        "Parking was free all day.",
-    ),
-}
+ASIDES = grouped(SENTENCES["asides"])
 GOODS = ("apples", "bread", "cheese", "flowers", "honey", "lamps", "pears", "toys")
 
 

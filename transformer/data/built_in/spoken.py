@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from transformer.data.built_in.copying import SHARES, split_of
+from transformer.data.built_in.generated import SENTENCES, SHARES, pairs_of, split_of
 from transformer.data.built_in.inflection import number
 from transformer.runtime.errors import UserError
 
@@ -69,44 +69,10 @@ SOUNDS = {
     "l": Sound(0.07, (360, 1300, 2700), voice=0.6),
     " ": Sound(0.08, (500, 1500, 2500), voice=0.0),
 }
-"""Phonemes by the signs of `DIGITS`."""
-DIGITS = {
-    "zero": "zIro",
-    "one": "wAn",
-    "two": "-tu",
-    "three": "Tri",
-    "four": "fOr",
-    "five": "faIv",
-    "six": "sI-ks",
-    "seven": "sEv@n",
-    "eight": "eI-t",
-    "nine": "naIn",
-}
-"""The phonemes of each digit."""
-WORDS = DIGITS | {
-    "ten": "-tEn",
-    "eleven": "IlEv@n",
-    "twelve": "-twElv",
-    "thirteen": "T@r-tin",
-    "fourteen": "fOr-tin",
-    "fifteen": "fIf-tin",
-    "sixteen": "sI-ks-tin",
-    "seventeen": "sEv@n-tin",
-    "eighteen": "eI-tin",
-    "nineteen": "naIn-tin",
-    "twenty": "-twEn-ti",
-    "thirty": "T@r-ti",
-    "forty": "fOr-ti",
-    "fifty": "fIf-ti",
-    "sixty": "sI-ks-ti",
-    "seventy": "sEv@n-ti",
-    "eighty": "eI-ti",
-    "ninety": "naIn-ti",
-    "hundred": "hAndr@d",
-    "thousand": "TaUz@nd",
-    "and": "@nd",
-}
+"""Phonemes by the signs of `WORDS`."""
+WORDS = dict(pairs_of(SENTENCES["phonemes"]))
 """The phonemes of each word of a number."""
+DIGITS = dict(itertools.islice(WORDS.items(), 10))
 
 
 @dataclass(frozen=True)

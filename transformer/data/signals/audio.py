@@ -20,6 +20,9 @@ FLOOR = 1e-10
 """The least power whose logarithm is taken."""
 PIECE = 300 * RATE // HOP
 """Frames that are computed at once."""
+PHASE_ROUNDS, MOMENTUM = 60, 0.99
+"""Turns of `griffin_lim`, and how much of the last change each adds again."""
+_HANN = (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(WINDOW) / WINDOW)).astype(np.float32)
 
 
 def resampled(wave: Float[np.ndarray, " samples"], rate: float, new_rate: float) -> Float[np.ndarray, " _"]:
@@ -46,7 +49,7 @@ def stretched(features: Float[np.ndarray, "t bands"], factor: float) -> Float[np
 
 
 @functools.cache
-def mel_filters(bands: int = BANDS, rate: int = RATE, window: int = WINDOW) -> Float[np.ndarray, "bands f"]:
+def mel_filters(bands: int = BANDS) -> Float[np.ndarray, "bands f"]:
     """Triangles that are equally wide on Slaney's mel scale, linear up to 1,000 Hz and logarithmic above,
     each of area 1 over frequency (Slaney 1998)."""
     linear, octave = 200 / 3, math.log(6.4) / 27  # Hz of a mel below 1,000 Hz; logarithm of its factor above
@@ -54,50 +57,32 @@ def mel_filters(bands: int = BANDS, rate: int = RATE, window: int = WINDOW) -> F
     def hertz(mel: np.ndarray) -> np.ndarray:
         return np.where(mel < 15, mel * linear, 1000 * np.exp((mel - 15) * octave))
 
-    highest = 15 + math.log(rate / 2 / 1000) / octave if rate > 2000 else rate / 2 / linear
-    edges = hertz(np.linspace(0, highest, bands + 2))
-    bins = np.fft.rfftfreq(window, 1 / rate)
+    edges = hertz(np.linspace(0, 15 + math.log(RATE / 2 / 1000) / octave, bands + 2))
+    bins = np.fft.rfftfreq(WINDOW, 1 / RATE)
     rising = (bins - edges[:-2, None]) / np.diff(edges)[:-1, None]
     falling = (edges[2:, None] - bins) / np.diff(edges)[1:, None]
     triangles = np.maximum(0, np.minimum(rising, falling))
     return (triangles * 2 / (edges[2:] - edges[:-2])[:, None]).astype(np.float32)
 
 
-def _hann(window: int) -> Float[np.ndarray, " w"]:
-    return (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(window) / window)).astype(np.float32)
+def _samples(frames: int) -> Int[np.ndarray, "t w"]:
+    return HOP * np.arange(frames)[:, None] + np.arange(WINDOW)
 
 
-def stft(wave: Float[Array, "*b samples"], window: int = WINDOW, hop: int = HOP) -> Array:
-    """The spectrum `[*b, frames, window // 2 + 1]` of windows (Hann) around every hop, complex. The wave is
-    mirrored at its ends, so there are samples // hop + 1 frames."""
-    half = window // 2
-    mirrored = jnp.pad(wave, ((0, 0),) * (wave.ndim - 1) + ((half, half),), mode="reflect")
-    return _windowed(mirrored, window, hop)
+def stft(wave: Float[Array, " samples"]) -> Array:
+    """The spectrum `[frames, WINDOW // 2 + 1]` of windows (Hann) around every hop, complex. The wave is
+    mirrored at its ends, so there are samples // HOP + 1 frames."""
+    return _windowed(jnp.pad(wave, WINDOW // 2, mode="reflect"))
 
 
-def _windowed(mirrored: Float[Array, "*b samples"], window: int, hop: int) -> Array:
-    frames = 1 + (mirrored.shape[-1] - window) // hop
-    samples = hop * jnp.arange(frames)[:, None] + jnp.arange(window)
-    return jnp.fft.rfft(mirrored[..., samples] * _hann(window), axis=-1)
-
-
-def mel(wave: Float[Array, "*b samples"], bands: int = BANDS, rate: int = RATE) -> Float[Array, "*b t bands"]:
-    """The power in each mel band, a frame every 10 ms."""
-    return _banded(stft(wave), bands, rate)
-
-
-def _banded(spectrum: Array, bands: int, rate: int = RATE) -> Float[Array, "*b t bands"]:
-    return jnp.abs(spectrum) ** 2 @ jnp.asarray(mel_filters(bands, rate)).T
-
-
-def log_mel(wave: Float[Array, "*b samples"], bands: int = BANDS) -> Float[Array, "*b t bands"]:
-    """The natural logarithm of `mel`."""
-    return jnp.log(jnp.maximum(mel(wave, bands), FLOOR))
+def _windowed(mirrored: Float[Array, " samples"]) -> Array:
+    samples = _samples(1 + (len(mirrored) - WINDOW) // HOP)
+    return jnp.fft.rfft(mirrored[samples] * _HANN, axis=-1)
 
 
 def features_of(wave: Float[np.ndarray, " samples"], bands: int = BANDS) -> Float[np.ndarray, "t bands"]:
-    """`log_mel` of a recording, some minutes at once. One program computes all lengths within the same
-    second."""
+    """The natural logarithm of the power in each mel band, a frame every 10 ms, some minutes at once. One
+    program computes all lengths within the same second."""
     mirrored, frames = np.pad(wave, WINDOW // 2, mode="reflect"), 1 + len(wave) // HOP
     pieces = []
     for start in range(0, frames, PIECE):
@@ -109,7 +94,8 @@ def features_of(wave: Float[np.ndarray, " samples"], bands: int = BANDS) -> Floa
 
 @functools.partial(jax.jit, static_argnums=1)
 def _logarithms(mirrored: Float[Array, " samples"], bands: int) -> Float[Array, "t bands"]:
-    return jnp.log(jnp.maximum(_banded(_windowed(mirrored, WINDOW, HOP), bands), FLOOR))
+    power = jnp.abs(_windowed(mirrored)) ** 2 @ jnp.asarray(mel_filters(bands)).T
+    return jnp.log(jnp.maximum(power, FLOOR))
 
 
 class Statistics(NamedTuple):
@@ -172,63 +158,52 @@ def masked(
 # And back
 
 
-def inverse_stft(
-    spectrum: Array, samples: int, window: int = WINDOW, hop: int = HOP
-) -> Float[Array, " samples"]:
+def inverse_stft(spectrum: Array, samples: int) -> Float[Array, " samples"]:
     """The wave whose windows have a spectrum `[t, f]`, or come nearest to it (Griffin and Lim 1984, Eq.
     6)."""
-    half, frames = window // 2, spectrum.shape[0]
-    pieces = jnp.fft.irfft(spectrum, window, axis=-1) * _hann(window)
-    indices = hop * jnp.arange(frames)[:, None] + jnp.arange(window)
-    length = max(samples + window, hop * (frames - 1) + window)
+    half, frames = WINDOW // 2, spectrum.shape[0]
+    pieces = jnp.fft.irfft(spectrum, WINDOW, axis=-1) * _HANN
+    indices = _samples(frames)
+    length = max(samples + WINDOW, HOP * (frames - 1) + WINDOW)
     total = jnp.zeros(length).at[indices].add(pieces)
-    weight = jnp.zeros(length).at[indices].add(jnp.broadcast_to(_hann(window) ** 2, pieces.shape))
+    weight = jnp.zeros(length).at[indices].add(jnp.broadcast_to(_HANN**2, pieces.shape))
     return (total / jnp.maximum(weight, 1e-8))[half : half + samples]
 
 
-def griffin_lim(
-    magnitude: Float[Array, "t f"], samples: int, rounds: int = 60, momentum: float = 0.99
-) -> Array:
+def griffin_lim(magnitude: Float[Array, "t f"], samples: int) -> Array:
     """A wave whose windows have these magnitudes: phases are estimated in turns (Griffin and Lim 1984, Eq.
-    7), with the momentum of Perraudin et al. 2013.
-
-    Args:
-      magnitude: of each frame and frequency.
-      samples: of the wave.
-      rounds: of the iteration.
-      momentum: how much of the last change is added again.
-    """
+    7), with the momentum of Perraudin et al. 2013."""
     key = jax.random.key(0)
     angle = jnp.exp(2j * jnp.pi * jax.random.uniform(key, magnitude.shape))
 
     def turn(_: int, state: tuple[Array, Array]) -> tuple[Array, Array]:
         angle, before = state
         rebuilt = stft(inverse_stft(magnitude * angle, samples))
-        ahead = rebuilt + momentum * (rebuilt - before)
+        ahead = rebuilt + MOMENTUM * (rebuilt - before)
         return ahead / jnp.maximum(jnp.abs(ahead), 1e-16), rebuilt
 
-    angle, _ = jax.lax.fori_loop(0, rounds, turn, (angle, jnp.zeros_like(angle)))
+    angle, _ = jax.lax.fori_loop(0, PHASE_ROUNDS, turn, (angle, jnp.zeros_like(angle)))
     return inverse_stft(magnitude * angle, samples)
 
 
-def magnitudes(power: Float[Array, "t bands"], rate: int = RATE, rounds: int = 100) -> Float[Array, "t f"]:
+def magnitudes(power: Float[Array, "t bands"]) -> Float[Array, "t f"]:
     """Magnitudes of frequencies that have this power in the mel bands: non-negative least squares, by
     multiplicative steps (Lee and Seung 2001)."""
-    filters = jnp.asarray(mel_filters(power.shape[1], rate))
+    filters = jnp.asarray(mel_filters(power.shape[1]))
     target = power @ filters
 
     def update(_: int, estimate: Array) -> Array:
         return estimate * target / jnp.maximum(estimate @ filters.T @ filters, 1e-20)
 
     start = power @ (filters / jnp.maximum((filters**2).sum(axis=1, keepdims=True), 1e-20))
-    return jnp.sqrt(jax.lax.fori_loop(0, rounds, update, start + 1e-12))
+    return jnp.sqrt(jax.lax.fori_loop(0, 100, update, start + 1e-12))
 
 
-@functools.partial(jax.jit, static_argnames=("rounds",))
-def waveform(features: Float[Array, "t bands"], rounds: int = 60) -> Float[Array, " samples"]:
+@jax.jit
+def waveform(features: Float[Array, "t bands"]) -> Float[Array, " samples"]:
     """The wave of log-mel features, by `griffin_lim`."""
     samples = HOP * (features.shape[0] - 1)
-    return griffin_lim(magnitudes(jnp.exp(features)), samples, rounds)
+    return griffin_lim(magnitudes(jnp.exp(features)), samples)
 
 
 def sound_of(features: Float[np.ndarray, "t bands"]) -> Float[np.ndarray, " samples"]:

@@ -50,8 +50,8 @@ log = logging.getLogger("transformer")
 # Files
 
 
-def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
-    """The waveform of a WAV, FLAC, OGG or MP3 file, at this rate. Channels are averaged; if they cancel
+def read_audio(path: Path) -> Float[np.ndarray, " samples"]:
+    """The waveform of a WAV, FLAC, OGG or MP3 file, at `RATE`. Channels are averaged; if they cancel
     out, the loudest is heard alone.
 
     Raises:
@@ -62,10 +62,10 @@ def read_audio(path: Path, rate: int = RATE) -> Float[np.ndarray, " samples"]:
     library("soundfile")
     with _open(path) as content:
         powers = list[np.ndarray]()
-        pieces = list(_pieces(content, path, rate, powers))
+        pieces = list(_pieces(content, path, powers))
         channel = _alone(powers, path)
         if channel is not None:
-            pieces = list(_pieces(content, path, rate, channel=channel))
+            pieces = list(_pieces(content, path, channel=channel))
         return np.concatenate(pieces)
 
 
@@ -111,9 +111,9 @@ def audio_blocks(
     library("soundfile")
     with _open(source) as content:
         powers = list[np.ndarray]()
-        for _ in _pieces(content, source, RATE, powers, longest=longest):
+        for _ in _pieces(content, source, powers, longest=longest):
             pass
-        yield from _pieces(content, source, RATE, channel=_alone(powers, source), longest=longest)
+        yield from _pieces(content, source, channel=_alone(powers, source), longest=longest)
 
 
 def seconds_of(path: Path) -> float:
@@ -128,7 +128,6 @@ def seconds_of(path: Path) -> float:
 def _pieces(
     content: BinaryIO,
     path: Path | StoredRecording,
-    rate: int,
     powers: list[np.ndarray] | None = None,
     *,
     channel: int | None = None,
@@ -142,7 +141,7 @@ def _pieces(
             file_rate = file.samplerate
             frames = samples = 0
             max_frames = _most(file, path, longest)
-            stream = Resampling(file_rate, rate)
+            stream = Resampling(file_rate, RATE)
             sums = np.zeros(1 + file.channels)
             for block in _blocks(file):
                 if isinstance(path, StoredRecording) and not path.is_wanted():
