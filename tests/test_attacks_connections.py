@@ -122,6 +122,25 @@ def test_a_client_that_has_gone_leaves_its_place_at_once(service, monkeypatch):
         released.set()
 
 
+def test_what_has_arrived_before_a_stop_is_answered(service, monkeypatch):
+    """Also if the server was busy and has not accepted the connections."""
+    arrived = list[socket.socket]()
+
+    async def stop(server, counter):
+        address = server.servers[0].sockets[0].getsockname()
+        for _ in range(2 * connections.ACCEPTED):
+            arrived.append(socket.create_connection(address))
+            arrived[-1].sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        return True
+
+    monkeypatch.setattr(connections.Server, "on_tick", stop)
+    with served(service):
+        pass
+    for one in arrived:
+        with one:
+            assert all_of(one).startswith(b"HTTP/1.1 200")
+
+
 @pytest.mark.parametrize("begin", [b"POST /translate", b"GET /health", b"GET /", b"GET /nothing%0a"])
 def test_two_lengths_of_a_body_are_refused(service, begin):
     """And the connection is closed: a proxy may have read another one, and what follows was a stranger's."""

@@ -43,13 +43,30 @@ def paths_of(client):
 
 
 def test_names_that_are_answered():
-    assert hosts_of("127.0.0.1", "", ()) == hosts_of("localhost", "", ()) == {"localhost", "127.0.0.1", "::1"}
-    assert hosts_of("0.0.0.0", "", ()) is hosts_of("127.0.0.1", "secret", ()) is None
-    assert hosts_of("0.0.0.0", "", ("Example.org",)) == {"localhost", "127.0.0.1", "::1", "example.org"}
+    own = {"localhost", "127.0.0.1", "::1"}
+    assert hosts_of("127.0.0.1", "127.0.0.1", "", ()) == hosts_of("LOCALHOST", "::1", "", ()) == own
+    for host in "127.1", "2130706433", "laptop":  # they lead to this machine alone, too
+        assert hosts_of(host, "127.0.0.1", "", ()) == own | {host}
+    for address in "127.0.0.2", "::ffff:127.0.0.1":
+        assert hosts_of(address, address, "", ()) == own | {address}
+    assert hosts_of("0.0.0.0", "0.0.0.0", "", ()) is hosts_of("127.0.0.1", "127.0.0.1", "secret", ()) is None
+    names = "Example.org", "mt.example.org:8000", "mt.example.com.", "[::1]", "fd00::5"
+    others = {"example.org", "mt.example.org", "mt.example.com", "fd00::5"}
+    assert hosts_of("0.0.0.0", "0.0.0.0", "", names) == own | others
+    for wrong in "", "https://mt.example.org", "a@b":
+        with pytest.raises(UserError, match=f"^--allow-host {wrong}: must be a name"):
+            hosts_of("::", "::", "", ["name", wrong])
+
+
+def test_the_address_that_is_printed_can_be_opened():
+    listening = Mock()
+    listening.getsockname.return_value = ("::1", 80, 0, 0)
+    assert connections.url_of("::1", listening) == "http://[::1]:80"
+    assert connections.url_of("localhost", listening) == "http://localhost:80"
 
 
 def test_a_name_of_a_stranger_that_leads_here_is_not_answered(service):
-    with asked(service, hosts=hosts_of("127.0.0.1", "", ["mt.example"])) as client:
+    with asked(service, hosts=hosts_of("localhost", "127.0.0.1", "", ["mt.example"])) as client:
         for host in (
             "rebound.example",
             "rebound.example:8000",
@@ -259,15 +276,15 @@ def test_clients_do_not_fill_the_log(caplog):
         written = [record.exc_info[0] for record in caplog.records]
         assert written == [ValueError] * connections.FEW + [KeyError] * connections.FEW
         (is_few,) = set(logger.filters) & set(logging.getLogger("transformer").filters)
-        for minute in range(2):
+        for minute in 10, 11, 1:  # the last: the clock is set back
             for number in range(64):
                 record = logging.LogRecord("", logging.WARNING, "a.py", 1, "line %d", (number,), None)
                 record.created = connections.PERIOD * minute
                 if is_few(record):
                     caplog.handler.emit(record)
-    lines = [record.getMessage() for record in caplog.records[-2 * connections.FEW :]]
+    lines = [record.getMessage() for record in caplog.records[-3 * connections.FEW :]]
     assert lines[: connections.FEW] == [f"line {number}" for number in range(connections.FEW)]
-    assert lines[connections.FEW] == "line 0 (and 54 more such lines)"
+    assert lines[connections.FEW] == lines[-connections.FEW] == "line 0 (and 54 more such lines)"
     assert is_few not in logger.filters
 
 

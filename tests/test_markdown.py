@@ -192,6 +192,36 @@ def test_a_row_without_signs_at_its_ends_has_no_empty_cell_there():
     assert silent.translate_document("| red | cat |\n|---|---|\n", "markdown").text == "|  |  |\n|---|---|\n"
 
 
+BESIDE = {
+    "![x](y) **dog** runs\n": "![x](y) **DOG** RUNS\n",
+    ":smile: *dog* [cat](x)\n": ":smile: *DOG* [CAT](x)\n",
+    "A cat[^1] runs, $x$ *is* red.\n\n[^1]: dog\n": "A CAT[^1] RUNS, $x$ *IS* RED.\n\n[^1]: DOG\n",
+    "| red<br>dog | <br/>**cat**<br> |\n|--|--|\n": "| RED<br>DOG | <br/>**CAT**<br> |\n|--|--|\n",
+    "# red <BR />dog<br><br>cat\n": "# RED <BR />DOG<br><br>CAT\n",
+    "> ![x](y)  \n> red  \n> dog\\\n> cat\n": "> ![x](y)\\\n> RED  \n> DOG\\\n> CAT\n",
+    "red  \n![x](y)\n": "RED\\\n![x](y)\n",
+    "`a`**<!-- c --><br>cat** dog\n": "`a`<!-- c --><br>**CAT** DOG\n",
+    "\ufeff# red\n\n    dog\n": "\ufeff# RED\n\n    dog\n",
+}
+
+
+@pytest.mark.parametrize(("text", "expected"), BESIDE.items(), ids=range(len(BESIDE)))
+def test_what_has_no_words_stays_where_it_is(text, expected):
+    document = Pretender(spell=str.upper).translate_document(text, "markdown")
+    assert (document.text, document.flagged) == (expected, [])
+
+
+def test_lines_without_a_translation_end_no_paragraph():
+    pretender = Pretender(order=lambda words: words[1:])
+    document = pretender.translate_document("> Red.  \n> A cat.  \n> Red.\\\n> A dog.\n", "markdown")
+    assert document.text == "> \\\n> cat.\\\n> \\\n> dog.\n"
+
+
+def test_an_underlined_heading_becomes_no_table():
+    pretender = Pretender(spell=lambda word: f"{word}|")
+    assert pretender.translate_document("red\n---\n", "markdown").text == "red\\|\n---\n"
+
+
 def test_a_sentence_without_translation_leaves_no_space():
     pretender = Pretender(order=lambda words: words[1:])
     assert pretender.translate_document("- One. Two dogs.\n  ---\n", "markdown").text == "- dogs.\n  ---\n"

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from configs import CONFIGS
 from small_run import WORDS, changed, interrupted, parameters, quiet, same, untrained, write_text
@@ -23,7 +24,7 @@ from tiers import mostly_slow
 from transformer import OptimizerConfig, Run, Translator
 from transformer.cli.guard import run_command
 from transformer.config.options import differences
-from transformer.runs import checkpoints
+from transformer.runs import checkpoints, sealed
 from transformer.runs.config_json import from_json, to_json
 from transformer.runs.log import scores_of
 from transformer.runtime.errors import Stopped, UserError
@@ -335,6 +336,23 @@ def test_a_checkpoint_is_sealed_in_the_background(tmp_path, monkeypatch):
     may_seal.set()
     assert sealed.wait(60)  # although nobody asks for it
     run.checkpoints.finish_saving()
+
+
+def test_the_largest_arrays_are_read_first_and_alone(tmp_path, monkeypatch):
+    arrays = {"a": np.arange(9.0), "b": {"c": np.ones((3, 1000)), "d": np.ones(2000)}, "e": np.ones(1000)}
+    variables = jax.tree.map(lambda x: jax.numpy.asarray(x, np.float32), arrays)
+    with ocp.StandardCheckpointer() as checkpointer:
+        checkpointer.save(tmp_path / "1", variables)
+    begun, deserialize = [], ocp.type_handlers.ArrayHandler.deserialize
+
+    async def noted(self, infos, args):
+        begun.append([arg.global_shape for arg in args])
+        return await deserialize(self, infos, args)
+
+    monkeypatch.setattr(ocp.type_handlers.ArrayHandler, "deserialize", noted)
+    monkeypatch.setattr(sealed, "TOGETHER", 6000)
+    jax.tree.map(np.testing.assert_array_equal, sealed.read(tmp_path / "1", variables), variables)
+    assert begun == [[(3, 1000)], [(2000,)], [(1000,), (9,)]]
 
 
 @pytest.mark.slow

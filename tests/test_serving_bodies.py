@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from pydantic import ValidationError
 from served import asked, translations
 from test_serving_systems import one_run, recording, served
 
@@ -18,6 +19,8 @@ from transformer.decoding.service.lanes import Preparation
 from transformer.serve import bodies
 from transformer.serve.bodies import FORM, form_of, parameters_of
 from transformer.serve.refusals import Refusal, refusal_of
+from transformer.serve.services.messages import with_options
+from transformer.serve.services.translation import Translations
 from transformer.systems.language_model.api import _read
 from transformer.translator.search_outputs import scored
 
@@ -77,6 +80,13 @@ def test_what_programs_put_around_json_is_read_or_refused(client):
     assert (twice.status_code, twice.json()["error"]) == (422, "text: the form has it twice; send it once")
     twice = client.post("/translate", files=[("text", (None, "red")), ("text", (None, "cat"))])
     assert (twice.status_code, twice.json()["error"]) == (422, "text: the form has it twice; send it once")
+
+
+def test_true_is_no_number_in_a_list_either():
+    fields = with_options(Translations.search, (), ["suppress"])
+    assert fields.model_validate({"text": "a", "suppress": [1, 2]}).suppress == (1, 2)
+    with pytest.raises(ValidationError, match="must be a number, not true"):
+        fields.model_validate({"text": "a", "suppress": [2, True]})
 
 
 def test_a_field_that_an_address_has_twice_is_refused(client):

@@ -162,7 +162,8 @@ class DocumentTranslator(ABC):
         check_text(text)
         if not callable(progress):
             raise UserError(f"progress must be a function, not {type(progress).__name__}")
-        document = READERS[format](text)
+        byte_order = "\ufeff" * text.startswith("\ufeff")
+        document = READERS[format](text.removeprefix(byte_order))
         languages = "source_language", "target_language"
         search = {name: value for name, value in options.items() if name not in languages}
         settings = self.settings(None, search)
@@ -189,7 +190,7 @@ class DocumentTranslator(ABC):
             for passage, text in zip(document.passages, written, strict=True)
         ]
         return TranslatedDocument(
-            document.written(texts), tuple(sorted(done, key=lambda sentence: sentence.line))
+            byte_order + document.written(texts), tuple(sorted(done, key=lambda sentence: sentence.line))
         )
 
     def _pieces(self, document: Document, longest: int) -> Iterator[_Piece]:

@@ -23,7 +23,11 @@ _PUNCTUATION = re.compile(f"[{re.escape(punctuation)}]")
 _STARS = {"_": "*", "__": "**"}
 _TAGS = {"**": "strong", "__": "strong", "*": "em", "_": "em", "~~": "s"}
 """HTML elements that mean the same as the signs, and may stand between any two letters."""
-_BREAK = "\\\n"
+_BREAK, _BREAK_TAG = "\\\n", "<br>"
+_BREAK_TAGS = re.compile(r"<br\s*/?>", re.IGNORECASE)
+_TEXTS = {"text", "text_special", "code_inline"}
+_AT_EDGE = "break at an edge"
+"""The type of a line break before the first or after the last text of a paragraph."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ ROW = "row"
 FRAMES = {
     "paragraph": Frame(),
     "heading": Frame("# "),
-    "underlined": Frame("", "\n==="),
+    "underlined": Frame("", "\n---"),
     "th": Frame("| ", " |\n|---|"),
     "td": Frame("| ", " |\n|---|"),
     ROW: Frame("| x |\n|---|\n", " | x", 1),
@@ -81,6 +85,13 @@ class _Reading:
         self.marks = list[Mark | None]()  # None: one that is still open
         self.opened = list[tuple[int, str, str, int]]()  # index, opening, closing, where it begins
         children = token.children or []
+        texts = [i for i, child in enumerate(children) if child.type in _TEXTS and child.content.strip()]
+        first, last = (texts[0], texts[-1]) if texts else (0, 0)
+        for index, child in enumerate(children):
+            if child.type == "html_inline" and _BREAK_TAGS.fullmatch(child.content) and first < index < last:
+                child.type = "hardbreak"
+            elif child.type == "hardbreak" and not first < index < last:
+                child.type = _AT_EDGE
         closed = _closed_tags(children)
         for index, child in enumerate(children):
             self._read(child, closed.get(index, ""))
@@ -97,6 +108,8 @@ class _Reading:
             case "hardbreak":
                 self._end_line()
                 self.text += "\n"
+            case _ if token.type == _AT_EDGE:
+                self._copied("", _BREAK)
             case "code_inline":
                 self._copied(token.content.strip(), verbatim.replace("\n", " "))
             case "html_inline" if tag == "opens":
@@ -235,12 +248,15 @@ def to_markdown(
     """
     expected = _essence(content)
     is_cell = block in ("th", "td", ROW)
+    in_doubt = itertools.repeat(_BREAK if block in ("paragraph", "underlined") else _BREAK_TAG)
+    if not all(map(str.strip, content.text.split("\n"))):  # white space alone would end the paragraph
+        breaks = [sign if re.match(r" *[\\<]", sign) else f"\\{sign.lstrip(' ')}" for sign in breaks]
+    read_breaks = [sign if "<" in sign else _BREAK for sign in breaks]
     for marked, escape in _ways(content):
-        candidate = _written(marked, escape, itertools.repeat(_BREAK), "\n", is_cell)
+        candidate = _written(marked, escape, itertools.chain(read_breaks, in_doubt), "\n", is_cell)
         passage = FRAMES[block].read(candidate, parser, environment)
         if passage is not None and _essence(passage) == expected:
-            endings = itertools.chain(breaks, itertools.repeat(_BREAK))
-            return _written(marked, escape, endings, line_end, is_cell)
+            return _written(marked, escape, itertools.chain(breaks, in_doubt), line_end, is_cell)
     return None
 
 
@@ -414,7 +430,7 @@ class _Reader:
         ]
         text = self.source.text[start:end]
         breaks = [
-            _break(token.content, child.meta["span"][0], gaps)
+            _break(token.content, child.meta["span"], gaps)
             for child in token.children
             if child.type == "hardbreak"
         ]
@@ -488,10 +504,13 @@ def _blank_edges(content: str) -> tuple[str, str]:
     return content[:start], content[end:]
 
 
-def _break(content: str, start: int, gaps: Sequence[str]) -> str:
-    """How a line break is written: a sign, or white space, and what is between the two lines."""
-    gap = gaps[content.count("\n", 0, start)]
+def _break(content: str, span: tuple[int, int], gaps: Sequence[str]) -> str:
+    """How a line break is written: a tag; a sign, or white space, and what is between the two lines."""
+    start, end = span
     space = " " * content[:start].endswith((" ", "\n"))
+    if content[start] == "<":
+        return space + content[start:end].replace("\n", " ")
+    gap = gaps[content.count("\n", 0, start)]
     return f"{space}\\{gap}" if content[start] == "\\" else gap
 
 

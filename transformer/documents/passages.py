@@ -62,11 +62,13 @@ class MarkedText:
         def within(position: int) -> int:
             return min(max(position, start), end) - start
 
-        marks = (
-            replace(mark, start=within(mark.start), end=within(mark.end), continues=mark.start < begin)
-            for mark in self.marks
-            if belongs(mark)
-        )
+        marks, around = list[Mark](), list[bool]()
+        for mark in self.marks:
+            del around[mark.depth :]
+            around.append(belongs(mark))
+            if around[-1]:
+                moved = replace(mark, start=within(mark.start), end=within(mark.end), depth=sum(around) - 1)
+                marks.append(replace(moved, continues=mark.start < begin))
         return MarkedText(self.text[start:end], tuple(marks))
 
     def inside(self, index: int) -> "MarkedText":

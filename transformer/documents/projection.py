@@ -157,7 +157,7 @@ def _apart(literal: str, before: str, target: str, position: int) -> str:
     """What is written between two characters of a translation, with white space around it if its source has
     some."""
     core = literal.strip()
-    if not core or (core == literal and not before[-1:].isspace()):
+    if not core or literal.endswith("\n") or (core == literal and not before[-1:].isspace()):
         return literal
     is_led = position > 0 and not target[position - 1].isspace()
     is_followed = begins_with_word(target[position:])
@@ -258,7 +258,12 @@ def _heaviest(values: Sequence[float], is_free: Sequence[bool]) -> Span | None:
 
 def _insertion(position: int, pair: Aligned, room: _Room) -> int:
     """Where something belongs that stands before a character of the source: before the first unit of the
-    translation that belongs to the word after it."""
+    translation that belongs to the word after it, also where a mark begins. It stays beside the word before
+    it, as a reference to a footnote."""
     first = bisect.bisect_left(pair.source_units, position, key=lambda unit: unit[0])
-    free = (unit for owner, unit in pair.by_owner if owner >= first and room.has(unit))
-    return next(free, (room.end, 0))[0]
+    starts = (start for owner, (start, _) in pair.by_owner if owner >= first)
+    start = next((start for start in starts if room.has((start, start))), room.end)
+    beside = len(pair.target[:start].rstrip())
+    before, after = pair.source[:position][-1:], pair.source[position : position + 1]
+    is_beside = before and not before.isspace() and after.isspace() and room.has((beside, beside))
+    return beside if is_beside else start

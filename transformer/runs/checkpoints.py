@@ -24,7 +24,7 @@ import orbax.checkpoint as ocp
 from transformer.config.ranges import instance, shown
 from transformer.model.parameters import Variables
 from transformer.runs.log import Manager, best_of, scores_of
-from transformer.runs.sealed import MANIFEST, allowed, read, seal
+from transformer.runs.sealed import MANIFEST, allowed, groups, read, seal
 from transformer.runs.stores import RunStore
 from transformer.runtime.errors import UserError, first_line
 from transformer.runtime.files import Json, forbid_links, read_stored, temp_sibling, write_whole
@@ -436,10 +436,6 @@ def deferred(x: Any) -> Deferred:
     return x if isinstance(x, Deferred) else Deferred(x.shape, lambda: np.asarray(x), x.dtype)
 
 
-_TOGETHER = 2**24
-"""Bytes of arrays that are written together; a larger array is written alone."""
-
-
 class _FewAtATime(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]  # Orbax is untyped
     """Writes some arrays before it loads the next ones."""
 
@@ -447,25 +443,13 @@ class _FewAtATime(ocp.type_handlers.NumpyHandler):  # type: ignore[misc]  # Orba
         self, values: Sequence[Deferred], infos: Sequence[Any], args: Sequence[Any] | None = None
     ) -> Sequence[Any]:
         args = args or [ocp.SaveArgs()] * len(values)
-        for group in _groups([value.nbytes for value in values]):
+        for group in groups([value.nbytes for value in values]):
             arrays = [values[i].load() for i in group]
             for writing in await super().serialize(
                 arrays, [infos[i] for i in group], [args[i] for i in group]
             ):
                 writing.result()
         return []
-
-
-def _groups(sizes: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yields the numbers of neighbours that have at most `_TOGETHER` bytes, and of each larger array."""
-    group: list[int] = []
-    for number, size in enumerate(sizes):
-        if group and sum(sizes[i] for i in group) + size > _TOGETHER:
-            yield group
-            group = []
-        group.append(number)
-    if group:
-        yield group
 
 
 def deferred_checkpointer() -> ocp.Checkpointer:

@@ -5,10 +5,11 @@ import asyncio
 import gc
 import hashlib
 import json
+import math
 import mmap
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -148,6 +149,39 @@ def _block_sizes(data: mmap.mmap, offset: int) -> Iterator[int]:
         offset += 3 + (1 if block_type == 1 else length)
 
 
+class _LargestFirst(ocp.type_handlers.ArrayHandler):  # type: ignore[misc]  # Orbax is untyped
+    """Reads a few arrays before it begins the next ones: of each that is being read there are up to four
+    copies. Those of the largest are gone when there is most."""
+
+    async def deserialize(self, infos: Sequence[Any], args: Sequence[Any] | None = None) -> Sequence[Any]:
+        assert args is not None
+        sizes = [math.prod(arg.global_shape) * jnp.dtype(arg.dtype).itemsize for arg in args]
+        order = sorted(range(len(sizes)), key=lambda index: -sizes[index])
+        arrays = dict[int, Any]()
+        for group in groups([sizes[index] for index in order], max(TOGETHER, sum(sizes) // 16)):
+            indices = [order[number] for number in group]
+            read = await super().deserialize([infos[i] for i in indices], [args[i] for i in indices])
+            arrays.update(zip(indices, read, strict=True))
+        return [arrays[index] for index in range(len(sizes))]
+
+
+LARGEST_FIRST = ocp.type_handlers.create_type_handler_registry((jax.Array, _LargestFirst()))
+TOGETHER = 2**24
+"""Bytes of arrays that are read or written together; a larger array is alone."""
+
+
+def groups(sizes: Sequence[int], together: int = TOGETHER) -> Iterator[Sequence[int]]:
+    """Yields the numbers of neighbours that have at most so many bytes, and of each larger array."""
+    group: list[int] = []
+    for number, size in enumerate(sizes):
+        if group and sum(sizes[i] for i in group) + size > together:
+            yield group
+            group = []
+        group.append(number)
+    if group:
+        yield group
+
+
 MANIFEST = "manifest.json"  # the hashes of a checkpoint's files, written last
 
 
@@ -254,7 +288,11 @@ def read(checkpoint: Path, like: Variables, item: str = "") -> Variables:
                 if described is None:
                     raise ValueError("its _METADATA and its arrays do not belong together")
                 compare(described.tree, like, "the checkpoint")
-            restored = checkpointer.restore(folder.absolute(), jax.tree.map(shape, like))
+        handler = ocp.PyTreeCheckpointHandler(type_handler_registry=LARGEST_FIRST)
+        shapes = jax.tree.map(shape, like)
+        how = ocp.args.PyTreeRestore(shapes, ocp.checkpoint_utils.construct_restore_args(shapes))
+        with ocp.Checkpointer(handler) as checkpointer:
+            restored = checkpointer.restore(folder.absolute(), args=how)
         if sum(leaf.nbytes for leaf in jax.tree.leaves(restored)) > LARGE:
             release_memory()  # Orbax's copies of arrays are in cycles
         return restored

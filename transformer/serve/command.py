@@ -63,9 +63,9 @@ class ServeArguments:
     """File with the token that requests must bring, as "Authorization: Bearer TOKEN". Default: the
     environment variable TRANSFORMER_TOKEN; if it is not set, no token is needed."""
     allow_host: tuple[str, ...] = ()
-    """Names of this server, as clients write them in its address, without a port. Default: any with a token
-    or with another --host; otherwise only localhost, 127.0.0.1 and ::1, so that no page of a stranger
-    reaches it."""
+    """Names of this server, as clients write them in its address. Default: any with a token or at an address
+    that others reach; otherwise only localhost, 127.0.0.1, ::1 and that of --host, so that no page of a
+    stranger reaches it."""
     metrics_port: Annotated[int, Range(0, 65535)] | None = None
     """Port of /metrics for Prometheus, without a token, at the same address. Keep it from the network.
     Default: only the server's port has them."""

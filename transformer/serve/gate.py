@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from ipaddress import ip_address
 from typing import Any
 
+from transformer.runtime.errors import UserError
 from transformer.runtime.files import brief
 from transformer.serve.metrics import Metrics
 from transformer.serve.refusals import (
@@ -96,25 +97,31 @@ class Origins:
             )
 
 
-def hosts_of(host: str, token: str, allowed: Collection[str]) -> Collection[str] | None:
+def hosts_of(host: str, address: str, token: str, allowed: Collection[str]) -> Collection[str] | None:
     """The names of a server that are answered; None: all.
 
     Args:
-      host: the address that it listens at.
+      host: what it is told to listen at, a name or an address.
+      address: at which it listens.
       token: that requests must bring; empty: none.
       allowed: further names. If there are some, no others are answered.
+
+    Raises:
+      UserError: one of them is none.
     """
-    if allowed or (not token and is_loopback(host)):
-        return {*LOOPBACK, *(name.lower() for name in allowed)}
-    return None
+    here = (host, address) if is_loopback(address) else ()
+    if not allowed and (token or not here):
+        return None
+    names = {name: name_of(name) or name_of(f"[{name}]") for name in (*LOOPBACK, *here, *allowed)}
+    if unnamed := [name for name in allowed if not names[name]]:
+        raise UserError(f"--allow-host {unnamed[0]}: must be a name, such as mt.example.org")
+    return set(names.values())
 
 
-def is_loopback(host: str) -> bool:
+def is_loopback(address: str) -> bool:
     """Whether only the machine itself reaches an address."""
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host.lower() in LOOPBACK
+    parsed: Any = ip_address(address.partition("%")[0])
+    return bool((getattr(parsed, "ipv4_mapped", None) or parsed).is_loopback)
 
 
 def name_of(host: str) -> str:

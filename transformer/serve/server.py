@@ -160,7 +160,7 @@ def few_lines() -> Iterator[None]:
     def is_few(record: logging.LogRecord) -> bool:
         code = record.pathname, record.lineno, record.exc_info[0] if record.exc_info else None
         start, count = written.get(code, (record.created, 0))
-        if record.created - start >= PERIOD:
+        if not 0 <= record.created - start < PERIOD:  # before it: the clock was set back
             if count > FEW:
                 more = f"{record.getMessage()} (and {count - FEW:,} more such lines)"
                 record.msg, record.args = more, ()
@@ -343,6 +343,8 @@ themselves, so that none sends a request while it is closed here."""
 
 LEAVING = 0.5
 """Seconds before the end of a server when it leaves clients that have not read all."""
+ARRIVING = 16
+"""Turns of the loop in which it accepts and reads what has arrived before: while it was busy, for example."""
 BEAT = 0.25
 """Seconds between two looks at how many programs are compiled."""
 LINES = 10.0
@@ -367,6 +369,8 @@ class Server(uvicorn.Server):
         """As that of `uvicorn.Server`; connections that take too long are closed, not cancelled, which would
         write a traceback for each."""
         assert self.config.timeout_graceful_shutdown
+        for _ in range(ARRIVING):
+            await asyncio.sleep(0)
         time_left = self.config.timeout_graceful_shutdown - LEAVING
         leaving = asyncio.get_running_loop().call_later(time_left, self._leave)
         await super().shutdown(sockets)
@@ -466,14 +470,13 @@ def serve(
       UserError: the address cannot be listened at, or the programs cannot be compiled.
     """
     quiet_errors.separate()
-    app = server_app(services, limits, token, hosts_of(host, token, allowed_hosts))
     listening = bound(host, port)
-    address = listening.getsockname()
+    app = server_app(
+        services, limits, token, hosts_of(host, listening.getsockname()[0], token, allowed_hosts)
+    )
     with few_lines(), listening, measured(app.state.metrics, host, metrics_port, allowed_hosts):
-        print(
-            f"Serving {', '.join(service.name for service in services)} at http://{host}:{address[1]}",
-            flush=True,
-        )
+        names = ", ".join(service.name for service in services)
+        print(f"Serving {names} at {url_of(host, listening)}", flush=True)
         with start_shown(app.state.readiness):
             server = Server(config_of(app, limits))
             server.run([listening])
@@ -500,13 +503,14 @@ def measured(
     if port is None:
         yield None
         return
-    app = Origins(metrics.app, hosts_of(host, "", allowed_hosts))
-    server, listening = Server(config_of(app, MEASURING)), bound(host, port, "--metrics-port")
+    listening = bound(host, port, "--metrics-port")
     address = listening.getsockname()
+    app = Origins(metrics.app, hosts_of(host, address[0], "", allowed_hosts))
+    server = Server(config_of(app, MEASURING))
     thread = threading.Thread(target=server.run, args=([listening],), name="metrics")
     with listening:
         thread.start()
-        print(f"Metrics at http://{host}:{address[1]}/metrics", flush=True)
+        print(f"Metrics at {url_of(host, listening)}/metrics", flush=True)
         try:
             yield address[1]
         finally:
@@ -533,6 +537,11 @@ def config_of(app: App, limits: Limits) -> uvicorn.Config:
         ws_ping_interval=None,  # while sound waits to be heard, nobody reads answers to pings
         server_header=False,
     )
+
+
+def url_of(host: str, listening: socket.socket) -> str:
+    """The address of a server, as a browser takes it."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}"
 
 
 def bound(host: str, port: int, option: str = "--port") -> socket.socket:

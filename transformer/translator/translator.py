@@ -8,7 +8,6 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast, overload
 
-import jax
 import numpy as np
 from jaxtyping import Float, Int
 
@@ -45,7 +44,7 @@ from transformer.translator.search_inputs import (
     shapes_of_any_length,
     within_positions,
 )
-from transformer.translator.search_outputs import NO_EXTRAS, scored, without_start
+from transformer.translator.search_outputs import NO_EXTRAS, compile_for, scored, without_start
 from transformer.translator.simultaneous import SimultaneousTranslator
 
 __all__ = ["Hypothesis", "Translator", "translation_of"]
@@ -528,7 +527,7 @@ class Translator(Chooser, SimultaneousTranslator, DocumentTranslator):
     def _prepare_scores(self, length: int, rows: int) -> None:
         refuse_forked()
         (ids,) = shard_rows(padded([[self.task.special.eos]] * rows, length, rows, self.task.special.pad))
-        jax.block_until_ready(scored(self.system, self.model, self.variables, {"source": ids}, ids))
+        compile_for(scored, self.system, self.model, self.variables, {"source": ids}, ids)
 
     def subwords(self, source: str) -> list[str]:
         """The subwords of a source sentence: the columns of an alignment, except <eos>. Raises UserError if

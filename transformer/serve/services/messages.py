@@ -1,5 +1,6 @@
 """What clients send: fields, their types and what they mean. Options of a search are those of its config."""
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_type_hints
@@ -32,9 +33,10 @@ class Sent(BaseModel):
     def _is_no_truth(cls, value: Any, info: ValidationInfo) -> Any:
         """Refuses true and false where numbers are meant, as which Python counts them."""
         kind = cls.model_fields[info.field_name or ""].annotation
-        kinds = {kind, *get_args(kind)}
-        if isinstance(value, bool) and kinds & {int, float}:
-            raise ValueError(f"must be a number, not {str(value).lower()}")
+        kinds = {kind, *get_args(kind), *itertools.chain(*map(get_args, get_args(kind)))}
+        truths = [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, bool)]
+        if truths and kinds & {int, float}:
+            raise ValueError(f"must be a number, not {str(truths[0]).lower()}")
         return value
 
 
