@@ -251,7 +251,7 @@ def _row_lines(path: Path, column: str, count: int) -> Iterator[tuple[int, str |
 
 
 def _as_json(value: object) -> object:
-    """A value that JSON does not have, such as a date. Bytes are no text: where one is read, it is refused."""
+    """A value that JSON does not have, such as a date. Bytes are no text: these are refused."""
     return {"bytes": value.hex()} if isinstance(value, bytes) else str(value)
 
 
