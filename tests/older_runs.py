@@ -17,14 +17,7 @@ import conftest  # noqa: F401  # the environment of tests
 import jax
 import numpy as np
 from small_run import changed, quiet, small_config
-from toy_runs import (
-    PICTURES,
-    RECORDINGS,
-    pictures_config,
-    sentences_config,
-    tagged_config,
-    text_config,
-)
+from toy_runs import PICTURES, RECORDINGS, pictures_config, sentences_config, tagged_config, text_config
 
 from transformer import Config, Run, train
 from transformer.runtime.compilation import processor

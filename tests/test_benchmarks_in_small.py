@@ -25,15 +25,7 @@ from small_translator import small_translator, stored
 
 from benchmarks.measure import Contestant, Measurement
 from benchmarks.quality import endurance, live, long_recordings, steering, student, whisper
-from benchmarks.speed import (
-    decoding,
-    grid,
-    peer_server,
-    pretrained,
-    rows,
-    serving,
-    training,
-)
+from benchmarks.speed import decoding, grid, peer_server, pretrained, rows, serving, training
 from benchmarks.speed import input as input_speed
 from benchmarks.studies import methods, systems
 from transformer import Config
@@ -343,16 +335,21 @@ def test_a_student_beside_ctranslate2(
     assert found[0]["bleu"] == found[2]["bleu"]  # the same run
 
 
-@pytest.mark.slow
-def test_whisper_beside_ctranslate2(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def converted(tmp_path: Path) -> str:
     pytest.importorskip("ctranslate2", reason="the command compares with it")
     pytest.importorskip("transformers", reason="CTranslate2 converts from it")
     from ctranslate2.converters import TransformersConverter
 
     files = ["tokenizer.json", "preprocessor_config.json"]
     TransformersConverter(str(WHISPER), copy_files=files).convert(str(tmp_path / "converted"))
+    return str(tmp_path / "converted")
+
+
+@pytest.mark.slow
+def test_whisper_beside_ctranslate2(
+    converted: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sounds = tmp_path / "sounds"
     sounds.mkdir()
     for index, clip in enumerate(itertools.islice(long_recordings.built_in(), 2)):
@@ -360,7 +357,7 @@ def test_whisper_beside_ctranslate2(
     monkeypatch.setattr(whisper, "LONGEST", 24)  # this small model has 32 positions, and writes to the end
     compared, ordinary = [], whisper.agreement
     monkeypatch.setattr(whisper, "agreement", lambda *found: compared.append(found) or ordinary(*found))
-    whisper.main([str(sounds), "--weights", str(tmp_path / "converted"), "--count", "2", "--beams", "1"])
+    whisper.main([str(sounds), "--weights", converted, "--count", "2", "--beams", "1"])
     out = capsys.readouterr().out
     assert "| greedy | " in out
     assert "| greedy, with times | " in out
@@ -372,17 +369,12 @@ def test_whisper_beside_ctranslate2(
 
 @pytest.mark.slow
 def test_silence_beside_faster_whisper(
-    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+    converted: str, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("faster_whisper", reason="the command compares with it")
-    pytest.importorskip("transformers", reason="CTranslate2 converts from it")
-    from ctranslate2.converters import TransformersConverter
-
-    files = ["tokenizer.json", "preprocessor_config.json"]
-    TransformersConverter(str(WHISPER), copy_files=files).convert(str(tmp_path / "converted"))
     segments = [SimpleNamespace(text=" You")]
     monkeypatch.setattr("faster_whisper.WhisperModel.transcribe", lambda *_, **__: (segments, None))
-    whisper.main(["--silence", "--weights", str(tmp_path / "converted"), "--only", "digital silence"])
+    whisper.main(["--silence", "--weights", converted, "--only", "digital silence"])
     assert "| digital silence |  | You |" in capsys.readouterr().out
 
 

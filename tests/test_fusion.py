@@ -7,14 +7,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference_search import (
-    MODEL,
-    SOURCES,
-    hypotheses,
-    next_log_p,
-    random_variables,
-    slow_search,
-)
+from reference_search import MODEL, SOURCES, hypotheses, next_log_p, random_variables, slow_search
 from small_run import WORDS
 from small_translator import bare_task, check_alone, small_translator, stored
 

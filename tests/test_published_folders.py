@@ -49,6 +49,18 @@ def test_a_model_is_imported_as_it_is_published(tmp_path, caplog, name):
     np.testing.assert_allclose(log_p.max(-1), golden["log_p"], atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["facebook/m2m100_418M", "facebook/bart-large-cnn", "google/pegasus-xsum"])
+def test_fields_that_are_missing_are_what_transformers_takes(tmp_path, name):
+    golden, published = IN_SMALL[name], PUBLISHED[name]
+    write_published(name, tmp_path / "folder", golden["shapes"], golden["vocab_size"])
+    path, models = tmp_path / "folder" / "config.json", []
+    for missing in ((), ("decoder_start_token_id", *("scale_embedding",) * (name == "facebook/m2m100_418M"))):
+        described = json.loads(path.read_text())
+        path.write_text(json.dumps({key: x for key, x in described.items() if key not in missing}))
+        models.append(import_model(path.parent, tmp_path / "-".join(("run", *missing)), *published.languages))
+    assert models[0].config.model == models[1].config.model
+
+
 def test_every_family_of_the_page_is_tried():
     page = (ROOT / "docs" / "pretrained" / "use.md").read_text()
     table = page.partition("| family |")[2].partition("\n\n")[0]

@@ -5,11 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from planned_pairs import (
-    PAIRS,
-    batcher_of,
-    make_plan,
-)
+from planned_pairs import PAIRS, batcher_of, make_plan
 
 from transformer.config.corpus import DataConfig
 from transformer.data.epochs import SampledPlan

@@ -140,8 +140,8 @@ def test_sizes_of_lanes() -> None:
     key = ProgramKey(find_system("transformer").search, model, options.static(), tuple(FIELDS.items()))
     assert lane_shapes(key, 16) == [
         LaneShape(32, 48, (1, 4, 16)),
-        LaneShape(96, 144, (1, 2, 8)),
-        LaneShape(256, 306, (1, 4)),
+        LaneShape(96, 144, (1, 2, 8), 32),
+        LaneShape(256, 306, (1, 4), 96),
     ]
     short = ProgramKey(key.search, model, BeamConfig(max_length=10, buckets=(8,)).static(), key.inputs)
     assert lane_shapes(short, 1) == [LaneShape(8, 10, (1,))]

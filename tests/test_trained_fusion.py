@@ -7,14 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from reference_search import (
-    MODEL,
-    SOURCES,
-    enumerate_all,
-    hypotheses,
-    next_log_p,
-    random_variables,
-)
+from reference_search import MODEL, SOURCES, enumerate_all, hypotheses, next_log_p, random_variables
 from small_run import WORDS
 from small_translator import small_translator, stored
 

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import pickle
 import re
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,10 +22,14 @@ from transformer.config.options import Config
 from transformer.config.transformer import TransformerConfig
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import train_tokenizer
+from transformer.decoding.service import service as workers
+from transformer.decoding.service.lanes import LaneShape
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
+from transformer.translator import search_outputs
 from transformer.translator.rescoring import rescored
+from transformer.translator.search_outputs import WITH_SCORES, programs_of_extras, scored
 from transformer.translator.translator import Hypothesis, Translator
 
 SIZE = 300
@@ -124,6 +129,44 @@ def test_text_that_was_cut_beforehand_is_judged_cut(word_tokenizer: Tokenizer) -
     (log_p,) = judge.score(["w2ß语"], ["größe@@ w1ß"])
     assert judged.score == pytest.approx(float(log_p), rel=1e-5)  # length_penalty is 0
     assert judged.log_probability == 0.0  # of the model that found it
+
+
+def test_extras_have_a_program_for_each_bucket_also_of_outputs_that_overflow(
+    word_translator: Translator, monkeypatch: Any
+) -> None:
+    shapes = [LaneShape(8, 2, (1,)), LaneShape(16, 70, (1,), 8)]
+    settings = dataclasses.replace(word_translator.config.decoding, buckets=(4, 8, 12, 16))
+    assert len(programs_of_extras(word_translator, shapes, settings, WITH_SCORES)) == 4
+    monkeypatch.setattr(workers, "lane_shapes", lambda key, rows: shapes)
+    options = {"buckets": (4, 8, 12, 16), "extra_length": 54}
+    sources, read = ["Bas", "dag", "größe"], []
+    monkeypatch.setattr(
+        search_outputs, "scored", lambda *arrays: read.append(arrays[3]["source"].shape[1]) or scored(*arrays)
+    )
+    found = word_translator.search(sources, token_scores=True, **options)
+    assert max(len(several[0].ids) for several in found) > 2
+    assert read == [12] * len(sources)
+    for several in found:
+        for hypothesis in several:
+            assert sum(hypothesis.token_log_probabilities) == pytest.approx(hypothesis.log_probability, 1e-4)
+
+
+def test_an_idle_search_gives_its_memory_back(word_tokenizer: Tokenizer, monkeypatch: Any) -> None:
+    held: list[int] = []
+
+    def release(cycles: bool) -> None:
+        held.append(sum(x.nbytes for x in jax.live_arrays()))
+
+    monkeypatch.setattr(workers, "IDLE", 0.0)
+    monkeypatch.setattr(workers, "release_memory", release)
+    small = make_translator(word_tokenizer)
+    for sentences in ["w1ß w2ß"], SENTENCES:
+        small.translate(sentences)
+        for thread in threading.enumerate():
+            if thread.name.startswith("search-"):
+                thread.join()
+    assert len(held) >= 2
+    assert held[-1] <= held[0]  # the weights, and what compiling one search left
 
 
 @pytest.mark.thorough

@@ -285,10 +285,15 @@ def use_large_pages(root: Path = ROOT) -> None:
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
-def release_memory() -> None:
-    """Gives the system what this process no longer uses: what is left in cycles, and on Linux what the C
-    library keeps for later. It takes about a tenth of a second."""
-    gc.collect()
+LARGE = 2**26
+"""Bytes that are worth a tenth of a second."""
+
+
+def release_memory(cycles: bool = True) -> None:
+    """Gives the system what this process no longer uses: what is left in cycles, if these are searched, and
+    on Linux what the C library keeps for later. It takes about a tenth of a second."""
+    if cycles:
+        gc.collect()
     if sys.platform == "linux":
         with contextlib.suppress(AttributeError):  # another library than glibc
             ctypes.CDLL(None).malloc_trim(0)

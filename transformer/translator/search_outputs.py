@@ -168,10 +168,12 @@ def teacher_forcing(
     decoder: LoadedModel[Any], request: Request, result: SearchResult, hypotheses: Sequence[Hypothesis]
 ) -> tuple[System, nn.Module, Variables, Inputs, jax.Array]:
     """The arguments of `scored` and `aligned` for the hypotheses of a request. They have the rows and columns
-    of the search's result, so there is one program for each bucket."""
+    of the search's result, and inputs are padded beyond those of the lane before, so there is one program for
+    each bucket."""
     fields = decoder.task.input_fields
     rows, columns = result.tokens.shape
-    bucket = bucket_of(length_in_search(request.example, fields), request.options)
+    length = max(length_in_search(request.example, fields), request.beyond + 1)
+    bucket = bucket_of(length, request.options)
     target = padded([x.ids for x in hypotheses], columns, rows, decoder.task.special.pad)
     return _forced(decoder, batch([request.example], fields, bucket, 1), target)
 
@@ -189,13 +191,13 @@ def _forced(
 def programs_of_extras(
     decoder: LoadedModel[Any], shapes: Iterable[LaneShape], settings: DecodingConfig, extras: Extras
 ) -> list[Job]:
-    """What compiles the programs of alignments and token scores: one for each bucket in each lane."""
+    """What compiles the programs of alignments and token scores: one for each bucket."""
     task = decoder.task
     programs = [aligned] if extras.alignments or extras.times or settings.coverage_penalty else []
     programs += [scored] if extras.token_scores or extras.word_confidences else []
     jobs = list[Job]()
     for shape in shapes if programs else ():
-        for bucket in (length for length in settings.buckets if length <= shape.inputs):
+        for bucket in (length for length in settings.buckets if shape.beyond < length <= shape.inputs):
             target = padded([], shape.columns, settings.num_hypotheses, task.special.pad)
             arrays = _forced(decoder, batch([], task.input_fields, bucket, 1), target)
             jobs += [functools.partial(compile_for, program, *arrays) for program in programs]

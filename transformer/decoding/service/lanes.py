@@ -210,6 +210,8 @@ class LaneShape:
     """Columns of the lane's rings: the longest output, in tokens."""
     slots: tuple[int, ...]
     """The numbers of slots that it may have, ascending."""
+    beyond: int = 0
+    """The padded length of the inputs of the lane before it."""
 
 
 def lane_shapes(key: ProgramKey, rows: int) -> list[LaneShape]:
@@ -223,7 +225,7 @@ def lane_shapes(key: ProgramKey, rows: int) -> list[LaneShape]:
     for length in reversed(key.options.buckets):
         if SHORT <= length <= lengths[0] / 2.5:
             lengths.insert(0, length)
-    shapes = []
+    shapes = list[LaneShape]()
     for index, length in enumerate(lengths):
         inputs: Inputs = batch([], key.fields, length, 1)
         limits = jax.eval_shape(lambda x: key.search.limits(x, special_ids(key.model), key.options), inputs)
@@ -231,7 +233,7 @@ def lane_shapes(key: ProgramKey, rows: int) -> list[LaneShape]:
         slots = [max(1, rows >> index)]
         while slots[0] > 1:
             slots.insert(0, -(-slots[0] // 4))
-        shapes.append(LaneShape(length, columns, tuple(slots)))
+        shapes.append(LaneShape(length, columns, tuple(slots), shapes[-1].inputs if shapes else 0))
     return shapes
 
 
@@ -459,6 +461,7 @@ class Lane:
                 request.lane += 1
                 self.queue.put([request])
             else:
+                request.beyond = self.shape.beyond
                 yield request, self._row(snapshot.results, slot, request)
             self.owners[slot] = None
 

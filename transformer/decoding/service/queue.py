@@ -237,6 +237,8 @@ class Request:
     extras: Any = None
     lane: int = 0
     """The lane that searches it."""
+    beyond: int = 0
+    """`LaneShape.beyond` of the lane that has searched it."""
     priority: int = 0
     """Requests with a higher priority are searched first."""
     deadline: float | None = None

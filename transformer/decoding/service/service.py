@@ -38,7 +38,7 @@ from transformer.decoding.service.lanes import (
 from transformer.decoding.service.queue import Queue, Request, SearchThread
 from transformer.model.parameters import Variables
 from transformer.runtime.hosts import on_one_cpu
-from transformer.runtime.machine import cores
+from transformer.runtime.machine import cores, release_memory
 
 # Threads that search what waits in a queue: one for each device, or on a CPU one or two.
 
@@ -180,28 +180,33 @@ class Workers:
         return Preparation(all_devices.first, (*all_devices.rest, [end]))
 
     def _work(self, worker: int) -> None:
-        searchers = list[Searcher]()
         with jax.default_device(self._devices[worker]):
-            while self._has_work(worker, searchers):
-                try:
-                    searchers = self._searching[worker] = searchers or list(self._searchers(worker))
-                except BaseException as error:
-                    for lane in range(self.queue.lanes):
-                        for request in self.queue.take(lane, len(self.queue)):
+            self._search(worker)
+        if not self._running and threading.main_thread().is_alive():
+            release_memory(cycles=False)  # of lanes and of their programs' results
+
+    def _search(self, worker: int) -> None:
+        searchers = list[Searcher]()
+        while self._has_work(worker, searchers):
+            try:
+                searchers = self._searching[worker] = searchers or list(self._searchers(worker))
+            except BaseException as error:
+                for lane in range(self.queue.lanes):
+                    for request in self.queue.take(lane, len(self.queue)):
+                        request.fail(error)
+                continue
+            for searcher in searchers:
+                if searcher.busy or self.queue.waiting(searcher.index):
+                    try:
+                        for request, result in searcher.turn():
+                            if self.queue.is_starting:
+                                SearchThread(target=request.deliver, args=(result,)).start()
+                            else:
+                                request.deliver(result)
+                    except BaseException as error:
+                        lost = searcher.empty() or self.queue.take(searcher.index, len(self.queue))
+                        for request in lost:
                             request.fail(error)
-                    continue
-                for searcher in searchers:
-                    if searcher.busy or self.queue.waiting(searcher.index):
-                        try:
-                            for request, result in searcher.turn():
-                                if self.queue.is_starting:
-                                    SearchThread(target=request.deliver, args=(result,)).start()
-                                else:
-                                    request.deliver(result)
-                        except BaseException as error:
-                            lost = searcher.empty() or self.queue.take(searcher.index, len(self.queue))
-                            for request in lost:
-                                request.fail(error)
 
     def _has_work(self, worker: int, searchers: Sequence[Searcher]) -> bool:
         """Waits for requests. False: there are none any more, and the thread must end."""

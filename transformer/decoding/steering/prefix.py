@@ -180,10 +180,6 @@ def example(forced: Sequence[int], word: str) -> dict[str, Any]:
 # Times among the tokens of an output: when its segments begin and end (Whisper, Radford et al. 2022).
 
 
-TIMESTAMP_FIELDS = {OPENING_COUNT: Field(padded=False)}
-"""What the hook reads of each input: the number of tokens before the first time."""
-
-
 @struct.dataclass
 class Times:
     """What is known of the tokens of each beam."""

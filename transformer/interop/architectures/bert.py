@@ -197,7 +197,7 @@ BERT = Bert(
         ),
     ),
     BertVocabulary,
-    of_file(WORDS, word_pieces),
+    older=of_file(WORDS, word_pieces),
     system="masked-lm",
     network=MaskedLanguageModelConfig,
     keeps_bias=True,

@@ -32,7 +32,7 @@ from transformer.interop.folders.family import (
     Tokenizers,
     Vocabulary,
 )
-from transformer.interop.folders.folder import CONFIG, naming, read_json
+from transformer.interop.folders.folder import CONFIG, first_of, naming, read_json
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, open_regular, parse_json, read_text
 
@@ -456,11 +456,7 @@ class ListVocabulary(Vocabulary):
 
 
 def _words(folder: Path, side: str) -> list[str]:
-    names = [f"{prefix}_{name}" for prefix in (side, "shared") for name in _NAMES]
-    paths = [folder / name for name in names if (folder / name).exists()]
-    if not paths:
-        raise UserError(f"{folder}: there is no {' and no '.join(names)}")
-    path = paths[0]
+    path = first_of(folder, *(f"{prefix}_{name}" for prefix in (side, "shared") for name in _NAMES))
     with naming(path):
         try:
             content = read_text(path)

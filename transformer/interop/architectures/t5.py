@@ -130,7 +130,7 @@ T5 = Family(
         harmless=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     ),
     HubVocabulary,
-    of_sentencepiece(t5_words),
+    older=of_sentencepiece(t5_words),
     tables=(*TABLES, HEAD),
     model_class="T5ForConditionalGeneration",
     describe=_describe,
@@ -138,8 +138,7 @@ T5 = Family(
 MT5 = replace(
     T5,
     model_type="mt5",
-    options=lambda config, names: (
-        T5.options({"feed_forward_proj": "gated-gelu"} | config, names) | {"scale_output": False}
-    ),
+    options=lambda config, names: T5.options(config, names) | {"scale_output": False},
+    defaults={"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0},
     describe=None,
 )

@@ -262,6 +262,8 @@ class Family(Generic[Model]):
     """How its parameters are stored."""
     vocabulary: type[Vocabulary]
     """How its tokenizers are stored."""
+    defaults: Json = field(default_factory=dict)
+    """What fields of config.json are that it lacks, where `transformers` has its own value for the family."""
     older: Callable[[Path], Any] = lambda folder: None
     """Reads the pieces of files that are older than tokenizer.json; returns None if a folder has none."""
     begins_with: str | None = None
@@ -293,7 +295,8 @@ class Family(Generic[Model]):
 
     def opened(self, folder: Path) -> Opened:
         """Opens a folder."""
-        described, source, generation = read_json(folder / CONFIG), tensors(folder), search_options(folder)
+        described = self.defaults | read_json(folder / CONFIG)
+        source, generation = tensors(folder), search_options(folder)
         described |= searched_ids(described, generation)
         return Opened(folder, folder / CONFIG, described, source, generation)
 
