@@ -196,7 +196,7 @@ def test_a_page_of_what_follows(generator, decode, tmp_path):
     arguments = ["--method", "beam", "--beam-size", "2", "--extra-length", "6"]
     status, out, _ = decode(run, "--input", tmp_path / "in", "--explore", page, *arguments)
     assert status == 0
-    assert "4 texts after 2 prompts" in out
+    assert "4 texts after all 2 lines" in out
     content = page.read_text().split('id="data">')[1].split("</script>")[0]
     first, second = json.loads(content)["sentences"]
     assert first["hypotheses"][0]["given"][:3] == ["<s>", "1", " "]
