@@ -128,6 +128,10 @@ def test_a_wrong_line_has_an_empty_output_and_a_reason(run, monkeypatch):
     assert "of which 3 have no output: out/errors.jsonl says why" in errors
     outputs = files_in(Path("out"))
     assert [bool(line) for line in outputs["wrong.en"].splitlines()] == [n in (1, 4, 6) for n in range(1, 7)]
+    with Path("out/errors.jsonl").open("a") as file:
+        file.write('{"line": "x"}\n{"file": "wrong.en", "line": null}\n')
+    assert run("--tsv", pattern="in/wrong.en")[0] == 0
+    assert files_in(Path("out")) == outputs
     listed = [json.loads(line) for line in outputs["errors.jsonl"].splitlines()]
     assert [(each["file"], each["line"]) for each in listed] == [("wrong.en", n) for n in (2, 3, 5)]
     assert [each["error"] for each in listed[1:]] == ["not UTF-8, or longer than 64 MiB", "it is a trap"]
@@ -169,6 +173,10 @@ def test_rows_of_parquet(run):
     ):
         status, _, errors = run(*options, "--output", "none", pattern="in/rows.parquet")
         assert (status, message in errors) == (2, True), errors
+    parquet.write_table(table({"source": [b"Haus", b"See"]}), "in/bytes.parquet")
+    status, _, errors = run("--jsonl", "--output", "bytes", pattern="in/bytes.parquet")
+    assert (status, "of which 2 have no output" in errors) == (0, True), errors
+    assert "source must be text" in files_in(Path("bytes"))["errors.jsonl"]
 
 
 @pytest.mark.parametrize(
@@ -235,6 +243,9 @@ def test_outputs_are_named_by_what_follows_the_fixed_folders(texts):
     Path("in/part-2.en").write_text("")
     with pytest.raises(UserError, match="another output is named part-2.en"):
         input_files(Path("in/*"))
+    Path("in/more.gz").write_bytes(gzip.compress(b"red\n"))
+    with pytest.raises(UserError, match="in/more/part-1.en: another output is named more"):
+        input_files(Path("in/**/[mp]*[1z]*"))
 
 
 @pytest.mark.slow

@@ -1,6 +1,8 @@
 """Weights of a search, in int8: products are those of the integers, and models give nearly the same results;
 in the type that products compute in: the same bits."""
 
+import inspect
+import weakref
 from dataclasses import replace
 
 import jax
@@ -15,6 +17,7 @@ from systems_on_a_mesh import config_of
 
 from transformer import Run, Translator
 from transformer.model.parameters import INT8, quantized
+from transformer.systems import parameters
 from transformer.systems.parameters import as_computed
 from transformer.systems.registry import REGISTRY, find_system
 from transformer.tasks.texts.translation import Translation
@@ -73,6 +76,22 @@ def test_a_rounded_model_says_nearly_the_same(system, tmp_path):
     assert all(np.isfinite(found[0].score) for found in integer.search(sources))
 
 
+def test_a_matrix_is_freed_when_it_is_quantised(monkeypatch):
+    def arrays():
+        return {"params": {str(rows): jnp.full((rows, 8), 0.5) for rows in (3, 4, 5, 6)}}
+
+    def noted(rows):
+        alive.append(sum(reference() is not None for reference in references))
+        return quantized(rows)
+
+    held, alive = [arrays()], []
+    references = [weakref.ref(array) for array in held[0]["params"].values()]
+    monkeypatch.setattr(parameters, "quantized", noted)
+    in_int8 = inspect.unwrap(parameters.in_int8)  # the check of types holds arguments
+    in_int8(held.pop(), {(name,): (1,) for name in "3456"})
+    assert alive == [4, 3, 2, 1]
+
+
 HALF = [name for name in REGISTRY if "bfloat16" in config_of(name).model.DTYPES]
 
 
@@ -116,6 +135,14 @@ def test_a_loaded_model_holds_what_it_computes_with(system, tmp_path):
     loaded, plain = Translator.load(run.path), Translator.load(run.path)
     sizes = [sum(x.nbytes for x in jax.tree.leaves(model.variables)) for model in (whole, loaded)]
     assert sizes[1] < 0.6 * sizes[0]
+    read, declared = run.variables(1, computed=True), declared_parameters(config)
+    cast = as_computed(whole.variables, "bfloat16", declared)
+    for expected, *others in zip(*map(jax.tree.leaves, (cast, read, loaded.variables)), strict=True):
+        for other in others:
+            assert (expected.dtype, np.asarray(expected).tobytes()) == (
+                other.dtype,
+                np.asarray(other).tobytes(),
+            )
     plain.variables = whole.variables  # cast at every step
     sources = [" ".join(WORDS[start : start + 3]) for start in range(6)]
     assert loaded.search(sources) == plain.search(sources)

@@ -197,6 +197,7 @@ BESIDE = {
     ":smile: *dog* [cat](x)\n": ":smile: *DOG* [CAT](x)\n",
     "A cat[^1] runs, $x$ *is* red.\n\n[^1]: dog\n": "A CAT[^1] RUNS, $x$ *IS* RED.\n\n[^1]: DOG\n",
     "| red<br>dog | <br/>**cat**<br> |\n|--|--|\n": "| RED<br>DOG | <br/>**CAT**<br> |\n|--|--|\n",
+    "# red [<br>](x) dog\n": "# RED [<br /> ](x) DOG\n",
     "# red <BR />dog<br><br>cat\n": "# RED <BR />DOG<br><br>CAT\n",
     "> ![x](y)  \n> red  \n> dog\\\n> cat\n": "> ![x](y)\\\n> RED  \n> DOG\\\n> CAT\n",
     "red  \n![x](y)\n": "RED\\\n![x](y)\n",
@@ -209,6 +210,12 @@ BESIDE = {
 def test_what_has_no_words_stays_where_it_is(text, expected):
     document = Pretender(spell=str.upper).translate_document(text, "markdown")
     assert (document.text, document.flagged) == (expected, [])
+
+
+@pytest.mark.parametrize("format", ["text", "markdown"])
+def test_an_output_of_several_lines_becomes_one(format):
+    pretender = Pretender(spell=lambda word: f"{word}\n\n# x")
+    assert pretender.translate_document("- red\n", format).text == "- red # x\n"
 
 
 def test_lines_without_a_translation_end_no_paragraph():

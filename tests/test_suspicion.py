@@ -148,6 +148,11 @@ def test_limits_that_are_no_numbers(value, tmp_path):
         UserError, match=r"limits.json is damaged: limits must be numbers; delete it, and make it again"
     ):
         Limits.read(tmp_path)
+    (tmp_path / "limits.json").write_text('{"brief": 1}')
+    with pytest.raises(
+        UserError, match="is damaged: limits are short, repeated, copied, unread, unsure; delete"
+    ):
+        Limits.read(tmp_path)
 
 
 ALWAYS = Limits(0, -1, -1, -1, -1)

@@ -201,6 +201,49 @@ def test_a_cut_flac_is_refused(tmp_path):
         read_audio(path)
 
 
+def encoded(container: str, seconds: int, **options: str) -> bytes:
+    content, noise = io.BytesIO(), np.random.default_rng(seconds).normal(0, 0.2, seconds * RATE)
+    soundfile.write(content, noise, RATE, format=container, **options)
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("codec", ["VORBIS", "OPUS"])
+def test_a_cut_or_joined_ogg_is_refused(tmp_path, codec):
+    """libsndfile reads what is there, or the first of several."""
+    path, content = tmp_path / "a.ogg", encoded("OGG", 4, subtype=codec)
+    path.write_bytes(content)
+    assert len(read_audio(path)) == 4 * RATE
+    for wrong in content[:-1], content[: len(content) // 2], content + encoded("OGG", 2, subtype=codec):
+        path.write_bytes(wrong)
+        with pytest.raises(UserError, match="a.ogg: truncated, or several files in one"):
+            read_audio(path)
+
+
+def test_an_mp3_is_read_whole_or_refused(tmp_path):
+    """libsndfile reads as many samples as the header says, which is that of the first of joined files, and
+    without one as the first frames let it expect."""
+    path, content = tmp_path / "a.mp3", encoded("MP3", 4)
+    frames = content[content.find(content[:2], 4) :]  # without the header, of varying rates
+    picture = b"ID3\x04\x00\x00\x00\x01\x00\x00" + b"\xff\xfb\x90\x00" * 4096
+    for whole in content, picture + content, content + b"APETAGEX" + picture:
+        path.write_bytes(whole)
+        assert len(read_audio(path)) == 4 * RATE
+    for wrong in content + encoded("MP3", 2), encoded("MP3", 2) + content, frames:
+        path.write_bytes(wrong)
+        with pytest.raises(
+            UserError, match="a.mp3: .* samples can be read: it is several files in one, or has"
+        ):
+            read_audio(path)
+
+
+def test_an_mp3_of_one_rate_needs_no_header(tmp_path):
+    """Its estimated length may be too large: such files counted as truncated."""
+    head, rate = b"\xff\xfb\x52\xc4", 44_100  # MPEG 1, 64 kbit/s, one channel, 209 bytes a frame
+    path = tmp_path / "a.mp3"
+    path.write_bytes(100 * (head + bytes(205)) + b"APETAGEX" + bytes(1000))
+    assert abs(len(read_audio(path)) * rate / RATE / 1152 - 100) < 2
+
+
 @pytest.mark.parametrize(("channels", "message"), [(1, "than 3,600 s"), (8, "than 1,302 s")])
 def test_silence_of_hours_is_refused_by_its_header(tmp_path, monkeypatch, channels, message):
     claimed = {"frames": 3601 * 48_000, "samplerate": 48_000, "channels": channels, "extra_info": ""}

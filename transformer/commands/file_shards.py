@@ -203,7 +203,8 @@ class Outputs:
         path = self.folder / ERRORS
         if not path.exists():
             return 0
-        lines = {(str(line.get("file")), int(line.get("line", 0))): line for line in read_log(path)}
+        known = (line for line in read_log(path) if type(line.get("line")) is int)
+        lines = {(str(line.get("file")), line["line"]): line for line in known}
         write_whole(path, "".join(json_line(line) for _, line in sorted(lines.items())))
         return len(lines)
 
@@ -241,12 +242,17 @@ def _row_lines(path: Path, column: str, count: int) -> Iterator[tuple[int, str |
     following = 1
     for number, row in parquet_rows(path, [column] if column else ["id", *COLUMNS]):
         yield from ((missing, None) for missing in range(following, number))
-        text = row.get(column, 0) if column else json.dumps(row, ensure_ascii=False, default=str)
+        text = row.get(column, 0) if column else json.dumps(row, ensure_ascii=False, default=_as_json)
         if not isinstance(text, str | None):
             raise UserError(f"{display_path(path)}, row {number:,}: --column {column} must be text")
         yield number, one_line(text or "")
         following = number + 1
     yield from ((missing, None) for missing in range(following, count + 1))
+
+
+def _as_json(value: object) -> object:
+    """A value that JSON does not have, such as a date. Bytes are no text: these are refused."""
+    return {"bytes": value.hex()} if isinstance(value, bytes) else str(value)
 
 
 def input_files(pattern: Path, suffix: str = ".txt") -> dict[str, Path]:
@@ -276,6 +282,9 @@ def input_files(pattern: Path, suffix: str = ".txt") -> dict[str, Path]:
         if name in files or name.startswith((STATE, ERRORS)):
             raise UserError(f"--input {display_path(path)}: another output is named {name}")
         files[name] = path
+    for name, path in files.items():
+        if above := files.keys() & {*map(os.fspath, Path(name).parents)}:
+            raise UserError(f"--input {display_path(path)}: another output is named {above.pop()}")
     if not files:
         raise UserError(f"--input {display_path(pattern)}: no file has such a name")
     return files

@@ -77,6 +77,8 @@ class Limits(Signs):
 
     @classmethod
     def _of_json(cls, content: Json) -> "Limits":
+        if content.keys() - asdict(cls()).keys():
+            raise ValueError(f"limits are {', '.join(asdict(cls()))}")
         limits = cls(**content)
         if not all(type(limit) in (int, float) for limit in astuple(limits)):
             raise ValueError("limits must be numbers")

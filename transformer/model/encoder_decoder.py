@@ -32,6 +32,11 @@ Segments = tuple[Int[Array, "b s"], Int[Array, "b t"]]
 """The index of the sentence in its row of each source and target token, from 1; 0 is padding."""
 
 
+def packed(segments: Any) -> dict[str, Any]:
+    """The argument of methods that only models of packed rows take."""
+    return {} if segments is None else {"segments": segments}
+
+
 def decoder_argument(method: Callable[..., Any]) -> str:
     """The name of the argument of a model's method that the decoder reads."""
     return EARLIER if EARLIER in inspect.signature(method).parameters else DECODER_INPUT
@@ -123,18 +128,12 @@ class EncoderDecoder(ChecksInputs):
         deterministic: bool = True,
     ) -> Float[Array, "b t m"]:
         """The decoder's last hidden states, the input of `output`. The loss computes logits in slices."""
-        source_segments = None if segments is None else segments[0]
-        memory = self.encode(source, segments=source_segments, deterministic=deterministic)
-        return self.decode(memory, decoder_input, segments=segments, deterministic=deterministic)
+        memory = self.encode(source, **packed(segments and segments[0]), deterministic=deterministic)
+        return self.decode(memory, decoder_input, **packed(segments), deterministic=deterministic)
 
-    def encode(
-        self,
-        source: Source,
-        *,
-        segments: Int[Array, "b s"] | None = None,
-        deterministic: bool = True,
-    ) -> Memory:
-        """What the decoder reads of the source: a pytree of arrays with rows first."""
+    def encode(self, source: Source, *, deterministic: bool = True) -> Memory:
+        """What the decoder reads of the source: a pytree of arrays with rows first. If the system packs
+        sentences into rows, it and `decode` also take `segments`, the sentence of each token."""
         raise NotImplementedError
 
     @nn.nowrap
@@ -162,7 +161,6 @@ class EncoderDecoder(ChecksInputs):
         memory: Memory,
         decoder_input: Int[Array, "b t"],
         *,
-        segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
@@ -171,7 +169,6 @@ class EncoderDecoder(ChecksInputs):
         Args:
           memory: what `encode` returned.
           decoder_input: the target shifted right, <pad> where nothing is to be predicted.
-          segments: for packed rows, the sentence of each token.
           deterministic: False draws dropout masks.
           embedded: replaces the embedded `decoder_input`.
         """

@@ -63,7 +63,7 @@ from transformer.runtime.files import (
 )
 from transformer.runtime.hosts import on_local_devices
 from transformer.runtime.invocation import command
-from transformer.systems.parameters import declared_parameters, model_shapes
+from transformer.systems.parameters import as_computed, declared_parameters, model_shapes
 from transformer.systems.registry import system_of
 from transformer.systems.system import System
 from transformer.tasks.task import Task
@@ -333,13 +333,17 @@ class Run:
         return parametrisation_of(self.config, self.shapes["params"], declared)
 
     @typed
-    def variables(self, checkpoint: str | int, base: Params | None = None) -> Variables:
+    def variables(
+        self, checkpoint: str | int, base: Params | None = None, computed: bool = False
+    ) -> Variables:
         """The variables of its model. Those of an adapter are merged into the parameters that it changes.
 
         Args:
           checkpoint: "best" (by the first score of validation), "last", "average" (of the last ones), or a
             step.
           base: of an adapter, the parameters that it changes. None: those of the run that it names.
+          computed: whether matrices are read in the type that products compute in (`as_computed`), except
+            those of an average or an adapter.
 
         Raises:
           UserError: the checkpoint is missing or damaged; the base of an adapter is missing, or another one.
@@ -349,7 +353,10 @@ class Run:
             return self.averaged(base=base) if average is None else average
         how = self.parametrisation
         if not how.is_adapter:
-            return self.checkpoints.variables(checkpoint, self.shapes)
+            dtype, declared = self.config.model.compute_dtype, declared_parameters(self.system, self.config)
+            cast = functools.partial(as_computed, dtype=dtype, declared=declared)
+            like = jax.eval_shape(cast, self.shapes) if computed and dtype != "float32" else self.shapes
+            return self.checkpoints.variables(checkpoint, like)
         trained, _ = jax.eval_shape(how.split, self.shapes["params"])
         variables = self.checkpoints.variables(checkpoint, {**self.shapes, "params": trained})
         if base is None:

@@ -23,12 +23,11 @@ from flax.traverse_util import flatten_dict
 from transformer.model.parameters import Variables
 from transformer.runtime.errors import UserError, first_line
 from transformer.runtime.files import MiB, forbid_links, parse_object, read_text, write_whole
-from transformer.runtime.machine import release_memory
+from transformer.runtime.machine import LARGE, release_memory
 
 # Bounds the memory that reading a checkpoint takes, by its headers, before it is read.
 
 
-LARGE = 64 * MiB  # arrays of which the memory of a second copy is worth 0.1 s
 LARGEST_HEADER = 64 * MiB  # largest file without arrays
 _KEY = re.compile(r"(?P<array>.*?)/?(?P<part>\.zarray|\d+(\.\d+)*)")
 _FRAME = b"\x28\xb5\x2f\xfd"  # magic number of a zstd frame

@@ -285,6 +285,10 @@ def use_large_pages(root: Path = ROOT) -> None:
             os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], environment)
 
 
+LARGE = 2**26
+"""Bytes that are worth a tenth of a second."""
+
+
 def release_memory(cycles: bool = True) -> None:
     """Gives the system what this process no longer uses: what is left in cycles, if these are searched, and
     on Linux what the C library keeps for later. It takes about a tenth of a second."""

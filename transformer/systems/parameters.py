@@ -22,6 +22,7 @@ from transformer.config.ranges import typed
 from transformer.model.declarations import declarations, shapes_of
 from transformer.model.parameters import INT8, Declarations, Variables, quantized
 from transformer.runtime.errors import UserError, first_line
+from transformer.runtime.machine import LARGE, release_memory
 from transformer.systems.presets import PRESETS, VARIANTS, add
 from transformer.systems.registry import REGISTRY, Options, Preset, Registered, Variant, is_from_outside
 from transformer.systems.system import System
@@ -112,14 +113,19 @@ def in_int8(
       summed: the axes that products with each parameter sum over, by its path; none for one that stays.
     """
     params = traverse_util.flatten_dict(variables["params"])
-    matrices = {}
-    for path, axes in summed.items():
-        if axes:
-            kernel = np.moveaxis(params.pop(path), axes, range(-len(axes), 0))
-            inputs = math.prod(kernel.shape[-len(axes) :])
-            matrices[path] = jax.jit(quantized)(kernel.reshape(-1, inputs))
+    others = {name: of_name for name, of_name in variables.items() if name != "params"}
+    del variables  # if the caller has let it go too, each array is freed when it is quantised
+    matrices, size = {}, 0
+    for path in sorted((path for path, axes in summed.items() if axes), key=lambda path: params[path].size):
+        if (size := size + params[path].nbytes) > LARGE:
+            release_memory(cycles=False)  # of those before
+            size = 0
+        axes = summed[path]
+        kernel = np.moveaxis(params.pop(path), axes, range(-len(axes), 0))
+        inputs = math.prod(kernel.shape[-len(axes) :])
+        matrices[path] = jax.jit(quantized)(kernel.reshape(-1, inputs))
     unflatten = traverse_util.unflatten_dict
-    return {**variables, "params": unflatten(params), INT8: unflatten(matrices)}
+    return {"params": unflatten(params), **others, INT8: unflatten(matrices)}
 
 
 # Adds systems from outside this package.

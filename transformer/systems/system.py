@@ -13,14 +13,14 @@ from transformer.config.model import ModelConfig
 from transformer.config.options import Config
 from transformer.config.ranges import typed
 from transformer.config.searches import check_beam
-from transformer.decoding.forced import Attentions
-from transformer.decoding.searches.search import AutoregressiveSearch
+from transformer.decoding.forced import Attentions, forced_alignment, forced_scores
+from transformer.decoding.searches.search import AutoregressiveSearch, autoregressive_search
 from transformer.runtime.errors import UserError
 from transformer.tasks.outputs import DecodingTask
 from transformer.tasks.task import Task
 from transformer.tasks.text import TextTask
 from transformer.tasks.texts.translation import Translation
-from transformer.training.objective import Carry, Objective
+from transformer.training.objective import Carry, Objective, translation_objective
 
 _LACKS = {
     "search": "does not decode",
@@ -126,6 +126,22 @@ class System:
             if not np.issubdtype(task.fields[task.inputs[0]].dtype, np.integer):
                 raise UserError(f"{option}: what {name} reads has no words to cover; leave it out")
         task.check_search(settings)
+
+
+def autoregressive(model: type[nn.Module], attentions: Attentions, **more: Any) -> System:
+    """The system of a model that writes one token after another and is trained by cross-entropy.
+
+    Args:
+      model: as in `System`, like attentions.
+      more: further fields, or others than those of such systems.
+    """
+    usual: dict[str, Any] = {
+        "objective": lambda config, _: translation_objective(config.training.label_smoothing),
+        "search": autoregressive_search,
+        "alignment": forced_alignment(attentions),
+        "scores": forced_scores,
+    }
+    return System(model=model, attentions=attentions, **usual | more)
 
 
 # What is decided for the kind of device where a config leaves it open.

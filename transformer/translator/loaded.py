@@ -131,17 +131,18 @@ class LoadedModel(Generic[TaskT]):
         if adapter is not None:
             run = adapter_run(adapter)
 
-        def read() -> Variables:
+        def read(computed: bool = False) -> Variables:
             if adapter is None:
-                return run.variables(checkpoint)
+                return run.variables(checkpoint, computed=computed)
             step = run.config.adapter.base_step
             return run.variables(checkpoint, base.variables("best" if step is None else step)["params"])
 
-        variables = read()
         if int8:
             declared = declared_parameters(run.system, run.config)
-            variables = in_int8(variables, {path: leaf.summed for path, leaf in declared.items()})
+            variables = in_int8(read(), {path: leaf.summed for path, leaf in declared.items()})
             release_memory()
+        else:
+            variables = read(computed=True)
         loaded = cls.of_run(run, variables)
         if run.config.model.compute_dtype != "float32":
             loaded._whole = lambda: read()["params"]  # not kept in memory

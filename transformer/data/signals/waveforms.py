@@ -44,6 +44,16 @@ CUT = re.compile(
     r"^(?:data| SSND|riff|  Riff size) : (?P<declared>\d+) \(should be (?P<found>\d+)\)", re.MULTILINE
 )
 """In libsndfile's log: a WAV, AIFF, W64 or RF64 file has another length than its header says."""
+JUNK = "Junk after the last page"
+"""There, too: an OGG file ends within a page, or another one follows."""
+_LISTED = bytes(byte for byte in range(16, 240) if byte & 12 != 12)  # neither a free rate nor a wrong one
+_FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb][%s]" % re.escape(_LISTED))
+"""The first bytes of a frame of MP3 (ISO 11172-3, 2.4.1.3)."""
+_KBITS = (
+    [*range(8, 65, 8), *range(80, 161, 16)],
+    [*range(32, 65, 8), *range(80, 129, 16), *range(160, 257, 32), 320],
+)
+"""A second, by the index in such a head: of MPEG 2 and 2.5, and of MPEG 1."""
 log = logging.getLogger("transformer")
 
 
@@ -161,8 +171,11 @@ def _pieces(
                 piece = stream(mixed)
                 samples += len(piece)
                 yield piece
-            if frames < file.frames < UNKNOWN:
-                raise UserError(f"{path}: {frames:,} of {file.frames:,} samples are there: copy it again")
+            announced = file.frames
+            if file.format == "MP3":
+                announced = _check_frames(content, path, frames, announced)
+            if frames < announced < UNKNOWN:
+                raise UserError(f"{path}: {frames:,} of {announced:,} samples are there: copy it again")
     except RuntimeError as error:
         raise _unreadable(path, error) from error
     if not frames:
@@ -173,6 +186,39 @@ def _pieces(
     yield rest
     if powers is not None:
         powers.append(sums)
+
+
+def _check_frames(content: BinaryIO, path: Path | StoredRecording, heard: int, announced: int) -> int:
+    """How many samples the header of an MP3 file announces; 0 if it has none of that kind, where libsndfile
+    estimates them by the first frames.
+
+    Raises:
+      UserError: by all of its frames it has more than libsndfile reads: it was joined of several, or the
+        estimate is too small.
+    """
+    content.seek(0)
+    data = content.read()
+    at = total = length = 0
+    if data.startswith(b"ID3"):  # a tag, with 7 bits in a byte of its size
+        at = 10 + sum((byte & 127) << shift for byte, shift in zip(data[6:10], (21, 14, 7, 0), strict=False))
+    start = data[at : at + 200]
+    while at < len(data):
+        head = _FRAME.search(data, at, at + BLOCK)  # no more at once: other threads wait
+        if not head:
+            at += BLOCK - 2
+            continue
+        follows, at = head.start() == at, head.start()  # or a tag looks like a frame
+        version, third = data[at + 1] >> 3 & 3, data[at + 2]  # 3: MPEG 1, 2: MPEG 2, 0: MPEG 2.5
+        rate = (44_100, 48_000, 32_000)[third >> 2 & 3] >> {3: 0, 2: 1, 0: 2}[version]
+        length = 1152 if version == 3 else 576
+        at += length // 8 * 1000 * _KBITS[version == 3][(third >> 4) - 1] // rate + (third >> 1 & 1)
+        total += length * follows
+    if heard < 0.98 * total - 4 * length:  # the silence that an encoder adds is left out
+        raise UserError(
+            f"{path}: {heard:,} of about {total:,} samples can be read: it is several files in one, or has "
+            "no header that says its length; convert it to FLAC or WAV"
+        )
+    return announced if any(name in start for name in (b"Xing", b"Info", b"VBRI")) else 0
 
 
 def check_header(path: Path) -> None:
@@ -276,6 +322,8 @@ def _most(file: Any, path: Path | StoredRecording, longest: int | None = LONGEST
     cut = CUT.search(file.extra_info)
     if cut and int(cut["found"]) < int(cut["declared"]) < STREAMED:
         raise UserError(f"{path}: {cut['found']} of {cut['declared']} bytes are there: copy it again")
+    if JUNK in file.extra_info or (file.frames >= UNKNOWN and file.format == "OGG"):
+        raise UserError(f"{path}: truncated, or several files in one: copy it again, or convert it to FLAC")
     if not RATES[0] <= file_rate <= RATES[1]:
         raise UserError(
             f"{path}: {file_rate:,} samples a second; there must be from {RATES[0]:,} to {RATES[1]:,}"

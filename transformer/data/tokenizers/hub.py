@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, astuple
 from typing import Any
 
-import numpy as np
-
 from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.lossless import (
     LONGEST_PIECE,
@@ -21,7 +19,7 @@ from transformer.data.tokenizers.lossless import (
     longest_replacement,
     to_utf8,
 )
-from transformer.data.tokenizers.tokenizer import Tokenizer, codes
+from transformer.data.tokenizers.tokenizer import ImportedTokenizer, Tokenizer, codes
 from transformer.runtime.errors import UserError, abbreviated
 from transformer.runtime.files import Json, brief_json, fault_of, parse_object
 from transformer.runtime.machine import library
@@ -93,7 +91,7 @@ _TIME = re.compile(r"<\|\d+\.\d\d\|>")
 """A token of time, such as <|0.00|>, the begin of a segment in Whisper."""
 
 
-class HubTokenizer(Tokenizer):
+class HubTokenizer(ImportedTokenizer):
     """Text to ids as in the model's training.
 
     Args:
@@ -108,40 +106,31 @@ class HubTokenizer(Tokenizer):
     """
 
     kind = "hub"
-    one_language = True
 
     def __init__(self, model: str, size: int, special: SpecialIds, start: Sequence[int] = ()) -> None:
+        super().__init__(special, start)
         self._tokenizer = _read(model)
         words = self._tokenizer.get_vocab(with_added_tokens=True)
         check_pieces(words, start)
-        self.model, self.vocab_size, self.special, self.start = model, size, special, tuple(start)
+        self.model, self.vocab_size = model, size
         largest = max([*words.values(), *astuple(special), *start])
         if largest >= size:
             raise UserError(f"its vocabulary has the id {largest}, and the model has {size} rows")
-        names = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
-        self._special = {index: names[name] for name, index in reversed(asdict(special).items())}
 
     @classmethod
     def read(cls, saved: Json) -> "HubTokenizer":
         """The tokenizer of a parsed `content`. Raises KeyError, TypeError or UserError for others."""
         special = SpecialIds(**saved["special"])
-        tokenizer = cls(saved["model"], saved["size"], special, [int(index) for index in saved["start"]])
-        tokenizer.has_codes = saved.get("has_codes") is True
-        tokenizer.forces_start = saved.get("forces_start") is not False
-        return tokenizer
+        start = [int(index) for index in saved["start"]]
+        return cls(saved["model"], saved["size"], special, start).as_saved(saved)
 
     def content(self) -> bytes:
         saved = {"kind": self.kind, "special": asdict(self.special), "size": self.vocab_size}
-        codes = {"has_codes": True} if self.has_codes else {}
-        unforced = {} if self.forces_start else {"forces_start": False}
-        saved |= {"start": self.start, **codes, **unforced, "model": self.model}
+        saved |= {"start": self.start, **self.saved(), "model": self.model}
         return json.dumps(saved, ensure_ascii=False).encode()
 
     def __reduce__(self) -> tuple[Callable[[bytes], Any], tuple[bytes]]:
         return _from_content, (self.content(),)
-
-    def encode(self, text: str) -> list[int]:
-        return self.encode_all([text])[0]
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         for text in texts:
@@ -152,11 +141,6 @@ class HubTokenizer(Tokenizer):
     def knows(self, text: str) -> bool:
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         return self.special.unk not in encoding.ids and not any(map(_BYTE.fullmatch, encoding.tokens))
-
-    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
-        if strength:
-            raise UserError("--data.subword-sampling: an imported vocabulary has only one segmentation")
-        return self.encode(text)
 
     @functools.cached_property
     def _silent(self) -> set[int]:
@@ -207,9 +191,7 @@ class HubTokenizer(Tokenizer):
         if wrong := set(added) & {*astuple(self.special), *self.start}:
             raise UserError(f"--data.add-tokens: id {min(wrong)} is a special one without a token")
         size = max(self.vocab_size, 1 + max(added))
-        tokenizer = HubTokenizer(grown.to_str(), size, self.special, self.start)
-        tokenizer.has_codes, tokenizer.forces_start = self.has_codes, self.forces_start
-        return tokenizer
+        return HubTokenizer(grown.to_str(), size, self.special, self.start).as_saved(self.saved())
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._special.get(i) or self._shown(i) for i in self._checked(ids)]

@@ -8,11 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, astuple
 from typing import Any, Self
 
-import numpy as np
-
 from transformer.config.model import SpecialIds
 from transformer.data.tokenizers.lossless import SPACE, check_pieces, opened, to_utf8, with_pieces
-from transformer.data.tokenizers.tokenizer import Tokenizer, codes
+from transformer.data.tokenizers.tokenizer import ImportedTokenizer, Tokenizer, codes
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json, brief_json
 
@@ -20,7 +18,7 @@ MOST_APART = 5_000
 """Words that are looked for at each character of a text; M2M-100 and T5 have 100."""
 
 
-class PiecesTokenizer(Tokenizer):
+class PiecesTokenizer(ImportedTokenizer):
     """Text to ids as in the model's training, including the normalisation of its SentencePiece model.
 
     Args:
@@ -36,7 +34,6 @@ class PiecesTokenizer(Tokenizer):
     """
 
     kind = "pieces"
-    one_language = True
 
     def __init__(
         self,
@@ -46,6 +43,7 @@ class PiecesTokenizer(Tokenizer):
         start: Sequence[int] = (),
         apart: Sequence[str] = (),
     ) -> None:
+        super().__init__(special, start)
         for word in words:
             to_utf8(word or "")
         if not all(0 <= index < len(words) for index in (*astuple(special), *start)):
@@ -58,12 +56,9 @@ class PiecesTokenizer(Tokenizer):
         if unknown := {*apart}.difference(filter(None, words)):
             raise UserError(f"{brief_json(min(unknown))} is whole anywhere in a text, and no word of it")
         self._processor, _ = opened(model)
-        self.model, self.words, self.special = model, words, special
-        self.start, self.apart = tuple(start), tuple(apart)
+        self.model, self.words, self.apart = model, words, tuple(apart)
         self.vocab_size = len(words)
         self._ids = {word: index for index, word in enumerate(words) if word is not None}
-        names = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
-        self._special = {index: names[name] for name, index in reversed(asdict(special).items())}
         self._bytes = {index for word, index in self._ids.items() if re.fullmatch("<0x[0-9A-F]{2}>", word)}
         self._silent = {*astuple(special), *(self._ids[word] for word in apart)}
         longest_first = sorted(self.apart, key=len, reverse=True)
@@ -75,22 +70,13 @@ class PiecesTokenizer(Tokenizer):
         RuntimeError or UserError for others."""
         model = base64.b64decode(saved["model"], validate=True)
         more = {name: list(saved[name]) for name in ("start", "apart") if name in saved}
-        tokenizer = cls(model, saved["words"], SpecialIds(**saved["special"]), **more)
-        tokenizer.has_codes = saved.get("has_codes") is True
-        tokenizer.forces_start = saved.get("forces_start") is not False
-        return tokenizer
+        return cls(model, saved["words"], SpecialIds(**saved["special"]), **more).as_saved(saved)
 
     def content(self) -> bytes:
         model = base64.b64encode(self.model).decode()
         saved: dict[str, Any] = {"kind": self.kind, "special": asdict(self.special), "words": self.words}
-        optional = ("start", "apart", "has_codes")
-        more = {name: getattr(self, name) for name in optional if getattr(self, name)}
-        if not self.forces_start:
-            more["forces_start"] = False
-        return json.dumps({**saved, **more, "model": model}, ensure_ascii=False).encode()
-
-    def encode(self, text: str) -> list[int]:
-        return self.encode_all([text])[0]
+        more = {name: getattr(self, name) for name in ("start", "apart") if getattr(self, name)}
+        return json.dumps({**saved, **more, **self.saved(), "model": model}, ensure_ascii=False).encode()
 
     def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
         divided = [self._apart.split(text) if self._apart else [text] for text in texts]
@@ -115,11 +101,6 @@ class PiecesTokenizer(Tokenizer):
 
     def knows(self, text: str) -> bool:
         return {self.special.unk, *self._bytes}.isdisjoint(self.encode(text))
-
-    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
-        if strength:
-            raise UserError("--data.subword-sampling: an imported vocabulary has only one segmentation")
-        return self.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
         text_ids = [index for index in self._checked(ids) if index not in self._silent]

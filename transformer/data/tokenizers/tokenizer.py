@@ -11,7 +11,7 @@ import functools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -36,7 +36,7 @@ from transformer.data.tokenizers.segmentations import (
     uniform_draws,
 )
 from transformer.runtime.errors import UserError, abbreviated, nearest
-from transformer.runtime.files import write_whole
+from transformer.runtime.files import Json, write_whole
 
 # The codes of languages that begin the texts of pretrained models.
 
@@ -53,10 +53,8 @@ def codes(added: Mapping[str, int]) -> dict[str, int]:
     return {piece.strip("_"): index for piece, index in added.items() if CODE.fullmatch(piece)}
 
 
-_STANDARD_IDS = SpecialIds()
 _CANDIDATES = 64
 NAMED = 5  # languages that a message names
-_WORD = re.compile(r"[^ \t\n\v\f\r]+")  # a no-break or an ideographic space belongs to its word
 
 
 class Tokenizer(ABC):
@@ -281,6 +279,41 @@ class Tokenizer(ABC):
 
 def _some(codes: Mapping[str, int]) -> str:
     return ", ".join(list(codes)[:NAMED])
+
+
+class ImportedTokenizer(Tokenizer):
+    """A tokenizer of a pretrained model, which has only one segmentation of a text.
+
+    Args:
+      special: the ids that are not text.
+      start: ids that begin every text.
+    """
+
+    one_language = True
+
+    def __init__(self, special: SpecialIds, start: Sequence[int]) -> None:
+        self.special, self.start = special, tuple(start)
+        names = {"pad": "<pad>", "bos": "<s>", "eos": "</s>", "unk": "<unk>"}
+        self._special = {index: names[name] for name, index in reversed(asdict(special).items())}
+
+    def as_saved(self, saved: Json) -> Self:
+        """This tokenizer, with what a parsed `content` says of the codes of languages."""
+        self.has_codes = saved.get("has_codes") is True
+        self.forces_start = saved.get("forces_start") is not False
+        return self
+
+    def saved(self) -> Json:
+        """What `as_saved` reads."""
+        unforced = {} if self.forces_start else {"forces_start": False}
+        return ({"has_codes": True} if self.has_codes else {}) | unforced
+
+    def encode(self, text: str) -> list[int]:
+        return self.encode_all([text])[0]
+
+    def sample(self, text: str, rng: np.random.Generator, strength: float) -> list[int]:
+        if strength:
+            raise UserError("--data.subword-sampling: an imported vocabulary has only one segmentation")
+        return self.encode(text)
 
 
 class SentencePieceTokenizer(Tokenizer):

@@ -227,17 +227,8 @@ class OpenWordTokenizer(WordTokenizer):
     """
 
     kind = "open-word"
-
-    def __init__(
-        self,
-        words: list[str],
-        special: SpecialIds,
-        start: Sequence[int] = (),
-        languages: Sequence[str] = (),
-        rule: int = 0,
-    ) -> None:
-        super().__init__(words, special, start, languages, rule)
-        self._names: dict[int, str] = {}
+    _names: Mapping[int, str] = {}
+    """The words of a source that are not in the vocabulary, by their ids."""
 
     @property
     def num_ids(self) -> int:
@@ -261,11 +252,6 @@ class OpenWordTokenizer(WordTokenizer):
     def pieces(self, ids: Iterable[int]) -> list[str]:
         indices = (int(index) for index in ids)
         return [self._pieces.get(index) or self._names.get(index, "<unk>") for index in indices]
-
-
-KINDS: dict[str, type[VocabularyTokenizer]] = {
-    tokenizer.kind: tokenizer for tokenizer in (WhitespaceTokenizer, WordTokenizer, OpenWordTokenizer)
-}
 
 
 def read_vocabulary(saved: Json) -> VocabularyTokenizer:
@@ -319,9 +305,6 @@ class ByteTokenizer(VocabularyTokenizer):
         return cls([chr(byte) for byte in range(256)], special, languages=languages)
 
 
-KINDS.update({tokenizer.kind: tokenizer for tokenizer in (CharacterTokenizer, ByteTokenizer)})
-
-
 # Vocabularies of Chinese words, which jieba segments.
 
 
@@ -364,4 +347,10 @@ def _segmenter() -> Any:
     return segmenter
 
 
-KINDS[JiebaTokenizer.kind] = JiebaTokenizer
+KINDS: dict[str, type[VocabularyTokenizer]] = {
+    tokenizer.kind: tokenizer
+    for tokenizer in (
+        *(WhitespaceTokenizer, WordTokenizer, OpenWordTokenizer),
+        *(CharacterTokenizer, ByteTokenizer, JiebaTokenizer),
+    )
+}

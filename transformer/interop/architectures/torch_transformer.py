@@ -26,7 +26,7 @@ from transformer.interop.folders.family import (
     check_sinusoids,
     interleaved,
 )
-from transformer.interop.folders.folder import CONFIG, read_json
+from transformer.interop.folders.folder import CONFIG, first_of, read_json
 from transformer.interop.folders.pieces import PIECES, read_hub_file
 from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
@@ -146,7 +146,7 @@ class WordVocabulary(Vocabulary):
             raise UserError(f"unk_token_id is {unk!r}, not an id")
         self.unk = unk
         self.ids: Json = {}
-        self._paths = [_path(folder, side) for side in SIDES]
+        self._paths = [first_of(folder, f"{side}_{LIST}", f"{side}_{PIECES}", LIST, PIECES) for side in SIDES]
 
     def tokenizers(self, opened: Opened, model: TransformerConfig, request: Request) -> Tokenizers:
         begins = opened.described.get("source_begins_with_bos", True)
@@ -156,14 +156,6 @@ class WordVocabulary(Vocabulary):
             _tokenizer(source, model.vocab_size, model.special, start),
             _tokenizer(target, model.output_size, model.special, ()),
         )
-
-
-def _path(folder: Path, side: str) -> Path:
-    names = [f"{side}_{LIST}", f"{side}_{PIECES}", LIST, PIECES]
-    lists = [folder / name for name in names if (folder / name).exists()]
-    if not lists:
-        raise UserError(f"{folder}: there is no {' and no '.join(names)}")
-    return lists[0]
 
 
 def _tokenizer(path: Path, size: int, special: SpecialIds, start: Sequence[int]) -> Tokenizer:

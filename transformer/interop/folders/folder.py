@@ -219,6 +219,14 @@ _OTHERS = ("pytorch_model", "tf_model", "flax_model", "rust_model", "training_ar
 """How the names of files begin that other programs read."""
 
 
+def first_of(folder: Path, *names: str) -> Path:
+    """The first of these files that is there. Raises UserError if none is."""
+    for name in names:
+        if (folder / name).exists():
+            return folder / name
+    raise UserError(f"{folder}: there is no {' and no '.join(names)}")
+
+
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Adds the name of a file to errors, except to those that name its folder, or another file there."""

@@ -2,7 +2,7 @@
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float
 
 from transformer.config.records import PatchConfig
 from transformer.model.layers import Affine
@@ -49,7 +49,6 @@ class PatchTransformer(Transformer):
         self,
         source: Float[Array, "b h w c"],
         *,
-        segments: Int[Array, "b s"] | None = None,
         deterministic: bool = True,
         every_layer: bool = False,
     ) -> Memory:

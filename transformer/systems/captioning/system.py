@@ -14,13 +14,12 @@ from transformer.config.options import Config
 from transformer.data.sequences import Example, Field, Fields, id_dtype
 from transformer.data.sources.pictures import AnnotatedPicture
 from transformer.data.tokenizers.tokenizer import Tokenizer
-from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.scores import SearchResult
 from transformer.decoding.searches.search import AutoregressiveSearch, limits_of_options
 from transformer.model.parameters import Arguments
 from transformer.model.transformer import cross_attention
 from transformer.model.variants.patches import PatchTransformer
-from transformer.systems.system import System
+from transformer.systems.system import autoregressive
 from transformer.tasks.exhibit import ReportSample
 from transformer.tasks.media.pictures import Located, Pictures, data_of, enlarged, shown_picture
 from transformer.tasks.metrics.scores import (
@@ -37,7 +36,6 @@ from transformer.tasks.metrics.scores import (
 from transformer.tasks.task import Evaluation
 from transformer.tasks.text import Hypothesis, TextTask, hypotheses, words_of
 from transformer.tasks.vocabulary import OneVocabulary
-from transformer.training.objective import translation_objective
 
 # Captioning: pictures in, texts that describe them out.
 
@@ -194,12 +192,9 @@ def lit(
     return picture * brightness[..., None]
 
 
-SYSTEM = System(
-    model=PatchTransformer,
-    objective=lambda config, _: translation_objective(config.training.label_smoothing),
+SYSTEM = autoregressive(
+    PatchTransformer,
+    cross_attention,
     search=AutoregressiveSearch(limits=limits_of_options),
-    attentions=cross_attention,
-    alignment=forced_alignment(cross_attention),
-    scores=forced_scores,
     task=Captioning,
 )

@@ -9,17 +9,14 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.decoding.forced import forced_alignment, forced_scores
-from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.cache import Cache, States
-from transformer.model.encoder_decoder import EncoderDecoder, Segments
+from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.layers import Dropout
 from transformer.model.parameters import Module, Variables, declared, dense
 from transformer.model.positions import sinusoids
 from transformer.model.statistics import INTERMEDIATES, layers_sown
 from transformer.systems.convolutional.options import ConvolutionalConfig
-from transformer.systems.system import System
-from transformer.training.objective import translation_objective
+from transformer.systems.system import autoregressive
 
 # Convolutional sequence to sequence (Gehring et al. 2017): gated convolutions, causal in the decoder, and
 # attention in every decoder layer.
@@ -107,13 +104,7 @@ class Convolutional(EncoderDecoder):
         self.decoder = [DecoderBlock(c, layer) for layer in range(c.num_layers)]
         self.dropout, self.readout = Dropout(c.dropout), dense(c.d_model, dtype=c.compute_dtype)
 
-    def encode(
-        self,
-        source: Int[Array, "b s"],
-        *,
-        segments: Int[Array, "b s"] | None = None,
-        deterministic: bool = True,
-    ) -> Source:
+    def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> Source:
         """The encoder stack, with symmetric kernels."""
         source_mask = self.source_mask(source)
         embedded = self._positioned(self.source_embedding(source), jnp.arange(source.shape[1]), deterministic)
@@ -134,7 +125,6 @@ class Convolutional(EncoderDecoder):
         memory: Source,
         decoder_input: Int[Array, "b t"],
         *,
-        segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
@@ -171,11 +161,4 @@ def attention(intermediates: Variables) -> Float[Array, "l b 1 t s"]:
     return jnp.stack([layer["weights"][0][:, None] for layer in layers])
 
 
-SYSTEM = System(
-    model=Convolutional,
-    objective=lambda config, _: translation_objective(config.training.label_smoothing),
-    search=autoregressive_search,
-    attentions=attention,
-    alignment=forced_alignment(attention),
-    scores=forced_scores,
-)
+SYSTEM = autoregressive(Convolutional, attention)

@@ -9,18 +9,15 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.decoding.forced import forced_alignment, forced_scores
-from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.cache import Cache, States
-from transformer.model.encoder_decoder import EncoderDecoder, Segments
+from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.layers import Dropout
 from transformer.model.parameters import Module, declared, dense, param
 from transformer.model.positions import sinusoids
 from transformer.model.statistics import INTERMEDIATES
 from transformer.systems.fast_autoregressive.options import FastAutoregressiveConfig
 from transformer.systems.recurrent.system import attention, make_cell
-from transformer.systems.system import System
-from transformer.training.objective import translation_objective
+from transformer.systems.system import autoregressive
 
 # The encoders of AT, an LSTM, and of FAT, slow multi-head attention. Axes as in
 # `transformer.model.attention`.
@@ -263,13 +260,7 @@ class FastAutoregressive(EncoderDecoder):
         self.decoder = DecoderStep(c)
         self.readout, self.dropout = dense(c.d_model), Dropout(c.dropout)
 
-    def encode(
-        self,
-        source: Int[Array, "b s"],
-        *,
-        segments: Int[Array, "b s"] | None = None,
-        deterministic: bool = True,
-    ) -> Memory:
+    def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> Memory:
         source_mask = self.source_mask(source)
         states = self.encoder(self.source_embedding(source), source_mask, deterministic)
         total = (states * source_mask[..., None]).sum(axis=1)
@@ -282,7 +273,6 @@ class FastAutoregressive(EncoderDecoder):
         memory: Memory,
         decoder_input: Int[Array, "b t"],
         *,
-        segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
@@ -329,11 +319,4 @@ class FastAutoregressive(EncoderDecoder):
         return self.output(self._read(step)), cache.end_step([layer])
 
 
-SYSTEM = System(
-    model=FastAutoregressive,
-    objective=lambda config, _: translation_objective(config.training.label_smoothing),
-    search=autoregressive_search,
-    attentions=attention,
-    alignment=forced_alignment(attention),
-    scores=forced_scores,
-)
+SYSTEM = autoregressive(FastAutoregressive, attention)

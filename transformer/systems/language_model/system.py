@@ -16,7 +16,7 @@ from transformer.config.records import StreamConfig
 from transformer.decoding.forced import forced_scores
 from transformer.decoding.searches.search import AutoregressiveSearch, limits_of_options
 from transformer.model.cache import Cache, KeysValues
-from transformer.model.encoder_decoder import EncoderDecoder, Segments
+from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.masks import Mask
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Variables
@@ -201,13 +201,7 @@ class LanguageModel(EncoderDecoder):
         limits = [x for x in (self.config.attended or None, self.config.window) if x is not None]
         return min(limits, default=None)
 
-    def encode(
-        self,
-        source: Int[Array, "b s"],
-        *,
-        segments: Int[Array, "b s"] | None = None,
-        deterministic: bool = True,
-    ) -> Prompt:
+    def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> Prompt:
         """Reads prompts, each with <bos> before it and <pad> after it."""
         source_mask = source != self.config.special.pad
         time = jnp.arange(source.shape[1])
@@ -225,7 +219,6 @@ class LanguageModel(EncoderDecoder):
         memory: Prompt,
         decoder_input: Int[Array, "b t"],
         *,
-        segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:

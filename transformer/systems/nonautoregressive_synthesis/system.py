@@ -15,7 +15,6 @@ from transformer.config.decoding import DecodingConfig
 from transformer.config.options import Config
 from transformer.decoding.calls import Inputs, as_variables
 from transformer.decoding.forced import sown_attention
-from transformer.model.encoder_decoder import Segments
 from transformer.model.layers import Affine, Dropout
 from transformer.model.masks import Mask
 from transformer.model.normalization import normalization
@@ -90,7 +89,6 @@ class NonAutoregressiveSynthesiser(Voice):
         target: Float[Array, "b t bands"],
         durations: Int[Array, "b s"] | None = None,
         *,
-        segments: Segments | None = None,
         deterministic: bool = True,
     ) -> Spoken:
         """The frames of an utterance of known length.
@@ -99,7 +97,6 @@ class NonAutoregressiveSynthesiser(Voice):
           source: ids, each text closed by <eos>, then <pad>.
           target: only its length matters: frames, then infinities.
           durations: steps of each token. None: as predicted.
-          segments: none; utterances are not packed.
           deterministic: False draws dropout masks from the rng named "dropout".
         """
         memory = self.encode(source, deterministic=deterministic)

@@ -12,16 +12,14 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.options import Config
-from transformer.decoding.forced import forced_alignment, forced_scores
-from transformer.decoding.searches.search import autoregressive_search
 from transformer.model.cache import Cache, States
-from transformer.model.encoder_decoder import EncoderDecoder, Segments, decoder_input
+from transformer.model.encoder_decoder import EncoderDecoder, decoder_input
 from transformer.model.layers import Dropout
 from transformer.model.parameters import Module, Variables, declared, dense
 from transformer.model.statistics import INTERMEDIATES
 from transformer.runtime.errors import UserError
 from transformer.systems.recurrent.options import RecurrentConfig
-from transformer.systems.system import System
+from transformer.systems.system import autoregressive
 from transformer.training.cross_entropy import cross_entropy
 from transformer.training.objective import (
     Batch,
@@ -176,13 +174,7 @@ class Recurrent(EncoderDecoder):
         self.decoder = DecoderStep(c)
         self.readout, self.dropout = dense(c.d_model), Dropout(c.dropout)
 
-    def encode(
-        self,
-        source: Int[Array, "b s"],
-        *,
-        segments: Int[Array, "b s"] | None = None,
-        deterministic: bool = True,
-    ) -> Memory:
+    def encode(self, source: Int[Array, "b s"], *, deterministic: bool = True) -> Memory:
         source_mask = self.source_mask(source)
         values, last = self.encoder(self.source_embedding(source), source_mask.sum(axis=1), deterministic)
         starts = [jnp.tanh(start(state)) for start, state in zip(self.starts, last, strict=True)]
@@ -222,7 +214,6 @@ class Recurrent(EncoderDecoder):
         memory: Memory,
         decoder_input: Int[Array, "b t"],
         *,
-        segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b t m"] | None = None,
     ) -> Float[Array, "b t m"]:
@@ -378,11 +369,4 @@ def _from_here_on(values: Float[Array, "b t"]) -> Float[Array, "b t"]:
     return jnp.cumsum(values[:, ::-1], axis=1)[:, ::-1]
 
 
-SYSTEM = System(
-    model=Recurrent,
-    objective=lambda config, _: recurrent_objective(config),
-    search=autoregressive_search,
-    attentions=attention,
-    alignment=forced_alignment(attention),
-    scores=forced_scores,
-)
+SYSTEM = autoregressive(Recurrent, attention, objective=lambda config, _: recurrent_objective(config))

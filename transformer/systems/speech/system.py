@@ -15,7 +15,6 @@ from transformer.config.model import ModelConfig, SpecialIds
 from transformer.config.options import Config
 from transformer.data.signals.audio import masked
 from transformer.decoding.calls import Inputs
-from transformer.decoding.forced import forced_alignment, forced_scores
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.scores import Limits
 from transformer.decoding.searches.ctc import LOG_PROBS, POSITIONS, CtcScores, CtcSearch
@@ -30,7 +29,7 @@ from transformer.model.transformer import Transformer, cross_attention
 from transformer.model.variants.ctc import labels_of, log_likelihoods, log_probs_of, positions_needed
 from transformer.systems.speech.options import PROMPT, SpeechConfig, ctc_weight_of
 from transformer.systems.speech.task import SpeechToText
-from transformer.systems.system import System
+from transformer.systems.system import System, autoregressive
 from transformer.training.objective import (
     Batch,
     Context,
@@ -232,7 +231,6 @@ class SpeechTransformer(Transformer):
         self,
         source: Float[Array, "b t bands"],
         *,
-        segments: Int[Array, "b t"] | None = None,
         deterministic: bool = True,
         every_layer: bool = False,
         prompt: Int[Array, "b p"] | None = None,
@@ -402,13 +400,11 @@ def by_model(system: System, model: ModelConfig) -> System:
     return replace(system, search=CtcSearch(limits_of_frames), attentions=None, alignment=None, scores=None)
 
 
-SYSTEM = System(
-    model=SpeechTransformer,
+SYSTEM = autoregressive(
+    SpeechTransformer,
+    cross_attention,
     objective=speech_objective,
     search=AutoregressiveSearch(limits=limits_of_frames, by_options=search_by_options),
-    attentions=cross_attention,
-    alignment=forced_alignment(cross_attention),
-    scores=forced_scores,
     task=SpeechToText,
     by_model=by_model,
 )

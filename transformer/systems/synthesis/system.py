@@ -17,7 +17,7 @@ from transformer.config.decoding import DecodingConfig
 from transformer.decoding.calls import Inputs, as_variables
 from transformer.decoding.forced import sown_attention
 from transformer.model.cache import Cache
-from transformer.model.encoder_decoder import NOISE, Segments
+from transformer.model.encoder_decoder import NOISE
 from transformer.model.layers import Affine, Dropout
 from transformer.model.parameters import Axes, Module, Variables, param
 from transformer.model.stack import Memory
@@ -139,7 +139,6 @@ class Synthesiser(Voice):
         source: Int[Array, "b s"],
         target: Float[Array, "b t bands"],
         *,
-        segments: Segments | None = None,
         deterministic: bool = True,
     ) -> Spoken:
         """Teacher forcing.
@@ -147,7 +146,6 @@ class Synthesiser(Voice):
         Args:
           source: ids, each text closed by <eos>, then <pad>.
           target: the frames to speak, then infinities.
-          segments: none; utterances are not packed.
           deterministic: False draws dropout masks from the rng named "dropout".
         """
         memory = self.encode(source, deterministic=deterministic)
@@ -161,7 +159,6 @@ class Synthesiser(Voice):
         memory: Memory,
         target: Float[Array, "b t bands"],
         *,
-        segments: Segments | None = None,
         deterministic: bool = True,
         embedded: Float[Array, "b s m"] | None = None,
     ) -> Float[Array, "b s m"]:

@@ -14,7 +14,7 @@ from transformer.config.methods import ScheduledConfig
 from transformer.config.options import Config
 from transformer.decoding.hooks import never_predicted
 from transformer.decoding.sampling import drawn
-from transformer.model.encoder_decoder import EncoderDecoder
+from transformer.model.encoder_decoder import EncoderDecoder, packed
 from transformer.model.parameters import Variables, logits
 from transformer.training.cross_entropy import in_slices
 from transformer.training.objective import (
@@ -58,13 +58,12 @@ def scheduled_objective(config: Config, plain: TranslationObjective) -> Objectiv
         rngs = context.rngs("dropout", "where", "which")
         assert rngs
         dropout = {"dropout": rngs["dropout"]}
-        source_segments = None if segments is None else segments[0]
         memory, encoder = apply_training(
             model,
             variables,
             context,
             **plain.inputs_of(batch),
-            segments=source_segments,
+            **packed(segments and segments[0]),
             deterministic=False,
             rngs=dropout,
             method="encode",
@@ -72,7 +71,7 @@ def scheduled_objective(config: Config, plain: TranslationObjective) -> Objectiv
 
         def run(model: EncoderDecoder, embedded: Array | None) -> tuple[Array, Array]:
             hidden = model.decode(
-                memory, target_input, segments=segments, deterministic=False, embedded=embedded
+                memory, target_input, **packed(segments), deterministic=False, embedded=embedded
             )
             return model.output_factors(hidden)
 
