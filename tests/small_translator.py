@@ -72,6 +72,14 @@ def bare_task(name: str, tokenizer: Tokenizer) -> Any:
     return task
 
 
+LINES = [" ".join(WORDS[:3]), " ".join(WORDS[4:7]), WORDS[1], " ".join(WORDS[2:6])]
+
+
+def as_lists(outputs: Any) -> list[list[dict[str, Any]]]:
+    """The outputs of several lines, to the last bit."""
+    return [[output.to_dict() for output in several] for several in outputs]
+
+
 def check_alone(translator: Translator, lines: Sequence[str], together: Any, has_scores: bool) -> None:
     """Asserts that lines that were searched together have the outputs that each has alone, and those the
     log-probabilities of the model."""

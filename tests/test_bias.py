@@ -19,7 +19,7 @@ from reference_search import (
     slow_search,
 )
 from small_run import WORDS
-from small_translator import bare_task, check_alone, small_translator, stored
+from small_translator import LINES, as_lists, check_alone, small_translator, stored
 
 from transformer import BeamConfig, UserError
 from transformer.commands.decode import decode_main
@@ -27,9 +27,7 @@ from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.decoding.hooks import Hooks, Term, first_states
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.decoding.steering.names import Bias, NameAutomaton
-from transformer.systems.registry import REGISTRY, find_system
 from transformer.tasks.texts.steering import letters_of, spellings
-from transformer.translator.beside import names_beside
 
 SPECIAL, SIZE = MODEL.config.special, MODEL.config.vocab_size
 LETTERS = np.isin(np.arange(SIZE), [5, 7, 9])  # tokens that continue the word before them
@@ -263,12 +261,7 @@ def test_spellings_and_words():
     assert [divided.decode([index]) for index in np.flatnonzero(ends)] == ["An"]
 
 
-LINES = [" ".join(WORDS[:3]), " ".join(WORDS[4:7]), WORDS[1], " ".join(WORDS[2:6])]
 EXPECTED = ["cat dog", "sings red", "blue"]
-
-
-def as_lists(outputs):
-    return [[each.to_dict() for each in several] for several in outputs]
 
 
 @pytest.mark.slow
@@ -323,19 +316,6 @@ def test_what_cannot_be_used_is_refused(tmp_path, caplog):
         translator.use_names(
             [" ".join(WORDS[:8]) + f" {one} {other}" * 999 for one in WORDS for other in WORDS]
         )
-
-
-def test_every_system_uses_names_or_refuses_them():
-    uses = {"transformer", "recurrent", "convolutional", "copying", "fast-autoregressive"}
-    uses |= {"speech", "captioning"}
-    tokenizer = small_translator().task.tokenizers[1]
-    for name in REGISTRY:
-        system, task = find_system(name), bare_task(name, tokenizer)
-        if name in uses:
-            assert names_beside(["red"], 1, system, task).weight == 1
-        else:
-            with pytest.raises(UserError, match=f"--bias: .*{name} .*; leave it out"):
-                names_beside(["red"], 1, system, task)
 
 
 @pytest.mark.thorough

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from reference_search import MODEL, SOURCES, hypotheses, next_log_p, random_variables, slow_search
 from small_run import WORDS
-from small_translator import bare_task, check_alone, small_translator, stored
+from small_translator import LINES, as_lists, bare_task, check_alone, small_translator, stored
 
 from transformer import BeamConfig, Translator, UserError
 from transformer.commands.main import main
@@ -18,7 +18,7 @@ from transformer.decoding.beside.ngram import WEIGHT, ShallowFusion, Trie
 from transformer.decoding.hooks import Hooks
 from transformer.decoding.searches.search import autoregressive_search
 from transformer.systems.registry import REGISTRY, find_system
-from transformer.translator.beside import output_tokenizer
+from transformer.translator.beside import names_beside, output_tokenizer
 
 SPECIAL, SIZE = MODEL.config.special, MODEL.config.vocab_size
 NAMES = ["", "", "", "", *"abcdefg"]
@@ -87,13 +87,6 @@ def arpa(tmp_path_factory):
     return path
 
 
-LINES = [" ".join(WORDS[:3]), " ".join(WORDS[4:7]), WORDS[1], " ".join(WORDS[2:6])]
-
-
-def as_lists(outputs):
-    return [[each.to_dict() for each in several] for several in outputs]
-
-
 @pytest.mark.thorough
 @pytest.mark.by_default("transformer")
 @pytest.mark.parametrize("system", ["transformer", "copying"])
@@ -138,7 +131,7 @@ def test_other_languages_are_translated_with_the_model_of_now(arpa, monkeypatch)
     assert translator.between("de", "en") is plain
 
 
-def test_every_system_uses_one_or_refuses_it():
+def test_every_system_uses_one_and_names_or_refuses_them():
     uses = {"transformer", "recurrent", "convolutional", "copying", "fast-autoregressive"}
     uses |= {"speech", "captioning"}
     tokenizer = small_translator().task.tokenizers[1]
@@ -146,9 +139,12 @@ def test_every_system_uses_one_or_refuses_it():
         system, task = find_system(name), bare_task(name, tokenizer)
         if name in uses:
             assert output_tokenizer(system, task, "--lm x") is tokenizer
+            assert names_beside(["red"], 1, system, task).weight == 1
         else:
             with pytest.raises(UserError, match=f"--lm x: .*{name} .*; leave it out"):
                 output_tokenizer(system, task, "--lm x")
+            with pytest.raises(UserError, match=f"--bias: .*{name} .*; leave it out"):
+                names_beside(["red"], 1, system, task)
 
 
 @pytest.mark.thorough

@@ -131,18 +131,18 @@ def test_a_wrong_table(tmp_path, name, text, message):
     assert message in str(error.value)
 
 
-def test_a_tree_of_another_sentence(tmp_path):
+@pytest.mark.parametrize(
+    ("task", "targets", "message"),
+    [
+        ("trees", ["(NP (DT a) (NN dog))"], "line 1: the words of target are not those of source: 'a dog'"),
+        ("labels", ["b", ""], "line 2: target is empty: a text needs a label"),
+    ],
+)
+def test_a_wrong_target(tmp_path, task, targets, message):
     path = tmp_path / "a.jsonl"
-    path.write_text('{"source": "a cat", "target": "(NP (DT a) (NN dog))"}\n')
-    with pytest.raises(UserError, match="line 1: the words of target are not those of source: 'a dog'"):
-        list(read_table(path, DataConfig(train=path, task="trees")))
-
-
-def test_a_text_without_its_label(tmp_path):
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"source": "a", "target": "b"}\n{"source": "a", "target": ""}\n')
-    with pytest.raises(UserError, match="line 2: target is empty: a text needs a label"):
-        list(read_table(path, DataConfig(train=path, task="labels")))
+    path.write_text("".join(f'{{"source": "a cat", "target": "{target}"}}\n' for target in targets))
+    with pytest.raises(UserError, match=message):
+        list(read_table(path, DataConfig(train=path, task=task)))
 
 
 def test_a_line_without_its_label(tmp_path):

@@ -71,20 +71,13 @@ def distill(
     from transformer.translator.translator import Translator
 
     run = Run(run_dir)
-    if text_data(run.config).directions:
-        raise UserError(
-            f"{run_dir} translates in several directions, and a distillation is of one: train its teacher "
-            "without --data.directions"
-        )
-    if text_data(run.config).default_tag:
-        raise UserError(
-            f"{run_dir} reads tags, and a distillation has none: train its teacher without --data.default-tag"
-        )
-    if text_data(run.config).context:
-        raise UserError(
-            f"{run_dir} reads context, and a distillation is of sentences alone: train its teacher without "
-            "--data.context"
-        )
+    for option, why in (
+        ("directions", "translates in several directions, and a distillation is of one"),
+        ("default-tag", "reads tags, and a distillation has none"),
+        ("context", "reads context, and a distillation is of sentences alone"),
+    ):
+        if getattr(text_data(run.config), option.replace("-", "_")):
+            raise UserError(f"{run_dir} {why}: train its teacher without --data.{option}")
     if data is not None:
         check_given(locations(data, "data."), locations(run.config.data, "data."), run_dir)
     step = checkpoint if checkpoint == "average" else run.checkpoints.find(checkpoint)
@@ -95,7 +88,7 @@ def distill(
         "parameters": translator.fingerprint(),
         **dataclasses.asdict(decoding),
     }
-    translator.settings(1, {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)})
+    translator.settings(1, vars(decoding))
     corpus = open_corpus(data or text_data(run.config))
     run.check_corpus(corpus.folder.name)
     with _claimed(folder, json.loads(json.dumps(description, default=str))):
@@ -130,8 +123,7 @@ def _write(
             for start in starts
             for pair in train.__getitems__(range(start, min(start + READ, len(train))))
         )
-        options = {item.name: getattr(decoding, item.name) for item in dataclasses.fields(decoding)}
-        outputs = translator.stream(sources, n_best=1, first_line=done + 1, **options)
+        outputs = translator.stream(sources, n_best=1, first_line=done + 1, **vars(decoding))
         # line-buffered, so that a killed process leaves complete lines
         with contextlib.ExitStack() as held:
             with writing(partial):

@@ -31,7 +31,7 @@ from transformer.data.sources.text_files import (
 from transformer.data.sources.unusual import Filter, hash_of
 from transformer.data.store import AnyPair, DirectedPair, Progress, TextRecord
 from transformer.runtime.errors import UserError, counted
-from transformer.runtime.files import MiB, atomic_open, open_regular
+from transformer.runtime.files import MiB, atomic_open, failing, open_regular
 
 MOST_LINES = 1024  # of a block: read in a millisecond, and few blocks for a billion lines
 PARTS = 512  # blocks of a shard, at least, so that it has text from everywhere
@@ -331,20 +331,21 @@ def marked(pairs: PairBlocks, path: Path, progress: Progress) -> Path:
     """
     if path.exists() and path.stat().st_size == len(pairs):  # else it is damaged
         return path
-    try:
-        with tempfile.TemporaryFile(dir=path.parent) as file, atomic_open(path) as written:
-            for block in progress("hashing, blocks of pairs", pairs.blocks(), len(pairs.chosen)):
-                file.write(b"".join(map(hash_of, block)))
-            file.flush()
-            hashes = np.memmap(file, np.uint64, "r")
-            marks = np.zeros(len(pairs), bool)
-            parts = -(-len(pairs) // HASHES)
-            for part in range(parts):
-                where = np.flatnonzero(hashes % parts == part)
-                order = np.argsort(hashes[where], kind="stable")
-                ascending = hashes[where[order]]
-                marks[where[order[1:][ascending[1:] == ascending[:-1]]]] = True
-            written.write(marks.tobytes())
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}; see --data.cache-dir") from error
+    with (
+        failing(f"cannot write {path}", "; see --data.cache-dir"),
+        tempfile.TemporaryFile(dir=path.parent) as file,
+        atomic_open(path) as written,
+    ):
+        for block in progress("hashing, blocks of pairs", pairs.blocks(), len(pairs.chosen)):
+            file.write(b"".join(map(hash_of, block)))
+        file.flush()
+        hashes = np.memmap(file, np.uint64, "r")
+        marks = np.zeros(len(pairs), bool)
+        parts = -(-len(pairs) // HASHES)
+        for part in range(parts):
+            where = np.flatnonzero(hashes % parts == part)
+            order = np.argsort(hashes[where], kind="stable")
+            ascending = hashes[where[order]]
+            marks[where[order[1:][ascending[1:] == ascending[:-1]]]] = True
+        written.write(marks.tobytes())
     return path

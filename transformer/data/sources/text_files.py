@@ -28,6 +28,7 @@ from transformer.runtime.files import (
     atomic_open,
     brief,
     cache_root,
+    failing,
     open_regular,
     read_text,
     write_whole,
@@ -249,25 +250,22 @@ def readable_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str | Unreadable]]:
-    try:
-        with open_regular(plain(Path(path))) as file:
-            lines = iter(lambda: file.readline(LONGEST_LINE + 1), b"")
-            for number, line in enumerate(lines, start=1):
-                if len(line) > LONGEST_LINE:
-                    yield number, Unreadable(f"longer than {LONGEST_LINE // MiB} MiB")
-                    while line and not line.endswith(b"\n"):
-                        line = file.readline(LONGEST_LINE)
-                    continue
-                try:
-                    text = text_of(line, number)
-                except UnicodeDecodeError as error:
-                    if number == 1 and (problem := _kind_of(line)):
-                        raise UserError(f"{path}: {problem}") from error
-                    yield number, Unreadable(NOT_UTF8, f" (byte {error.start + 1} of the line); {CONVERT}")
-                else:
-                    yield number, text
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    with failing(f"cannot read {path}"), open_regular(plain(Path(path))) as file:
+        lines = iter(lambda: file.readline(LONGEST_LINE + 1), b"")
+        for number, line in enumerate(lines, start=1):
+            if len(line) > LONGEST_LINE:
+                yield number, Unreadable(f"longer than {LONGEST_LINE // MiB} MiB")
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(LONGEST_LINE)
+                continue
+            try:
+                text = text_of(line, number)
+            except UnicodeDecodeError as error:
+                if number == 1 and (problem := _kind_of(line)):
+                    raise UserError(f"{path}: {problem}") from error
+                yield number, Unreadable(NOT_UTF8, f" (byte {error.start + 1} of the line); {CONVERT}")
+            else:
+                yield number, text
 
 
 def text_of(line: bytes, number: int) -> str:

@@ -16,7 +16,7 @@ from transformer.data.sources.text_files import one_line, plain, whole_text
 from transformer.data.sources.tfds_sets import tfds_folder, tfds_texts
 from transformer.data.store import DOCUMENTS, Chosen, Corpus, Progress, Records, silent
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import open_regular
+from transformer.runtime.files import failing, open_regular
 from transformer.runtime.text import has_text
 
 PARAGRAPH = 8  # sentences of a built-in document
@@ -102,11 +102,8 @@ def _files(data: TextsConfig) -> Source:
 
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
-    try:
-        with open_regular(plain(path)) as file:
-            yield file
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror}") from error
+    with failing(f"cannot read {path}"), open_regular(plain(path)) as file:
+        yield file
 
 
 def _text(path: Path) -> str:

@@ -21,7 +21,7 @@ from transformer.data.sources.source import corpus_folder
 from transformer.data.sources.tables import TARGET_LENGTH, record_of
 from transformer.data.store import DOCUMENTS, PAIRS, TEXT, Form, Records, Stored, TextRecord
 from transformer.runtime.errors import UserError, first_line
-from transformer.runtime.files import MiB, parse_object, read_text, write_whole
+from transformer.runtime.files import MiB, failing, parse_object, read_text, write_whole
 
 _DATASET = re.compile(r"(?P<base>\w+)(/(?P<config>[\w.+-]*\w))?(:(?P<version>\d+\.\d+\.\d+))?", re.ASCII)
 _VERSION = re.compile(r"\d+\.\d+\.\d+", re.ASCII)
@@ -185,11 +185,9 @@ def tfds_folder(
         count = int(read_text(count_file))
     except (OSError, ValueError):
         count = sum(map(is_invisible, itertools.chain.from_iterable(splits.values())))
-        try:
+        with failing(f"cannot write {count_file}", "; see --data.cache-dir"):
             folder.mkdir(parents=True, exist_ok=True)
             write_whole(count_file, f"{count}\n")
-        except OSError as error:
-            raise UserError(f"cannot write {count_file}: {error.strerror}; see --data.cache-dir") from error
     return corpus_folder(data.cache_dir, prefix, identity, "invisible") if count else folder
 
 

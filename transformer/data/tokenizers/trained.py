@@ -22,7 +22,15 @@ from transformer.data.tokenizers.pieces import MarianTokenizer, PiecesTokenizer
 from transformer.data.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
 from transformer.data.tokenizers.words import KINDS, read_vocabulary
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import LARGEST_FILE, brief_json, fault_of, parse_object, read_bytes, read_text
+from transformer.runtime.files import (
+    LARGEST_FILE,
+    brief_json,
+    failing,
+    fault_of,
+    parse_object,
+    read_bytes,
+    read_text,
+)
 from transformer.runtime.text import is_invisible
 
 # Trains and loads tokenizers.
@@ -78,10 +86,8 @@ def load_tokenizer(path: Path, special: SpecialIds = _STANDARD_IDS) -> Tokenizer
 
     Raises UserError if the file is missing, is something else, or has other ids than `special`.
     """
-    try:
+    with failing(f"{path}: the tokenizer cannot be read"):
         content = read_bytes(fetched(path, LARGEST_FILE))
-    except OSError as error:
-        raise UserError(f"{path}: the tokenizer cannot be read: {error.strerror}") from None
     try:
         tokenizer = _read(content)
     except (AttributeError, ValueError, KeyError, TypeError, RuntimeError, UserError) as error:
@@ -196,13 +202,8 @@ def trained(
             return load_tokenizer(path, special)
     tokenizer = train_tokenizer(texts, kind, vocab_size, special, languages)
     path = corpus.folder / _cached_name(stem, tokenizer.content())
-    try:
+    with failing(f"cannot store the vocabulary in {path}", "; choose another folder with --data.cache-dir"):
         tokenizer.save(path)
-    except OSError as error:
-        raise UserError(
-            f"cannot store the vocabulary in {path}: {error.strerror}; choose another folder with "
-            "--data.cache-dir"
-        ) from error
     return load_tokenizer(path, special)
 
 

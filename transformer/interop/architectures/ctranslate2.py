@@ -34,7 +34,7 @@ from transformer.interop.folders.family import (
 )
 from transformer.interop.folders.folder import CONFIG, first_of, naming, read_json
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, open_regular, parse_json, read_text
+from transformer.runtime.files import Json, failing, open_regular, parse_json, read_text
 
 MODEL = "model.bin"
 VERSIONS = range(2, 7)
@@ -458,10 +458,8 @@ class ListVocabulary(Vocabulary):
 def _words(folder: Path, side: str) -> list[str]:
     path = first_of(folder, *(f"{prefix}_{name}" for prefix in (side, "shared") for name in _NAMES))
     with naming(path):
-        try:
+        with failing("it cannot be read"):
             content = read_text(path)
-        except OSError as error:
-            raise UserError(f"it cannot be read: {error.strerror}") from error
         words = parse_json(content) if path.suffix == ".json" else content.removesuffix("\n").split("\n")
         if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
             raise UserError("it is not a list of words")

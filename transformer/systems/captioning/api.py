@@ -4,20 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import jax
-import numpy as np
-
 from transformer.cli.writer import PictureWriter, Texts
 from transformer.config.arguments import any_number
 from transformer.config.ranges import Option, shown
 from transformer.runtime.errors import UserError
 from transformer.systems.captioning.system import Captioning
+from transformer.tasks.media.pictures import Seen, is_picture
 from transformer.tasks.text import Hypothesis
 from transformer.translator.decoder import Decoder
-
-Seen = Path | str | np.ndarray | jax.Array
-"""A PNG file, or its pixels, [height, width, 3] or [height, width]: whole numbers from 0 to 255, or numbers
-from 0 to 1."""
 
 
 class Captioner(Decoder[Captioning]):
@@ -37,7 +31,7 @@ class Captioner(Decoder[Captioning]):
         Raises:
           UserError: a picture cannot be read, or an option is invalid.
         """
-        is_one = isinstance(pictures, Path | str) or hasattr(pictures, "__array__")
+        is_one = is_picture(pictures)
         sources: Any = [pictures] if is_one else pictures
         texts = [best.text for (best, *_) in self.search(sources, n_best=1, **options)]
         return texts[0] if is_one else texts

@@ -1,21 +1,14 @@
 """The Python API for detection, a decoder whose records are pictures, and what decode.py writes of it."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar
-
-import jax
-import numpy as np
 
 from transformer.cli.writer import PictureWriter
 from transformer.config.arguments import any_number
 from transformer.config.ranges import Option
 from transformer.systems.detection.system import DetectedObject, Detection
+from transformer.tasks.media.pictures import Seen, is_picture
 from transformer.translator.decoder import Decoder
-
-Seen = Path | str | np.ndarray | jax.Array
-"""A PNG file, or its pixels, [height, width, 3] or [height, width]: whole numbers from 0 to 255, or numbers
-from 0 to 1."""
 
 
 class Detector(Decoder[Detection]):
@@ -34,8 +27,8 @@ class Detector(Decoder[Detection]):
         Raises:
           UserError: a picture cannot be read, or an option is invalid.
         """
-        is_one = isinstance(pictures, Path | str) or hasattr(pictures, "__array__")
-        sources = [pictures] if is_one else any_number("pictures", pictures, "pictures")
+        is_one = is_picture(pictures)
+        sources: Any = [pictures] if is_one else any_number("pictures", pictures, "pictures")
         records = (self.task.seen(source) for source in sources)
         objects: list[list[DetectedObject]] = [
             [*best.objects] for (best,) in self.stream(records, n_best=1, **options)

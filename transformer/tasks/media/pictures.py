@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -38,6 +39,9 @@ EXHIBITED = 160
 """Height of a picture in a report, at least, in pixels."""
 
 
+Seen = Path | str | np.ndarray | jax.Array
+"""A PNG file, or its pixels, [height, width, 3] or [height, width]: whole numbers from 0 to 255, or numbers
+from 0 to 1."""
 OF_CORPUS = re.compile(rf"({'|'.join(SPLITS)}):(\d{{1,9}})")
 """A picture of the run's own corpus, such as test:0."""
 
@@ -181,6 +185,11 @@ class Pictures(Exhibits, Lines, DecodingTask):
     def exhibited(self, records: Records, count: int) -> list[AnnotatedPicture]:
         """The first pictures."""
         return list(itertools.islice(records, count))
+
+
+def is_picture(source: object) -> bool:
+    """Whether it is one picture, and not several."""
+    return isinstance(source, Path | str) or hasattr(source, "__array__")
 
 
 def check_listed(line: str, manifest: Path, number: int) -> None:
