@@ -138,7 +138,7 @@ def test_stop_and_resume_bit_for_bit(what, config, base, tmp_path):
 @pytest.mark.thorough
 @pytest.mark.by_default("False")
 @pytest.mark.parametrize("has_checkpoint", [True, False])
-def test_the_command_that_resumes_needs_no_more_than_paths(adapter, has_checkpoint, tmp_path, monkeypatch):
+def test_the_command_that_resumes_needs_no_more_than_paths(adapter, has_checkpoint, tmp_path, call):
     """Options of the run need not be given again; the run that it starts from does, also for an adapter."""
     shutil.copytree(adapter.path, tmp_path / "run")
     if not has_checkpoint:
@@ -146,8 +146,7 @@ def test_the_command_that_resumes_needs_no_more_than_paths(adapter, has_checkpoi
         (tmp_path / "run" / "metrics.jsonl").unlink()
     _, *words = shlex.split(resume_command(Run(tmp_path / "run")))
     assert "--training.init-from" in words
-    monkeypatch.setattr("sys.argv", words)
-    assert train_main() == 0
+    assert call(train_main, *words[1:])[0] == 0
     assert Run(tmp_path / "run").checkpoints.steps() == adapter.checkpoints.steps()
     assert Run(tmp_path / "run").config == adapter.config
     with named_bases(adapter.config.training.init_from):
@@ -352,11 +351,10 @@ def test_int8_and_ensembles(adapter, other, base):
 
 
 @pytest.mark.slow
-def test_an_average_is_of_the_merged_parameters(adapter, base, tmp_path, monkeypatch):
+def test_an_average_is_of_the_merged_parameters(adapter, base, tmp_path, call):
     shutil.copytree(base.path, tmp_path / base.path.name)
     shutil.copytree(adapter.path, tmp_path / "run")
-    monkeypatch.setattr("sys.argv", ["average", str(tmp_path / "run"), "--steps", "4", "8"])
-    assert average_main() == 0
+    assert call(average_main, tmp_path / "run", "--steps", 4, 8)[0] == 0
     run = Run(tmp_path / "run")
     each = [leaves(run.variables(step)) for step in (4, 8)]
     average = leaves(run.variables("average"))

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -234,13 +235,8 @@ def test_what_is_refused_leaves_no_run_directory(config: Config, tmp_path: Path)
     ],
     ids=range(8),
 )
-def test_odd_names(
-    decoder: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    words = [str(decoder) if word == "RUN" else word for word in words]
-    monkeypatch.setattr(sys, "argv", ["transformer", *words])
-    assert main() == 2
-    assert capfd.readouterr().err.count("\n") == 1
+def test_odd_names(decoder: Path, words: list[str], refused: Callable[..., str]) -> None:
+    assert refused(main, *(decoder if word == "RUN" else word for word in words)).count("\n") == 1
 
 
 @pytest.mark.slow
@@ -251,13 +247,12 @@ def test_a_name_that_is_no_text() -> None:
     assert b"Traceback" not in done.stderr
 
 
-def test_out_of_memory_is_one_message(capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_one_message(refused: Callable[..., str]) -> None:
     def command(_: object) -> None:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 160 bytes.\nAnd more")
 
-    monkeypatch.setattr(sys, "argv", ["decode.py"])
-    assert run_command("decode.py", command) == 2
-    assert capsys.readouterr().err.startswith("decode.py: out of memory: reduce the batch size")
+    errors = refused(partial(run_command, "decode.py", command))
+    assert errors.startswith("decode.py: out of memory: reduce the batch size")
 
 
 @pytest.mark.slow

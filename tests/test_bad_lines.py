@@ -1,7 +1,6 @@
 """Lines of corpora that cannot be read are counted, refused together or left out; unusual ones are told."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -187,25 +186,18 @@ def test_damaged_files_are_counted_or_left_out(tmp_path, made):
             opened(tmp_path / "cache")
 
 
-def run(words: list[object], capsys, monkeypatch) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["train.py", *map(str, words)])
-    status = train_main()
-    shown = capsys.readouterr()
-    return status, shown.out, shown.err
-
-
-def test_data_check_counts_everything_and_trains_nothing(tmp_path, capsys, monkeypatch):
+def test_data_check_counts_everything_and_trains_nothing(tmp_path, call):
     path = tmp_path / "text.tsv"
     path.write_bytes(b"".join(b"a %d\tb %d\n" % (n, n) + b"no tab\n" * (n % 2) for n in range(100)))
     options = ["quickstart", "--data.train-tsv", path, "--data.cache-dir", tmp_path / "cache"]
     options += ["--run-dir", tmp_path / "run"]
-    status, out, err = run([*options, "--data.check"], capsys, monkeypatch)
+    status, out, err = call(train_main, *options, "--data.check")
     assert status == 2
     assert "50 lines (3, 6, 9, " in err
     assert "149, 150)" in err or "150): 1 column; each line must be source, tab, target" in err
     assert "unusual among" not in out
     path.write_text("source\ttarget\n" + "".join(f"word {n}\twort {n}\n" for n in range(40)) * 2)
-    status, out, err = run([*options, "--data.check"], capsys, monkeypatch)
+    status, out, err = call(train_main, *options, "--data.check")
     assert status == 0, err
     assert "All lines can be read." in out
     assert "repeat another, the first looks like a header" in out
@@ -271,13 +263,13 @@ def test_lengths_and_ratios_are_drawn():
     assert distributions(InMemory([])).count("\n") == 4
 
 
-def test_texts_that_are_too_long_may_be_swapped(tmp_path, capsys, monkeypatch):
+def test_texts_that_are_too_long_may_be_swapped(tmp_path, call):
     """Where labels are read and documents written, a longer limit is not the whole advice."""
     rows = [{"text": f"{n} " + "word " * 60, "label": "good" if n % 2 else "bad"} for n in range(60)]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = ["sentiment", "--data.train", tmp_path / "rows.jsonl", "--data.cache-dir", tmp_path / "cache"]
     options += ["--data.inputs", "label", "--data.target", "text", "--run-dir", tmp_path / "run"]
-    status, _, err = run([*options, "--data.max-length", "40", "--data.buckets", "40"], capsys, monkeypatch)
+    status, _, err = call(train_main, *options, "--data.max-length", "40", "--data.buckets", "40")
     assert status == 2
     assert "longer than --data.max-length 40: raise it (targets have " in err
     assert "times the tokens of sources: are --data.inputs and --data.target swapped?)" in err

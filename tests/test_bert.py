@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -89,15 +88,13 @@ def test_a_head_that_is_missing_is_new(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_it_is_trained_further(tmp_path):
+def test_it_is_trained_further(tmp_path, call):
     """On one's own text, from the command line."""
     parent = import_model(DATA / "one-layer", tmp_path / "bert")
     text = write_text(tmp_path, "train", 60)["train_source"]
     small = ["--data.max-length", "16", "--data.batch-tokens", "256", "--training.steps", "2"]
-    with pytest.MonkeyPatch.context() as patch:
-        words = ["--init-from", str(parent.path), "--data.train", str(text), *small]
-        patch.setattr(sys, "argv", ["train.py", *words, "--run-dir", str(tmp_path / "run")])
-        assert train_main() == 0
+    words = ["--init-from", parent.path, "--data.train", text, *small, "--run-dir", tmp_path / "run"]
+    assert call(train_main, *words)[0] == 0
     run = Run(tmp_path / "run")
     assert replace(run.config.model, dtype="auto") == parent.config.model
     assert run.task.content() == parent.task.content()

@@ -155,8 +155,7 @@ def test_two_devices_translate_like_one(untrained_run, call):
 
 
 @pytest.mark.parametrize("words", [["calibrate"], ["shortlist", "--source", "x", "--target", "y"]])
-def test_a_folder_that_is_read_only_is_refused_before_the_work(words, tmp_path, monkeypatch, capsys):
+def test_a_folder_that_is_read_only_is_refused_before_the_work(words, tmp_path, monkeypatch, refused):
     monkeypatch.setattr(os, "access", lambda *_: False)
-    monkeypatch.setattr("sys.argv", ["transformer", words[0], str(tmp_path), *words[1:]])
-    assert main() == 2
-    assert "is read-only, and the result is written there" in " ".join(capsys.readouterr().err.split())
+    errors = refused(main, words[0], tmp_path, *words[1:])
+    assert "is read-only, and the result is written there" in " ".join(errors.split())

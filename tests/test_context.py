@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import re
-import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -42,11 +41,6 @@ def translator(context=1, system="transformer", **options):
 def run(tmp_path_factory):
     """Its run directory."""
     return stored(translator(), tmp_path_factory.mktemp("context") / "run")
-
-
-def decoded(monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["decode.py", *map(str, words)])
-    return decode_main()
 
 
 # --- From files to examples
@@ -237,7 +231,7 @@ def test_every_system_reads_context(system):
 
 
 @pytest.mark.slow
-def test_lines_are_read_after_those_before(run, tmp_path, monkeypatch, capfd):
+def test_lines_are_read_after_those_before(run, tmp_path, decode):
     expected = Translator.load(run).translate(AFTER)
     lines, output = tmp_path / "in", tmp_path / "out"
     forms = {
@@ -247,12 +241,12 @@ def test_lines_are_read_after_those_before(run, tmp_path, monkeypatch, capfd):
     }
     for options, written in forms.items():
         lines.write_text("".join(f"{line}\n" for line in written))
-        assert decoded(monkeypatch, run, "--input", lines, "--output", output, *options) == 0
+        assert decode(run, "--input", lines, "--output", output, *options)[0] == 0
         assert output.read_text().splitlines() == expected
         output.unlink()
-    capfd.readouterr()
-    assert decoded(monkeypatch, run, "--input", lines, "--jsonl", "--format", "json", "--alignments") == 0
-    objects = [json.loads(line) for line in capfd.readouterr().out.splitlines()]
+    status, out, _ = decode(run, "--input", lines, "--jsonl", "--format", "json", "--alignments")
+    assert status == 0
+    objects = [json.loads(line) for line in out.splitlines()]
     assert [x["source"] for x in objects] == LINES
     assert [x["context"] for x in objects] == [context_of(source) for source in AFTER]
     second = objects[1]
@@ -269,36 +263,35 @@ def test_a_line_in_other_languages_begins_a_document():
     assert [json.loads(line)["source"] for _, line in read] == ["a", "a <turn> b", "c", "", "d"]
 
 
-def test_a_line_may_have_its_own_context(run, tmp_path, monkeypatch, capfd):
+def test_a_line_may_have_its_own_context(run, tmp_path, decode, refused):
     lines = tmp_path / "in"
     rows = [{"source": "dog"}, {"source": "cat", "context": ["bird"]}, {"source": "dog", "context": []}]
     lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert decoded(monkeypatch, run, "--input", lines, "--jsonl") == 0
+    status, out, _ = decode(run, "--input", lines, "--jsonl")
     expected = Translator.load(run).translate(["dog", "bird <turn> cat", "dog"])
-    assert capfd.readouterr().out.splitlines() == expected
-    lines.write_text('{"source": "dog", "context": "cat"}\n')
-    assert decoded(monkeypatch, run, "--input", lines, "--jsonl") == 2
-    assert "line 1: context must be a list" in capfd.readouterr().err
-    lines.write_text('{"context": ["cat"]}\n')
-    assert decoded(monkeypatch, run, "--input", lines, "--jsonl") == 2
-    assert "line 1: source is missing" in capfd.readouterr().err
-    lines.write_text("dog\n")
-    assert decoded(monkeypatch, run, "--input", lines, "--history", 2) == 2
-    assert "--history: this model reads each line after those before it" in capfd.readouterr().err
+    assert (status, out.splitlines()) == (0, expected)
+    for line, options, message in (
+        ('{"source": "dog", "context": "cat"}', ["--jsonl"], "line 1: context must be a list"),
+        ('{"context": ["cat"]}', ["--jsonl"], "line 1: source is missing"),
+        ("dog", ["--history", 2], "--history: this model reads each line after those before it"),
+    ):
+        lines.write_text(f"{line}\n")
+        assert message in refused(decode_main, run, "--input", lines, *options)
 
 
 @pytest.mark.slow
-def test_terms_of_a_glossary_are_those_of_the_sentence(run, tmp_path, monkeypatch, capfd):
+def test_terms_of_a_glossary_are_those_of_the_sentence(run, tmp_path, decode):
     (tmp_path / "glossary").write_text("cat\tbird\n")
     (tmp_path / "in").write_text("cat\ndog\n")
     options = ["--input", tmp_path / "in", "--glossary", tmp_path / "glossary", "--method", "beam"]
-    assert decoded(monkeypatch, run, *options) == 0
-    first, second = capfd.readouterr().out.splitlines()
+    status, out, _ = decode(run, *options)
+    assert status == 0
+    first, second = out.splitlines()
     assert "bird" in first.split()
     assert [second] == Translator.load(run).translate(["cat <turn> dog"])
 
 
-def test_unfinished_lines_continue_in_their_context(run, tmp_path, monkeypatch, capfd):
+def test_unfinished_lines_continue_in_their_context(run, tmp_path, monkeypatch, decode):
     """The second line, which has the first as its context, is the first to be translated again."""
     lines, output = tmp_path / "in", tmp_path / "out"
     lines.write_text("".join(f"{line}\n" for line in LINES))
@@ -313,8 +306,9 @@ def test_unfinished_lines_continue_in_their_context(run, tmp_path, monkeypatch, 
         patch.setattr(Lines, "of", of)
         with pytest.raises(KeyboardInterrupt):
             decode_lines(parse_decode(list(map(str, options))))
-    assert decoded(monkeypatch, *options, "--resume") == 0
-    assert "continuing after line 1" in capfd.readouterr().err
+    status, _, errors = decode(*options, "--resume")
+    assert status == 0
+    assert "continuing after line 1" in errors
     assert output.read_text().splitlines() == Translator.load(run).translate(AFTER)
 
 

@@ -235,14 +235,14 @@ def test_texts_are_aligned_with_recordings(tmp_path, monkeypatch, capsys) -> Non
 
 
 @pytest.mark.thorough
-def test_aligning_goes_on_after_the_recordings_that_are_done(tmp_path, monkeypatch, capsys) -> None:
+def test_aligning_goes_on_after_the_recordings_that_are_done(tmp_path, monkeypatch, call, refused) -> None:
     write_recordings(tmp_path)
     run, out = run_with(tmp_path, 0.3), tmp_path / "out.jsonl"
     (tmp_path / "clips").mkdir()
     (tmp_path / "long.wav").rename(tmp_path / "clips" / "long.wav")
     texts, align = ("one", "four", "one four"), Transcriber.align
     (tmp_path / "list.tsv").write_text("".join(f"clips/long.wav\t{text}\n" for text in texts))
-    words = ["align", str(run.path), "--input", str(tmp_path / "list.tsv"), "--output", str(out)]
+    words = [run.path, "--input", tmp_path / "list.tsv", "--output", out]
     heard, interruptions = list[str](), ["one four"]
 
     def interrupted(transcriber: Transcriber, path: object, text: str) -> object:
@@ -254,18 +254,15 @@ def test_aligning_goes_on_after_the_recordings_that_are_done(tmp_path, monkeypat
 
     monkeypatch.setattr(Transcriber, "align", interrupted)
     for options, status in ([], 130), (["--resume"], 0):
-        monkeypatch.setattr("sys.argv", [*words, *options])
-        assert align_main() == status
-        assert out.exists() == (not status)
-        shown = " ".join(capsys.readouterr().err.split())
+        ended, _, errors = call(align_main, *words, *options)
+        assert (ended, out.exists()) == (status, not status)
+        shown = " ".join(errors.split())
         assert ("add --resume to the same command" if status else "continuing after recording 2") in shown
     assert tuple(heard) == texts
     found = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(each["line"], each["text"]) for each in found] == [*enumerate(texts, 1)]
     assert {each["recording"] for each in found} == {"clips/long.wav"}  # as listed
-    monkeypatch.setattr("sys.argv", [*words[:4], "--resume"])
-    assert align_main() == 2
-    assert "--resume needs --output" in capsys.readouterr().err
+    assert "--resume needs --output" in refused(align_main, *words[:3], "--resume")
 
 
 @pytest.mark.slow

@@ -130,28 +130,24 @@ def test_lines_name_their_languages(learned, tmp_path, decode):
         ("a", ["--jsonl", "--tsv"], "leave one of them out"),
     ],
 )
-def test_bad_lines_are_named(drawn, tmp_path, line, options, message, decode):
+def test_bad_lines_are_named(drawn, tmp_path, line, options, message, refused):
     path = tmp_path / "lines"
     path.write_text(f"{line}\n")
-    status, _, errors = decode(drawn, "--input", path, *options)
-    assert status == 2
+    errors = refused(decode_main, drawn, "--input", path, *options)
     assert message in " ".join(errors.split())
     assert "Traceback" not in errors
 
 
-def test_limits_are_learned_of_a_direction(drawn, tmp_path, monkeypatch, capfd):
+def test_limits_are_learned_of_a_direction(drawn, tmp_path, call, refused):
     run = shutil.copytree(drawn, tmp_path / "run")
     text = tmp_path / "text"
     text.write_text("red dog\n" * 12)
-    asked = ["calibrate", str(run), "--input", str(text)]
-    monkeypatch.setattr("sys.argv", [*asked, "--target-language", "back"])
-    assert calibrate_main() == 0
-    printed = capfd.readouterr().out
+    status, printed, _ = call(calibrate_main, run, "--input", text, "--target-language", "back")
+    assert status == 0
     assert "limits of 12 translations" in printed
     assert printed.splitlines()[-1].endswith(" --target-language back")
-    monkeypatch.setattr("sys.argv", asked)
-    assert calibrate_main() == 2
-    assert "give --target-language, such as back" in " ".join(capfd.readouterr().err.split())
+    errors = refused(calibrate_main, run, "--input", text)
+    assert "give --target-language, such as back" in " ".join(errors.split())
 
 
 SIZES = [f"--model.{name}" for name in ("num-layers=1", "d-model=16", "d-ff=16", "num-heads=2")]
@@ -191,16 +187,14 @@ def test_the_commands_of_the_page(tmp_path, monkeypatch, capfd):
     assert len(commands) == 6
 
 
-def test_commands_for_one_direction_refuse_several(drawn, tmp_path, capfd, monkeypatch):
+def test_commands_for_one_direction_refuse_several(drawn, tmp_path, refused):
     (tmp_path / "text").write_text("red dog\n")
-    text = str(tmp_path / "text")
+    text = tmp_path / "text"
     for main, options, message in (
         (shortlist_main, ["--source", text, "--target", text], "a shortlist is for one direction"),
-        (distill_main, [str(tmp_path / "out")], "a distillation is of one"),
+        (distill_main, [tmp_path / "out"], "a distillation is of one"),
     ):
-        monkeypatch.setattr("sys.argv", ["transformer", str(drawn), *options])
-        assert main() == 2
-        errors = capfd.readouterr().err
+        errors = refused(main, drawn, *options)
         assert message in " ".join(errors.split())
         assert "Traceback" not in errors
     assert not (tmp_path / "out").exists()

@@ -1,7 +1,6 @@
 """Documents: what is no text stays as it is, what is marked stays marked, nothing is lost."""
 
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -255,20 +254,16 @@ def test_a_model_that_does_not_translate_is_refused():
         pretender.translate_document("a")
 
 
-def run(monkeypatch, *words):
-    monkeypatch.setattr(sys, "argv", ["decode.py", *map(str, words)])
-    return decode_main()
-
-
 @pytest.mark.thorough
-def test_the_command_translates_a_file(decoder, tmp_path, monkeypatch, capfd):
+def test_the_command_translates_a_file(decoder, tmp_path, decode):
     file = tmp_path / "page.md"
     file.write_text(f"# {WORDS[0]} {WORDS[1]}\n\n- {WORDS[2]} `code`\n")
-    assert run(monkeypatch, decoder, "--document", file, "--output", tmp_path / "out.md") == 0
+    status, _, errors = decode(decoder, "--document", file, "--output", tmp_path / "out.md")
+    assert status == 0
     output = (tmp_path / "out.md").read_text()
     assert output.startswith("# ")
     assert "`code`" in output
-    assert "of 2 sentences flagged" in capfd.readouterr().err
+    assert "of 2 sentences flagged" in errors
 
 
 BAD = {
@@ -281,31 +276,30 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_file_without_text_is_refused(name, decoder, tmp_path, monkeypatch, capfd):
+def test_a_file_without_text_is_refused(name, decoder, tmp_path, refused):
     content, message = BAD[name]
     (tmp_path / name).write_bytes(content)
-    assert run(monkeypatch, decoder, "--document", tmp_path / name, "--output", tmp_path / "out") == 2
-    assert message in capfd.readouterr().err
+    assert message in refused(
+        decode_main, decoder, "--document", tmp_path / name, "--output", tmp_path / "out"
+    )
     assert not (tmp_path / "out").exists()
 
 
-def test_options_of_lines_are_refused(decoder, tmp_path, monkeypatch, capfd):
+def test_options_of_lines_are_refused(decoder, tmp_path, refused):
     file = tmp_path / "a.txt"
     file.write_text("a")
+    named = "--document", file
     for words, message in [
-        (("--input", file), "--input: it is for lines"),
-        (("--format", "json"), "--format json is for lines"),
-        (("--resume",), "--resume: it is for lines"),
-        (("--output", file), "is the file of --document"),
-        (("--flags", file), "is the file of --document"),
-        (("--output", tmp_path / "new", "--flags", tmp_path / "new"), "is the file of --output"),
+        ((*named, "--input", file), "--input: it is for lines"),
+        ((*named, "--format", "json"), "--format json is for lines"),
+        ((*named, "--resume"), "--resume: it is for lines"),
+        ((*named, "--output", file), "is the file of --document"),
+        ((*named, "--flags", file), "is the file of --document"),
+        ((*named, "--output", tmp_path / "new", "--flags", tmp_path / "new"), "is the file of --output"),
+        (("--flags", tmp_path / "x"), "--flags is for --document"),
+        (("--document", tmp_path / "missing.txt"), "cannot read"),
     ]:
-        assert run(monkeypatch, decoder, "--document", file, *words) == 2
-        assert message in capfd.readouterr().err
-    assert run(monkeypatch, decoder, "--flags", tmp_path / "x") == 2
-    assert "--flags is for --document" in capfd.readouterr().err
-    assert run(monkeypatch, decoder, "--document", tmp_path / "missing.txt") == 2
-    assert "cannot read" in capfd.readouterr().err
+        assert message in refused(decode_main, decoder, *words)
 
 
 def test_addresses_are_looked_for_in_linear_time():

@@ -1,6 +1,5 @@
 """The encoder of a new model is that of another run."""
 
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -198,33 +197,27 @@ def test_a_frozen_encoder_stays_that_of_the_run(encoder, config, tmp_path):
     assert all(0 < slower[part] < 0.1 * free[part] for part in free)
 
 
-def command(*words: object) -> int:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", ["train.py", *map(str, words)])
-        return train_main()
-
-
 @pytest.mark.slow
-def test_the_command(bert, config, tmp_path, capfd):
+def test_the_command(bert, config, tmp_path, call, refused):
     """The decoder is the preset's, with a vocabulary of its own; a run that exists is resumed."""
     text = ["--data.train-source", config.data.train_source, "--data.train-target", config.data.train_target]
     text += ["--data.tokenizer", "word", "--data.cache-dir", tmp_path / "cache"]
     small = ["--model.d-model", "24", "--model.d-ff", "32", "--model.num-heads", "2"]
     small += ["--model.decoder-layers", "1", "--training.steps", "2", "--data.batch-tokens", "512"]
     words = ["quickstart", "--init-encoder-from", bert.path, *text, *small]
-    assert command(*words, "--run-dir", tmp_path / "run") == 0
+    assert call(train_main, *words, "--run-dir", tmp_path / "run")[0] == 0
     run = Run(tmp_path / "run")
     model = run.config.model
     assert (model.d_model, model.of_encoder.d_model, model.num_layers) == (24, 16, 2)
     assert (model.share_embeddings, run.config.data.joint_vocabulary) == ("target", False)
     before = parameters(run.path)
-    assert command("--run-dir", tmp_path / "run", *text[:4], "--data.cache-dir", tmp_path / "cache") == 0
-    assert command(*words, "--run-dir", tmp_path / "run") == 0
+    again = "--run-dir", tmp_path / "run", *text[:4], "--data.cache-dir", tmp_path / "cache"
+    assert call(train_main, *again)[0] == 0
+    assert call(train_main, *words, "--run-dir", tmp_path / "run")[0] == 0
     for x, y in zip(before, parameters(run.path), strict=True):
         np.testing.assert_array_equal(x, y)
-    capfd.readouterr()
-    assert command("quickstart", "--init-encoder-from", bert.path, "--init-from", bert.path, *text) == 2
-    assert "--init-from and --init-encoder-from both say" in capfd.readouterr().err
+    both = "--init-encoder-from", bert.path, "--init-from", bert.path
+    assert "--init-from and --init-encoder-from both say" in refused(train_main, "quickstart", *both, *text)
 
 
 @pytest.mark.slow

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -160,14 +159,11 @@ def test_an_imported_model_is_not_trained_in_its_own_place(config, parent):
         train(own, parent.path, watch=quiet())
 
 
-def test_the_command_takes_the_parents_network(parent, monkeypatch):
+def test_the_command_takes_the_parents_network(parent, monkeypatch, call):
     asked = []
     monkeypatch.setattr("transformer.trainer.train.train", lambda config, run_dir, **_: asked.append(config))
     for option in ([f"--init-from={parent.path}"], ["fine-tune", "--init-from", str(parent.path)]):
-        monkeypatch.setattr(
-            sys, "argv", ["train.py", *option, "--model.dropout", "0.3", "--data.train-tsv", "a"]
-        )
-        assert train_main() == 0
+        assert call(train_main, *option, "--model.dropout", "0.3", "--data.train-tsv", "a")[0] == 0
     for config in asked:
         assert config.model == replace(parent.config.model, dropout=0.3)
         assert config.decoding == parent.config.decoding
@@ -188,11 +184,8 @@ def test_the_command_takes_the_parents_network(parent, monkeypatch):
         (["tiny", "--init-from=nowhere"], "nowhere: no such run directory"),
     ],
 )
-def test_bad_commands(parent, arguments, message, monkeypatch, capsys):
-    arguments = [str(parent.path) if word == "PARENT" else word for word in arguments]
-    monkeypatch.setattr(sys, "argv", ["train.py", *arguments])
-    assert train_main() == 2
-    assert message in capsys.readouterr().err
+def test_bad_commands(parent, arguments, message, refused):
+    assert message in refused(train_main, *(parent.path if word == "PARENT" else word for word in arguments))
 
 
 LEARNED = {"positions": "learned", "max_positions": 48}

@@ -190,15 +190,13 @@ def test_prompts_in_and_texts_out(drawn, tmp_path, name, decode):
 
 
 @pytest.mark.slow
-def test_a_page_of_what_follows(generator, capsys, monkeypatch, tmp_path):
+def test_a_page_of_what_follows(generator, decode, tmp_path):
     run, page = generator.origin.partition(",")[0], tmp_path / "page.html"
     (tmp_path / "in").write_text("1 and\n\n")
     arguments = ["--method", "beam", "--beam-size", "2", "--extra-length", "6"]
-    monkeypatch.setattr(
-        "sys.argv", ["decode.py", run, "--input", str(tmp_path / "in"), "--explore", str(page), *arguments]
-    )
-    assert decode_main() == 0
-    assert "4 texts after 2 prompts" in capsys.readouterr().out
+    status, out, _ = decode(run, "--input", tmp_path / "in", "--explore", page, *arguments)
+    assert status == 0
+    assert "4 texts after all 2 lines" in out
     content = page.read_text().split('id="data">')[1].split("</script>")[0]
     first, second = json.loads(content)["sentences"]
     assert first["hypotheses"][0]["given"][:3] == ["<s>", "1", " "]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib
-import io
 import itertools
 import re
 import shlex
@@ -39,17 +38,6 @@ def help_of(words: str) -> str:
     return train_help(*words.split(" --variant "))
 
 
-def run(monkeypatch, capfd, *arguments):
-    """`transformer ...` in this process: status, standard output, standard error."""
-    monkeypatch.setattr(sys, "argv", ["transformer", *arguments])
-    try:
-        status = main()
-    except SystemExit as ended:  # raised by tyro after --help
-        status = ended.code or 0
-    out, err = capfd.readouterr()
-    return status, out, err
-
-
 @pytest.mark.parametrize(("groups", "table"), [(PRESET_GROUPS, PRESETS), (VARIANT_GROUPS, VARIANTS)])
 def test_every_preset_and_variant_is_described_once(groups, table):
     described = [name for group in groups.values() for name in group]
@@ -59,8 +47,8 @@ def test_every_preset_and_variant_is_described_once(groups, table):
         assert re.search(rf"^  {re.escape(name)} ", preset_table(), re.MULTILINE)
 
 
-def test_the_help_fits_on_a_page(monkeypatch, capfd):
-    status, out, _ = run(monkeypatch, capfd, "train", "--help")
+def test_the_help_fits_on_a_page(call):
+    status, out, _ = call(main, "train", "--help")
     assert status == 0
     assert out.strip() == train_help()
     for text in (out, preset_table()):
@@ -84,12 +72,12 @@ def ragged(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_options_are_described_in_whole_paragraphs(name, monkeypatch, capfd):
+def test_options_are_described_in_whole_paragraphs(name, monkeypatch, call):
     """Whatever a line of a docstring begins with."""
     option = "--help-all" if name in ("train", "decode") else "--help"
     for columns in ("80", "103"):
         monkeypatch.setenv("COLUMNS", columns)
-        status, out, _ = run(monkeypatch, capfd, name, option)
+        status, out, _ = call(main, name, option)
         assert status == 0
         assert ragged(out) == []
 
@@ -179,15 +167,15 @@ def test_a_docstring_is_taken_in_paragraphs():
 @pytest.mark.parametrize(
     "words", [("fine-tune",), *(("tiny", "--variant", name) for name in VARIANTS if VARIANTS[name].continues)]
 )
-def test_options_for_a_trained_model_are_described_without_one(words, monkeypatch, capfd):
-    status, everything, errors = run(monkeypatch, capfd, "train", *words, "--help-all")
+def test_options_for_a_trained_model_are_described_without_one(words, call):
+    status, everything, errors = call(main, "train", *words, "--help-all")
     assert (status, errors) == (0, "")
     assert "--training.init-from" in everything
-    assert run(monkeypatch, capfd, "train", *words)[0] == 2
+    assert call(main, "train", *words)[0] == 2
 
 
-def test_common_options_are_options(monkeypatch, capfd):
-    status, everything, _ = run(monkeypatch, capfd, "train", "--help-all")
+def test_common_options_are_options(call):
+    status, everything, _ = call(main, "train", "--help-all")
     assert status == 0
     for name in COMMON:
         assert f"--{name.replace('_', '-')} " in everything
@@ -196,27 +184,27 @@ def test_common_options_are_options(monkeypatch, capfd):
     assert all(option in everything for option in mentioned - short)
 
 
-def test_the_help_has_the_values_of_the_preset(monkeypatch, capfd):
-    _, out, _ = run(monkeypatch, capfd, "train", "tiny", "--help")
+def test_the_help_has_the_values_of_the_preset(call):
+    _, out, _ = call(main, "train", "tiny", "--help")
     assert out.strip() == train_help("tiny")
     assert "[value in preset tiny]" in out
     assert re.search(r"--model.num-layers .*\[4\]", out)
-    _, out, _ = run(monkeypatch, capfd, "train", "tiny", "--variant", "A-heads-16", "--help")
+    _, out, _ = call(main, "train", "tiny", "--variant", "A-heads-16", "--help")
     assert out.strip() == train_help("tiny", "A-heads-16")
     assert "[value in preset tiny, variant A-heads-16]" in out
     assert re.search(r"--variant A-heads-16 +Table 3 \(A\): --model.num-heads 16", out)
-    _, out, _ = run(monkeypatch, capfd, "train", "--variant=C-width-256", "--help")
+    _, out, _ = call(main, "train", "--variant=C-width-256", "--help")
     assert re.search(r"--model.d-model .*\[256\]", " ".join(out.split()))
     for name in CONFIGS:
         assert max(map(len, help_of(name).splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_and_a_version(name, monkeypatch, capfd):
-    status, out, _ = run(monkeypatch, capfd, name, "--help")
+def test_every_command_has_help_and_a_version(name, call):
+    status, out, _ = call(main, name, "--help")
     assert status == 0
     assert "usage: " in out
-    status, out, _ = run(monkeypatch, capfd, name, "--version")
+    status, out, _ = call(main, name, "--version")
     assert status == 0
     assert out.startswith(f"transformer {transformer.__version__} (jax ")
 
@@ -272,14 +260,14 @@ def test_a_command_imports_what_it_needs(words, finished, tmp_path):
     assert not {name for name in ALWAYS | UNNEEDED[words] if f"'{name}'" in done.stderr}
 
 
-def test_the_nearest_name_is_suggested(monkeypatch, capfd):
-    assert run(monkeypatch, capfd, "trian")[2] == "transformer: no command 'trian': did you mean train?\n"
-    status, _, err = run(monkeypatch, capfd, "train", "tiny-recurent")
+def test_the_nearest_name_is_suggested(call):
+    assert call(main, "trian")[2] == "transformer: no command 'trian': did you mean train?\n"
+    status, _, err = call(main, "train", "tiny-recurent")
     assert status == 2
     assert "no preset 'tiny-recurent': did you mean tiny-recurrent" in err
-    status, _, err = run(monkeypatch, capfd, "train", "zzz")
+    status, _, err = call(main, "train", "zzz")
     assert "no preset 'zzz'; see --list-presets" in err
-    status, _, err = run(monkeypatch, capfd, "train", "--data.vocabsize", "9")
+    status, _, err = call(main, "train", "--data.vocabsize", "9")
     assert status == 2
     assert "--data.vocab-size" in err
     assert nearest("qqqqq", PRESETS) == ""
@@ -310,7 +298,7 @@ def test_installed_commands_are_there(monkeypatch):
 
 
 @pytest.mark.slow
-def test_printed_commands_run_outside_the_repository(tmp_path, monkeypatch, capfd):
+def test_printed_commands_run_outside_the_repository(tmp_path, monkeypatch, call):
     """From the end of a training to the command that it prints."""
     for name, line in {"en": "a dog\n", "de": "ein Hund\n"}.items():
         (tmp_path / f"text.{name}").write_text("".join(f"{number} {line}" for number in range(40)))
@@ -318,13 +306,12 @@ def test_printed_commands_run_outside_the_repository(tmp_path, monkeypatch, capf
     options += ["--training.steps", "1", "--data.tokenizer", "char", "--data.cache-dir", "cache"]
     options += ["--model.num-layers", "1", "--model.d-model", "32", "--model.d-ff", "32"]
     monkeypatch.chdir(tmp_path)
-    status, out, err = run(monkeypatch, capfd, "train", *options)
+    status, out, err = call(main, "train", *options)
     assert status == 0, err
     assert "is held out" in out
     (line,) = re.findall(r"^Try: echo (.*) \| transformer decode run$", out, re.MULTILINE)
     sentence = " ".join(shlex.split(line)) + "\n"
-    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(sentence.encode())))
-    status, out, err = run(monkeypatch, capfd, "decode", "run")
+    status, out, err = call(main, "decode", "run", stdin=sentence.encode())
     assert status == 0, err
     assert out.count("\n") == 1
 
@@ -358,14 +345,14 @@ def test_what_a_command_does_fits_in_the_terminal(columns, monkeypatch):
     assert " ".join(wrapped_help(text).split()) == " ".join(text.split())
 
 
-def test_no_default_is_shown_as_nothing(monkeypatch, capfd):
+def test_no_default_is_shown_as_nothing(call):
     for name in COMMANDS:
         option = "--help-all" if name in ("train", "decode") else "--help"
-        _, out, _ = run(monkeypatch, capfd, name, option)
+        _, out, _ = call(main, name, option)
         assert "(default: )" not in " ".join(out.replace("│", " ").split())
 
 
-def test_the_help_of_a_run_has_the_options_that_it_has_a_use_for(monkeypatch, capfd, tmp_path):
+def test_the_help_of_a_run_has_the_options_that_it_has_a_use_for(call, tmp_path):
     only_some = {
         "--until": "shakespeare",
         "--times": "speech",
@@ -376,22 +363,20 @@ def test_the_help_of_a_run_has_the_options_that_it_has_a_use_for(monkeypatch, ca
         config = PRESETS[preset]
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=300))
         (tmp_path / "config.json").write_text(to_json(config))
-        status, out, _ = run(monkeypatch, capfd, "decode", str(tmp_path), "--help")
+        status, out, _ = call(main, "decode", str(tmp_path), "--help")
         assert status == 0
         assert [only_some[option] for option in only_some if f"│ {option}" in out] == [preset]
 
 
 @pytest.mark.parametrize("preset", ["", "tiny", "speech", "shakespeare"])
-def test_the_help_of_decode_has_common_options_and_says_how_many_there_are(
-    preset, monkeypatch, capfd, tmp_path
-):
+def test_the_help_of_decode_has_common_options_and_says_how_many_there_are(preset, call, tmp_path):
     words = [str(tmp_path)] if preset else []
     if preset:
         config = PRESETS[preset]
         config = dataclasses.replace(config, model=dataclasses.replace(config.model, vocab_size=300))
         (tmp_path / "config.json").write_text(to_json(config))
-    _, short, _ = run(monkeypatch, capfd, "decode", *words, "--help")
-    _, everything, _ = run(monkeypatch, capfd, "decode", *words, "--help-all")
+    _, short, _ = call(main, "decode", *words, "--help")
+    _, everything, _ = call(main, "decode", *words, "--help-all")
     common, every = (set(re.findall(r"^│ (?:-v, )?(--[a-z.-]+)", text, re.M)) for text in (short, everything))
     assert common < every
     assert short.splitlines()[-1] == f"These are the common options; --help-all describes all {len(every)}."

@@ -1,9 +1,8 @@
 """Inspection: the attention weights are those of the model, the tree is that of the search."""
 
 import dataclasses
-import io
 import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -247,75 +246,64 @@ def run_dir(translator: Translator, tmp_path_factory: pytest.TempPathFactory) ->
     return run.path
 
 
-def decode(monkeypatch: pytest.MonkeyPatch, *arguments: Any, stdin: str = "") -> int:
-    monkeypatch.setattr(sys, "argv", ["decode.py", *map(str, arguments)])
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-    return decode_main()
-
-
 @pytest.mark.thorough
-def test_the_command_writes_a_page(
-    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_command_writes_a_page(run_dir: Path, tmp_path: Path, decode: Callable[..., Any]) -> None:
     (tmp_path / "in").write_text("\n".join(["", "red cat", " ", *(f"{word} bird" for word in WORDS)]))
     page = tmp_path / "page.html"
-    assert decode(monkeypatch, run_dir, "--input", tmp_path / "in", "--explore", page) == 0
-    last = capsys.readouterr().out.splitlines()[-1]
+    status, out, _ = decode(run_dir, "--input", tmp_path / "in", "--explore", page)
+    assert status == 0
+    last = out.splitlines()[-1]
     assert last.startswith("15 translations of the first 5 lines with text of 12, ")
     assert f"written to {page}" in last
     texts = [sentence["text"] for sentence in data_of(page.read_text())["sentences"]]
     assert texts == ["red cat", "red bird", "green bird", "blue bird", "cat bird"]
     assert sorted(tmp_path.iterdir()) == [tmp_path / "in", page]
-    assert decode(monkeypatch, run_dir, "--explore", page, "--n-best", 2, stdin="blue dog\n") == 0
-    assert "2 translations of the first 1 line with text, " in capsys.readouterr().out
+    status, out, _ = decode(run_dir, "--explore", page, "--n-best", 2, stdin=b"blue dog\n")
+    assert status == 0
+    assert "2 translations of the first 1 line with text, " in out
     assert len(data_of(page.read_text())["sentences"][0]["hypotheses"]) == 2
 
 
 @pytest.mark.parametrize(
     ("arguments", "stdin", "message"),
     [
-        (["--output", "out"], "red", "--output is for lines"),
-        (["--format", "json"], "red", "--format json is for lines"),
-        (["--n-best", "9"], "red", "--n-best 9: must be at least 1 and at most 3"),
-        ([], " \n", "nothing to explore"),
-        (["--input", "missing"], "", "cannot read missing"),
-        (["--explore", "."], "red", "--explore . is a folder"),
-        (["--explore", "missing/page.html"], "red", "cannot write --explore missing/page.html"),
+        (["--output", "out"], b"red", "--output is for lines"),
+        (["--format", "json"], b"red", "--format json is for lines"),
+        (["--n-best", "9"], b"red", "--n-best 9: must be at least 1 and at most 3"),
+        ([], b" \n", "nothing to explore"),
+        (["--input", "missing"], b"", "cannot read missing"),
+        (["--explore", "."], b"red", "--explore . is a folder"),
+        (["--explore", "missing/page.html"], b"red", "cannot write --explore missing/page.html"),
     ],
 )
 def test_the_command_refuses_in_one_sentence(
     run_dir: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    refused: Callable[..., str],
     arguments: list[str],
-    stdin: str,
+    stdin: bytes,
     message: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert decode(monkeypatch, run_dir, "--explore", "page.html", *arguments, stdin=stdin) == 2
-    errors = capsys.readouterr().err
+    errors = refused(decode_main, run_dir, "--explore", "page.html", *arguments, stdin=stdin)
     assert message in errors
     assert errors.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_input_is_not_overwritten(
-    run_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_input_is_not_overwritten(run_dir: Path, tmp_path: Path, refused: Callable[..., str]) -> None:
     (tmp_path / "in").write_text("red cat\n")
     arguments = [run_dir, "--input", tmp_path / "in", "--explore", tmp_path / "in"]
-    assert decode(monkeypatch, *arguments) == 2
-    assert "is the file of --input, which would be lost" in capsys.readouterr().err
+    assert "is the file of --input, which would be lost" in refused(decode_main, *arguments)
     assert (tmp_path / "in").read_text() == "red cat\n"
 
 
 @pytest.mark.slow
-def test_json_lines_are_what_they_were(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert decode(monkeypatch, run_dir, "--format", "json", stdin="red cat\n") == 0
-    (found,) = json.loads(capsys.readouterr().out)["hypotheses"]
+def test_json_lines_are_what_they_were(run_dir: Path, decode: Callable[..., Any]) -> None:
+    status, out, _ = decode(run_dir, "--format", "json", stdin=b"red cat\n")
+    assert status == 0
+    (found,) = json.loads(out)["hypotheses"]
     assert set(found) == {"text", "tokens", "score", "log_probability"}
     field = next(item for item in dataclasses.fields(Hypothesis) if item.name == "ids")
     assert field.default == ()

@@ -197,6 +197,7 @@ BESIDE = {
     ":smile: *dog* [cat](x)\n": ":smile: *DOG* [CAT](x)\n",
     "A cat[^1] runs, $x$ *is* red.\n\n[^1]: dog\n": "A CAT[^1] RUNS, $x$ *IS* RED.\n\n[^1]: DOG\n",
     "| red<br>dog | <br/>**cat**<br> |\n|--|--|\n": "| RED<br>DOG | <br/>**CAT**<br> |\n|--|--|\n",
+    "# red [<br>](x) dog\n": "# RED [<br /> ](x) DOG\n",
     "# red <BR />dog<br><br>cat\n": "# RED <BR />DOG<br><br>CAT\n",
     "> ![x](y)  \n> red  \n> dog\\\n> cat\n": "> ![x](y)\\\n> RED  \n> DOG\\\n> CAT\n",
     "red  \n![x](y)\n": "RED\\\n![x](y)\n",
@@ -211,6 +212,12 @@ def test_what_has_no_words_stays_where_it_is(text, expected):
     assert (document.text, document.flagged) == (expected, [])
 
 
+@pytest.mark.parametrize("format", ["text", "markdown"])
+def test_an_output_of_several_lines_becomes_one(format):
+    pretender = Pretender(spell=lambda word: f"{word}\n\n# x")
+    assert pretender.translate_document("- red\n", format).text == "- red # x\n"
+
+
 def test_lines_without_a_translation_end_no_paragraph():
     pretender = Pretender(order=lambda words: words[1:])
     document = pretender.translate_document("> Red.  \n> A cat.  \n> Red.\\\n> A dog.\n", "markdown")
@@ -219,7 +226,8 @@ def test_lines_without_a_translation_end_no_paragraph():
 
 def test_an_underlined_heading_becomes_no_table():
     pretender = Pretender(spell=lambda word: f"{word}|")
-    assert pretender.translate_document("red\n---\n", "markdown").text == "red\\|\n---\n"
+    document = pretender.translate_document("red\n---\n", "markdown")
+    assert (document.text, document.sentences[0].flags) == ("red\n---\n", ("not read",))
 
 
 def test_a_sentence_without_translation_leaves_no_space():

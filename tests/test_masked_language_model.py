@@ -1,7 +1,6 @@
 """Masked language models: what is hidden, and what is learned."""
 
 import json
-import sys
 from dataclasses import replace
 
 import jax
@@ -164,15 +163,13 @@ def test_a_line_is_an_example_and_the_last_tenth_validates(drawn):
     assert next(iter(corpus.splits["train"])) == "a b c"
 
 
-def test_it_decodes_nothing(drawn, monkeypatch, capfd):
-    monkeypatch.setattr(sys, "argv", ["decode.py", str(drawn)])
-    assert decode_main() == 2
-    error = capfd.readouterr().err
+def test_it_decodes_nothing(drawn, call, refused):
+    error = refused(decode_main, drawn)
     assert "masked-lm" in error
     assert "Traceback" not in error
-    monkeypatch.setattr(sys, "argv", ["average", str(drawn)])
-    assert average_main() == 0
-    assert "decode" not in capfd.readouterr().out  # which it would suggest for other systems
+    status, out, _ = call(average_main, drawn)
+    assert status == 0
+    assert "decode" not in out  # which it would suggest for other systems
 
 
 def test_a_sentence_is_scored_by_each_of_its_tokens_given_all_others(drawn, tmp_path, call, monkeypatch):

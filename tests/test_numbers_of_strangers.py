@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,26 +63,18 @@ def test_options_and_arguments(number: int) -> None:
 
 
 @pytest.mark.parametrize("digits", [309, 5000])
-def test_command_lines(
-    digits: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
-) -> None:
-    run = str(stored(small_translator(), tmp_path / "run"))
+def test_command_lines(digits: int, tmp_path: Path, refused: Callable[..., str]) -> None:
+    run = stored(small_translator(), tmp_path / "run")
     with pytest.raises(UserError, match="has no checkpoint"):
         Translator.load(run, 10**digits)
     for main, words in (
-        (train_main, ["train", "tiny", "--model.d-model"]),
-        (train_main, ["train", "tiny", "--optimizer.peak"]),
-        (decode_main, ["decode", run, "--beam-size"]),
-        (decode_main, ["decode", run, "--length-penalty"]),
-        (decode_main, ["decode", run, "--n-best"]),
+        (train_main, ["tiny", "--model.d-model"]),
+        (train_main, ["tiny", "--optimizer.peak"]),
+        (decode_main, [run, "--beam-size"]),
+        (decode_main, [run, "--length-penalty"]),
+        (decode_main, [run, "--n-best"]),
     ):
-        monkeypatch.setattr("sys.argv", [*words, "1" + digits * "0"])
-        try:
-            status = main()
-        except SystemExit as ended:  # by the parser
-            status = ended.code
-        assert status == 2
-        error = capsys.readouterr().err.replace("_", "-")
+        error = refused(main, *words, "1" + digits * "0").replace("_", "-")
         assert "Traceback" not in error
         assert words[-1].removeprefix("--").rpartition(".")[2] in error
 

@@ -281,19 +281,12 @@ def test_input_is_measured_without_a_corpus(preset, batching):
         assert input_rate(config, seconds=0.01) > 0
 
 
-def plan(monkeypatch, *arguments):
-    monkeypatch.setattr("sys.argv", ["train.py", *arguments])
-    return train_main()
-
-
 @pytest.mark.thorough
-def test_the_command_prints_a_table_and_writes_json(monkeypatch, tmp_path, capsys):
+def test_the_command_prints_a_table_and_writes_json(tmp_path, call):
     sizes = ("--data.batch-tokens", "1024", "--data.max-length", "32", "--model.num-layers", "1")
-    assert (
-        plan(monkeypatch, "quickstart", *sizes, "--plan", "cpu:2", "--plan-json", str(tmp_path / "p.json"))
-        == 0
-    )
-    printed = capsys.readouterr().out
+    asked = "--plan", "cpu:2", "--plan-json", tmp_path / "p.json"
+    status, printed, _ = call(train_main, "quickstart", *sizes, *asked)
+    assert status == 0
     assert "Plan for cpu:2" in printed
     assert f"written to {tmp_path / 'p.json'}" in printed
     found = json.loads((tmp_path / "p.json").read_text())
@@ -302,11 +295,11 @@ def test_the_command_prints_a_table_and_writes_json(monkeypatch, tmp_path, capsy
     assert found["search"]["lane"]["slots"] == 64
 
 
-def test_a_text_is_not_replaced_by_the_plan(tmp_path, monkeypatch, capsys):
+def test_a_text_is_not_replaced_by_the_plan(tmp_path, refused):
     (text := tmp_path / "text").write_text("a dog\n")
-    texts = ["--data.train-source", str(text), "--data.train-target", str(text)]
-    assert plan(monkeypatch, "quickstart", *texts, "--plan", "cpu:2", "--plan-json", str(text)) == 2
-    assert "is the file of --data.train-source, which would be lost" in capsys.readouterr().err
+    texts = ["--data.train-source", text, "--data.train-target", text]
+    errors = refused(train_main, "quickstart", *texts, "--plan", "cpu:2", "--plan-json", text)
+    assert "is the file of --data.train-source, which would be lost" in errors
     assert text.read_text() == "a dog\n"
 
 
@@ -334,9 +327,8 @@ def test_a_text_is_not_replaced_by_the_plan(tmp_path, monkeypatch, capsys):
         (["--plan", "cpu:2", "--plan-gigabytes", "0.1"], "takes more than 0.1 GB of memory here: raise"),
     ],
 )
-def test_what_is_refused(arguments, message, monkeypatch, capsys):
-    assert plan(monkeypatch, "quickstart", *arguments) == 2
-    errors = capsys.readouterr().err
+def test_what_is_refused(arguments, message, refused):
+    errors = refused(train_main, "quickstart", *arguments)
     assert message in errors
     assert len(errors.splitlines()) == 1
 
@@ -389,9 +381,9 @@ def test_a_compiler_without_cudnn_says_where_to_get_it(monkeypatch):
             compiled("step", PRESETS["tiny"], machine(name), Limits(1))
 
 
-def test_a_run_that_is_not_there(monkeypatch, capsys):
-    assert plan(monkeypatch, "--run-dir", "runs/mistyped", "--plan", "cpu:2") == 2
-    assert "--run-dir runs/mistyped: there is no run to plan; name a preset" in capsys.readouterr().err
+def test_a_run_that_is_not_there(refused):
+    errors = refused(train_main, "--run-dir", "runs/mistyped", "--plan", "cpu:2")
+    assert "--run-dir runs/mistyped: there is no run to plan; name a preset" in errors
 
 
 def test_the_reason_of_a_failure_is_its_message_and_not_the_note_of_jax():

@@ -19,7 +19,7 @@ TOKENS, FRAMES, BANDS = 256, 6000, 80
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", mostly_slow([*FAMILIES, "marian", "whisper"], ["t5"]))
-def test_the_imported_network_is_planned(family, tmp_path, monkeypatch, capsys):
+def test_the_imported_network_is_planned(family, tmp_path, call):
     """A step holds the parameters and the two moments of Adam, in float32, and a batch."""
     folder = DATA / "pretrained" / family if family in FAMILIES else DATA / family
     languages = ("en",)
@@ -36,8 +36,8 @@ def test_the_imported_network_is_planned(family, tmp_path, monkeypatch, capsys):
     (tmp_path / "text").write_text("a.wav\ta word\n" if heard else "a word\n")
     report = tmp_path / "plan.json"
     words = ["--init-from", tmp_path / "run", *options, "--plan", "cpu:1", "--plan-json", report]
-    monkeypatch.setattr("sys.argv", ["train.py", *map(str, words)])
-    assert train_main() == 0, capsys.readouterr().err
+    status, _, errors = call(train_main, *words)
+    assert status == 0, errors
     found = json.loads(report.read_text())
     batch = found["step"]["memory"]["state and batch"] - state
     frames = 4 * FRAMES * BANDS if heard else 0

@@ -77,7 +77,7 @@ def runs(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_a_text_is_pronounced_and_then_spoken(runs, tmp_path, monkeypatch):
+def test_a_text_is_pronounced_and_then_spoken(runs, tmp_path, decode):
     first, second = runs
     voice = Synthesizer.load(second)
     with pytest.raises(UserError, match="something that the training texts have not"):
@@ -93,8 +93,7 @@ def test_a_text_is_pronounced_and_then_spoken(runs, tmp_path, monkeypatch):
         voice.speak("42")
     (tmp_path / "in").write_text("42\n\n7\n")
     arguments = [second, "--input", tmp_path / "in", "--output", tmp_path / "list.tsv", "--max-length", 40]
-    monkeypatch.setattr("sys.argv", ["decode.py", *map(str, [*arguments, "--pronunciation", first])])
-    assert decode_main() == 0
+    assert decode(*arguments, "--pronunciation", first)[0] == 0
     assert (tmp_path / "list.tsv").read_text() == "list-0001.wav\t42\nlist-0002.wav\t\nlist-0003.wav\t7\n"
     read, _ = soundfile.read(tmp_path / "list-0001.wav", dtype="float32")
     np.testing.assert_allclose(read, together[0].wave, atol=2e-3)

@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -91,26 +90,22 @@ def test_training_writes_it_and_it_tells_what_was_logged(run_dir):
     assert page.fetched == []
 
 
-def test_it_is_written_again_from_the_files_alone(run_dir, capsys, monkeypatch):
+def test_it_is_written_again_from_the_files_alone(run_dir, call):
     before = (run_dir / "report.html").read_text()
     (run_dir / "report.html").unlink()
-    monkeypatch.setattr(sys, "argv", ["report", str(run_dir)])
-    assert report_main() == 0
+    status, out, _ = call(report_main, run_dir)
+    assert status == 0
     assert (run_dir / "report.html").read_text() == before
-    assert f"Written to {run_dir / 'report.html'}" in capsys.readouterr().out
-    for arguments, status, message in (
-        ([], 2, "no run directory"),
-        (["nowhere"], 2, "nowhere: no such run directory"),
-        ([str(run_dir), "--output", "page.html"], 2, "--output is for several runs"),
-        (
-            [str(run_dir), str(run_dir), "--output", "/nowhere/page.html"],
-            2,
-            "cannot write --output",
-        ),
+    assert f"Written to {run_dir / 'report.html'}" in out
+    for arguments, message in (
+        ([], "no run directory"),
+        (["nowhere"], "nowhere: no such run directory"),
+        ([run_dir, "--output", "page.html"], "--output is for several runs"),
+        ([run_dir, run_dir, "--output", "/nowhere/page.html"], "cannot write --output"),
     ):
-        monkeypatch.setattr(sys, "argv", ["report", *arguments])
-        assert report_main() == status
-        assert message in "".join(capsys.readouterr())
+        status, *shown = call(report_main, *arguments)
+        assert status == 2
+        assert message in "".join(shown)
 
 
 def test_options_are_shown_as_differences_from_the_nearest_preset(run_dir):
@@ -127,16 +122,16 @@ def test_options_are_shown_as_differences_from_the_nearest_preset(run_dir):
     assert "details" in page.seen
 
 
-def test_several_runs_side_by_side(run_dir, tmp_path, monkeypatch, capsys):
+def test_several_runs_side_by_side(run_dir, tmp_path, monkeypatch, call):
     other = Path(shutil.copytree(run_dir, tmp_path / "other"))
     config = json.loads((other / "config.json").read_text())
     before, config["model"]["dropout"] = config["model"]["dropout"], 0.25
     (other / "config.json").write_text(json.dumps(config))
     (other / "results.json").unlink()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["report", str(run_dir), "other"])
-    assert report_main() == 0
-    assert "Written to comparison.html" in capsys.readouterr().out
+    status, out, _ = call(report_main, run_dir, "other")
+    assert status == 0
+    assert "Written to comparison.html" in out
     page = parsed((tmp_path / "comparison.html").read_text())
     assert page.text.startswith(f"{run_dir.name} and other")
     options, _, folded = page.text[page.text.index("Options that differ") :].partition("with one value")

@@ -8,7 +8,6 @@ import pytest
 from invented_sound import sound
 
 from transformer import Transcriber
-from transformer.commands.decode import decode_main
 from transformer.config.records import WindowsConfig
 from transformer.interop.pretrained import import_model
 
@@ -68,13 +67,13 @@ def test_digital_silence_needs_no_model(transcriber, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_command_and_subtitles_have_the_rules(folder, monkeypatch, capsys):
+def test_the_command_and_subtitles_have_the_rules(folder, decode):
     def decoded(*words):
         options = ["--rows", 2, "--max-length", 24, "--beam-size", 1, "--windows.temperatures", 0]
         options += ["--windows.no-speech", 0, "--windows.log-probability", -1]
-        monkeypatch.setattr("sys.argv", ["decode.py", *map(str, [folder / "run", *options, *words])])
-        assert decode_main() == 0
-        return capsys.readouterr().out
+        status, out, _ = decode(folder / "run", *options, *words)
+        assert status == 0
+        return out
 
     assert decoded("--input", folder / "0.wav") == "\n"
     lines = decoded("--input", folder / "list.tsv", "--format", "json", "--times").splitlines()

@@ -208,10 +208,8 @@ def test_decode_refuses_a_tokenizer_that_is_missing_first(is_of_the_run, tmp_pat
 
 @pytest.mark.by_default("given1-tok:zh")
 @pytest.mark.parametrize(("given", "expected"), [([], "tok:char"), (["--bleu-tokenize", "zh"], "tok:zh")])
-def test_decode_divides_references_the_same_way(given, expected, tmp_path, monkeypatch, capsys, caplog):
+def test_decode_divides_references_the_same_way(given, expected, tmp_path, decode, caplog):
     from small_translator import stored
-
-    from transformer.commands.decode import decode_main
 
     translator = small_translator()
     assert translator.config.training.bleu_tokenize is None
@@ -222,9 +220,9 @@ def test_decode_divides_references_the_same_way(given, expected, tmp_path, monke
     (tmp_path / "in").write_text("red cat\nblue dog\n")
     (tmp_path / "reference").write_text("".join(f"{text}\n" for text in CHINESE))
     arguments = [run, "--input", tmp_path / "in", "--reference", tmp_path / "reference"]
-    monkeypatch.setattr("sys.argv", ["decode.py", *map(str, [*arguments, *given])])
-    assert decode_main() == 0
-    assert expected in capsys.readouterr().err
+    status, _, errors = decode(*arguments, *given)
+    assert status == 0
+    assert expected in errors
     said = caplog.text
     assert ("--bleu-tokenize char" in said) == (not given)
     assert "--training" not in said

@@ -186,18 +186,17 @@ def test_the_table_of_a_corpus_has_the_most_probable_translations():
 
 
 @pytest.mark.thorough
-def test_the_command_makes_it(tmp_path, monkeypatch, capsys):
+def test_the_command_makes_it(tmp_path, call, refused):
     run = stored(small_translator(), tmp_path / "run")
     (tmp_path / "in").write_text("red cat\ndog runs\nred dog\n")
     (tmp_path / "out").write_text("blue bird\ngreen sings\nblue green\n")
-    arguments = [str(run), "--source", str(tmp_path / "in"), "--target", str(tmp_path / "out")]
-    monkeypatch.setattr("sys.argv", ["transformer shortlist", *arguments, "--best", "1", "--frequent", "1"])
-    assert shortlist_main() == 0
-    assert "translations, from 3 pairs" in capsys.readouterr().out
+    arguments = [run, "--source", tmp_path / "in", "--target", tmp_path / "out", "--best", 1, "--frequent", 1]
+    status, out, _ = call(shortlist_main, *arguments)
+    assert status == 0
+    assert "translations, from 3 pairs" in out
     translator = Translator.load(run)
     words = [translator.tokenizers[1].encode(word)[0] for word in ("blue", "bird")]
     assert set(words) <= candidates(translator, "red cat")[1]
     assert translator.translate(["red cat"], shortlist=True)
     (tmp_path / "out").write_text("blue bird\n")
-    assert shortlist_main() == 2
-    assert "must translate line i" in capsys.readouterr().err
+    assert "must translate line i" in refused(shortlist_main, *arguments)

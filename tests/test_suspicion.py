@@ -130,12 +130,12 @@ def test_limits_of_a_model_are_those_of_its_translations():
 
 
 @pytest.mark.slow
-def test_the_command_stores_limits_that_documents_use(finished, tmp_path, monkeypatch, capsys):
+def test_the_command_stores_limits_that_documents_use(finished, tmp_path, call):
     run = shutil.copytree(finished, tmp_path / "run")
     (tmp_path / "text").write_text("".join(f"{word} {word}\n\n" for word in WORDS[:4]))
-    monkeypatch.setattr("sys.argv", ["calibrate", str(run), "--input", str(tmp_path / "text")])
-    assert calibrate_main() == 0
-    assert "limits of 4 translations" in capsys.readouterr().out
+    status, out, _ = call(calibrate_main, run, "--input", tmp_path / "text")
+    assert status == 0
+    assert "limits of 4 translations" in out
     limits = Limits.read(run)
     assert limits != Limits()
     assert Translator.load(run).limits == limits

@@ -1,11 +1,11 @@
 """Taggers: CoNLL files, labels of first pieces, scores, and the commands."""
 
-import io
 import itertools
 import json
 import re
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -17,7 +17,6 @@ from toy_runs import sentences_config, tagged_config
 
 from benchmarks.studies import baselines
 from transformer import Context, Run, Tagger, Translator, UserError, train
-from transformer.commands.decode import decode_main
 from transformer.commands.train import train_main
 from transformer.config.records import TaggedConfig
 from transformer.data.built_in import treebank
@@ -364,13 +363,8 @@ def test_mistakes_of_the_api_are_named(trained, sentences, message):
 
 
 @pytest.fixture
-def decoded(trained, monkeypatch, capfd):
-    def decode(*words, text="12 13\n\n7\n"):
-        monkeypatch.setattr(sys, "argv", ["decode.py", str(trained), *words])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
-        return decode_main(), *capfd.readouterr()
-
-    return decode
+def decoded(trained, decode):
+    return partial(decode, trained, stdin=b"12 13\n\n7\n")
 
 
 def test_the_command_writes_text_and_json(trained, decoded):
@@ -504,20 +498,11 @@ def test_options_that_labels_do_not_have():
         TaggingDecodingConfig(noise=0.1)
 
 
-def test_a_missing_library_is_named_before_training(config, tmp_path, monkeypatch, capfd):
+def test_a_missing_library_is_named_before_training(config, tmp_path, monkeypatch, refused):
     monkeypatch.setitem(sys.modules, "seqeval", None)
-    words = [
-        "train.py",
-        "tagging",
-        "--data.train",
-        str(config.data.train),
-        "--run-dir",
-        str(tmp_path / "run"),
-    ]
-    words += ["--data.cache-dir", str(tmp_path / "cache"), "--data.tokenizer", "char"]
-    monkeypatch.setattr(sys, "argv", words)
-    assert train_main() == 2
-    error = capfd.readouterr().err
+    words = ["--data.train", config.data.train, "--data.cache-dir", tmp_path / "cache"]
+    words += ["--data.tokenizer", "char", "--run-dir", tmp_path / "run"]
+    error = refused(train_main, "tagging", *words)
     assert "needs seqeval: pip install '.[tasks]'" in error
     assert "--data.spans none" in error
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 from small_run import WORDS, changed, quiet, small_config
-from test_inspection import data_of, decode
+from test_inspection import data_of
 
 from transformer import Run, Translator
 from transformer.data.trees import Tree, read_tree
@@ -181,9 +181,9 @@ def test_an_output_that_is_no_tree_is_written(run):
 
 
 @pytest.mark.slow
-def test_the_explorer_draws_the_tree(run, tmp_path, monkeypatch):
+def test_the_explorer_draws_the_tree(run, tmp_path, decode):
     page = tmp_path / "page.html"
-    assert decode(monkeypatch, run.path, "--explore", page, stdin="red cat sings\n") == 0
+    assert decode(run.path, "--explore", page, stdin=b"red cat sings\n")[0] == 0
     (sentence,) = data_of(page.read_text())["sentences"]
     for hypothesis in sentence["hypotheses"]:
         tree, parse = read_tree(hypothesis["text"]), hypothesis["parse"]

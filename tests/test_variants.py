@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -194,14 +193,10 @@ def test_variants_of_a_trained_model(run_dir: Path) -> None:
     assert masked.data.vocab_size == parent.data.vocab_size
 
 
-def test_a_run_directory_and_a_variant_is_a_new_run_or_that_one(run_dir: Path, capsys: Any) -> None:
+def test_a_run_directory_and_a_variant_is_a_new_run_or_that_one(run_dir: Path, refused: Any) -> None:
     """As with a preset: the run may not have another config."""
-    sys.argv, words = ["train.py", "--variant", "rdrop", "--run-dir", str(run_dir)], sys.argv
-    try:
-        assert train_main() == 2
-    finally:
-        sys.argv = words
-    assert "leave out the preset, variants and these options:" in capsys.readouterr().err
+    errors = refused(train_main, "--variant", "rdrop", "--run-dir", run_dir)
+    assert "leave out the preset, variants and these options:" in errors
 
 
 @pytest.mark.slow

@@ -174,15 +174,15 @@ def test_it_is_trained_as_it_was_before(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_it_is_fine_tuned(folder, monkeypatch, capsys):
+def test_it_is_fine_tuned(folder, call):
     """On recordings as the model hears them, with a report."""
     (folder / "files.tsv").write_text("short.wav\tein hund\n" * 8)
     data = ["--data.train", folder / "files.tsv", "--data.validation", folder / "files.tsv"]
     limits = ["--decoding.max-length", 6, "--decoding.rows", 2, "--data.batch-tokens", 6000]
     steps = ["--training.steps", 2, "--training.evaluate-every", 2]
     words = ["--init-from", folder / "run", "--run-dir", folder / "tuned", *data, *limits, *steps]
-    monkeypatch.setattr("sys.argv", ["train.py", *map(str, words)])
-    assert train_main() == 0, capsys.readouterr().err
+    status, _, errors = call(train_main, *words)
+    assert status == 0, errors
     assert "short.wav" in (folder / "tuned" / "report.html").read_text()
     ((best, *_),) = Transcriber.load(folder / "tuned").search([folder / "short.wav"], max_length=6)
     assert best.tokens[:2] == ("<|en|>", "<|transcribe|>")

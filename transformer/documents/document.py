@@ -13,6 +13,7 @@ from typing import Any
 from transformer.config.arguments import any_number
 from transformer.config.ranges import Option, instance, shown
 from transformer.data.sources.context import in_context
+from transformer.data.sources.text_files import one_line
 from transformer.data.tokenizers.lossless import to_utf8
 from transformer.documents.markdown import read_markdown
 from transformer.documents.passages import (
@@ -332,7 +333,7 @@ class DocumentTranslator(ABC):
         if not _has_words(content):
             return _Judged(content.text, None, ())
         outputs = list[_Judged]()
-        for hypothesis in hypotheses:
+        for hypothesis in (replace(output, text=one_line(output.text)) for output in hypotheses):
             signs, pair = self._signs(content.unmarked, hypothesis, content.text)
             flags = (*self.limits.flags(signs), *("truncated",) * hypothesis.truncated)
             outputs.append(_Judged(hypothesis.text, pair, flags))

@@ -23,7 +23,7 @@ _PUNCTUATION = re.compile(f"[{re.escape(punctuation)}]")
 _STARS = {"_": "*", "__": "**"}
 _TAGS = {"**": "strong", "__": "strong", "*": "em", "_": "em", "~~": "s"}
 """HTML elements that mean the same as the signs, and may stand between any two letters."""
-_BREAK, _BREAK_TAG = "\\\n", "<br>"
+_BREAK, _BREAK_TAG = "\\\n", "<br />"
 _BREAK_TAGS = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TEXTS = {"text", "text_special", "code_inline"}
 _AT_EDGE = "break at an edge"
@@ -192,7 +192,8 @@ class _Reading:
 
 def _blank(text: str) -> str:
     """Markdown of white space: signs of emphasis do not stand beside what is more than spaces."""
-    return "".join(sign if sign == " " else _BREAK if sign == "\n" else f"&#{ord(sign)};" for sign in text)
+    written = {" ": " ", "\n": f"{_BREAK_TAG} "}
+    return "".join(written.get(sign, f"&#{ord(sign)};") for sign in text)
 
 
 def _closed_tags(tokens: Sequence[Any]) -> dict[int, str]:
@@ -293,6 +294,8 @@ def _essence(content: MarkedText) -> str:
     """What two marked texts share if they are read alike."""
 
     def plain(mark: Mark) -> Mark:
+        if mark.literal == _BREAK:
+            return replace(mark, literal="\4")
         if mark.literal is not None:
             is_text = mark.literal == content.text[mark.start : mark.end]
             return mark if is_text else replace(mark, literal=f"\1{mark.literal}\1")
