@@ -22,9 +22,9 @@ HTML = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 
 def html(markdown):
-    """Without white space that no browser shows: several ones, before a break, and at the edges of cells."""
-    rendered = re.sub(r"<br ?/?>", "<br />", HTML.render(markdown))
-    rendered = re.sub(r"[ \n\r\t\f\v\x1c-\x1e\x85\u2028\u2029]+", " ", rendered).strip()
+    """Without white space that no browser shows: several ones, beside a break, and at the edges of cells."""
+    rendered = re.sub(r"[ \n\r\t\f\v\x1c-\x1e\x85\u2028\u2029]+", " ", HTML.render(markdown)).strip()
+    rendered = re.sub(r"<br ?/?> ?", "<br />", rendered)
     return re.sub(r"(<t[hd][^>]*>) | (?=</t[hd]>|<br />)", r"\1", rendered)
 
 
