@@ -23,7 +23,8 @@ HTML = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
 def html(markdown):
     """Without white space that no browser shows: several ones, before a break, and at the edges of cells."""
-    rendered = re.sub(r"[ \n\r\t\f\v\x1c-\x1e\x85\u2028\u2029]+", " ", HTML.render(markdown)).strip()
+    rendered = re.sub(r"<br ?/?>", "<br />", HTML.render(markdown))
+    rendered = re.sub(r"[ \n\r\t\f\v\x1c-\x1e\x85\u2028\u2029]+", " ", rendered).strip()
     return re.sub(r"(<t[hd][^>]*>) | (?=</t[hd]>|<br />)", r"\1", rendered)
 
 
@@ -197,7 +198,7 @@ BESIDE = {
     ":smile: *dog* [cat](x)\n": ":smile: *DOG* [CAT](x)\n",
     "A cat[^1] runs, $x$ *is* red.\n\n[^1]: dog\n": "A CAT[^1] RUNS, $x$ *IS* RED.\n\n[^1]: DOG\n",
     "| red<br>dog | <br/>**cat**<br> |\n|--|--|\n": "| RED<br>DOG | <br/>**CAT**<br> |\n|--|--|\n",
-    "# red [<br>](x) dog\n": "# RED [<br /> ](x) DOG\n",
+    "# red [<br>](x) dog\n": "# RED [<br>](x) DOG\n",
     "# red <BR />dog<br><br>cat\n": "# RED <BR />DOG<br><br>CAT\n",
     "> ![x](y)  \n> red  \n> dog\\\n> cat\n": "> ![x](y)\\\n> RED  \n> DOG\\\n> CAT\n",
     "red  \n![x](y)\n": "RED\\\n![x](y)\n",

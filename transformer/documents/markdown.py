@@ -88,8 +88,10 @@ class _Reading:
         texts = [i for i, child in enumerate(children) if child.type in _TEXTS and child.content.strip()]
         first, last = (texts[0], texts[-1]) if texts else (0, 0)
         for index, child in enumerate(children):
-            if child.type == "html_inline" and _BREAK_TAGS.fullmatch(child.content) and first < index < last:
-                child.type = "hardbreak"
+            is_tag = child.type == "html_inline" and _BREAK_TAGS.fullmatch(child.content)
+            if is_tag and first < index < last:
+                is_alone = children[index - 1].nesting > 0 and children[index + 1].nesting < 0
+                child.type = child.type if is_alone else "hardbreak"
             elif child.type == "hardbreak" and not first < index < last:
                 child.type = _AT_EDGE
         closed = _closed_tags(children)

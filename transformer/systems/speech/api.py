@@ -406,7 +406,7 @@ class Transcriber(Decoder[SpeechToText]):
         for line, ruled_record in ruled:
             start = self.task.start() if ruled_record.start is None else ruled_record.start
             search = WindowSearch(self, settings, ruled_record.windows, start, extras, is_whole=True)
-            outputs = functools.partial(search.outputs, ruled_record.plain, line, n_best, **urgency)
+            outputs = functools.partial(search.outputs, ruled_record, line, n_best, **urgency)
             futures[line] = self._several.submit(outputs, line)
         return [futures[line] for line, _ in records]
 

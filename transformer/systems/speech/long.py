@@ -41,7 +41,7 @@ class LongRecording(Recording):
         return cls(name, np.zeros((0, 0), np.float32), source=source, options=options, heard=heard)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RuledRecording(Recording):
     """A recording that a model hears at once, and that is heard by the rules of windows."""
 
@@ -51,11 +51,6 @@ class RuledRecording(Recording):
     def of(cls, recording: Recording, windows: WindowsConfig) -> "RuledRecording":
         """A recording with the options of windows."""
         return cls(**vars(recording), windows=windows)
-
-    @property
-    def plain(self) -> Recording:
-        """The recording alone."""
-        return Recording(**{name: getattr(self, name) for name in Recording.__dataclass_fields__})
 
 
 class SeveralSearches:
