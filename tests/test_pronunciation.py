@@ -2,7 +2,6 @@
 
 import dataclasses
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -88,7 +87,9 @@ def test_a_text_is_pronounced_and_then_spoken(runs, tmp_path, decode):
     together = voice.utterances(["42", "7"], max_length=40)
     for one, other in zip(alone, together, strict=True):
         np.testing.assert_allclose(one.features, other.features, atol=1e-4)
-    voice.pronunciation = SimpleNamespace(translate=lambda texts: ["§" for _ in texts])
+    ((output,),) = voice.pronunciation.search(["42"], n_best=1)
+    unknown = dataclasses.replace(output, text="§", truncated=False)
+    voice.pronunciation.search = lambda texts, n_best: [[unknown] for _ in texts]
     with pytest.raises(UserError, match="what --pronunciation wrote for '42': the text '§' has"):
         voice.speak("42")
     (tmp_path / "in").write_text("42\n\n7\n")

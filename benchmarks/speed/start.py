@@ -5,7 +5,7 @@ update. The first one has an empty cache; the second one resumes the run. `--con
 measures another training, such as one in shards, with the cache that it names.
 
 `python -m benchmarks.speed.start --serve RUN` is about a server: until it is ready, and until all programs
-are compiled.
+are compiled, also its memory.
 
 With `--save`, how long it waits for a checkpoint instead, of random numbers in the shapes of a preset, or of
 `nllb-600m`, with the two averages of Adam.
@@ -131,18 +131,27 @@ def measured(options: list[str], folder: Path) -> dict[str, tuple[float, float]]
 
 
 def serve(run: Path, folder: Path) -> None:
-    """Prints each line of a server until all of its programs are compiled, with the CPU seconds (on Linux)
-    and those of the clock before it."""
+    """Prints each line of a server until all of its programs are compiled, and one when it is idle: the CPU
+    seconds and those of the clock before it, and its memory and the peak of it (on Linux)."""
     command = [sys.executable, "-m", "transformer", "serve", os.fspath(run), "--port", "0"]
     environment, begun = os.environ | {"TRANSFORMER_COMPILED": os.fspath(folder)}, time.time()
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as server:
-        assert server.stdout
-        for line in server.stdout:
+
+        def note(line: str) -> None:
             user, system = Path(f"/proc/{server.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
             spent = (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-            print(f"{spent:6.1f} CPU s {time.time() - begun:6.1f} s  {line}", end="", flush=True)
+            status = Path(f"/proc/{server.pid}/status").read_text()
+            now, peak = (int(status.split(name)[1].split()[0]) // 1024 for name in ("VmRSS:", "VmHWM:"))
+            about = f"{spent:6.1f} CPU s {time.time() - begun:6.1f} s {now:5} MiB, peak {peak:5}"
+            print(f"{about}  {line}", end="", flush=True)
+
+        assert server.stdout
+        for line in server.stdout:
+            note(line)
             if line.startswith("All programs"):
                 break
+        time.sleep(10)
+        note("idle\n")
         server.terminate()
 
 
