@@ -149,6 +149,23 @@ def test_text_after_the_sign_of_an_alert_is_translated():
     assert in_capitals("> [!NOTE] ![a](b)\n> c\n> d\n") == "> [!NOTE] ![a](b) C D\n"
 
 
+BRACED = ["{#id .class key=value}", "{ .x -}", "{: toc }", '{ width="3 0" }', "{{ x }}", "{% x y %}", "{# #}"]
+SIGNS = ["::: note", ":::", "::: {.a b=c}", "::: a.b ::::", "/// note", "///", '--8<-- "a b"', "[TOC]"]
+
+
+def test_what_stays_looks_like_a_sign_and_all_else_is_translated_or_flagged():
+    for line in (*BRACED, *SIGNS):
+        assert read_markdown(f"{line}\n").parts == [f"{line}\n"]
+        assert in_capitals(f"Go.\n{line}\n") == f"GO.\n{line}\n"
+    for sign in BRACED:
+        assert in_capitals(f"# Go {sign}\n") == f"# GO {sign}\n"
+    for sentence in ("{It stands in braces.}", "{.net is it}", "{#one two}", "/// It runs.", "-8<- It runs."):
+        assert in_capitals(f"{sentence}\n") == f"{sentence.upper()}\n"
+    for title in ("/// note | It runs", "::: warning It runs"):
+        assert read_markdown(f"Go.\n{title}\n").unread == ((2, title),)
+    assert read_markdown("![a dog](x) [b](c 'a dog')\n").passages[0].content.text.strip() == "b"
+
+
 def documents(seeds):
     for seed in seeds:
         random = Random(seed)
@@ -350,7 +367,7 @@ def test_reading_takes_time_in_proportion(sign):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("sign", ["{% a ", "{{ a ", "{# a ", "aaaaa"])
+@pytest.mark.parametrize("sign", ["{% a ", "{{ a ", "{# a ", "aaaaa", "{.a ", "{a=b "])
 def test_what_is_open_is_read_once(sign):
     """A template or the name of an emoji that does not end."""
 
