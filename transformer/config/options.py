@@ -288,7 +288,7 @@ def opened(stored_paths: dict[str, Path]) -> dict[str, Path]:
 
 
 def with_named_corpus(config: Config, remedy: str) -> Config:
-    """The config of a run, without paths, of a corpus that it names. Raises UserError, with what to do, if the
+    """The config of a run, without paths, of a corpus that it names. Raises UserError, with a remedy, if the
     corpus is at paths."""
     if stored := opened(locations(config.data, "data.")):
         raise UserError(
