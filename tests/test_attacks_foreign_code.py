@@ -142,7 +142,7 @@ def test_who_opens_a_corpus() -> None:
     trusting = {"trainer/train.py", "translator/distill.py", "testing.py"}
     assert opening == tasks | trusting | {"commands/calibrate.py", "tasks/media/pictures.py"}
     for name in ("commands/calibrate.py", "tasks/media/pictures.py"):
-        assert "open_corpus(config)" in files[name] and "config = with_named_corpus(" in files[name]
+        assert re.search(r"config = with_named_corpus\([\s\S]+\bopen_corpus\(config\)", files[name])
 
 
 def test_given_again_the_text_is_read(run_dir: Path, config: Config) -> None:
