@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import logging
+import re
 import shutil
 import socket
 import subprocess
@@ -464,6 +465,14 @@ def test_the_port_of_metrics_is_guarded_as_the_other(service):
 
 
 PROXY = Path(__file__).parent.parent / "deploy" / "nginx.conf"
+
+
+def test_the_connections_of_one_address_do_not_fill_the_proxy():
+    """It counts by address only requests whose heads have arrived."""
+    options = dict(re.findall(r"\b(worker_\w+) (\d+);", PROXY.read_text()))
+    ports = 2**16
+    assert int(options["worker_connections"]) > ports
+    assert int(options["worker_rlimit_nofile"]) >= ports + int(options["worker_connections"])
 
 
 @pytest.mark.skipif(
