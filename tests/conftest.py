@@ -236,6 +236,22 @@ def trained_programs() -> Iterator[dict[Any, Any]]:
         yield programs
 
 
+@pytest.fixture
+def compiled() -> Iterator[list[str]]:
+    """The compilation events of all programs since the start of the test."""
+    import jax
+
+    events: list[str] = []
+
+    def listen(event: str, seconds: float, **_: Any) -> None:
+        if event == "/jax/core/compile/backend_compile_duration":
+            events.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    yield events
+    jax.monitoring.unregister_event_duration_listener(listen)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_programs_are_released(
     patched_modules: set[str], trained_programs: dict[Any, Any]

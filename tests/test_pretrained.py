@@ -342,13 +342,13 @@ def test_ctrl_c_while_a_checkpoint_is_read_is_no_damage(tmp_path, monkeypatch):
     """Orbax reads in a loop of asyncio, whose tasks Ctrl-C cancels."""
     run = import_model(DATA / "t5", tmp_path / "run")
 
-    def cancelled(*_):
+    def cancelled(*_, **options):
         try:
             raise asyncio.CancelledError
         except asyncio.CancelledError as error:
             raise ValueError("Encountered error while reading array") from error
 
-    monkeypatch.setattr(ocp.StandardCheckpointer, "restore", cancelled)
+    monkeypatch.setattr(ocp.Checkpointer, "restore", cancelled)
     with pytest.raises(KeyboardInterrupt):
         run.variables("last")
 

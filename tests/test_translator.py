@@ -5,7 +5,6 @@ import logging
 import pickle
 import re
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -63,20 +62,6 @@ def translator(subword_tokenizer: Tokenizer) -> Translator:
 @pytest.fixture(scope="module")
 def word_translator(word_tokenizer: Tokenizer) -> Translator:
     return make_translator(word_tokenizer)
-
-
-@pytest.fixture
-def compiled() -> Iterator[list[str]]:
-    """The compilation events of all programs since the start of the test."""
-    events: list[str] = []
-
-    def listen(event: str, seconds: float, **_: Any) -> None:
-        if event == "/jax/core/compile/backend_compile_duration":
-            events.append(event)
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    yield events
-    jax.monitoring.unregister_event_duration_listener(listen)
 
 
 def plain(found: list[list[Hypothesis]]) -> list[list[tuple[str, tuple[str, ...], float]]]:

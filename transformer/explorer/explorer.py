@@ -147,8 +147,12 @@ def tree_of(
     `search_tree`."""
     if not isinstance(settings, BeamConfig) or settings.groups > 1 or settings.coverage_penalty:
         return None
+    names = {"log_p": "logP"}
     return [
-        {name: round(value, 4) if isinstance(value, float) else value for name, value in vars(item).items()}
+        {
+            names.get(name, name): round(value, 4) if isinstance(value, float) else value
+            for name, value in vars(item).items()
+        }
         for item in search_tree(decoder, source, **options).candidates
     ]
 

@@ -45,7 +45,7 @@ function showTree() {
       make("rect", { x: 0.5, y: 0.5, width: BOX, height: 36, rx: 6 }),
       make("text", { x: 8, y: 16, "font-size": 14 },
         shorter((begins[index] ? "" : "·") + visible(plain(candidate.token)), 9)),
-      make("text", { class: "log-p", x: 8, y: 30 }, signed(candidate.log_p, 2)));
+      make("text", { class: "log-p", x: 8, y: 30 }, signed(candidate.logP, 2)));
     if (candidate.completes.length) {
       g.classList.add("completes");
       g.append(make("text", { class: "check", x: BOX - 12, y: 32, "font-size": 12 }, "✓"));
@@ -84,13 +84,13 @@ function pathTo(index) {
 }
 
 function described(index) {
-  const { step, rank, log_p, gained, score, place, why, completes } = sentence().tree[index];
+  const { step, rank, logP, gained, score, place, why, completes } = sentence().tree[index];
   const text = textOf(pathTo(index).map((here) => sentence().tree[here].token));
   const share = `last token P ${Math.exp(gained).toFixed(3)}`;
   const end = score === null ? "" : `, score ${signed(score, 3)}`;
   const terms = completes.length ? `, completes ${completes.map((term) => `“${term}”`).join(", ")}` : "";
   const kept = place === null ? "" : `, hypothesis ${place + 1}`;
-  return `${text}: step ${step}, rank ${rank + 1}, log P ${signed(log_p, 3)}, ${share}, ${why}${end}${terms}${kept}`;
+  return `${text}: step ${step}, rank ${rank + 1}, log P ${signed(logP, 3)}, ${share}, ${why}${end}${terms}${kept}`;
 }
 
 function markPath(index) {
