@@ -4,6 +4,7 @@ import ast
 import gzip
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -160,6 +161,33 @@ def test_the_modules_of_mutation_testing_and_their_tests_are_there() -> None:
     for module, names in table_of("mutants").items():
         assert (ROOT / "transformer" / f"{module}.py").is_file()
         assert all((ROOT / "tests" / f"test_{name}.py").is_file() for name in names.split())
+
+
+OLD_PIP = """#!{python}
+import json, pathlib, sys
+is_new = pathlib.Path(sys.argv[0] + ".new")
+metadata = {{"name": "A.b", "version": "1"}} | is_new.exists() * {{"license_expression": "MIT"}}
+if "--upgrade" in sys.argv:
+    is_new.touch()
+else:
+    report = pathlib.Path(sys.argv[sys.argv.index("--report") + 1])
+    report.write_text(json.dumps({{"install": [{{"metadata": metadata}}]}}))
+"""
+"""Of Python 3.11 and 3.12: it does not report the expression of a licence before it is upgraded."""
+
+
+def test_licences_are_reported_whatever_pip_comes_with_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(folder: str, with_pip: bool) -> None:
+        pip = Path(folder) / "bin" / "pip"
+        pip.parent.mkdir()
+        pip.write_text(OLD_PIP.format(python=sys.executable))
+        pip.chmod(0o755)
+
+    monkeypatch.setattr("venv.create", create)
+    functions = runpy.run_path(str(ROOT / ".ci" / "resolved.py"))
+    (package,) = functions["resolved"]("serve")
+    assert functions["pinned"](package) == "a-b==1"
+    assert package["license_expression"] == "MIT"
 
 
 CONSTRAINTS = "deploy/constraints.txt"
