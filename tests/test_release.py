@@ -166,7 +166,7 @@ def test_the_modules_of_mutation_testing_and_their_tests_are_there() -> None:
 OLD_PIP = """#!{python}
 import json, pathlib, sys
 is_new = pathlib.Path(sys.argv[0] + ".new")
-metadata = {{"name": "A.b", "version": "1"}} | is_new.exists() * {{"license_expression": "MIT"}}
+metadata = {{"name": "A.b", "version": "1", **({{"license_expression": "MIT"}} if is_new.exists() else {{}})}}
 if "--upgrade" in sys.argv:
     is_new.touch()
 else:
@@ -214,8 +214,13 @@ def test_the_image_is_made_of_what_is_there() -> None:
         line.split(" :: ")[-1] for line in PROJECT["classifiers"]
     }
     pinned = dict(line.split("==") for line in (ROOT / CONSTRAINTS).read_text().splitlines()[1:])
-    for requirement in map(Requirement, PROJECT["dependencies"]):
+    needed = [
+        *PROJECT["dependencies"],
+        *(one for name in values["EXTRAS"].split(",") for one in extras[name]),
+    ]
+    for requirement in map(Requirement, needed):
         assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)])
+    assert {"jax-cuda13-plugin", "libtpu"} <= pinned.keys()
     entry = next(rest for kind, rest in instructions if kind == "ENTRYPOINT")
     assert entry.split('"')[1] in PROJECT["scripts"]
 
