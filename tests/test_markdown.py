@@ -137,6 +137,18 @@ def test_text_of_extensions_is_translated_and_their_signs_are_not():
     ]
 
 
+def test_text_after_the_sign_of_an_alert_is_translated():
+    for sign in ("[!NOTE]", "[!x]", "[!tip]-"):
+        text = f"> {sign} Look *here\n> and* there.\n> Then go.\n"
+        upper = f"> {sign} LOOK *HERE\n> AND* THERE. THEN GO.\n"
+        assert in_capitals(text) == upper
+        assert in_capitals(text.replace("> ", "> > ")) == upper.replace("> ", "> > ")
+        assert in_capitals(f"> {sign}  \n> Look.\n") == f"> {sign}  \n> LOOK.\n"
+    assert in_capitals("> [!note]look\n") == "> [!NOTE]LOOK\n"
+    assert in_capitals("> [!note](x) look\n") == "> [!NOTE](x) LOOK\n"
+    assert in_capitals("> [!NOTE] ![a](b)\n> c\n> d\n") == "> [!NOTE] ![a](b) C D\n"
+
+
 def documents(seeds):
     for seed in seeds:
         random = Random(seed)

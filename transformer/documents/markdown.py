@@ -331,7 +331,7 @@ _FRONT_MATTER = re.compile(
 )
 _PREFIXES = {
     "list_item": re.compile(r"\[[ xX]\][ \t]+"),  # a task
-    "blockquote": re.compile(r"\[![\w-]+\][^\n]*(?:\n|\Z)"),  # an alert
+    "blockquote": re.compile(r"\[![\w-]+\][+-]?(?:[ \t]*(?:\n|\Z)|[ \t]+)"),  # an alert
 }
 _HASHES = re.compile(r"#{1,6}[ \t]*")
 _PIPE = re.compile(r"(?<!\\)\|")
@@ -416,6 +416,8 @@ class _Reader:
             starts[0] += 0 if num_lines else prefix.end()
             line += num_lines
             (token,) = self.parser.parseInline(token.content[prefix.end() :], self.environment)
+            if before[0] == "blockquote" and not num_lines:
+                _keep_first_line(token)
         content = marked_text(token)
         if not content.text and not content.marks:
             return
@@ -492,6 +494,15 @@ class _Reader:
                 return None
             spans.append((start + indent, start + indent + len(words)))
         return spans
+
+
+def _keep_first_line(token: Any) -> None:
+    """The text after the sign of an alert, on its line, is a title for some readers: it is not joined with
+    the next line."""
+    texts = [index for index, child in enumerate(token.children) if child.type in _TEXTS]
+    for child in token.children[texts[0] : texts[-1]] if texts else ():
+        if child.type == "softbreak" and "\n" not in token.content[: child.meta["span"][0]]:
+            child.type = "hardbreak"
 
 
 _ENTITY = re.compile(r"&#?\w{1,16};|[ \t]+")
