@@ -87,6 +87,23 @@ def test_the_head_of_a_request_has_a_time(service, monkeypatch):
                     pytest.fail("the connection stayed open")
 
 
+def test_the_head_of_a_request_that_comes_early_has_a_time(service, monkeypatch):
+    monkeypatch.setattr(connections, "HEAD", 0.5)
+    with served(service) as port, socket.create_connection(("127.0.0.1", port), timeout=10) as one:
+        one.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\nGET /health HTTP/1.1\r\nHo")
+        assert all_of(one).count(b"HTTP/1.1 200") == 1
+
+
+def test_requests_that_come_early_are_answered(service, monkeypatch):
+    """Also if they are more than is held of them, and answers take no long time."""
+    monkeypatch.setattr(connections, "HELD", 1024)
+    asked = b"GET /health HTTP/1.1\r\nHost: a\r\n%s\r\n"
+    count = 6 * connections.PIECE // len(asked)
+    with served(service) as port, socket.create_connection(("127.0.0.1", port), timeout=60) as one:
+        one.sendall(asked % b"" * count + asked % b"Connection: close\r\n")
+        assert all_of(one).count(b"HTTP/1.1 200") == count + 1
+
+
 def test_as_many_connections_as_the_system_allows(monkeypatch, caplog):
     limit = (256, 512)
     monkeypatch.setattr(connections.resource, "getrlimit", lambda kind: limit)
@@ -101,12 +118,16 @@ def test_as_many_connections_as_the_system_allows(monkeypatch, caplog):
     assert "--limits.connections 1000: the system allows 512 open files" in caplog.text
 
 
-def test_a_client_that_has_gone_leaves_its_place_at_once(service, monkeypatch):
+@pytest.mark.parametrize("more", [b"", b"G", b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n", b"G" * 200_000])
+def test_a_client_that_has_gone_leaves_its_place_at_once(service, monkeypatch, more):
+    """Also if it has sent more meanwhile, such as the next request."""
+    monkeypatch.setattr(connections, "HOLDING", 0.1)
     released = threading.Event()
     monkeypatch.setattr(type(service), "submit", lambda *arguments: released.wait(60))
     body = json.dumps({"text": "cat"}).encode()
     head = b"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n" % len(body)
-    with served(service) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+    limits = Limits(seconds=20)
+    with served(service, limits) as port, httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
 
         def wait_for(count):
             while f"transformer_open_requests {count}.0" not in client.get("/metrics").text:
@@ -117,9 +138,14 @@ def test_a_client_that_has_gone_leaves_its_place_at_once(service, monkeypatch):
             one.sendall(head + b"Content-Type: application/json\r\n\r\n" + body)
         wait_for(20)
         for one in waiting:
+            one.sendall(more)
+        client.get("/health")  # while more arrives
+        for one in waiting:
             one.close()
         wait_for(0)  # while all threads that prepare searches are busy
         released.set()
+        counted = 'transformer_requests_total{endpoint="/translate",status="499"} 20.0'
+        assert counted in client.get("/metrics").text
 
 
 def test_what_has_arrived_before_a_stop_is_answered(service, monkeypatch):

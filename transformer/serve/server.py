@@ -21,7 +21,7 @@ from typing import Any, cast
 
 import h11
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Response
@@ -46,6 +46,9 @@ log = logging.getLogger("transformer")
 
 HEAD = 10.0
 """Seconds in which the head of a request must arrive."""
+HELD, HOLDING = 64 * 1024, 1.0
+"""Bytes that are held of a client's next requests while one is answered. Beyond them it waits so many
+seconds, and then is read on, since only who is read is noticed to leave: that answer is its last."""
 OTHER_FILES = 128
 """Files that a server has open besides its connections."""
 PIECE = 4 * 1024
@@ -261,7 +264,9 @@ class Connection(Read, H11Protocol):
         self._wait_for_head()
 
     def data_received(self, data: bytes) -> None:
-        """Reads a part of a request."""
+        """Reads a part of a request, unless it comes after the last one that is answered."""
+        if self._is_answering and not self.cycle.keep_alive:
+            return
         if self.is_idle and self._head is None:
             self._wait_for_head()
         is_full = len(self.connections) > self._most
@@ -269,6 +274,29 @@ class Connection(Read, H11Protocol):
         super().data_received(data)
         if not self.is_idle or self.transport.get_protocol() is not self:  # a WebSocket from here on
             self._stop_waiting()
+
+    def handle_events(self) -> None:
+        """Begins what has arrived, and reads on while it is answered."""
+        super().handle_events()
+        if self.transport.get_protocol() is not self:
+            return
+        held = len(self.conn.trailing_data[0])
+        if self._is_answering and held <= HELD:
+            self.flow.resume_reading()
+        elif self._is_answering:
+            self.loop.call_later(HOLDING, self._read_on, self.cycle)
+        elif held and self.is_idle and self._head is None:
+            self._wait_for_head()
+
+    def _read_on(self, cycle: RequestResponseCycle) -> None:
+        if cycle is self.cycle and not self.is_idle:
+            cycle.keep_alive = False
+            self.flow.resume_reading()
+
+    @property
+    def _is_answering(self) -> bool:
+        """Whether what arrives belongs to later requests."""
+        return not self.is_idle and not self.cycle.more_body
 
     def send_400_response(self, msg: str) -> None:
         """Refuses what cannot be read, unless an answer has begun."""
