@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 from python_calls import python_calls
 from test_documents import Pretender
 
+from transformer.documents import syntax
 from transformer.documents.document import check_text
 from transformer.documents.markdown import read_markdown
 from transformer.documents.projection import aligned_words
@@ -339,6 +340,19 @@ def test_translating_takes_time_in_proportion_to_passages(passage):
 
     calls(2)
     assert calls(800) < 4 * calls(200)
+
+
+def test_reading_a_passage_again_copies_no_footnotes_and_addresses():
+    environment = {"references": {}, "footnotes": {"refs": {}, "list": {}}}
+    again = syntax.copied(environment)
+    environment["references"]["R"], environment["footnotes"]["refs"][":1"] = {"href": "x", "title": ""}, 0
+    environment["footnotes"]["list"][0] = {"label": "1", "count": 1}
+    assert "R" in again["references"] and ":1" in again["footnotes"]["refs"]  # they are shared
+    tokens = syntax.markdown_parser().parse("[^1] [^2] [r]\n\n[^2]: b\n\n[s]: y\n", again)
+    types = [token.type for token in tokens[1].children if token.type != "text"]
+    assert types == ["footnote_ref", "footnote_ref", "link_open", "link_close"]
+    assert environment["references"].keys() == {"R"} and environment["footnotes"]["refs"] == {":1": 0}
+    assert environment["footnotes"]["list"].keys() == {0}
 
 
 def test_each_piece_of_a_paragraph_looks_at_its_own_marks():

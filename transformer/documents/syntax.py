@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections import ChainMap
 from collections.abc import Callable
 from typing import Any
 
@@ -72,11 +73,11 @@ def markdown_parser() -> Any:
 
 
 def copied(environment: Environment) -> Environment:
-    """An environment with which a part is parsed, which leaves this one as it is."""
+    """An environment with which a part is parsed, which leaves this one as it is, and shares what it has."""
     footnotes = environment.get("footnotes", {})
     return {
-        "references": dict(environment.get("references", {})),
-        "footnotes": {name: dict(content) for name, content in footnotes.items()},
+        "references": ChainMap({}, environment.get("references", {})),
+        "footnotes": {kind: ChainMap({}, footnotes.get(kind, {})) for kind in ("refs", "list")},
     }
 
 
