@@ -4,6 +4,7 @@ import base64
 import functools
 import io
 import json
+import unicodedata
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -13,6 +14,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from transformer import SpecialIds, UserError
+from transformer.data.tokenizers import hub
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.lossless import opened
 from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
@@ -67,6 +69,10 @@ def template(copies: int) -> dict[str, Any]:
     }
 
 
+def replaced(text: str, content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": text}, "content": content}
+
+
 @pytest.mark.parametrize(
     "parts",
     [
@@ -102,12 +108,64 @@ def template(copies: int) -> dict[str, Any]:
         },
         {"decoder": {"type": "Sequence", "decoders": [THOUSAND] * 3}},
         {"post_processor": {"type": "Sequence", "processors": [template(60), template(2)]}},
+        {"normalizer": nested([replaced("a", "\ufdfa"), {"type": "NFKD"}, replaced("\u0644", "a")], 2)},
+        {"normalizer": nested([replaced("i", "\u0130"), {"type": "Lowercase"}], 7)},
+        {
+            "normalizer": nested(
+                [{"type": "NFKD"}, {"type": "Replace", "pattern": {"Regex": "."}, "content": "a" * 9}], 1
+            )
+        },
+        {"normalizer": {"type": "NFC", "normalizers": [THOUSAND]}},
+        {"normalizer": THOUSAND | {"type": "BertNormalizer"}},
+        {"decoder": {"type": "Sequence", "normalizers": [], "decoders": [THOUSAND]}},
+        {"decoder": nested([{"type": "WordPiece", "prefix": "##", "cleanup": False}], 7, "decoders")},
+        {"post_processor": {"type": "Sequence", "processors": [template(60), template(2) | {"type": "x"}]}},
     ],
 )
 def test_what_makes_texts_long_is_refused(parts: dict[str, Any]) -> None:
     message = r"makes a text (up to|over) [\d,]+ times as long; it may 100 times"
     with pytest.raises(UserError, match=message):
         tokenizer(**parts)
+
+
+@pytest.mark.parametrize("part", ["normalizer", "pre_tokenizer", "decoder"])
+def test_a_step_of_an_unknown_type_is_refused(part: str) -> None:
+    """The library reads some as what their fields fit."""
+    with pytest.raises(UserError, match=r"not a tokenizer.json: a step of the unknown type \"x\""):
+        tokenizer(**{part: METASPACE | {"type": "x", "prepend": "a"}})
+
+
+def test_every_step_of_the_library_has_its_factor() -> None:
+    """None is exceeded by a letter of Unicode, whatever the options."""
+    tokenizers = library("tokenizers")
+    modules = tokenizers.normalizers, tokenizers.pre_tokenizers, tokenizers.decoders
+    ends = "Normalizer", "PreTokenizer", "Decoder", "DecodeStream"
+    names = {name for module in modules for name in dir(module) if name[:1].isupper() and not name.isupper()}
+    acronyms = {"NFC", "NFD", "NFKC", "NFKD", "CTC"}
+    assert hub._FORMS.keys() | hub._ADDED.keys() >= (names | acronyms) - {*ends}
+    letters = [
+        *map(chr, range(0x3400)),
+        "\u4e00",
+        *map(chr, range(0xF900, 0xFFFE)),
+        *map(chr, range(0x1D000, 0x1F300)),
+    ]
+    most = {name: 0 for name in hub._FORMS}
+    for letter in letters:
+        whole = full(letter)
+        assert len(whole) <= 18
+        for name in most:
+            written = getattr(tokenizers.normalizers, name)().normalize_str(letter)
+            most[name] = max(most[name], len(written))
+            assert len(full(written)) <= len(whole)
+    assert most == hub._FORMS
+    bert, byte_level = tokenizers.normalizers.BertNormalizer(), tokenizers.pre_tokenizers.ByteLevel()
+    assert max(len(bert.normalize_str(letter)) for letter in letters) == 1 + hub._ADDED["BertNormalizer"]
+    assert max(len(byte_level.pre_tokenize_str(x)[0][0]) for x in letters) == 1 + hub._ADDED["ByteLevel"]
+
+
+def full(text: str) -> str:
+    """The lower case of a text in NFKD, which no form of Unicode lengthens."""
+    return unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).lower())
 
 
 @pytest.mark.parametrize("part", ["normalizer", "pre_tokenizer", "post_processor", "decoder"])
@@ -168,6 +226,59 @@ def test_what_published_tokenizers_do_is_read() -> None:
         normalizer=nested([eighteen, t5], 1), pre_tokenizer=words, post_processor=template(1)
     )
     assert like_nllb.encode("b") == [3]
+
+
+@pytest.mark.parametrize(
+    ("expression", "shortest"),
+    [
+        (" {2,}", 2),
+        ("a+ b{3,}", 5),
+        (r"\A▁$", 1),
+        (r"\s+", 1),
+        *(
+            (x, 0)
+            for x in (
+                "",
+                "a*",
+                "a?",
+                "a{0,}",
+                "a|",
+                "a+?",
+                "a{1}{0}",
+                "(a)",
+                ".",
+                "[a]",
+                r"\b",
+                r"\z",
+                "a{,3}",
+                "(?#",
+            )
+        ),
+    ],
+)
+def test_the_least_that_an_expression_fits(expression: str, shortest: int) -> None:
+    """None that may fit fewer is taken for a plain one."""
+    assert hub._shortest(expression) == shortest
+
+
+def test_orders_of_published_normalizers() -> None:
+    """As converters of `transformers` write them, with the map that SentencePiece has for NFKC."""
+    precompiled = {"type": "Precompiled", "precompiled_charsmap": charsmap(18)}
+    spaces, tab, first = (
+        {"type": "Replace", "pattern": {"Regex": expression}, "content": written}
+        for expression, written in ((" {2,}", "▁"), ("[\n\r\t]", " "), (r"\A▁", "▁▁"))
+    )
+    forms = {name: {"type": name} for name in ("NFC", "NFKC", "Lowercase")}
+    strip = {"type": "Strip", "strip_left": False, "strip_right": True}
+    byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    for steps, last in (
+        ([precompiled, strip, spaces], METASPACE),
+        ([precompiled, spaces, first], METASPACE),
+        ([tab, forms["NFKC"], strip, spaces], METASPACE),
+        ([forms["Lowercase"], strip, precompiled, spaces], METASPACE),
+        ([forms["NFC"], spaces, forms["Lowercase"]], byte_level),
+    ):
+        assert hub._growth(*steps, last) <= 100
 
 
 @pytest.mark.parametrize(

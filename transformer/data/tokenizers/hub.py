@@ -290,13 +290,13 @@ def _described(model: str, described: Json) -> Any:
         for part in (*parts, described.get("post_processor")):
             if (count := _count(part)) > MOST_GROWTH:
                 raise ValueError(f"a sequence of {count} steps")
-        growths = [_growth(part) for part in parts]
+        growths = _growth(*parts[:2]), _growth(parts[2])
         single, any_number = (_copies(described.get("post_processor"), end) for end in (1, 2))
         _check_model(described.get("model") or {})
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(f"not a tokenizer.json: {fault_of(error)}") from None
     copies = any_number if single > 1 else 1  # templates of two texts are for what repeats one
-    check_growth(max(growths[0] * growths[1] * copies, growths[2]))
+    check_growth(max(growths[0] * copies, growths[1]))
     return _Library(_guarded(library("tokenizers").Tokenizer.from_str, model))
 
 
@@ -387,39 +387,73 @@ def _check_model(model: Json) -> None:
         raise ValueError("a merge continues a word without continuing_subword_prefix")
 
 
-def _growth(part: Any) -> float:
-    """How many times as long a normalizer, a pre-tokenizer or a decoder of a tokenizer.json may make a text,
-    besides forms of Unicode, whose repetition changes nothing."""
-    if part is None:
-        return 1
-    growth = math.prod(map(_growth, _steps(part)), start=1.0)
-    match part["type"]:
-        case "Replace":
-            pattern, content = part["pattern"], part["content"]
-            shortest = len(pattern.get("String", ""))  # an expression may fit nothing, between all characters
-            growth *= max(1, len(content) / shortest) if shortest else 1 + len(content)
-        case "Precompiled":
-            growth *= max(1, longest_replacement(base64.b64decode(part["precompiled_charsmap"] or "")))
-        case "Prepend":
-            growth *= 1 + len(part["prepend"])
-        case "Metaspace":
-            growth *= 2  # before each word, which may be a character
-        case "BertNormalizer":
-            growth *= 3  # spaces around a Chinese character
-        case "ByteLevel":
-            growth *= 5  # bytes of a character, each of which becomes one, and a space before it
-        case "BPEDecoder" if not part["suffix"]:
-            growth *= 3  # spaces around all characters
-        case "CTC" if not part["word_delimiter_token"]:
-            growth *= 3
-    return growth
+_FORMS = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18, "Lowercase": 2, "StripAccents": 1, "Nmt": 1, "Strip": 1}
+"""Steps that rewrite letters as Unicode does: how many letters each makes of one at most. In a row, in any
+order and number, they make 18 at most, because none lengthens a text of lower case in NFKD."""
+_ADDED = {
+    "BertNormalizer": 2,  # spaces around a Chinese character
+    "ByteLevel": 4,  # of a character four bytes, each of which becomes one, and a space before it
+    "Metaspace": 1,  # before each word, which may be a character
+    "WordPiece": 1,  # a space before each piece
+}
+_ADDED |= {
+    name: 0
+    for names in (
+        "BPEDecoder BertPreTokenizer ByteFallback CTC CharDelimiterSplit Digits FixedLength Fuse Precompiled",
+        "Prepend Punctuation Replace Sequence Split UnicodeScripts Whitespace WhitespaceSplit",
+    )
+    for name in names.split()
+}
+"""Other steps: how many characters each adds to one at most, besides what its fields say."""
+
+
+def _growth(*parts: Any) -> float:
+    """How many times as long steps of a tokenizer.json in a row, such as those of its normalizer, may make a
+    text. Raises ValueError for a step of an unknown type."""
+    total = row = 1.0
+    for step in [step for part in parts for step in _flat(part)]:
+        if step["type"] in _FORMS:
+            row = min(row * _FORMS[step["type"]], max(_FORMS.values()))
+        else:
+            total, row = total * row * _factor(step), 1
+    return total * row
+
+
+def _factor(step: Any) -> float:
+    """The same of one step that is no form of Unicode, by all its fields: the library reads some of a wrong
+    type as if they had the one that their fields fit."""
+    if step["type"] not in _ADDED:
+        raise ValueError(f"a step of the unknown type {brief_json(step['type'])}")
+    factor = 1.0 + _ADDED[step["type"]]
+    if "pattern" in step and "content" in step:
+        pattern, content = step["pattern"], step["content"]
+        shortest = len(pattern.get("String", "")) or _shortest(pattern.get("Regex", ""))
+        factor *= max(1, len(content) / shortest) if shortest else 1 + len(content)  # between all characters
+    if "precompiled_charsmap" in step:
+        factor *= max(1, longest_replacement(base64.b64decode(step["precompiled_charsmap"] or "")))
+    if "" in (step.get("suffix"), step.get("word_delimiter_token")):
+        factor *= 3  # spaces around all characters
+    return factor * (1 + len(step.get("prepend", "")))
+
+
+_ATOM = r"(?:\\A|\\z|\^|\$|(\\[nrst]|[^][\\(){}*?+|^$.])(?:\+|\{(\d{1,3}),\})?)"
+
+
+def _shortest(expression: str) -> int:
+    """The fewest characters that an expression fits, if that is plain, as of " {2,}": otherwise 0."""
+    atoms = re.findall(_ATOM, expression) if re.fullmatch(f"{_ATOM}*", expression) else []
+    return sum(int(times or 1) for letter, times in atoms if letter)
+
+
+def _flat(part: Any) -> list[Any]:
+    """A part of a tokenizer.json and all steps that it consists of, at any depth, in their order."""
+    return [] if part is None else [part, *(inner for step in _steps(part) for inner in _flat(step))]
 
 
 def _steps(part: Any) -> Sequence[Any]:
-    """The parts that one of a tokenizer.json consists of."""
+    """The parts that one of a tokenizer.json consists of: all lists, of which the library reads one."""
     names = "normalizers", "pretokenizers", "decoders", "processors"
-    steps: list[Any] = next((part[name] for name in names if name in part), [])
-    return steps
+    return [step for name in names for step in part.get(name, [])]
 
 
 def _count(part: Any) -> int:
@@ -436,8 +470,11 @@ def _copies(part: Any, end: int) -> float:
     """
     if part is None:
         return 1
-    templates = [part.get("single", []), part.get("pair", [])] if part["type"] == "TemplateProcessing" else []
-    added = [sign["ids"] for sign in part.get("special_tokens", {}).values()] if templates else []
+    templates = [
+        part.get("single", []),
+        part.get("pair", []),
+    ]  # also if "type" is unknown, which the library reads
+    added = [sign["ids"] for sign in part.get("special_tokens", {}).values()]
     for several in (*templates, *added):
         if len(several) > MOST_GROWTH:
             raise ValueError(f"a post-processor of {len(several)} pieces")
