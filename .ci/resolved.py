@@ -23,10 +23,11 @@ def resolved(extras: str) -> list[dict[str, Any]]:
     """
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
+        install = [Path(folder) / "bin" / "pip", "install", "--quiet"]
+        subprocess.run([*install, "--upgrade", "pip"])  # one that comes with Python may report no licences
         report = Path(folder) / "report.json"
-        options = ["--dry-run", "--quiet", "--ignore-installed", "--report", report]
-        pip = [Path(folder) / "bin" / "pip", "install", *options, f"{CHECKOUT}[{extras}]"]
-        if subprocess.run(pip).returncode:
+        options = ["--dry-run", "--ignore-installed", "--report", report]
+        if subprocess.run([*install, *options, f"{CHECKOUT}[{extras}]"]).returncode:
             raise SystemExit("the versions could not be found out: see above")
         packages = [each["metadata"] for each in json.loads(report.read_text())["install"]]
     return sorted((each for each in packages if each["name"] != PROJECT["name"]), key=pinned)

@@ -2,8 +2,10 @@
 can do to those who use it."""
 
 import contextlib
+import itertools
 import json
 import logging
+import re
 import shutil
 import socket
 import subprocess
@@ -40,6 +42,33 @@ def paths_of(client):
     """All endpoints, as (method, path)."""
     described = client.get("/openapi.json", headers={"host": "localhost"}).json()["paths"]
     return [(method, path) for path, methods in described.items() for method in methods] + [("get", "/")]
+
+
+def test_every_refusal_is_described(service):
+    """At each address, also of what nobody would send there."""
+    refusals = (
+        {"headers": {"content-length": "1", "transfer-encoding": "chunked"}},
+        {"headers": {"authorization": "Bearer wrong"}},
+        {"headers": {"origin": "null"}},
+        {"headers": {"content-encoding": "gzip"}},
+        {"content": b"a" * 200},
+        {"params": [("all", "neither")] * 101},
+        {"params": {"all": "neither"}, "json": {}},
+    )
+    with asked(service, limits=Limits(body=100), token="secret") as client:
+        known = {"authorization": "Bearer secret", "content-type": "application/json"}
+        paths = client.get("/openapi.json", headers=known).json()["paths"]
+        statuses = set()
+        for path, method, sent in itertools.product(paths, ("get", "post"), refusals):
+            if method not in paths[path]:
+                continue
+            answer = client.request(method, path, **{**sent, "headers": {**known, **sent.get("headers", {})}})
+            statuses.add(answer.status_code)
+            content = paths[path][method]["responses"][str(answer.status_code)]["content"]
+            if answer.status_code != 200:
+                required = content["application/json"]["schema"]["required"]
+                assert required == list(answer.json()) == ["error"], (path, sent)
+    assert {400, 401, 403, 413, 415, 422} <= statuses
 
 
 def test_names_that_are_answered():
@@ -109,6 +138,7 @@ def test_a_page_of_another_server_is_not_answered(service, origin):
             client.websocket_connect("/listen", headers={"origin": origin}),
         ):
             pass
+        assert client.get("/health", headers={"origin": origin, "host": ""}).status_code == 403
         assert client.get("/health", headers={"origin": "http://testserver"}).status_code == 200
         for own in "http://testserver", "":
             several = [("origin", own), ("origin", origin)]
@@ -436,6 +466,14 @@ def test_the_port_of_metrics_is_guarded_as_the_other(service):
 
 
 PROXY = Path(__file__).parent.parent / "deploy" / "nginx.conf"
+
+
+def test_the_connections_of_one_address_do_not_fill_the_proxy():
+    """It counts by address only requests whose heads have arrived."""
+    options = dict(re.findall(r"\b(worker_\w+) (\d+);", PROXY.read_text()))
+    ports = 2**16
+    assert int(options["worker_connections"]) > ports
+    assert int(options["worker_rlimit_nofile"]) >= ports + int(options["worker_connections"])
 
 
 @pytest.mark.skipif(

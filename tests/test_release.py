@@ -4,6 +4,7 @@ import ast
 import gzip
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -162,6 +163,33 @@ def test_the_modules_of_mutation_testing_and_their_tests_are_there() -> None:
         assert all((ROOT / "tests" / f"test_{name}.py").is_file() for name in names.split())
 
 
+OLD_PIP = """#!{python}
+import json, pathlib, sys
+is_new = pathlib.Path(sys.argv[0] + ".new")
+metadata = {{"name": "A.b", "version": "1", **({{"license_expression": "MIT"}} if is_new.exists() else {{}})}}
+if "--upgrade" in sys.argv:
+    is_new.touch()
+else:
+    report = pathlib.Path(sys.argv[sys.argv.index("--report") + 1])
+    report.write_text(json.dumps({{"install": [{{"metadata": metadata}}]}}))
+"""
+"""Of Python 3.11 and 3.12: it does not report the expression of a licence before it is upgraded."""
+
+
+def test_licences_are_reported_whatever_pip_comes_with_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    def create(folder: str, with_pip: bool) -> None:
+        pip = Path(folder) / "bin" / "pip"
+        pip.parent.mkdir()
+        pip.write_text(OLD_PIP.format(python=sys.executable))
+        pip.chmod(0o755)
+
+    monkeypatch.setattr("venv.create", create)
+    functions = runpy.run_path(str(ROOT / ".ci" / "resolved.py"))
+    (package,) = functions["resolved"]("serve")
+    assert functions["pinned"](package) == "a-b==1"
+    assert package["license_expression"] == "MIT"
+
+
 CONSTRAINTS = "deploy/constraints.txt"
 
 
@@ -186,8 +214,13 @@ def test_the_image_is_made_of_what_is_there() -> None:
         line.split(" :: ")[-1] for line in PROJECT["classifiers"]
     }
     pinned = dict(line.split("==") for line in (ROOT / CONSTRAINTS).read_text().splitlines()[1:])
-    for requirement in map(Requirement, PROJECT["dependencies"]):
+    needed = [
+        *PROJECT["dependencies"],
+        *(one for name in values["EXTRAS"].split(",") for one in extras[name]),
+    ]
+    for requirement in map(Requirement, needed):
         assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)])
+    assert {"jax-cuda13-plugin", "libtpu"} <= pinned.keys()
     entry = next(rest for kind, rest in instructions if kind == "ENTRYPOINT")
     assert entry.split('"')[1] in PROJECT["scripts"]
 

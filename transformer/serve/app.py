@@ -92,14 +92,11 @@ ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type
 Responses = dict[int | str, dict[str, Any]]
 
 
-def refused(*statuses: int) -> Responses:
-    """What is answered to a request that is not served: JSON with `error`, a sentence."""
-    content = {"application/json": {"schema": ERROR}}
-    return {status: {"description": REFUSALS[status], "content": content} for status in statuses}
-
-
-ALWAYS = refused(403)
-OF_CLIENTS = refused(400, 401, 403, 415, 429, 503)
+NOT_SERVED: Responses = {
+    status: {"description": about, "content": {"application/json": {"schema": ERROR}}}
+    for status, about in REFUSALS.items()
+}
+"""What any address may answer to a request that is not served: JSON with `error`, a sentence."""
 EVENTS: Responses = {
     200: {
         "content": {"text/event-stream": {"schema": {"description": "events, each with its name and JSON"}}}
@@ -119,9 +116,7 @@ def of_runs(
       answers: to searches.
       scoring: the thread that scores.
     """
-    router = APIRouter(
-        route_class=BoundedRoute, dependencies=[Depends(readiness.check)], responses=refused(*REFUSALS)
-    )
+    router = APIRouter(route_class=BoundedRoute, dependencies=[Depends(readiness.check)])
     endpoints = {service.search.path: service.search for service in services}
     for path, endpoint in endpoints.items():
         able = [service for service in services if service.search.path == path]
@@ -271,7 +266,7 @@ def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metric
     async def form() -> Response:
         return HTMLResponse(page)
 
-    @router.get("/health", summary="Whether the server runs.", responses=ALWAYS)
+    @router.get("/health", summary="Whether the server runs.")
     async def health() -> Response:
         return JsonResponse({"status": "ok"})
 
@@ -279,34 +274,24 @@ def of_server(services: Sequence[Service], readiness: Readiness, metrics: Metric
         "/ready",
         summary="Whether programs are compiled: those that every request needs, or all.",
         dependencies=[Depends(readiness.check)],
-        responses=refused(403, 503),
     )
     async def ready(every: Annotated[bool, Query(alias="all")] = False) -> Response:
         if every:
             readiness.check_all()
         return JsonResponse({"status": "ok"})
 
-    @router.get(
-        "/metrics",
-        summary="Metrics in the format of Prometheus.",
-        response_class=PlainTextResponse,
-        responses=OF_CLIENTS,
-    )
+    @router.get("/metrics", summary="Metrics in the format of Prometheus.", response_class=PlainTextResponse)
     async def measured() -> Response:
         return metrics.page()
 
-    @router.get("/models", summary="The runs, and what each can do.", responses=OF_CLIENTS)
+    @router.get("/models", summary="The runs, and what each can do.")
     async def models() -> Response:
         return JsonResponse({"models": [service.about() for service in services]})
 
     if able := [service for service in services if service.search.path == LIBRETRANSLATE_PATH]:
         known = JsonResponse(languages(able))  # which never change, and of which there may be hundreds
 
-        @router.get(
-            "/languages",
-            summary="The languages of texts, and those they are translated to.",
-            responses=OF_CLIENTS,
-        )
+        @router.get("/languages", summary="The languages of texts, and those they are translated to.")
         async def list_languages() -> Response:
             return known
 
@@ -355,6 +340,7 @@ def server_app(
         title="transformer",
         version=transformer.__version__,
         description='Trained models. What is not served is answered with JSON: {"error": "a sentence"}.',
+        responses=NOT_SERVED,
         lifespan=lifespan,
         docs_url=None,  # pages that load scripts from elsewhere
         redoc_url=None,
