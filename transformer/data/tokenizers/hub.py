@@ -370,8 +370,8 @@ def _wrong_type(value: Any, path: str = "", name: str = "") -> str:
 
 
 LONGEST_WORD = 200
-"""Characters of a word that WordPiece reads, or of a piece of Unigram, in time that grows as their cube; BERT's
-has 100, and SentencePiece makes pieces of 16."""
+"""Characters of a word that WordPiece reads, or of a piece of Unigram, in time that grows as their cube;
+BERT's has 100, and SentencePiece makes pieces of 16."""
 
 
 def _check_model(model: Json) -> None:
