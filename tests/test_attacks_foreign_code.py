@@ -1,21 +1,27 @@
 """Files from strangers that name code or text: none of it is imported or read."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from run_command import command
 from small_run import changed, quiet
+from test_serving_systems import one_run
 
+import transformer
 from transformer import Config, Run, UserError
 from transformer.cli.command_line import TrainLine
+from transformer.commands.decode import decode_main
+from transformer.commands.decode_files import decode_files_main
 from transformer.commands.train import _continued
 from transformer.config.corpus import DataConfig
 from transformer.data.sources.corpora import open_corpus
 from transformer.runs.config_json import to_json
 from transformer.trainer.train import train
 
+PACKAGE = Path(transformer.__file__).parent
 EVIL = "open({!r}, 'w').close()\nclass Feature: pass\n"
 
 
@@ -92,6 +98,51 @@ def test_a_run_directory_does_not_say_where_text_is(
     assert not (tmp_path / "executed").exists()
     assert not (tmp_path / "elsewhere").exists()
     assert not list((tmp_path / "mine").glob("corpora/*"))
+
+
+@pytest.mark.by_default("captioning")
+@pytest.mark.parametrize("name", ["captioning", "detection"])
+def test_lines_do_not_open_what_a_run_names(
+    name: str, call, decode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`test:0` is of built-in drawings only, and no file that the config names is read or written."""
+    pytest.importorskip("PIL")
+    run, trap = one_run(name, tmp_path), tmp_path / "trap"
+    monkeypatch.setenv("TRANSFORMER_CACHE", str(tmp_path / "mine"))
+    (tmp_path / "in").write_text("validation:0\n")
+    stored = json.loads((run / "config.json").read_text())
+    stored["data"] |= {"cache_dir": str(trap / "cache"), "built_in_size": 20}
+    (run / "config.json").write_text(json.dumps(stored))
+    assert decode(run, "--input", tmp_path / "in")[0] == 0
+    assert not trap.exists()
+    trap.mkdir()
+    (trap / "list").write_text("SECRET\tx\n")
+    for split in ("train", "validation", "test"):
+        stored["data"][split] = str(trap / "list")
+    (run / "config.json").write_text(json.dumps(stored))
+    for main, options in (
+        (decode_main, ()),
+        (decode_main, ("--explore", tmp_path / "page.html")),
+        (decode_files_main, ("--output", tmp_path / "out")),
+    ):
+        _, out, said = call(main, run, "--input", tmp_path / "in", *options)
+        refusals = tmp_path / "out" / "errors.jsonl"
+        said += refusals.read_text() if main is decode_files_main else ""
+        assert "validation:0: name PNG files, since paths stored in a run directory are not opened" in said
+        assert "SECRET" not in out + said
+    assert [path.name for path in trap.iterdir()] == ["list"]
+
+
+def test_who_opens_a_corpus() -> None:
+    """Training and distillation open what the command line names; calibration and pictures, what has no path.
+    Before another file is named here, look at whether a run's config could lead it to a path."""
+    files = {path.relative_to(PACKAGE).as_posix(): path.read_text() for path in PACKAGE.rglob("*.py")}
+    opening = {name for name, text in files.items() if re.search(r"(?<!def )\bopen_corpus\(", text)}
+    tasks = {"tasks/texts/text_to_text.py"}  # where a task is asked for its corpus
+    trusting = {"trainer/train.py", "translator/distill.py", "testing.py"}
+    assert opening == tasks | trusting | {"commands/calibrate.py", "tasks/media/pictures.py"}
+    for name in ("commands/calibrate.py", "tasks/media/pictures.py"):
+        assert re.search(r"config = with_named_corpus\([\s\S]+\bopen_corpus\(config\)", files[name])
 
 
 def test_given_again_the_text_is_read(run_dir: Path, config: Config) -> None:

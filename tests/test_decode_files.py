@@ -179,6 +179,29 @@ def test_rows_of_parquet(run):
     assert "source must be text" in files_in(Path("bytes"))["errors.jsonl"]
 
 
+def test_parquet_that_says_it_has_more_rows(run):
+    """A number of rows in a file's footer is no size of what is allocated, nor the bound of a loop."""
+    from pyarrow import parquet, table
+
+    rows, more = 7777, 7777 * 10**11
+    parquet.write_table(table({"source": ["ein Haus"] * rows}), "in/rows.parquet")
+    content = Path("in/rows.parquet").read_bytes()
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    footer = content[start:-8]
+    for count in (1, -1):  # of the file; of its parts too
+        long = footer.replace(b"\x16" + varint(2 * rows), b"\x16" + varint(2 * more), count)
+        size = len(long).to_bytes(4, "little")
+        Path("in/rows.parquet").write_bytes(content[:start] + long + size + b"PAR1")
+        status, _, errors = run("--column", "source", pattern="in/rows.parquet")
+        assert (status, errors.count("\n")) == (2, 1), errors
+        assert f"in/rows.parquet is damaged: it says that it has {more:,} rows, and has 7,777" in errors
+
+
+def varint(number: int) -> bytes:
+    """As Thrift writes it: seven bits a byte, and whether more follow."""
+    return bytes([number % 128 + 128]) + varint(number // 128) if number > 127 else bytes([number])
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -128,15 +128,11 @@ def _records(arguments: CalibrateArguments, run: "Run", context: int) -> "list[S
 
 def _validation_records(run: "Run") -> "Iterable[Sentence]":
     """Those of a built-in corpus or a TFDS set. Raises UserError for text at a path that the run names."""
-    from transformer.config.options import as_options, locations, opened, without_locations
+    from transformer.config.options import with_named_corpus
 
-    if stored := opened(locations(run.config.data, "data.")):
-        raise UserError(
-            f"{run.name}: give --input, and --reference for confidences, since paths stored in a run "
-            f"directory are not opened by default. It was trained with{as_options(stored)}"
-        )
+    config = with_named_corpus(run.config, f"{run.name}: give --input, and --reference for confidences")
     try:
-        return run.system.task.open_corpus(without_locations(run.config)).splits["validation"]
+        return run.system.task.open_corpus(config).splits["validation"]
     except UserError as error:
         raise UserError(f"the validation text of {run.name} is not here: give --input") from error
 

@@ -287,6 +287,17 @@ def opened(stored_paths: dict[str, Path]) -> dict[str, Path]:
     return {name: path for name, path in stored_paths.items() if name.split(".")[-1] not in NOT_OPENED}
 
 
+def with_named_corpus(config: Config, remedy: str) -> Config:
+    """The config of a run, without paths, of a corpus that it names. Raises UserError, with a remedy, if the
+    corpus is at paths."""
+    if stored := opened(locations(config.data, "data.")):
+        raise UserError(
+            f"{remedy}, since paths stored in a run directory are not opened by default. The run was trained "
+            f"with{as_options(stored)}"
+        )
+    return without_locations(config)
+
+
 def check_given(option_paths: dict[str, Path], stored_paths: dict[str, Path], run_dir: Path) -> None:
     """Raises UserError if a stored path that would be opened was not given again."""
     needed = opened(stored_paths)

@@ -16,7 +16,7 @@ from jaxtyping import Float
 
 from transformer.config.corpus import SPLITS
 from transformer.config.decoding import DecodingConfig
-from transformer.config.options import Config
+from transformer.config.options import Config, with_named_corpus
 from transformer.config.records import PatchConfig, PicturesConfig
 from transformer.data.sequences import Field, Fields
 from transformer.data.signals.pixels import LIBRARY, pixels_of, read_pixels, scaled
@@ -43,7 +43,7 @@ Seen = Path | str | np.ndarray | jax.Array
 """A PNG file, or its pixels, [height, width, 3] or [height, width]: whole numbers from 0 to 255, or numbers
 from 0 to 1."""
 OF_CORPUS = re.compile(rf"({'|'.join(SPLITS)}):(\d{{1,9}})")
-"""A picture of the run's own corpus, such as test:0."""
+"""A picture of the built-in corpus of a run, such as test:0."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,11 @@ class Pictures(Exhibits, Lines, DecodingTask):
             return picture(path, self.data)
 
     def _of_corpus(self, split: str, index: int, where: str) -> AnnotatedPicture:
-        if split not in self._splits:
+        with prefixed_errors(f"{where}: "):
+            splits = self._splits
+        if split not in splits:
             raise UserError(f"{where}: the corpus of the run has no {split} split")
-        pictures = self._splits[split]
+        pictures = splits[split]
         if index >= len(pictures):
             raise UserError(
                 f"{where}: must be from {split}:0 to {split}:{len(pictures) - 1}: the corpus of the run has "
@@ -148,7 +150,8 @@ class Pictures(Exhibits, Lines, DecodingTask):
 
     @functools.cached_property
     def _splits(self) -> Mapping[str, Records]:
-        return self.open_corpus(self.config).splits
+        config = with_named_corpus(self.config, "name PNG files")
+        return self.open_corpus(config).splits
 
     def seen(self, source: Any) -> AnnotatedPicture:
         """The picture of a file, also as `io.BytesIO`, or of an array as `pixels_of` takes it.
@@ -167,8 +170,8 @@ class Pictures(Exhibits, Lines, DecodingTask):
         return AnnotatedPicture("array", pixels, width, height)
 
     def example_command(self, record: AnnotatedPicture, decode: str) -> str:
-        """The command that decodes a picture of the corpus."""
-        return f"echo validation:0 | {decode}"
+        """The command that decodes a built-in picture, or some picture: files of a corpus are not opened."""
+        return f"echo {'PICTURE.png' if files_of(self.data) else 'validation:0'} | {decode}"
 
     # For the explorer
 
