@@ -382,8 +382,8 @@ def _check_model(model: Json) -> None:
             raise ValueError(f"model.{name} has over {LONGEST_PIECE:,} characters")
     if model.get("max_input_chars_per_word", 0) > LONGEST_WORD:
         raise ValueError(f"model.max_input_chars_per_word is over {LONGEST_WORD}")
-    scored = model.get("vocab") if isinstance(model.get("vocab"), list) else []
-    if any(len(piece) > LONGEST_WORD for piece, _ in scored):
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, list) and any(len(piece) > LONGEST_WORD for piece, _ in vocabulary):
         raise ValueError(f"a piece of model.vocab has over {LONGEST_WORD} characters")
     prefix = model.get("continuing_subword_prefix")
     merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges", []))
