@@ -138,6 +138,7 @@ def test_a_page_of_another_server_is_not_answered(service, origin):
             client.websocket_connect("/listen", headers={"origin": origin}),
         ):
             pass
+        assert client.get("/health", headers={"origin": origin, "host": ""}).status_code == 403
         assert client.get("/health", headers={"origin": "http://testserver"}).status_code == 200
         for own in "http://testserver", "":
             several = [("origin", own), ("origin", origin)]

@@ -410,6 +410,26 @@ def test_words_that_are_read_without_end() -> None:
             tokenizer(model=model | {"max_input_chars_per_word": longest})
 
 
+def test_pieces_of_unigram_that_are_looked_up_without_end() -> None:
+    """Time grows as the cube of their length."""
+    listed = [["<unk>", 0.0], *([letter, -1.0] for letter in "abcd")]
+    for longest in 200, 201:
+        model = {"type": "Unigram", "unk_id": 0, "vocab": [*listed, ["e" * longest, -1.0]]}
+        if longest == 200:
+            assert tokenizer(model=model).encode("e" * 200) == [5]
+        else:
+            with pytest.raises(UserError, match="a piece of model.vocab has over 200 characters"):
+                tokenizer(model=model)
+
+
+@pytest.mark.parametrize("size", [4, 2**32 - 1])
+def test_a_map_whose_trie_is_cut(size: int) -> None:
+    """The library would set memory aside for what the map says, and end the process."""
+    cut = base64.b64encode(size.to_bytes(4, "little") + b"abc").decode()
+    with pytest.raises(UserError, match="its map of characters has 7 bytes, and a trie of"):
+        tokenizer(normalizer={"type": "Precompiled", "precompiled_charsmap": cut})
+
+
 def test_pieces_and_starts_that_fill_the_memory(tmp_path: Path) -> None:
     """A model may write a piece at each step, and each text may begin with many ids."""
     model = {"type": "WordLevel", "vocab": {"<unk>": 3, "a": 4, "b" * 10_001: 5}, "unk_token": "<unk>"}

@@ -122,6 +122,19 @@ def terminal(width):
     return ProgressReporter(console), lambda: re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", out.getvalue())
 
 
+def test_what_is_shown_has_no_control_characters():
+    """Names and texts of strangers: of a run, or of its training text."""
+    watch, _ = terminal(60)
+    watch.message("a \x1b]0;evil\x07")
+    record = {"step": 1, "best": True, "measure": {"name": "x", "title": "X"}, "x": 1.0, "seconds": 1.0}
+    watch.evaluation(record, [("b \x1b]0;evil\x07", "c", "d\xa0\x9b2J")])
+    watch.result("results", [("label", "e \x1b[2J")])
+    shown = watch.console.file.getvalue()
+    assert not any(text in shown for text in ("\x1b]", "\x07", "\x9b", "\x1b[2J"))
+    for text in (r"a \x1b]0;evil\x07", r"b \x1b]0;evil\x07", "d\xa0\\x9b2J", r"e \x1b[2J"):
+        assert text in shown
+
+
 def test_the_bar_fits_in_a_narrow_terminal(monkeypatch):
     """It has the number of steps and the time left; the speed is what gives way."""
     monkeypatch.setenv("TERM", "xterm")

@@ -347,11 +347,13 @@ def test_reading_a_passage_again_copies_no_footnotes_and_addresses():
     again = syntax.copied(environment)
     environment["references"]["R"], environment["footnotes"]["refs"][":1"] = {"href": "x", "title": ""}, 0
     environment["footnotes"]["list"][0] = {"label": "1", "count": 1}
-    assert "R" in again["references"] and ":1" in again["footnotes"]["refs"]  # they are shared
+    assert "R" in again["references"]
+    assert ":1" in again["footnotes"]["refs"]
     tokens = syntax.markdown_parser().parse("[^1] [^2] [r]\n\n[^2]: b\n\n[s]: y\n", again)
     types = [token.type for token in tokens[1].children if token.type != "text"]
     assert types == ["footnote_ref", "footnote_ref", "link_open", "link_close"]
-    assert environment["references"].keys() == {"R"} and environment["footnotes"]["refs"] == {":1": 0}
+    assert environment["references"].keys() == {"R"}
+    assert environment["footnotes"]["refs"] == {":1": 0}
     assert environment["footnotes"]["list"].keys() == {0}
 
 

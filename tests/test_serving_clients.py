@@ -2,10 +2,12 @@
 
 import asyncio
 import contextlib
+import gc
 import threading
 import time
 import urllib.error
 from collections.abc import Callable, Iterator
+from unittest.mock import AsyncMock, Mock
 
 import httpx
 import pytest
@@ -13,7 +15,10 @@ from served import translations
 from small_run import WORDS
 
 from transformer.decoding.service.lanes import Preparation
+from transformer.decoding.service.queue import Answer
+from transformer.serve.answers import Events, unless_gone
 from transformer.serve.app import server_app
+from transformer.serve.gate import Disconnected
 from transformer.serve.server import Server, bound, config_of
 from transformer.serve.services.limits import Limits
 from transformer.serve.services.service import Service
@@ -88,6 +93,27 @@ def test_who_disconnects_frees_the_slots():
         assert 'endpoint="/translate",status="499"' in metrics or 'status="200"' in metrics
         assert not service.decoder._admission._open
         assert httpx.post(f"{address}/translate", json={"text": "cat"}).status_code == 200
+
+
+def test_who_leaves_writes_no_line_to_the_log():
+    """Neither for what is cancelled, nor for what failed just before."""
+    lines = []
+
+    async def leave():
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: lines.append(context))
+        request = Mock(receive=AsyncMock(return_value={"type": "http.disconnect"}))
+        with pytest.raises(Disconnected):
+            await unless_gone(request, Mock(futures=[Answer(), Answer()]))
+        work = Mock(futures=[Answer()], changed=asyncio.Event(), shown={})
+        reading = asyncio.ensure_future(anext(Events(work, AsyncMock())._pieces(work, AsyncMock())))
+        await asyncio.sleep(0)
+        work.futures[0].set_exception(OSError())
+        reading.cancel()
+        await asyncio.wait({reading})
+
+    asyncio.run(leave())
+    gc.collect()
+    assert not lines
 
 
 @pytest.mark.thorough

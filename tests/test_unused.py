@@ -26,6 +26,9 @@ def edited(folder, **files):
     return folder
 
 
+HOSTILE = "\x1b]0;evil\x07\nWritten to \u202eelsewhere"
+
+
 def test_what_is_read_is_noted_also_of_a_copy(tmp_path):
     content = {"read": 1, "asked": 2, "replaced": 3, "left": 4, "default": 5, "dtype": "float32"}
     path = tmp_path / "config.json"
@@ -46,12 +49,13 @@ def test_what_an_import_does_not_use_is_listed_and_exported(tmp_path, capsys):
         config={"scale_embedding": True, "task_specific_params": {"a": [1]}},
         generation_config={"alignment_heads": [[1, 0], [1, 1]]},
         preprocessor_config={"chunk_length": 30, "n_samples": 480_000},
-        normalizer={"colour": "color"},
+        normalizer={"colour": "color", HOSTILE: 1},
     )
     import_command([str(folder), str(tmp_path / "run"), "--source-language", "en"])
     (said,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Not used here")]
     for name in ("scale_embedding", "task_specific_params", "alignment_heads", "chunk_length", "colour"):
         assert f" {name}" in said
+    assert r" \x1b]0;evil\x07\nWritten to \u202eelsewhere" in said
     assert not Run(tmp_path / "run").config.model.scale_embedding
     export_model(tmp_path / "run", tmp_path / "out")
     for path in folder.glob("*config.json"):
@@ -60,7 +64,7 @@ def test_what_an_import_does_not_use_is_listed_and_exported(tmp_path, capsys):
         assert {name: after.get(name) for name in before.keys() - left_out} == {
             name: before[name] for name in before.keys() - left_out
         }
-    assert json.loads((tmp_path / "out" / "normalizer.json").read_text()) == {"colour": "color"}
+    assert json.loads((tmp_path / "out" / "normalizer.json").read_text()) == {"colour": "color", HOSTILE: 1}
 
 
 def test_a_damaged_list_of_what_was_kept_is_named(tmp_path):

@@ -23,6 +23,7 @@ from transformer.runtime.console import ProgressReporter
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import address, brief, failing, json_line, read_bytes
 from transformer.runtime.hosts import gathered, is_main_process
+from transformer.runtime.text import printable
 from transformer.translator.beside import checked_weight
 from transformer.translator.search_outputs import Extras
 
@@ -218,7 +219,7 @@ def compare_weights(
         outputs = [best for _, best in written]
         if is_main_process():
             for line in writer.scores(outputs):
-                print(f"{option} {weight:g}: {line}", flush=True)
+                print(printable(f"{option} {weight:g}: {line}"), flush=True)
 
 
 def _decoded(arguments: DecodeArguments, writer: Writer, done: int) -> Iterator[Written]:

@@ -20,6 +20,7 @@ from transformer.config.options import text_data, without_locations
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import check_local, display_path, writing
 from transformer.runtime.invocation import command, program
+from transformer.runtime.text import printable
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def import_command(command_line: list[str]) -> None:
     run = import_model(arguments.folder, arguments.run_dir, *languages, arguments.task, arguments.revision)
     folder, origin = located(str(arguments.folder), arguments.revision)
     for sentence in ignored_options(folder):
-        print(f"Not imported: {sentence}")
+        print(f"Not imported: {printable(sentence, but='')}")
     if run.kept:
         print(f"Not used here, and written again by an export: {listed(run.kept)}")
     print(f"Written to {run.name}" + origin.removeprefix("imported"))
@@ -177,7 +178,7 @@ def import_command(command_line: list[str]) -> None:
         for number, (side, tokenizer) in enumerate(tokenizers):
             if tokenizer.has_codes and not tokenizer.start:
                 chosen += [f"--{side}-language", [*tokenizer.codes, "CODE", "CODE"][number]]
-        print(f'Try: echo "..." | {command("decode", run.name, *chosen)}')
+        print(printable(f'Try: echo "..." | {command("decode", run.name, *chosen)}', but=""))
 
 
 def export_command(command_line: list[str]) -> None:
@@ -214,7 +215,7 @@ def _export(arguments: Export) -> None:
 
     folder, family = export_model(arguments.run_dir, arguments.folder, arguments.checkpoint)
     for sentence in left_options(arguments.run_dir):
-        print(f"Not exported: {sentence}")
+        print(f"Not exported: {printable(sentence, but='')}")
     print(f"Written to {folder}, a {family.model_type} model")
     options = json.loads((folder / "tokenizer_config.json").read_text())
     if unknown := [name for name in LANGUAGES if family.model_type == "marian" and name not in options]:

@@ -32,6 +32,8 @@ NARROW = 80  # columns of a terminal below which the bar is short and the speed 
 COMPILING = "compiling ..."
 BAR_INTERVAL = 0.1  # seconds between updates of a bar
 LINE_INTERVAL = 30.0  # seconds between lines without a terminal
+OF_TEXTS = "\n\t\N{NO-BREAK SPACE}\N{NARROW NO-BREAK SPACE}\N{IDEOGRAPHIC SPACE}\u200c\u200d"
+"""Spaces and joiners, which a terminal does not obey."""
 LONGEST_SAMPLE = 300  # characters
 MOST_REMEMBERED = 200  # messages before there is somebody to copy them to
 
@@ -125,7 +127,7 @@ class ProgressReporter:
         self._last_line = time.monotonic()
         if self.console.is_terminal and wraps:
             text = wrapped(text, self.console.width, hanging)
-        self.console.print(Text(text, style=style))
+        self.console.print(Text(printable(text, but=OF_TEXTS), style=style))
 
     def progress(
         self,
@@ -267,7 +269,8 @@ class ProgressReporter:
         table = Table(title=title, show_header=False, title_justify="left")
         widest = max(len(name) for name, _ in rows)
         for name, value in rows:
-            table.add_row(name, Text(_divided(value, self.console.width - widest - 7), overflow="fold"))
+            lines = _divided(printable(value, but=OF_TEXTS), self.console.width - widest - 7)
+            table.add_row(name, Text(lines, overflow="fold"))
         self._record("\n".join([f"{title}:", *(f"  {name:{widest}}  {value}" for name, value in rows)]))
         self.console.print(table, soft_wrap=False)
 

@@ -49,11 +49,11 @@ def is_invisible(line: str) -> bool:
     return bool(line.strip()) and not has_text(line)
 
 
-def printable(text: object) -> str:
-    """Text with control characters escaped, which a terminal would obey."""
+def printable(text: object, but: str = "\n\t") -> str:
+    """Text with control characters escaped, which a terminal would obey, but for these. A name has none."""
     return "".join(
         character
-        if character.isprintable() or character in "\n\t"
+        if character.isprintable() or character in but
         else character.encode("unicode_escape").decode()
         for character in str(text)
     )

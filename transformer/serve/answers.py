@@ -20,7 +20,15 @@ from transformer.runtime.errors import UserError
 from transformer.runtime.files import Json
 from transformer.serve.gate import Disconnected
 from transformer.serve.metrics import Metrics
-from transformer.serve.refusals import UNAVAILABLE, in_pieces, later, of_json_parts, pieces_of, refusal_of
+from transformer.serve.refusals import (
+    UNAVAILABLE,
+    begun,
+    in_pieces,
+    later,
+    of_json_parts,
+    pieces_of,
+    refusal_of,
+)
 from transformer.serve.services.messages import Asked
 from transformer.serve.services.service import Service
 
@@ -208,8 +216,8 @@ async def unless_gone(request: Request, work: Work) -> list[Any]:
       Disconnected: the client is gone.
       Refusal: the decoder was closed.
     """
-    results: asyncio.Future[list[Any]] = asyncio.gather(*map(asyncio.wrap_future, work.futures))
-    gone = asyncio.ensure_future(disconnected(request))
+    results: asyncio.Future[list[Any]] = begun(asyncio.gather(*map(asyncio.wrap_future, work.futures)))
+    gone = begun(disconnected(request))
     either: set[asyncio.Future[Any]] = {results, gone}
     try:
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -257,7 +265,7 @@ class Events(StreamingResponse):
     async def _events(
         self, work: Work, write: Callable[[Work, int, list[Any]], Awaitable[str]]
     ) -> AsyncIterator[str]:
-        waiting = {asyncio.wrap_future(future): index for index, future in enumerate(work.futures)}
+        waiting = {begun(asyncio.wrap_future(future)): index for index, future in enumerate(work.futures)}
         for future in waiting:
             future.add_done_callback(lambda _: work.changed.set())
         while waiting:

@@ -86,7 +86,8 @@ REFUSALS = {
     415: "the body is compressed",
     422: "something in the request is wrong",
     429: "there is no room; Retry-After has the seconds to wait",
-    503: "the server is not ready, or the time was over",
+    500: "the server has failed",
+    503: "the server is not ready or full, or the time was over",
 }
 ERROR = {"type": "object", "required": ["error"], "properties": {"error": {"type": "string"}}}
 Responses = dict[int | str, dict[str, Any]]

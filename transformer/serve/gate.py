@@ -85,7 +85,7 @@ class Origins:
                 f"the server is not called {brief(name_of(host))}: start it with --allow-host or a token",
             )
         origin = header(scope, b"origin")
-        if origin and address_of(origin) != host.lower():
+        if origin and (not host or address_of(origin) != host.lower()):
             raise Refusal(
                 FORBIDDEN, f"the page is of {brief(origin)}, and only pages of this server are answered"
             )

@@ -8,7 +8,6 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
-    Coroutine,
     Iterator,
     Mapping,
     MutableMapping,
@@ -33,8 +32,8 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 
-def begun(work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-    """A task whose failure is no news if nobody asks for it any more."""
+def begun(work: Awaitable[Any]) -> asyncio.Future[Any]:
+    """A task or future whose failure is no news if nobody asks for it any more."""
     task = asyncio.ensure_future(work)
     task.add_done_callback(lambda done: done.cancelled() or done.exception())
     return task

@@ -370,7 +370,8 @@ def _wrong_type(value: Any, path: str = "", name: str = "") -> str:
 
 
 LONGEST_WORD = 200
-"""Characters of a word that WordPiece reads, in time that grows as their cube; BERT's has 100."""
+"""Characters of a word that WordPiece reads, or of a piece of Unigram, in time that grows as their cube;
+BERT's has 100, and SentencePiece makes pieces of 16."""
 
 
 def _check_model(model: Json) -> None:
@@ -381,6 +382,9 @@ def _check_model(model: Json) -> None:
             raise ValueError(f"model.{name} has over {LONGEST_PIECE:,} characters")
     if model.get("max_input_chars_per_word", 0) > LONGEST_WORD:
         raise ValueError(f"model.max_input_chars_per_word is over {LONGEST_WORD}")
+    vocabulary = model.get("vocab")
+    if isinstance(vocabulary, list) and any(len(piece) > LONGEST_WORD for piece, _ in vocabulary):
+        raise ValueError(f"a piece of model.vocab has over {LONGEST_WORD} characters")
     prefix = model.get("continuing_subword_prefix")
     merges = (merge.split(" ") if isinstance(merge, str) else merge for merge in model.get("merges", []))
     if prefix and not all(second.startswith(prefix) for _, second in merges):

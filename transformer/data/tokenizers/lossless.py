@@ -186,8 +186,10 @@ def check_pieces(pieces: Iterable[str | None], start: Sequence[int]) -> None:
 
 def longest_replacement(charsmap: bytes) -> int:
     """The most characters that a compiled map of SentencePiece puts in place of one: a trie, preceded by its
-    size in four bytes, and then the replacements, each closed by a zero."""
+    size in four bytes, and then the replacements, each closed by a zero. Raises UserError for a cut trie."""
     trie = int.from_bytes(charsmap[:4], "little")
+    if charsmap and 4 + trie > len(charsmap):
+        raise UserError(f"its map of characters has {len(charsmap):,} bytes, and a trie of {trie:,}")
     return max(map(len, charsmap[4 + trie :].decode(errors="replace").split("\0")))
 
 

@@ -36,6 +36,7 @@ from transformer.model.transformer import Transformer
 from transformer.runs.checkpoints import Deferred
 from transformer.runtime.errors import UserError, counted
 from transformer.runtime.files import Json
+from transformer.runtime.text import printable
 
 log = logging.getLogger("transformer")
 _NAMED = 3
@@ -162,7 +163,8 @@ def _is_like(name: str, patterns: Iterable[str]) -> bool:
 
 def _listed(names: Sequence[str]) -> str:
     more = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {counted(more, 'more tensor')}" if more > 0 else "")
+    first = ", ".join(printable(name, but="") for name in names[:_NAMED])
+    return first + (f" and {counted(more, 'more tensor')}" if more > 0 else "")
 
 
 def exported_tensors(

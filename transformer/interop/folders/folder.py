@@ -36,6 +36,7 @@ from transformer.runtime.files import (
     read_text,
     writing,
 )
+from transformer.runtime.text import printable
 
 # The types of fields in the JSON files of a folder, as far as an import reads them: a value of another type
 # is refused by name, instead of being ignored or taken for something else.
@@ -287,7 +288,7 @@ def tensors(folder: Path) -> "Shards":
     more = [*folder.glob("model-*.safetensors"), *[index] * (None in files and index.exists())]
     if more := sorted({*more}.difference(files.values())):
         counting = WEIGHTS if None in files else f"{INDEX}, which does not name it,"
-        log.warning("Not imported: %s: %s counts", more[0], counting)
+        log.warning("Not imported: %s: %s counts", printable(more[0], but=""), counting)
     shards = Shards(files)
     if method := _quantisation(folder, shards):
         raise UserError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from transformer.runtime.files import Json, MiB, parse_object, read_text
+from transformer.runtime.text import printable
 
 _OF_THE_FILE = (
     *("_name_or_path", "_commit_hash", "_from_model_config", "transformers_version"),
@@ -97,7 +98,8 @@ def without_limits(text: str) -> str:
 
 def listed(fields_by_file: Mapping[str, Json]) -> str:
     """The fields of each file, for people."""
-    return "; ".join(f"{name}: {', '.join(fields)}" for name, fields in fields_by_file.items())
+    named = {name: ", ".join(printable(field, but="") for field in x) for name, x in fields_by_file.items()}
+    return "; ".join(f"{printable(name, but='')}: {fields}" for name, fields in named.items())
 
 
 def with_kept(stored: Mapping[str, Json], written: Mapping[str, Json]) -> dict[str, Json]:
