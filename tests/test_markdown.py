@@ -145,6 +145,7 @@ def test_text_after_the_sign_of_an_alert_is_translated():
         assert in_capitals(text) == upper
         assert in_capitals(text.replace("> ", "> > ")) == upper.replace("> ", "> > ")
         assert in_capitals(f"> {sign}  \n> Look.\n") == f"> {sign}  \n> LOOK.\n"
+    assert in_capitals("> [!x] a<br>\n> b\n> c\n") == "> [!x] A<br> B C\n"
     assert in_capitals("> [!note]look\n") == "> [!NOTE]LOOK\n"
     assert in_capitals("> [!note](x) look\n") == "> [!NOTE](x) LOOK\n"
     assert in_capitals("> [!NOTE] ![a](b)\n> c\n> d\n") == "> [!NOTE] ![a](b) C D\n"

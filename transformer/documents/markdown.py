@@ -6,7 +6,7 @@ import functools
 import html
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from string import punctuation
 from typing import Any
@@ -499,10 +499,21 @@ class _Reader:
 def _keep_first_line(token: Any) -> None:
     """The text after the sign of an alert, on its line, is a title for some readers: it is not joined with
     the next line."""
-    texts = [index for index, child in enumerate(token.children) if child.type in _TEXTS]
-    for child in token.children[texts[0] : texts[-1]] if texts else ():
+    for index, child in enumerate(token.children):
         if child.type == "softbreak" and "\n" not in token.content[: child.meta["span"][0]]:
-            child.type = "hardbreak"
+            before, after = token.children[:index], token.children[index + 1 :]
+            if _has_text(reversed(before)) and _has_text(after):
+                child.type = "hardbreak"
+
+
+def _has_text(tokens: Iterable[Any]) -> bool:
+    """Whether text is before the first line break."""
+    for token in tokens:
+        if token.type in _TEXTS and token.content.strip():
+            return True
+        if token.type == "hardbreak" or _BREAK_TAGS.fullmatch(token.content):
+            break
+    return False
 
 
 _ENTITY = re.compile(r"&#?\w{1,16};|[ \t]+")
