@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 from python_calls import python_calls
 from test_documents import Pretender
 
+from transformer.documents import syntax
 from transformer.documents.document import check_text
 from transformer.documents.markdown import read_markdown
 from transformer.documents.projection import aligned_words
@@ -147,6 +148,23 @@ def test_text_after_the_sign_of_an_alert_is_translated():
     assert in_capitals("> [!note]look\n") == "> [!NOTE]LOOK\n"
     assert in_capitals("> [!note](x) look\n") == "> [!NOTE](x) LOOK\n"
     assert in_capitals("> [!NOTE] ![a](b)\n> c\n> d\n") == "> [!NOTE] ![a](b) C D\n"
+
+
+BRACED = ["{#id .class key=value}", "{ .x -}", "{: toc }", '{ width="3 0" }', "{{ x }}", "{% x y %}", "{# #}"]
+SIGNS = ["::: note", ":::", "::: {.a b=c}", "::: a.b ::::", "/// note", "///", '--8<-- "a b"', "[TOC]"]
+
+
+def test_what_stays_looks_like_a_sign_and_all_else_is_translated_or_flagged():
+    for line in (*BRACED, *SIGNS):
+        assert read_markdown(f"{line}\n").parts == [f"{line}\n"]
+        assert in_capitals(f"Go.\n{line}\n") == f"GO.\n{line}\n"
+    for sign in BRACED:
+        assert in_capitals(f"# Go {sign}\n") == f"# GO {sign}\n"
+    for sentence in ("{It stands in braces.}", "{.net is it}", "{#one two}", "/// It runs.", "-8<- It runs."):
+        assert in_capitals(f"{sentence}\n") == f"{sentence.upper()}\n"
+    for title in ("/// note | It runs", "::: warning It runs"):
+        assert read_markdown(f"Go.\n{title}\n").unread == ((2, title),)
+    assert read_markdown("![a dog](x) [b](c 'a dog')\n").passages[0].content.text.strip() == "b"
 
 
 def documents(seeds):
@@ -324,6 +342,21 @@ def test_translating_takes_time_in_proportion_to_passages(passage):
     assert calls(800) < 4 * calls(200)
 
 
+def test_reading_a_passage_again_copies_no_footnotes_and_addresses():
+    environment = {"references": {}, "footnotes": {"refs": {}, "list": {}}}
+    again = syntax.copied(environment)
+    environment["references"]["R"], environment["footnotes"]["refs"][":1"] = {"href": "x", "title": ""}, 0
+    environment["footnotes"]["list"][0] = {"label": "1", "count": 1}
+    assert "R" in again["references"]
+    assert ":1" in again["footnotes"]["refs"]
+    tokens = syntax.markdown_parser().parse("[^1] [^2] [r]\n\n[^2]: b\n\n[s]: y\n", again)
+    types = [token.type for token in tokens[1].children if token.type != "text"]
+    assert types == ["footnote_ref", "footnote_ref", "link_open", "link_close"]
+    assert environment["references"].keys() == {"R"}
+    assert environment["footnotes"]["refs"] == {":1": 0}
+    assert environment["footnotes"]["list"].keys() == {0}
+
+
 def test_each_piece_of_a_paragraph_looks_at_its_own_marks():
     pretender = Pretender(longest=10_000)
 
@@ -350,7 +383,7 @@ def test_reading_takes_time_in_proportion(sign):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("sign", ["{% a ", "{{ a ", "{# a ", "aaaaa"])
+@pytest.mark.parametrize("sign", ["{% a ", "{{ a ", "{# a ", "aaaaa", "{.a ", "{a=b "])
 def test_what_is_open_is_read_once(sign):
     """A template or the name of an emoji that does not end."""
 

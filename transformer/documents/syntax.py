@@ -2,6 +2,7 @@
 
 import functools
 import re
+from collections import ChainMap
 from collections.abc import Callable
 from typing import Any
 
@@ -14,16 +15,23 @@ LEVELS = 60
 stays as it is."""
 OPAQUE, UNREAD = "opaque", "unread"
 """Types of tokens: lines that stay as they are, and lines whose text is not read."""
+_TEMPLATE = r"\{%(?:(?!\{%).)*?%\}|\{\{(?:(?!\{\{).)*?\}\}|\{#(?:(?!\{#).)*?#\}"
+"""Of Jinja, Liquid, Hugo: none begins in another."""
+_ATTRIBUTES = (
+    r"\{:[^{}]*\}"
+    r"|\{\s*+(?:(?:[#.=][^\s{}]++|[\w:-]++=(?:\"[^\"{}]*+\"|'[^'{}]*+'|[^\s{}\"']++)|-)(?:\s++|(?=\})))++\}"
+)
 _LINE = re.compile(
-    r"(?:\{%(?:(?!\{%).)*?%\}|\{\{(?:(?!\{\{).)*?\}\}|\{#(?:(?!\{#).)*?#\})\s*\Z"  # of Jinja, Liquid, Hugo
-    r"|:::|///|-{1,2}8<-"  # containers of Pandoc and MkDocs, inserted files
-    r"|\{:?[^{}]*\}\s*\Z|\[\[?_?toc_?\]\]?\s*\Z",  # attributes, tables of contents
+    rf"(?:{_TEMPLATE}|{_ATTRIBUTES}|\[\[?_?toc_?\]\]?"  # a table of contents
+    # containers of Pandoc and MkDocs, inserted files
+    r"|(?::::++|///++)[ \t]*+[\w.:-]*+[ \t]*+(?:\{[^{}]*\})?[ \t]*+:*+"
+    r"|-{1,2}8<-{1,2}(?:[ \t]+(?:\"[^\"]*\"|'[^']*'|\S+))?)\s*\Z",
     re.DOTALL | re.IGNORECASE,
 )
-_ABBREVIATION = re.compile(r"\*\[[^\]]+\]:")
+_UNREAD = re.compile(r"\*\[[^\]]+\]:|:::|///++[ \t]*+[\w-]++[ \t]*+\|")
+"""How abbreviations and containers with titles begin."""
 _COPIED = re.compile(
-    r"\{%(?:(?!\{%).)*?%\}|\{\{(?:(?!\{\{).)*?\}\}|\{#(?:(?!\{#).)*?#\}"  # templates: none begins in another
-    r"|\{[:#.][^{}]*\}"  # attributes
+    rf"{_TEMPLATE}|{_ATTRIBUTES}"
     r"|(?<!\w):(?=[0-9_+-]*+[a-z])[a-z0-9_+-]++:"  # emoji
     # formulas: prices are none, since a space is before the second sign, or a digit after it
     r"|\$\$[^$]+\$\$|\$(?![\s$])(?:[^$\\]|\\.)*(?<!\s)\$(?!\d)",
@@ -65,11 +73,11 @@ def markdown_parser() -> Any:
 
 
 def copied(environment: Environment) -> Environment:
-    """An environment with which a part is parsed, which leaves this one as it is."""
+    """An environment with which a part is parsed, which leaves this one as it is, and shares what it has."""
     footnotes = environment.get("footnotes", {})
     return {
-        "references": dict(environment.get("references", {})),
-        "footnotes": {name: dict(content) for name, content in footnotes.items()},
+        "references": ChainMap({}, environment.get("references", {})),
+        "footnotes": {kind: ChainMap({}, footnotes.get(kind, {})) for kind in ("refs", "list")},
     }
 
 
@@ -126,16 +134,14 @@ def _opaque(state: Any, start: int, end: int, silent: bool) -> bool:
     """Lines that are a template, or what begins or ends a container."""
     if _is_code(state, start):
         return False
-    text = _line(state, start)
-    if _ABBREVIATION.match(text):
+    text, token_type, last = _line(state, start), OPAQUE, start + 1
+    if text.startswith(("{%", "{{", "{#")):
+        while last < min(end, start + _TEMPLATE_LINES) and not _LINE.match(text):
+            text += "\n" + _line(state, last)
+            last += 1
+    if not _LINE.match(text):
         token_type, last = UNREAD, start + 1
-    else:
-        token_type, last = OPAQUE, start + 1
-        if text.startswith(("{%", "{{", "{#")):
-            while last < min(end, start + _TEMPLATE_LINES) and not _LINE.match(text):
-                text += "\n" + _line(state, last)
-                last += 1
-        if not _LINE.match(text):
+        if not _UNREAD.match(text):
             return False
     if not silent:
         _push(state, token_type, start, last)
