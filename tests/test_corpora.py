@@ -387,7 +387,11 @@ def test_further_references_of_a_test_set(tmp_path):
 def damaged_offsets():
     """An Arrow file whose first text ends after the second one, which the library reads unchecked."""
     offsets, texts = (pa.py_buffer(x) for x in (np.array([0, 5, 2], np.int32), b"abcde"))
-    table = pa.table({"source": pa.Array.from_buffers(pa.string(), 2, [None, offsets, texts])})
+    return arrow_file(source=pa.Array.from_buffers(pa.string(), 2, [None, offsets, texts]))
+
+
+def arrow_file(**columns):
+    table = pa.table(columns)
     with io.BytesIO() as file:
         with pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
@@ -452,6 +456,7 @@ def test_a_short_file_that_repeats_a_long_text(tmp_path):
             for name in (b"ebcdic", b"utf-7", b"idna", b"zlib_codec", b"x" * 1000)
         ),
         ("a.arrow", damaged_offsets(), "a.arrow is damaged: "),
+        ("a.arrow", arrow_file(source=pa.nulls(10**5)), "a.arrow is damaged: it says that it has 100,000"),
         ("a.parquet", damaged_name(), "a.parquet is damaged: 'utf-8' codec"),
         ("a.tmx", b"<tmx>\n<tu>", "a.tmx, line 2: it is no XML .no element found"),
         ("a.tmx", b"<tmx>\n<tu></body>", "a.tmx, line 2: it is no XML .mismatched tag"),

@@ -17,6 +17,7 @@ Rows = Iterator[tuple[int, Mapping[str, Any]]]
 """The number of each line and its columns."""
 TRANSLATION = "translation"
 """A column whose parts are named by languages, as the library datasets has them."""
+NULLS = 2**16  # rows without a column that takes memory
 BATCH = 16  # rows that are read at a time: a short file may repeat a long text
 
 
@@ -71,7 +72,14 @@ def arrow_rows(path: Path, columns: Sequence[str]) -> Rows:
             batches = map(reader.get_batch, range(reader.num_record_batches))
         else:
             batches = iter(ipc.open_stream(file))
-        yield from _rows(path, batches)
+        yield from _rows(path, (_held(path, batch) for batch in batches))
+
+
+def _held(path: Path, batch: Any) -> Any:
+    """A batch of an Arrow file. Raises UserError if it says that it has more rows than bits."""
+    if len(batch) > NULLS + 8 * batch.get_total_buffer_size():
+        raise UserError(f"{path} is damaged: it says that it has {len(batch):,} rows, which it has not")
+    return batch
 
 
 @contextlib.contextmanager
