@@ -42,11 +42,11 @@ def test_top_k_is_exact(width: int, k: int) -> None:
 @pytest.mark.parametrize(("width", "k"), combinations([5000, 16001, 37000], [1, 8, 16]))
 def test_the_top_k_of_tpus_is_exact(width: int, k: int) -> None:
     for x in logits_of(width, k):
-        best, places = top_k_of_strides(k, x)
+        best, columns = top_k_of_strides(k, x)
         np.testing.assert_array_equal(best, jax.lax.top_k(x, k)[0])
-        np.testing.assert_array_equal(best, np.take_along_axis(np.asarray(x), np.asarray(places), -1))
-        assert all(len(set(row)) == k for row in np.asarray(places).reshape(-1, k))
-    np.testing.assert_array_equal(places[..., 0], width - 1)
+        np.testing.assert_array_equal(best, np.take_along_axis(np.asarray(x), np.asarray(columns), -1))
+        assert all(len(set(row)) == k for row in np.asarray(columns).reshape(-1, k))
+    np.testing.assert_array_equal(columns[..., 0], width - 1)
 
 
 def test_top_k_of_fewer_is_all_of_them() -> None:

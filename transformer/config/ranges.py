@@ -62,7 +62,7 @@ RATE = Range(0, 1, below=True)
 POSITIVE = Range(0, above=True)
 NOT_NEGATIVE = Range(0)
 COUNT = Range(1, COUNTS)
-NUMBER = Range(0, COUNTS)
+NUMBER = Range(0, COUNTS)  # a count that may be 0, or a seed
 SIZE = Range(1, LONGEST)
 LENGTH = Range(0, LONGEST)
 LENGTH_PENALTY = Range(-10, 10, note="0 for no penalty")

@@ -33,6 +33,8 @@ def source_limits(source: Int[Array, "b s"], pad: int, extra_length: int, max_le
 
 
 NEVER = -jnp.inf
+TopK = tuple[Float[Array, "b n k"], Int[Array, "b n k"]]
+"""The k largest values of each row, and their columns."""
 
 
 @struct.dataclass

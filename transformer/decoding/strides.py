@@ -7,11 +7,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from transformer.decoding.scores import NEVER
+from transformer.decoding.scores import NEVER, TopK
 
 TILE = 128  # logits
 PARTS = 32  # of the logits, of which each stride has one element
-TopK = tuple[Float[Array, "b n k"], Int[Array, "b n k"]]
 
 
 def largest(

@@ -8,10 +8,9 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.model import SpecialIds
-from transformer.decoding.scores import NEVER
+from transformer.decoding.scores import NEVER, TopK
 
 BLOCK = 128  # logits
-TopK = tuple[Float[Array, "b n k"], Int[Array, "b n k"]]
 
 
 def top_k(x: Float[Array, "b n v"], k: int) -> TopK:
