@@ -5,6 +5,7 @@ import logging
 import pickle
 import re
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from transformer.config.transformer import TransformerConfig
 from transformer.data.tokenizers.tokenizer import Tokenizer
 from transformer.data.tokenizers.trained import train_tokenizer
 from transformer.decoding.service import service as workers
-from transformer.decoding.service.lanes import LaneShape
+from transformer.decoding.service.lanes import Lane, LaneShape
 from transformer.model.transformer import Transformer
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
@@ -137,21 +138,26 @@ def test_extras_have_a_program_for_each_bucket_also_of_outputs_that_overflow(
 
 
 def test_an_idle_search_gives_its_memory_back(word_tokenizer: Tokenizer, monkeypatch: Any) -> None:
-    held: list[int] = []
+    lanes, held = weakref.WeakSet[Lane](), list[int]()
 
-    def release(cycles: bool) -> None:
-        held.append(sum(x.nbytes for x in jax.live_arrays()))
+    class Watched(Lane):
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            lanes.add(self)
+            held.append(len(lanes))
 
     monkeypatch.setattr(workers, "IDLE", 0.0)
-    monkeypatch.setattr(workers, "release_memory", release)
+    monkeypatch.setattr(workers, "Lane", Watched)
+    monkeypatch.setattr(workers, "release_memory", lambda cycles: held.append(len(lanes)))
     small = make_translator(word_tokenizer)
     for sentences in ["w1ß w2ß"], SENTENCES:
         small.translate(sentences)
         for thread in threading.enumerate():
             if thread.name.startswith("search-"):
                 thread.join()
-    assert len(held) >= 2
-    assert held[-1] <= held[0]  # the weights, and what compiling one search left
+        assert max(held) > 0
+        assert held.pop() == 0  # what release_memory finds: no lane, so none of its arrays
+        held.clear()
 
 
 @pytest.mark.thorough
