@@ -13,11 +13,11 @@ from toy_sentences import SOURCE, TARGET
 from transformer.decoding.forced import sown_attention
 from transformer.model.attention import attention_weights
 from transformer.model.cache import join_heads
-from transformer.model.kernels import with_joined_heads
 from transformer.model.masks import AttentionInputs, Mask
 from transformer.model.parameters import tracing_for
 from transformer.model.stack import EncoderLayer
 from transformer.model.transformer import Transformer, cross_attention
+from transformer.model.variants.heads import with_joined_heads
 
 # --- masks: the gradient of a masked position is exactly zero ---
 

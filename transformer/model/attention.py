@@ -13,8 +13,8 @@ from jaxtyping import Array, Bool, Float
 from transformer.config.transformer import StackConfig, TransformerConfig
 from transformer.model import kernels
 from transformer.model.cache import KeysValues
-from transformer.model.layers import Dropout
-from transformer.model.masks import Attended, AttentionInputs, Mask, Mechanism, State, masked_softmax
+from transformer.model.layers import Dropout, drop
+from transformer.model.masks import Attended, AttentionInputs, Bias, Mask, Mechanism, State, masked_softmax
 from transformer.model.parameters import Module, QuantizedMatrix, linear, matrix, param, variant
 from transformer.model.positions import SCHEMES, Positions
 from transformer.model.statistics import INTERMEDIATES
@@ -43,10 +43,12 @@ class DotProductAttention(Mechanism):
     def __call__(self, inputs: AttentionInputs) -> Attended:
         dropout = Dropout(self.config.attention_dropout)
 
-        def attention(query: Array, keys: Array, values: Array, mask: Array) -> tuple[Array, Array]:
-            weights = attention_weights(query, keys, mask, inputs.bias)
-            dropped = dropout(weights, inputs.deterministic).astype(values.dtype)
-            return jnp.einsum("...qk,...kd->...qd", dropped, values), weights
+        def attention(
+            query: Array, keys: Array, values: Array, mask: Array, bias: Array | None, key: Array | None
+        ) -> tuple[Array, Array]:
+            weights = attention_weights(query, keys, mask, bias)
+            dropped = weights if key is None else drop(weights, key, dropout.rate)
+            return jnp.einsum("...qk,...kd->...qd", dropped.astype(values.dtype), values), weights
 
         return *kernels.attend(self.config, inputs, attention, dropout.key), inputs.state
 
@@ -131,7 +133,7 @@ class MultiHeadAttention(Module):
         positions: tuple[Positions, Positions] | None = None,
         deterministic: bool = True,
         state: State = None,
-        shared_scores: Float[Array, "#b h #q k"] | None = None,
+        shared_scores: Bias | None = None,
     ) -> tuple[Float[Array, "b q m"], State]:
         """The output for each query in `x`, and the mechanism's new state. If the collection "intermediates"
         is mutable, the attention weights are sown there as `weights`.

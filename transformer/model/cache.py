@@ -75,7 +75,7 @@ class ByRows:
 class KeysValues(ByRows):
     """Keys and values of attention. In decoding they are a ring, and only appended to it: those that beam i
     wrote at column c are entry c * n + i, and the ancestors of the `Cache` mark each beam's past. On a TPU
-    the heads are joined (`kernels.with_joined_heads`)."""
+    the heads are joined (`heads.with_joined_heads`)."""
 
     keys: Float[Array, "b h k d_k"]
     values: Float[Array, "b h k d_v"]

@@ -28,12 +28,16 @@ class Dropout(nn.Module):
     def __call__(self, x: Float[Array, "..."], deterministic: bool) -> Float[Array, "..."]:
         if deterministic or self.rate == 0:
             return x
-        keep = keep_mask(self.key(), self.rate, x.shape)
-        return jnp.where(keep, x / (1 - self.rate), 0).astype(x.dtype)
+        return drop(x, self.key(), self.rate)
 
     def key(self) -> Array:
         """The random key."""
         return self.make_rng("dropout")
+
+
+def drop(x: Float[Array, "..."], key: Array, rate: float) -> Float[Array, "..."]:
+    """x after dropout with this random key."""
+    return jnp.where(keep_mask(key, rate, x.shape), x / (1 - rate), 0).astype(x.dtype)
 
 
 def keep_mask(key: Array, rate: float, shape: tuple[int, ...]) -> Bool[Array, "..."]:

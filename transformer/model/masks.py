@@ -1,6 +1,7 @@
 """Which keys each query may attend to, and the contract of attention mechanisms. Axes as in
 `transformer.model.attention`."""
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import jax
@@ -10,6 +11,16 @@ from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.transformer import StackConfig
 from transformer.model.parameters import Module
+
+Part = tuple[Int[Array, ""], int]
+"""Some of the queries: the first of them, and their number."""
+Bias = Float[Array, "#b h #q k"] | Callable[..., Any]
+"""A term of the scores, or a function (part) that makes it of a part of the queries, None for all."""
+
+
+def taken(x: Array, part: Part | None, axis: int) -> Array:
+    """The part of x along the axis of queries."""
+    return x if part is None else jax.lax.dynamic_slice_in_dim(x, *part, axis)
 
 
 @struct.dataclass
@@ -27,25 +38,34 @@ class Mask:
     window: int | None = struct.field(default=None, pytree_node=False)
     """Maximum distance of a query and a key (restricted self-attention, section 4)."""
 
-    def dense(self, queries: int, keys: int) -> Bool[Array, "#b 1 #q k"]:
-        """True where a query may attend to a key. For `causal` and `window`, the last query is where the last
-        key is."""
-        distance = jnp.arange(keys - queries, keys)[:, None] - jnp.arange(keys)[None, :]
+    def dense(self, queries: int, keys: int, part: Part | None = None) -> Bool[Array, "#b 1 #q k"]:
+        """True where a query, of all or of a part, may attend to a key. For `causal` and `window`, the last
+        query is where the last key is."""
+        first, count = part or (0, queries)
+        distance = (keys - queries + first + jnp.arange(count))[:, None] - jnp.arange(keys)[None, :]
         parts = []
         if self.keys is not None:
             parts.append(self.keys[:, None, :])
         if self.segments is not None:
-            parts.append(self.segments[0][:, :, None] == self.segments[1][:, None, :])
+            parts.append(taken(self.segments[0], part, 1)[:, :, None] == self.segments[1][:, None, :])
         if self.pairs is not None:
-            parts.append(self.pairs)
+            parts.append(taken(self.pairs, part, 1))
         if self.causal:
             parts.append((distance >= 0)[None])
         if self.window is not None:
             parts.append((jnp.abs(distance) <= self.window)[None])
         allowed = jnp.ones((1, 1, keys), bool) if not parts else parts[0]
-        for part in parts[1:]:
-            allowed &= part
+        for condition in parts[1:]:
+            allowed &= condition
         return allowed[:, None]
+
+
+MOST_PAIRS = 2**20  # of a query and a key, for which an array of all is small beside the others
+
+
+def is_long(queries: int, keys: int) -> bool:
+    """Whether they have too many pairs for an array of all."""
+    return queries * keys > MOST_PAIRS
 
 
 def masked_softmax(scores: Float[Array, "..."], allowed: Bool[Array, "..."]) -> Float[Array, "..."]:
@@ -72,7 +92,7 @@ class AttentionInputs:
     values: Float[Array, "b h k d_v"]
     mask: Mask
     """Which keys each query may attend to."""
-    bias: Float[Array, "#b h #q k"] | None = None
+    bias: Bias | None = None
     """The position scheme's term of the scores."""
     state: State = None
     """State of the last decoding step; None in training."""
@@ -81,9 +101,20 @@ class AttentionInputs:
     needs_weights: bool = struct.field(default=False, pytree_node=False)
     """Whether to return the attention weights, which not every kernel can."""
 
-    def allowed(self) -> Bool[Array, "#b 1 #q k"]:
+    def allowed(self, part: Part | None = None) -> Bool[Array, "#b 1 #q k"]:
         """The mask as one array: True where a query may attend to a key."""
-        return self.mask.dense(self.query.shape[2], self.keys.shape[2])
+        return self.mask.dense(self.query.shape[2], self.keys.shape[2], part)
+
+    def dense_bias(self, part: Part | None = None) -> Float[Array, "#b h #q k"] | None:
+        """The bias as one array."""
+        if self.bias is None or isinstance(self.bias, jax.Array):
+            return self.bias if self.bias is None else taken(self.bias, part, 2)
+        return self.bias(part)  # type: ignore[no-any-return]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether there are too many pairs for an array of all."""
+        return is_long(self.query.shape[2], self.keys.shape[2])
 
 
 class Mechanism(Module):

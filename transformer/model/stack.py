@@ -13,7 +13,7 @@ from transformer.model.attention import mechanism_of, self_attention, source_att
 from transformer.model.cache import ByRows, Cache, KeysValues, States
 from transformer.model.encoder_decoder import EncoderDecoder
 from transformer.model.layers import FeedForward, Residual
-from transformer.model.masks import Mask, State
+from transformer.model.masks import Bias, Mask, State
 from transformer.model.normalization import normalization
 from transformer.model.parameters import Module, variant
 from transformer.model.positions import PositionEncoding, Positions, distance_scores, positions_in
@@ -66,7 +66,7 @@ class EncoderLayer(Module):
         mask: Mask,
         positions: Positions,
         deterministic: bool,
-        shared_scores: Array | None = None,
+        shared_scores: Bias | None = None,
     ) -> Float[Array, "b s m"]:
         def attend(x: Array) -> Array:
             keys_values = self.self_attention.keys_values(x, positions)
@@ -106,7 +106,7 @@ class DecoderLayer(Module):
         cross_mask: Mask,
         positions: Positions,
         deterministic: bool,
-        shared_scores: Array | None = None,
+        shared_scores: Bias | None = None,
     ) -> Float[Array, "b t m"]:
         """Training: all positions at once. `target_mask` is False for padding."""
         sources = self.source_keys_values(views)

@@ -1,13 +1,48 @@
-"""Restricted self-attention (section 4) block by block."""
+"""Attention block by block: restricted self-attention (section 4), and that of long inputs."""
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
+from transformer.model import masks
 from transformer.model.kernels import SMALLEST_BLOCK, Einsums
 from transformer.model.masks import AttentionInputs
 
+LANES = 128
 
-def in_blocks(inputs: AttentionInputs, einsums: Einsums) -> Float[Array, "b h t d_v"]:
+
+def by_queries(
+    inputs: AttentionInputs, einsums: Einsums, dropout_key: Array | None
+) -> Float[Array, "b h q d_v"]:
+    """Eq. 1 for a part of the queries after the other, whose weights the backward pass computes again. A
+    query sees all of its keys, so the softmax is the ordinary one; memory grows as the length, and not as its
+    square (Rabe and Staats 2021)."""
+    query, dtype = inputs.query, inputs.keys.dtype
+    rows, heads, queries, width = query.shape
+    count = max(LANES, masks.MOST_PAIRS // 2 // inputs.keys.shape[2] // LANES * LANES)
+    number = -(-queries // count)
+    count = -(-queries // number)
+    last = (number - 1) * count  # the last part begins before it, if not all are equally long
+    wide = inputs.keys.astype(jnp.float32), inputs.values.astype(jnp.float32)  # to add their gradients
+
+    @jax.checkpoint
+    def contexts(first: Int[Array, ""], query: Float[Array, "b h _ d_k"]) -> Float[Array, "b h _ d_v"]:
+        keys, values = (x.astype(dtype) for x in wide)
+        key = None if dropout_key is None else jax.random.fold_in(dropout_key, first)
+        part = first, count
+        return einsums(query, keys, values, inputs.allowed(part), inputs.dense_bias(part), key)[0]
+
+    parts = jnp.concatenate([query[:, :, :last], query[:, :, -count:]], axis=2)
+    parts = jnp.moveaxis(parts.reshape(rows, heads, number, count, width), 2, 0)
+    firsts = jnp.minimum(jnp.arange(number) * count, queries - count)
+    several = jax.lax.map(lambda part: contexts(*part), (firsts, parts))
+    joined = jnp.moveaxis(several, 0, 2).reshape(rows, heads, number * count, -1)
+    return jnp.concatenate([joined[:, :, :last], joined[:, :, number * count - queries + last :]], axis=2)
+
+
+def in_blocks(
+    inputs: AttentionInputs, einsums: Einsums, dropout_key: Array | None
+) -> Float[Array, "b h t d_v"]:
     """Restricted self-attention (section 4) block by block, at a cost linear in the length."""
     assert inputs.mask.window is not None
     query = inputs.query
@@ -15,7 +50,8 @@ def in_blocks(inputs: AttentionInputs, einsums: Einsums) -> Float[Array, "b h t 
     blocks = jnp.pad(query, ((0, 0), (0, 0), (0, -query.shape[2] % block), (0, 0)))
     blocks = blocks.reshape(*query.shape[:2], -1, block, query.shape[3])
     keys, values = _neighbours(inputs.keys, block), _neighbours(inputs.values, block)
-    context, _ = einsums(blocks, keys, values, _mask_of_blocks(inputs.allowed(), block))
+    mask = _mask_of_blocks(inputs.allowed(), block)
+    context, _ = einsums(blocks, keys, values, mask, None, dropout_key)
     return context.reshape(*query.shape[:2], -1, context.shape[4])[:, :, : query.shape[2]]
 
 

@@ -6,9 +6,11 @@ import math
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Float, Int
 
 from transformer.config.transformer import StackConfig
+from transformer.model.masks import Bias, Part, is_long, taken
 from transformer.model.parameters import Module, param
 from transformer.model.positions import Positions, distances, sines_cosines, sinusoids
 
@@ -28,12 +30,13 @@ class RelativePositions(Module):
 
     def scores(
         self, query: Float[Array, "b h q d"], positions: tuple[Positions, Positions], causal: bool
-    ) -> Float[Array, "#b h #q k"] | None:
+    ) -> Bias | None:
         """What is added to the scores of queries and keys, which may depend on the queries.
 
         Args:
           query: as projected.
-          positions: of queries and keys.
+          positions: of queries and keys. Where both are the same array, the queries of a sentence attend to
+            its own keys only, so that distances are those of columns.
           causal: whether scores of later keys do not matter.
         """
         return None
@@ -59,9 +62,12 @@ class Alibi(RelativePositions):
 
     def scores(
         self, query: Float[Array, "b h q d"], positions: tuple[Positions, Positions], causal: bool
-    ) -> Float[Array, "#b h #q k"]:
-        distance = jnp.abs(distances(*positions))[:, None]
-        return -distance * jnp.asarray(slopes(self.config.num_heads))[:, None, None]
+    ) -> Bias:
+        of_heads = jnp.asarray(slopes(self.config.num_heads))[:, None]
+        length = positions[0].shape[-1]
+        if positions[0] is positions[1] and is_long(length, length):
+            return DistanceBias(-jnp.abs(distances_of(length)) * of_heads, length)
+        return -jnp.abs(distances(*positions))[:, None] * of_heads[:, None]
 
 
 class Relative(RelativePositions):
@@ -140,15 +146,43 @@ class DistanceScores(Module):
     """Whether later keys do not matter. Otherwise half of the ranges are for them."""
 
     @nn.compact
-    def __call__(self, queries: Positions, keys: Positions) -> Float[Array, "#b h #q k"]:
-        """What is added to the scores of queries and keys at these positions, in float32."""
+    def __call__(self, queries: Positions, keys: Positions) -> Bias:
+        """What is added to the scores of queries and keys at these positions, in float32. Where both are the
+        same array, distances are those of columns, as in `RelativePositions.scores`."""
         c = self.config
         shape = (c.position_buckets, c.num_heads)
         normal = nn.initializers.normal(c.d_model**-0.5)
         table = param(self, "table", normal, shape, (None, "heads"))
-        far = distances(queries, keys)
-        index = bucket(far, c.position_buckets, c.bucket_distance, self.is_causal)
-        return jnp.moveaxis(table[index], -1, 1)
+        length = keys.shape[-1]
+        far = distances_of(length) if queries is keys else distances(queries, keys)
+        scores = table[bucket(far, c.position_buckets, c.bucket_distance, self.is_causal)]
+        if queries is not keys:
+            return jnp.moveaxis(scores, -1, 1)
+        bias = DistanceBias(scores.T, length)
+        return bias if is_long(length, length) else bias()
+
+
+@struct.dataclass
+class DistanceBias:
+    """A term of the scores that depends on head and distance. The last query is where the last key is."""
+
+    by_distance: Float[Array, "h n"]
+    """Those of `distances_of`."""
+    keys: int = struct.field(pytree_node=False)
+    """Number of keys, and of queries."""
+
+    def __call__(self, part: Part | None = None) -> Float[Array, "1 h q k"]:
+        """The term of some of the queries, or of all."""
+        first, count = part or (jnp.int32(0), self.keys)
+        columns = taken(self.by_distance, (self.keys - first - count, count + self.keys - 1), 1)
+        return shifted(
+            jnp.broadcast_to(columns[None, :, None], (1, len(columns), count, columns.shape[1])), self.keys
+        )
+
+
+def distances_of(length: int) -> Int[Array, " n"]:
+    """All distances of a query and a key, as `shifted` orders them."""
+    return jnp.arange(length - 1, -length, -1)
 
 
 def bucket(
