@@ -10,8 +10,10 @@ import pytest
 
 from transformer.model import masks
 from transformer.model.attention import attention_weights
+from transformer.model.kernels import runs_fused
 from transformer.model.layers import drop, keep_mask
 from transformer.model.masks import AttentionInputs, Mask
+from transformer.model.parameters import tracing_for
 from transformer.model.positions import SCHEMES
 from transformer.model.transformer import Transformer
 from transformer.model.variants import blocks
@@ -37,8 +39,9 @@ def in_parts(monkeypatch):
     """Makes these lengths long ones."""
 
     def change():
-        monkeypatch.setattr(masks, "MOST_PAIRS", 64)
+        monkeypatch.setitem(masks.MOST_PAIRS, "cpu", 64)
         monkeypatch.setattr(blocks, "LANES", 8)
+        monkeypatch.setitem(blocks.MOST_SCORES, "cpu", 1)
 
     return change
 
@@ -87,11 +90,20 @@ def test_each_part_drops_weights_of_its_own(in_parts):
 
     inputs = AttentionInputs(query, keys, values, Mask())
     contexts = blocks.by_queries(inputs, einsums, key)
-    starts = (0, 7, 13)  # three parts of 7, of which the last two share a query
-    kept = [keep_mask(jax.random.fold_in(key, first), rate, (2, 3, 7, 7)) for first in starts]
-    kept = jnp.concatenate([*kept[:2], kept[2][:, :, 1:]], axis=2)
+    starts = (0, 8, 12)  # three parts of 8, of which the last two share some queries
+    kept = [keep_mask(jax.random.fold_in(key, first), rate, (2, 3, 8, 7)) for first in starts]
+    kept = jnp.concatenate([*kept[:2], kept[2][:, :, 4:]], axis=2)
     weights = attention_weights(query, keys, inputs.allowed())
     np.testing.assert_allclose(contexts, jnp.where(kept, weights / (1 - rate), 0) @ values, atol=1e-6)
+
+
+@pytest.mark.parametrize(("queries", "keys", "fused"), [(32, 48, True), (33, 48, False), (32, 47, False)])
+def test_cudnn_has_even_lengths_only(queries, keys, fused, tiny):
+    """It refuses others where gradients are asked for."""
+    query, key = (jnp.zeros((1, 2, length, 8), jnp.bfloat16) for length in (queries, keys))
+    with tracing_for("gpu"):
+        runs = runs_fused(tiny(dtype="bfloat16"), AttentionInputs(query, key, key, Mask()), 0.0)
+    assert runs is fused
 
 
 def test_a_search_of_long_sources_is_the_same(tiny, random_variables, in_parts):

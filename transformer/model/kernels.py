@@ -1,5 +1,6 @@
 """Kernels: the ways to compute Eq. 1. All give the same result up to rounding."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -15,7 +16,7 @@ FEWEST_QUERIES = 16  # for `fused`, which is no faster for the few queries of a 
 MOST_HEADS = 8  # for `heads.with_joined_heads`, which multiplies each query as often as there are heads
 MOST_BEAMS = 16  # for the same
 
-Einsums = Callable[..., tuple[Array, Array]]
+Einsums = Callable[..., tuple[Array, Array | None]]
 """Eq. 1 of query, keys, values, dense mask, dense bias and key of dropout: contexts and weights."""
 
 
@@ -33,18 +34,17 @@ def attend(
         from transformer.model.flash import flash_by_rows
 
         return flash_by_rows(inputs, None if key is None else (key, rate)), None
-    if runs_fused(config, inputs, rate):
-        return fused(config, inputs), None
-    if inputs.is_long and not inputs.needs_weights:
-        return variant("blocks.by_queries")(inputs, einsums, key), None
-    return einsums(inputs.query, inputs.keys, inputs.values, inputs.allowed(), inputs.dense_bias(), key)
+    is_fused = runs_fused(config, inputs, rate)
+    kernel = functools.partial(fused, config) if is_fused else einsums
+    if inputs.is_long and not (inputs.needs_weights or (is_fused and inputs.bias is None)):
+        return variant("blocks.by_queries")(inputs, kernel, key), None
+    return kernel(inputs.query, inputs.keys, inputs.values, inputs.allowed(), inputs.dense_bias(), key)
 
 
 def runs_in_blocks(inputs: AttentionInputs) -> bool:
     """Whether `in_blocks`, which has no bias and no weights, is faster: the window is short, and queries and
     keys are the same positions."""
-    queries = inputs.query.shape[2]
-    keys = inputs.keys.shape[2]
+    queries, keys = inputs.query.shape[2], inputs.keys.shape[2]
     window = inputs.mask.window
     if inputs.needs_weights or inputs.bias is not None or window is None:
         return False
@@ -53,15 +53,16 @@ def runs_in_blocks(inputs: AttentionInputs) -> bool:
 
 def runs_fused(config: StackConfig, inputs: AttentionInputs, rate: float) -> bool:
     """Whether to use `fused`, which has no weights and no attention dropout, and needs d_v = d_k."""
-    if inputs.needs_weights or rate > 0 or config.key_width != config.value_width or callable(inputs.bias):
+    if inputs.needs_weights or rate > 0 or config.key_width != config.value_width:
         return False
     if config.attention == "auto":
-        return inputs.query.shape[2] >= FEWEST_QUERIES and _cudnn_runs(config)
+        queries, keys = inputs.query.shape[2], inputs.keys.shape[2]
+        return queries >= FEWEST_QUERIES and _cudnn_runs(config, queries, keys)
     return config.attention == "fused"
 
 
-def _cudnn_runs(config: StackConfig) -> bool:
-    shapes_fit = config.key_width % 8 == 0 and config.key_width <= 128
+def _cudnn_runs(config: StackConfig, queries: int, keys: int) -> bool:
+    shapes_fit = config.key_width % 8 == 0 and config.key_width <= 128 and queries % 2 == keys % 2 == 0
     return shapes_fit and config.compute_dtype == "bfloat16" and platform() == "gpu"
 
 
@@ -88,16 +89,16 @@ def runs_with_joined_heads(mechanism: str, heads: int, beams: int) -> bool:
     return few and mechanism == "dot-product" and platform() == "tpu"
 
 
-def fused(config: StackConfig, inputs: AttentionInputs) -> Float[Array, "b h q d"]:
-    """`jax.nn.dot_product_attention`, with cuDNN's kernel where it runs."""
-    allowed = inputs.allowed()
-    queries, keys = (inputs.query.shape[2], inputs.keys.shape[2])
+def fused(
+    config: StackConfig, query: Array, keys: Array, values: Array, allowed: Array, bias: Array | None, _: None
+) -> tuple[Float[Array, "b h q d"], None]:
+    """`jax.nn.dot_product_attention`, with cuDNN's kernel where it runs. Arguments as of `Einsums`."""
     context = jax.nn.dot_product_attention(
-        inputs.query.swapaxes(1, 2),
-        inputs.keys.swapaxes(1, 2),
-        inputs.values.swapaxes(1, 2),
-        bias=inputs.dense_bias(),
-        mask=jnp.broadcast_to(allowed, (*allowed.shape[:2], queries, keys)),
-        implementation="cudnn" if _cudnn_runs(config) else None,
+        query.swapaxes(1, 2),
+        keys.swapaxes(1, 2),
+        values.swapaxes(1, 2),
+        bias=bias,
+        mask=jnp.broadcast_to(allowed, (*allowed.shape[:2], query.shape[2], keys.shape[2])),
+        implementation="cudnn" if _cudnn_runs(config, query.shape[2], keys.shape[2]) else None,
     )
-    return context.swapaxes(1, 2)
+    return context.swapaxes(1, 2), None

@@ -10,7 +10,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from transformer.config.transformer import StackConfig
-from transformer.model.parameters import Module
+from transformer.model.parameters import Module, platform
 
 Part = tuple[Int[Array, ""], int]
 """Some of the queries: the first of them, and their number."""
@@ -60,12 +60,12 @@ class Mask:
         return allowed[:, None]
 
 
-MOST_PAIRS = 2**20  # of a query and a key, for which an array of all is small beside the others
+MOST_PAIRS = {"gpu": 2**22}  # of a query and a key for an array of all; elsewhere 2^20, 4 MB for each head
 
 
 def is_long(queries: int, keys: int) -> bool:
     """Whether they have too many pairs for an array of all."""
-    return queries * keys > MOST_PAIRS
+    return queries * keys > MOST_PAIRS.get(platform(), 2**20)
 
 
 def masked_softmax(scores: Float[Array, "..."], allowed: Bool[Array, "..."]) -> Float[Array, "..."]:

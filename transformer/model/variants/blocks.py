@@ -4,24 +4,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from transformer.model import masks
 from transformer.model.kernels import SMALLEST_BLOCK, Einsums
 from transformer.model.masks import AttentionInputs
+from transformer.model.parameters import platform
 
 LANES = 128
+MOST_SCORES = {"cpu": 2**24}  # of all rows, heads and queries at a time: 64 MB, and on accelerators 512
 
 
 def by_queries(
-    inputs: AttentionInputs, einsums: Einsums, dropout_key: Array | None
+    inputs: AttentionInputs, kernel: Einsums, dropout_key: Array | None
 ) -> Float[Array, "b h q d_v"]:
     """Eq. 1 for a part of the queries after the other, whose weights the backward pass computes again. A
     query sees all of its keys, so the softmax is the ordinary one; memory grows as the length, and not as its
     square (Rabe and Staats 2021)."""
     query, dtype = inputs.query, inputs.keys.dtype
     rows, heads, queries, width = query.shape
-    count = max(LANES, masks.MOST_PAIRS // 2 // inputs.keys.shape[2] // LANES * LANES)
+    at_once = MOST_SCORES.get(platform(), 2**27) // (rows * heads * inputs.keys.shape[2]) // LANES * LANES
+    number = -(-queries // max(LANES, at_once))
+    count = min(queries, -(-queries // number // LANES) * LANES)  # cuDNN has no parts of odd lengths
     number = -(-queries // count)
-    count = -(-queries // number)
     last = (number - 1) * count  # the last part begins before it, if not all are equally long
     wide = inputs.keys.astype(jnp.float32), inputs.values.astype(jnp.float32)  # to add their gradients
 
@@ -30,7 +32,7 @@ def by_queries(
         keys, values = (x.astype(dtype) for x in wide)
         key = None if dropout_key is None else jax.random.fold_in(dropout_key, first)
         part = first, count
-        return einsums(query, keys, values, inputs.allowed(part), inputs.dense_bias(part), key)[0]
+        return kernel(query, keys, values, inputs.allowed(part), inputs.dense_bias(part), key)[0]
 
     parts = jnp.concatenate([query[:, :, :last], query[:, :, -count:]], axis=2)
     parts = jnp.moveaxis(parts.reshape(rows, heads, number, count, width), 2, 0)
