@@ -77,6 +77,30 @@ def test_contexts_and_gradients_are_those_of_the_einsums(case, values, monkeypat
         np.testing.assert_allclose(gradient, expected_gradient, atol=2e-5)
 
 
+def test_heads_are_together_as_far_as_tiles_ask_for():
+    assert flash.heads_together(8, 512, 512) == 2
+    assert flash.heads_together(16, 1024, 2048) == 2
+    assert flash.heads_together(4, 512, 512) == 1
+    assert flash.heads_together(9, 576, 576) == 9  # narrow heads of an odd number
+
+
+def test_groups_of_heads_have_the_contexts_and_gradients_of_all_at_once(monkeypatch):
+    monkeypatch.setattr(flash, "MOST_SCORES", 128 * 256)
+    query, keys, values = (jnp.tile(x, (1, 2, 1, 1)) * 0.1 for x in inputs(256, 256))  # six heads
+    mask, dropout = Mask(causal=True), (KEY, 0.3)
+
+    def contexts(*arrays):
+        return flash_by_rows(AttentionInputs(*arrays, mask), dropout, interpret=True)
+
+    results = []
+    for together in (2, 6):
+        monkeypatch.setattr(flash, "heads_together", lambda *_, number=together: number)
+        context, vjp = jax.vjp(contexts, query, keys, values)
+        results.append((context, *vjp(jnp.ones_like(context))))
+    for of_groups, at_once in zip(*results, strict=True):
+        np.testing.assert_allclose(of_groups, at_once, atol=1e-6)
+
+
 def test_what_does_not_fit():
     assert flash.fits(128, 256, Mask())
     assert not flash.fits(128, 256, Mask(causal=True))  # a memory before the queries

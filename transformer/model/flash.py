@@ -30,6 +30,9 @@ class Shape:
     """What a kernel depends on."""
 
     heads: int
+    """Heads at a time."""
+    groups: int
+    """How many times so many."""
     causal: bool
     window: int | None
     rate: float
@@ -77,9 +80,17 @@ def flash(
         block -= LANES
     key, rate = dropout or (None, 0.0)
     words = jnp.zeros((1, 2), jnp.uint32) if key is None else jax.random.key_data(key).astype(jnp.uint32)
-    shape = Shape(heads, mask.causal, mask.window, rate, block, interpret)
+    together = heads_together(heads, query.shape[2], values.shape[2])
+    shape = Shape(together, heads // together, mask.causal, mask.window, rate, block, interpret)
     words = words.reshape(-1)[-2:][None]
     return _attend(shape, query, keys, values, *_segments(mask, rows, queries, num_keys), words)
+
+
+def heads_together(heads: int, *widths: int) -> int:
+    """How many heads the kernel has at a time: the fewest whose parts of arrays of these widths are whole
+    tiles. With all at once, what it holds on the chip would grow with the model."""
+    fit = (n for n in range(1, heads) if heads % n == 0 and all(n * x // heads % LANES == 0 for x in widths))
+    return next(fit, heads)
 
 
 def _segments(
@@ -137,30 +148,36 @@ def _call(
     out: tuple[Any, ...],
     products: int,
 ) -> tuple[Array, ...]:
-    """Runs a kernel for every row and block of queries."""
+    """Runs a kernel for every row, group of heads and block of queries."""
     rows, queries, width = arrays[0].shape
     block = shape.block
     num_keys = arrays[1].shape[1]
 
     def part(x: Any, role: str) -> pl.BlockSpec:
         if role == "query":
-            return pl.BlockSpec((1, block, x.shape[2]), lambda row, index: (row, index, 0))
-        if role == "words":
-            return pl.BlockSpec((1, 2), lambda row, index: (0, 0))
-        return pl.BlockSpec((1, *x.shape[1:]), lambda row, index: (row, 0, 0))
+            size = 1, block, x.shape[2] // shape.groups
+            return pl.BlockSpec(size, lambda row, group, index: (row, index, group))
+        if role == "keys":
+            size = 1, num_keys, x.shape[2] // shape.groups
+            return pl.BlockSpec(size, lambda row, group, index: (row, 0, group))
+        if role == "of queries":
+            return pl.BlockSpec((1, block, 1), lambda row, group, index: (row, index, 0))
+        if role == "of keys":
+            return pl.BlockSpec((1, 1, num_keys), lambda row, group, index: (row, 0, 0))
+        return pl.BlockSpec((1, 2), lambda row, group, index: (0, 0))
 
-    read = ("query", "keys", "keys", "query", "keys", "words", "query")
+    read = ("query", "keys", "keys", "of queries", "of keys", "words", "query")
     moved = sum(x.size * x.dtype.itemsize for x in (*arrays, *out))
     return pl.pallas_call(  # type: ignore[no-any-return]
         functools.partial(kernel, shape),
-        grid=(rows, queries // block),
+        grid=(rows, shape.groups, queries // block),
         in_specs=[part(x, role) for x, role in zip(arrays, read, strict=False)],
         out_specs=[part(x, role) for x, role in zip(out, roles, strict=True)],
         out_shape=out,
         interpret=shape.interpret,
         cost_estimate=pl.CostEstimate(
             flops=2 * products * rows * queries * num_keys * width,
-            transcendentals=rows * shape.heads * queries * num_keys,
+            transcendentals=rows * shape.heads * shape.groups * queries * num_keys,
             bytes_accessed=moved,
         ),
         name=f"attention{kernel.__name__}",
@@ -184,7 +201,7 @@ def _allowed(shape: Shape, of_queries: Array, of_keys: Array) -> Array:
     """Where a query of this block may attend to a key."""
     allowed = of_queries == of_keys
     if shape.causal or shape.window is not None:
-        first = pl.program_id(1) * shape.block
+        first = pl.program_id(2) * shape.block
         distance = first + _iota(allowed.shape, 0) - _iota(allowed.shape, 1)
         if shape.causal:
             allowed &= distance >= 0
@@ -199,8 +216,9 @@ def _iota(shape: tuple[int, ...], axis: int) -> Int[Array, "q k"]:
 
 def _keep_mask(shape: Shape, head: int, words: Any, scores: tuple[int, ...]) -> Array:
     """Which weights dropout keeps: those of `keep_mask` for all weights of all rows."""
-    queries = pl.num_programs(1) * shape.block
-    first_row = (pl.program_id(0) * shape.heads + head) * queries + pl.program_id(1) * shape.block
+    queries = pl.num_programs(2) * shape.block
+    row = (pl.program_id(0) * shape.groups + pl.program_id(1)) * shape.heads + head
+    first_row = row * queries + pl.program_id(2) * shape.block
     index = (first_row + _iota(scores, 0)) * scores[1] + _iota(scores, 1)
     bits = hashed((index >> 1).astype(jnp.uint32), words[0, 0], words[0, 1])
     halves = jnp.where(index % 2 == 0, bits & np.uint32(0xFFFF), bits >> np.uint32(16))
@@ -260,11 +278,11 @@ def _backward(
     of_query[0] = joined[0].astype(of_query.dtype)
     for total, new in zip((of_key, of_value), joined[1:], strict=True):
 
-        @pl.when(pl.program_id(1) == 0)
+        @pl.when(pl.program_id(2) == 0)
         def _(total: Any = total, new: Array = new) -> None:
             total[0] = new.astype(total.dtype)
 
-        @pl.when(pl.program_id(1) > 0)
+        @pl.when(pl.program_id(2) > 0)
         def _(total: Any = total, new: Array = new) -> None:
             total[0] += new.astype(total.dtype)
 
