@@ -101,13 +101,20 @@ def test_groups_of_heads_have_the_contexts_and_gradients_of_all_at_once(monkeypa
         np.testing.assert_allclose(of_groups, at_once, atol=1e-6)
 
 
+def fits(queries, keys, mask=None, heads=8, width=64):
+    query, key = (jnp.zeros((1, heads, length, width)) for length in (queries, keys))
+    return flash.fits(AttentionInputs(query, key, key, mask or Mask()))
+
+
 def test_what_does_not_fit():
-    assert flash.fits(128, 256, Mask())
-    assert not flash.fits(128, 256, Mask(causal=True))  # a memory before the queries
-    assert not flash.fits(128, 256, Mask(window=8))
-    assert not flash.fits(100, 128, Mask())
-    assert not flash.fits(128, 4096, Mask())
-    assert not flash.fits(128, 128, Mask(pairs=jnp.ones((1, 128, 128), bool)))
+    assert fits(128, 256)
+    assert fits(2048, 2048)
+    assert not fits(128, 256, Mask(causal=True))  # a memory before the queries
+    assert not fits(128, 256, Mask(window=8))
+    assert not fits(100, 128)
+    assert not fits(128, 4096)
+    assert not fits(2048, 2048, heads=9)  # which cannot be fewer at a time
+    assert not fits(128, 128, Mask(pairs=jnp.ones((1, 128, 128), bool)))
 
 
 @pytest.mark.by_default("shape3")

@@ -392,6 +392,7 @@ def test_the_reason_of_a_failure_is_its_message_and_not_the_note_of_jax():
     lines = ended.stderr.strip().splitlines()
     assert lines[-1].startswith("For simplicity, JAX has removed")  # otherwise nothing is tested here
     assert reason(lines) == "ZeroDivisionError: division by zero"
+    assert reason(["RESOURCE_EXHAUSTED: E1001", "Ran out of vmem", "See https://a.b/e"]) == "Ran out of vmem"
     assert reason([]) == "it printed nothing"
 
 

@@ -5,8 +5,9 @@ Nothing runs on these machines: all times are estimates (`transformer.plan.costs
 takes minutes; OUTPUT keeps what is done, and the same command continues.
 
 Shapes are those of the published config.json. Fine-tuning is in bfloat16 with layers that are computed again
-in the backward pass (--model.remat), on 4,096 target tokens a device (Whisper: 8 recordings of 30 s), of
-all parameters or of adapters (--adapter.rank); a search has 4 beams for 32 sentences (Whisper: 4 recordings).
+in the backward pass (--model.remat), on 4,096 target tokens a device in sentences of --length (Whisper: 8
+recordings of 30 s), of all parameters or of adapters (--adapter.rank); a search has 4 beams for 32 sentences
+(Whisper: 4 recordings).
 """
 
 import argparse
@@ -126,10 +127,10 @@ def shape_of(name: str, quick: bool = False) -> tuple[Family[Any], Json]:
     return family, described | ends | {key: size for key, size in SMALL.items() if key in described}
 
 
-def config_of(name: str, devices: int, quick: bool = False) -> Config:
+def config_of(name: str, devices: int, quick: bool = False, length: int = WORK.length) -> Config:
     """Fine-tuning of a model, sharded over all devices; `quick`: a small one, on little data."""
     family, described = shape_of(name, quick)
-    work = LITTLE if quick else WORK
+    work = LITTLE if quick else replace(WORK, length=length, tokens=max(length, WORK.tokens))
     options = family.options(described, ())
     computed: dict[str, Any] = {"dtype": "bfloat16", "remat": True, "special": SPECIAL}
     computed["vocab_size"] = described["vocab_size"]
@@ -162,7 +163,7 @@ def adapted(config: Config) -> Config:
     return replace(config, adapter=AdapterConfig(rank=RANK), training=training)
 
 
-def row(name: str, place: str, what: str, minutes: float) -> dict[str, Any]:
+def row(name: str, place: str, what: str, minutes: float, length: int) -> dict[str, Any]:
     """What the compiler says of an update ("step"), of one that trains adapters, or of a step of the
     search."""
     from transformer.plan.machines import machine
@@ -170,7 +171,7 @@ def row(name: str, place: str, what: str, minutes: float) -> dict[str, Any]:
     from transformer.runtime.errors import UserError
 
     where = machine(place)
-    config = config_of(name, where.count)
+    config = config_of(name, where.count, length=length)
     if what == "adapter":
         config = adapted(config)
     try:
@@ -178,14 +179,14 @@ def row(name: str, place: str, what: str, minutes: float) -> dict[str, Any]:
         found = compiled(program, config, where, Limits(minutes=minutes))
     except UserError as error:
         found = {"failed": str(error)}
-    return {"model": name, "machine": place, "what": what, "found": found}
+    return {"model": name, "machine": place, "what": what, "length": length, "found": found}
 
 
 def cells(found: dict[str, Any]) -> str:
     """A line of the table."""
     said = found["found"]
     kind = KINDS[found["what"]]
-    start = f"| {found['model']} | {found['machine']} | {kind} "
+    start = f"| {found['model']} | {found['machine']} | {kind}, {found['length']} tokens "
     if "failed" in said:
         return f"{start}| {said['failed']} | |"
     memory = f"{said['memory']['total'] / 1e9:.1f} GB" + ("" if said.get("fits", True) else ", too much")
@@ -206,6 +207,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--models", nargs="+", choices=SHAPES, default=tuple(SHAPES))
     parser.add_argument("--machines", nargs="+", default=MACHINES, help="as for train.py --plan")
     parser.add_argument("--what", nargs="+", choices=KINDS, default=tuple(KINDS))
+    parser.add_argument("--length", type=int, default=WORK.length, help="of a sentence, in tokens")
     parser.add_argument("--minutes", type=float, default=60.0, help="the longest that a compilation may take")
     given = parser.parse_args(arguments)
 
@@ -216,10 +218,10 @@ def main(arguments: list[str] | None = None) -> None:
     for place in given.machines:
         machine(place)
     done = json.loads(given.output.read_text())["rows"] if given.output.exists() else []
-    known = {(found["model"], found["machine"], found["what"]) for found in done}
+    known = {(found["model"], found["machine"], found["what"], found["length"]) for found in done}
     for combination in itertools.product(given.models, given.machines, given.what):
-        if combination not in known:
-            done.append(row(*combination, given.minutes))
+        if (*combination, given.length) not in known:
+            done.append(row(*combination, given.minutes, given.length))
             save(str(given.output), {"about": here(), "rows": done})
             print(cells(done[-1]), flush=True)
     print("| model | machine | | memory | time |\n|---|---|---|---|---|")

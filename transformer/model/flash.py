@@ -43,12 +43,16 @@ class Shape:
     """Whether to run it without a TPU, for tests."""
 
 
-def fits(queries: int, keys: int, mask: Mask) -> bool:
-    """Whether the kernel can compute attention over so many queries and keys: with whole tiles, no conditions
-    on single pairs, and distances only where both are the same positions."""
+def fits(inputs: AttentionInputs) -> bool:
+    """Whether the kernel can compute this attention: with whole tiles, no conditions on single pairs,
+    distances only where queries and keys are the same positions, and keys for which the chip has room."""
+    (_, heads, queries, width), keys, mask = inputs.query.shape, inputs.keys.shape[2], inputs.mask
     if queries != keys and (mask.causal or mask.window is not None):
         return False
-    return queries % LANES == 0 and keys % LANES == 0 and mask.pairs is None and keys <= MOST_SCORES // LANES
+    values = inputs.values.shape[3]
+    widest = heads_together(heads, heads * width, heads * values) * max(width, values)
+    has_room = keys * max(LANES, widest) <= MOST_SCORES
+    return queries % LANES == 0 and keys % LANES == 0 and mask.pairs is None and has_room
 
 
 def flash(

@@ -80,7 +80,7 @@ def runs_flash(config: StackConfig, inputs: AttentionInputs) -> bool:
         return False
     from transformer.model.flash import fits
 
-    return fits(inputs.query.shape[2], inputs.keys.shape[2], inputs.mask)
+    return fits(inputs)
 
 
 def runs_with_joined_heads(mechanism: str, heads: int, beams: int) -> bool:

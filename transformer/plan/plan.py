@@ -213,9 +213,11 @@ def compiled(what: str, config: Config, machine: Machine, limits: Limits, **more
 
 
 def reason(complaints: list[str]) -> str:
-    """Why a process has failed, by the lines of its standard error: the last one, before JAX's note."""
+    """Why a process has failed, by the lines of its standard error: the last one before JAX's note that is no
+    address."""
     end = complaints.index(_JAX_NOTE) if _JAX_NOTE in complaints else None
-    return next((line for line in reversed(complaints[:end]) if line.strip("- ")), "it printed nothing")
+    said = (line for line in complaints[:end] if line.strip("- ") and not line.startswith("See https://"))
+    return next(iter(reversed([*said])), "it printed nothing")
 
 
 @contextlib.contextmanager
