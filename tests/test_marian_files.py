@@ -235,6 +235,43 @@ def test_yaml_is_only_scalars_and_lists():
     assert parse_yaml("a: !!python/object/apply:os.system ['false']") == {"a": ["false"]}  # no more than text
 
 
+class Repeated(dict):
+    """Arrays, of which the first is there again with other values."""
+
+    def items(self):
+        name, first = next(iter(super().items()))
+        return [*super().items(), (name, np.full_like(first, 7))]
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@pytest.mark.parametrize("kind", ["npz", "bin"])
+def test_two_arrays_of_one_name(tmp_path, kind):
+    folder, arrays, options = made(tmp_path / "model", kind=kind)
+    name = next(iter(arrays))
+    if kind == "bin":
+        marian.write_bin(folder / "model.bin", Repeated(arrays), options)
+    else:
+        with (
+            zipfile.ZipFile(folder / "model.npz", "a") as archive,
+            archive.open(f"{name}.npy", "w") as member,
+        ):
+            np.save(member, np.full_like(arrays[name], 7))
+    with pytest.raises(
+        UserError, match=f"model.{kind} is no Marian model, or is damaged: '{name}' names 2 ar"
+    ):
+        import_model(folder, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_name_that_is_twice_in_yaml(tmp_path):
+    with pytest.raises(UserError, match="line 3: 'a' is there twice"):
+        parse_yaml("a: 1\nb: 2\na: 1\n")
+    folder, *_ = made(tmp_path / "model")
+    (folder / "decoder.yml").write_text("models: [model.npz]\nbeam-size: 2\nbeam-size: 4\n")
+    with pytest.raises(UserError, match=r"decoder\.yml, line 3: 'beam-size' is there twice"):
+        import_model(folder, tmp_path / "run")
+
+
 def test_options_of_other_families_are_refused(tmp_path):
     folder, *_ = made(tmp_path / "model")
     with pytest.raises(UserError, match="--task: it is for Whisper"):

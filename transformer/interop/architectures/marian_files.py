@@ -46,7 +46,7 @@ from transformer.interop.folders.items import Yaml, marian_file, parse_yaml, wri
 from transformer.interop.folders.pieces import read_sentencepiece, words_by_id
 from transformer.runs.run import Run
 from transformer.runtime.errors import UserError
-from transformer.runtime.files import Json, MiB, folder_whole, read_text, writing
+from transformer.runtime.files import Json, MiB, folder_whole, prefixed_errors, read_text, writing
 from transformer.tasks.task import Task
 from transformer.tasks.texts.translation import Translation
 
@@ -405,8 +405,9 @@ def _decoder_options(folder: Path) -> Yaml:
     """The content of the file with `models:`, as Marian's decoder reads it; empty if there is none."""
     for path in sorted(folder.glob("*.yml")):
         try:
-            if path.stat().st_size <= MiB and "models" in (options := parse_yaml(read_text(path, MiB))):
-                return options
+            with prefixed_errors(f"{path}, "):
+                if path.stat().st_size <= MiB and "models" in (options := parse_yaml(read_text(path, MiB))):
+                    return options
         except (OSError, ValueError):
             continue  # another file
     return {}
@@ -449,7 +450,7 @@ def _words(vocabulary: Path, pieces: Path) -> tuple[bytes, Words]:
         return content, [*words]
     try:
         numbered = {word: int(str(index)) for word, index in parse_yaml(read_text(vocabulary)).items()}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, UserError) as error:
         raise UserError(f"{vocabulary} is not a list of words and their ids: {error}") from error
     return content, words_by_id(vocabulary, numbered, len(numbered))
 
