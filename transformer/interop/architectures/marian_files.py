@@ -522,7 +522,7 @@ def export_marian_files(run_dir: Path | str, folder: Path | str, checkpoint: str
         "vocabs": vocabs,
         **_marian_search(run.config.decoding),
     }
-    with writing(folder), folder_whole(folder) as partial:
+    with writing(folder), folder_whole(folder, tidy=True) as partial:
         write_npz(partial / MODEL, arrays, description)
         for name, (content, _) in zip(vocabs, vocabularies, strict=True):
             (partial / name).write_bytes(content)
