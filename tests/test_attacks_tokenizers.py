@@ -21,6 +21,7 @@ from transformer.data.tokenizers import hub
 from transformer.data.tokenizers.hub import HubTokenizer
 from transformer.data.tokenizers.lossless import WholeWords, opened
 from transformer.data.tokenizers.trained import load_tokenizer, train_tokenizer
+from transformer.interop.folders.pieces import read_sentencepiece
 from transformer.runtime.machine import library
 
 pytest.importorskip("tokenizers")
@@ -546,8 +547,9 @@ def test_pieces_of_sentencepiece_that_fill_the_memory(piece_type: int, tmp_path:
     described.pieces.add(piece="a", type=1)
     described.pieces.add(piece="x" * 2_001, type=piece_type)
     (tmp_path / "source.model").write_bytes(described.SerializeToString())
-    with pytest.raises(UserError, match="source.model: .*a piece of its vocabulary has 2,001 characters"):
-        load_tokenizer(tmp_path / "source.model")
+    for read in load_tokenizer, read_sentencepiece:
+        with pytest.raises(UserError, match="source.model: .*a piece of its vocabulary has 2,001 characters"):
+            read(tmp_path / "source.model")
 
 
 def test_what_sentencepiece_writes_for_what_is_unknown() -> None:
