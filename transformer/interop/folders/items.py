@@ -8,6 +8,7 @@ compared with the file's.
 """
 
 import math
+import re
 import struct
 import tokenize
 import zipfile
@@ -22,7 +23,7 @@ from typing import IO
 import numpy as np
 import yaml
 
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, abbreviated
 from transformer.runtime.files import MiB, open_regular
 
 DESCRIPTION = "special:model.yml"
@@ -245,6 +246,18 @@ def _items(content: mmap) -> dict[str, _Item]:
         items[name] = _Item(item_type, shape, offset, size)
         offset += size
     return items
+
+
+WHOLE = r"-?[0-9]{1,15}"
+_DECIMAL = r"[+-]?([0-9]{1,15}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?"
+
+
+def parse_number(text: str, pattern: str = _DECIMAL) -> float:
+    """A number as YAML writes it: not 4_0 nor with other digits, which Python reads. Raises ValueError for
+    others."""
+    if not re.fullmatch(pattern, text):
+        raise ValueError(f"{abbreviated(repr(text))} is no {'whole ' * (pattern == WHOLE)}number")
+    return float(text)
 
 
 def parse_yaml(text: str) -> Yaml:
