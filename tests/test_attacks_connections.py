@@ -117,7 +117,7 @@ def test_a_client_that_has_gone_before_its_handshake_writes_nothing_to_the_log(c
     assert caplog.records == []
 
 
-def test_few_strangers_go_on_at_a_turn_and_who_has_the_token_does_not_wait():
+def test_few_strangers_continue_at_a_turn_and_who_has_the_token_does_not_wait():
     """So that many requests of strangers, also in one connection, do not make every turn long."""
     begun = []
 

@@ -202,31 +202,31 @@ class Places:
 
 
 AT_ONCE = 4
-"""Clients without the token that go on at a turn of the loop."""
+"""Clients without the token that continue at a turn of the loop."""
 EARLY = "early"
 """In the state of the scope of a request that a client has sent before the last one was answered."""
 
 
 class Turns:
-    """Lets those who wait go on in the order in which they came, a few at each turn of the event loop: a
+    """Lets those who wait continue in the order in which they came, a few at each turn of the event loop: a
     request of a client with the token needs some turns, and none of them may be long."""
 
     def __init__(self, at_once: int = AT_ONCE) -> None:
         self._at_once = at_once
         self._waiting = deque[Callable[[], object]]()
 
-    def add(self, go_on: Callable[[], object]) -> None:
+    def add(self, resume: Callable[[], object]) -> None:
         """Calls a function when it is its turn."""
-        self._waiting.append(go_on)
+        self._waiting.append(resume)
         if len(self._waiting) == 1:
             asyncio.get_running_loop().call_soon(self._next)
 
     def _next(self) -> None:
-        going_on = [self._waiting.popleft() for _ in range(min(self._at_once, len(self._waiting)))]
+        resumed = [self._waiting.popleft() for _ in range(min(self._at_once, len(self._waiting)))]
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._next)
-        for go_on in going_on:
-            go_on()
+        for resume in resumed:
+            resume()
 
 
 class InTurn:
