@@ -467,7 +467,7 @@ def write_folder(
     Raises:
       UserError: it cannot be written.
     """
-    with writing(folder), folder_whole(folder) as partial:
+    with writing(folder), folder_whole(folder, tidy=True) as partial:
         # safetensors writes the memory of an array, whatever its strides
         contiguous = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
         (partial / WEIGHTS).write_bytes(save(contiguous, metadata={"format": "pt"}))

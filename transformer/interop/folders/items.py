@@ -8,6 +8,7 @@ compared with the file's.
 """
 
 import math
+import re
 import struct
 import tokenize
 import zipfile
@@ -23,7 +24,7 @@ from typing import IO
 import numpy as np
 import yaml
 
-from transformer.runtime.errors import UserError
+from transformer.runtime.errors import UserError, abbreviated
 from transformer.runtime.files import MiB, brief, open_regular
 
 DESCRIPTION = "special:model.yml"
@@ -255,6 +256,18 @@ def _check_names(names: Sequence[str]) -> None:
     for name, count in Counter(names).items():
         if count > 1:
             raise ValueError(f"{brief(name)} names {count} arrays, and each must have its own name")
+
+
+WHOLE = r"-?[0-9]{1,15}"
+_DECIMAL = r"[+-]?([0-9]{1,15}(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?"
+
+
+def parse_number(text: str, pattern: str = _DECIMAL) -> float:
+    """A number as YAML writes it: not 4_0 nor with other digits, which Python reads. Raises ValueError for
+    others."""
+    if not re.fullmatch(pattern, text):
+        raise ValueError(f"{abbreviated(repr(text))} is no {'whole ' * (pattern == WHOLE)}number")
+    return float(text)
 
 
 def parse_yaml(text: str) -> Yaml:

@@ -200,6 +200,8 @@ def read_sentencepiece(path: Path) -> tuple[bytes, list[str]]:
         raise UserError(f"{path} cannot be read: {error.strerror}") from error
     except RuntimeError as error:
         raise UserError(f"{path} is not a SentencePiece model") from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def of_sentencepiece(layout: Callable[[Path, list[str]], list[str | None]]) -> Older:
