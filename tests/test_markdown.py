@@ -1,5 +1,6 @@
 """Markdown: with a model that copies, a document stays as it is; with another one, its structure does."""
 
+import itertools
 import re
 import time
 import tracemalloc
@@ -205,6 +206,39 @@ def test_random_documents_in_capitals_render_as_before(seeds):
 )
 def test_what_changes_can_be_written(text):
     assert html(in_capitals(text)).lower() == html(text).lower()
+
+
+@pytest.mark.parametrize("line_break", random_markdown.BREAKS)
+@pytest.mark.parametrize("sign", random_markdown.ESCAPED)
+def test_a_sign_before_a_line_break_begins_no_block(sign, line_break):
+    lines = sign.replace("  \n", line_break), "dog", "![x](y)"
+    for order in itertools.permutations(lines):
+        for prefix in ("", "> ", "- "):
+            text = prefix + f"{line_break}{prefix.replace('-', ' ')}".join([*order, "red"]) + "\n"
+            assert html(in_capitals(text)).lower() == html(text).lower(), text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "|dog|red|\n|---|---|\n|dog|red|\n",
+        "dog|red\n---|---\ndog|red\n",
+        "- |dog&nbsp;|*red*|\n  |-|-|\n",
+        "red&nbsp;\n",
+        "# red &nbsp;\n",
+        "red&nbsp;  \ndog\n",
+        "red\n-|:-:\n--|--\nred | dog\n",
+        "> red\n> -|:-:\n> --|--\n> red | dog\n",
+    ],
+)
+@pytest.mark.parametrize("sign", ["\\", "|", " | dog"])
+def test_a_sign_at_the_end_of_a_translation_is_no_sign_of_markdown(text, sign):
+    pretender = Pretender(spell=lambda word: word.replace("red", f"red{sign}").replace("dog", f"dog{sign}"))
+    document = pretender.translate_document(text, "markdown")
+    if not any("not read" in sentence.flags for sentence in document.sentences):
+        written = html(document.text).replace(sign, "")
+        assert "".join(written.split()) == "".join(html(text).split())
+    assert sign == " | dog" or not document.flagged
 
 
 @pytest.mark.parametrize("sign", ["*", "-", ">", "#", "1.", "<!--", "```", "***"])
