@@ -18,7 +18,20 @@ SIGNS = [
     "</b>",
 ]
 
-ESCAPED = ["\\#", "\\##", "\\-", "\\+", "1\\.", "1\\)", "\\***", "\\---", "\\===", "\\- - -", "a | b  \n\\--|--", "\\>"]
+ESCAPED = [
+    "\\#",
+    "\\##",
+    "\\-",
+    "\\+",
+    "1\\.",
+    "1\\)",
+    "\\***",
+    "\\---",
+    "\\===",
+    "\\- - -",
+    "a | b  \n\\--|--",
+    "\\>",
+]
 """What would begin or end a block without its backslash, if it is alone on a line."""
 BREAKS = ["  \n", "   \n", "\\\n", " \\\n"]
 
@@ -85,7 +98,17 @@ def block(random: Random, depth: int = 0, more: bool = True) -> str:
     text = inline(random)
     if more and random.random() < 0.2:
         text += extra(random)
-    kinds = ["paragraph"] * 4 + ["signs", "heading", "underlined", "rule", "fence", "code", "html", "table", "refs"]
+    kinds = ["paragraph"] * 4 + [
+        "signs",
+        "heading",
+        "underlined",
+        "rule",
+        "fence",
+        "code",
+        "html",
+        "table",
+        "refs",
+    ]
     if depth < 3:
         kinds += ["quote", "list", "ordered", "quote", "list"]
         kinds += [

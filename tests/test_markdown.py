@@ -19,6 +19,7 @@ from transformer.documents.document import check_text
 from transformer.documents.markdown import read_markdown
 from transformer.documents.projection import aligned_words
 from transformer.runtime.errors import UserError
+from transformer.runtime.words import words
 
 HTML = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 
@@ -323,7 +324,36 @@ def test_what_is_copied_beside_letters_takes_no_word():
     document = copier.translate_document("The `dog`s runs.\n", "markdown")
     assert (document.text, document.flagged) == ("The `dog`s RUNS.\n", [])
     document = Pretender(spell=str.upper).translate_document("The `dog`s run.\n", "markdown")
-    assert (document.text, document.sentences[0].flags) == ("THE `dog` DOGS RUN.\n", ("markup",))
+    assert (document.text, document.sentences[0].flags) == ("THE `dog`S RUN.\n", ())
+    document = Pretender(spell=lambda word: word[::-1]).translate_document("The `dog`s run.\n", "markdown")
+    assert (document.text, document.sentences[0].flags) == ("ehT `dog` sgod .nur\n", ("markup",))
+
+
+@pytest.mark.parametrize(
+    "copied", ["`code`", "`a-b`", "``it's``", "<http://a.b/c>", "http://a.b/c", "<x@y.zz>"]
+)
+@pytest.mark.parametrize("sign", ["-", "'", "’", "", " "])
+def test_what_is_copied_takes_no_other_word(copied, sign):
+    """Neither one that is joined to it nor, if the translation does not have it, one that is near."""
+    orders = (list, lambda words: words[::-1], lambda words: words[1::2], lambda words: words[:1])
+    spellings = (
+        str.upper,
+        lambda word: word[::-1],
+        lambda word: f"{word.upper()}-MODUL",
+        lambda word: f"L'{word.title()}",
+        lambda word: "OTHER WORDS",
+    )
+    plain, pretender = copied.strip("`<>"), Pretender()
+    for order, spell in itertools.product(orders, spellings):
+        pretender.order, pretender.spell = order, spell
+        for term in (f"dog{sign}{copied}", f"{copied}{sign}dog", f"dog{sign}{copied}{sign}cat"):
+            text = f"A {term} runs red {copied} house\n"
+            document = pretender.translate_document(text, "markdown")
+            (sentence,) = document.sentences
+            replaced = {*words(spell(plain).lower())} - {"modul", "l"} if "-" not in plain else set()
+            written = re.sub("[`<>]", "", document.text.lower())
+            lost = {*words(sentence.text.lower())} - {*words(written)} - replaced
+            assert sentence.flags or not lost, (text, document.text)
 
 
 def test_words_that_the_model_did_not_read_are_not_aligned():

@@ -464,7 +464,14 @@ class _Reader:
             if translation == content:
                 return text
             written = to_markdown(
-                translation, self.parser, self.environment, frame, breaks, line_end, (before, after), following
+                translation,
+                self.parser,
+                self.environment,
+                frame,
+                breaks,
+                line_end,
+                (before, after),
+                following,
             )
             if written is None or (is_edge and not written):  # the row would have a cell less
                 return None
