@@ -455,7 +455,7 @@ class _Reader:
         is_first = is_cell and column == 0 and spans[0][0] == starts[0]
         is_edge = is_first or (is_cell and _ROW_END.match(self.source.normal, spans[-1][1]))
         is_tight = is_cell and self.source.normal.startswith("|", spans[-1][1])
-        following = self._following(spans[-1][1]) if block == "paragraph" else ""
+        following = self._following(token.content, spans[-1][1]) if block == "paragraph" else ""
         frame = block
         if is_first and FRAMES[ROW].read(token.content.replace("|", "\\|"), self.parser, self.environment):
             frame = ROW
@@ -480,11 +480,13 @@ class _Reader:
 
         yield start, end, Passage(line, content, write, text)
 
-    def _following(self, end: int) -> str:
+    def _following(self, content: str, end: int) -> str:
         """The lines after a paragraph that ends here, if they could make a table of it."""
         match = _DELIMITERS.match(self.source.normal, end)
         lines = f"\n{match[1]}\n{match[2]}" if match else ""
-        return lines if "table_open" in _types(Frame(after=lines), self.parser) else ""
+        frame = Frame(after=lines)
+        is_before_table = lines and "table_open" in _types(frame, self.parser)
+        return lines if is_before_table and frame.read(content, self.parser, self.environment) else ""
 
     def _spans(
         self, content: str, starts: Sequence[int], block: str, column: int
