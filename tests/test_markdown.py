@@ -214,8 +214,8 @@ def test_what_changes_can_be_written(text):
 def test_a_sign_before_a_line_break_begins_no_block(sign, line_break):
     lines = sign.replace("  \n", line_break), "dog", "![x](y)"
     for order in itertools.permutations(lines):
-        for prefix in ("", "> ", "- "):
-            text = prefix + f"{line_break}{prefix.replace('-', ' ')}".join([*order, "red"]) + "\n"
+        for prefix, following in ("", ""), ("> ", "> "), ("- ", "  "), ("> red\n", ""), ("- > red\n", ""):
+            text = prefix + f"{line_break}{following}".join([*order, "red"]) + "\n"
             assert html(in_capitals(text)).lower() == html(text).lower(), text
 
 
@@ -229,6 +229,7 @@ def test_a_sign_before_a_line_break_begins_no_block(sign, line_break):
         "# red &nbsp;\n",
         "red&nbsp;  \ndog\n",
         "red\n-|:-:\n--|--\nred | dog\n",
+        "> red\n7\\. dog  \n8\\) red\n",
         "> red\n> -|:-:\n> --|--\n> red | dog\n",
     ],
 )

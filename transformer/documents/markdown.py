@@ -24,6 +24,8 @@ _STARS = {"_": "*", "__": "**"}
 _TAGS = {"**": "strong", "__": "strong", "*": "em", "_": "em", "~~": "s"}
 """HTML elements that mean the same as the signs, and may stand between any two letters."""
 _BREAK, _BREAK_TAG = "\\\n", "<br />"
+_ITEM = re.compile(r"\n *(?:[-+*]|\d{1,9}[.)])(?:\s|\Z)")
+"""What begins a list after a block that ends there, and may stand inside a paragraph."""
 _LINE_END = re.compile(r"[\r\n].*", re.DOTALL)
 _BREAK_TAGS = re.compile(r"<br\s*/?>", re.IGNORECASE)
 _TEXTS = {"text", "text_special", "code_inline"}
@@ -262,8 +264,11 @@ def to_markdown(
     if not all(map(str.strip, content.text.split("\n"))):  # white space alone would end the paragraph
         breaks = [sign if re.match(r" *[\\<]", sign) else f"\\{sign.lstrip(' ')}" for sign in breaks]
     read_breaks = list(map(_as_read, breaks))
+    copies_item = any(_ITEM.search(mark.literal or mark.closing) for mark in content.marks)
     for marked, escape in _ways(content):
         candidate = _written(marked, escape, itertools.chain(read_breaks, in_doubt), "\n", is_cell)
+        if not copies_item and _ITEM.search(candidate):
+            continue
         passage = frame.read(before + candidate + after, parser, environment)
         if passage is not None and _essence(passage) == expected:
             return _written(marked, escape, itertools.chain(breaks, in_doubt), line_end, is_cell)
